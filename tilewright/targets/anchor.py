@@ -19,10 +19,11 @@ def pair(*values: int) -> str:
 
 
 def pads(top: int, left: int, bottom: int, right: int) -> str:
-    """Format four padding sizes as text.
+    """Format the padding of an image, in pixels per side, as text.
 
-    The text has two numbers (`top x left`) if opposite sides are equal, and one number if all four
-    are.
+    Returns:
+        `top x left`, such as `1x2`, if opposite sides are equal; a single number if all four sides
+        are equal; otherwise all four numbers.
     """
     return pair(top, left) if (top, left) == (bottom, right) else pair(top, left, bottom, right)
 
@@ -61,11 +62,23 @@ class Sizes:
         return cls(text, values)
 
     def one(self, key: str, default: int) -> int:
-        """Return the first number of a key, or `default` if the text does not have the key."""
+        """Return the size of a key that has one number, such as `c`.
+
+        Args:
+            key: the key in the text of the workload.
+            default: result if the text does not have the key.
+        """
         return self.values.get(key, (default,))[0]
 
     def two(self, key: str, default: int) -> tuple[int, int]:
-        """Return the numbers of a key for rows and columns. A single number stands for both."""
+        """Return the (vertical, horizontal) sizes of a key such as `k`.
+
+        A single number stands for both sizes.
+
+        Args:
+            key: the key in the text of the workload.
+            default: both results if the text does not have the key.
+        """
         sizes = self.values.get(key, (default,))
         return sizes[0], sizes[-1]
 

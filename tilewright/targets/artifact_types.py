@@ -17,7 +17,7 @@ Tensors = Mapping[str, NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class HostStep:
-    """A step that the host executes between layers.
+    """A step that the host CPU executes between layers that the accelerator executes.
 
     Attributes:
         name: name of the step.
@@ -209,7 +209,7 @@ class BorderWork:
 
 
 class ImagesInFlight(Protocol):
-    """A loaded program that can process several images at the same time."""
+    """A loaded program with separate buffers for each of several images in progress."""
 
     @property
     def dram_bytes(self) -> int:
@@ -246,7 +246,7 @@ class HoldsImages(Protocol):
         """
 
     def border_work(self) -> Sequence[tuple[BorderWork, BorderWork]]:
-        """Return the host work before each segment (packing) and after it (unpacking)."""
+        """Return the host's work per segment, as pairs of packing before and unpacking after it."""
 
 
 class BuiltProgram(Protocol):

@@ -23,7 +23,12 @@ of its knob."""
 
 @dataclass(frozen=True)
 class Knob:
-    """A named schedule decision with a finite, ordered list of values."""
+    """A schedule decision with a finite, ordered list of values, for example the height of a tile.
+
+    Attributes:
+        name: name of the knob, unique within its space.
+        values: the possible values; a config refers to a value by its index in this tuple.
+    """
 
     name: str
     values: tuple[int, ...]
@@ -208,8 +213,11 @@ class Lowered:
         )
 
     def before(self, others: Lowered) -> Lowered:
-        """Return these rows, then the rows of `others`, which were lowered for the same workload on
-        the same target."""
+        """Return the concatenation of this batch and another one, with this batch first.
+
+        Args:
+            others: a batch that was lowered for the same workload on the same target.
+        """
         parts = (self, others)
         columns = next((part.hidden.columns for part in parts if part.hidden.columns), ())
         hidden = [
@@ -260,7 +268,13 @@ class Measurements:
 
     @classmethod
     def nothing(cls, rows: int, status: Status = "compile_error", reason: str = "") -> Measurements:
-        """Return measurements of `rows` configs that all have the same status and no numbers."""
+        """Return measurements without numbers for configs that were not measured.
+
+        Args:
+            rows: number of configs.
+            status: the status of all configs.
+            reason: explanation of the status, the same for all configs.
+        """
         return cls(
             np.full(rows, status, dtype=object), np.full(rows, reason, dtype=object),
             np.full(rows, -1, dtype=np.int64), np.full(rows, np.nan),

@@ -115,6 +115,11 @@ class Blocks:
     """Number of elements that a target computes at once, per dimension.
 
     Layers are padded to whole blocks.
+
+    Attributes:
+        batch: images or rows per block.
+        in_channels: input channels per block.
+        out_channels: output channels per block.
     """
 
     batch: int = 1
@@ -205,7 +210,7 @@ class RooflineAlone:
         return None
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64] | None:
-        """Return None, because there are no bounds per schedule."""
+        """Return None, because the target has no latency bound for individual schedules."""
         return None
 
 
@@ -247,16 +252,25 @@ class HasDesigns(Protocol):
         """
 
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64] | None:
-        """Return where the cycles of each config's program go, by `PARTS`, shape (configs, 4).
+        """Return how the cycles of each config's program are divided into `PARTS`.
 
-        A row sums to the cycles of the program, and is -1 where there is no program or it does not
-        run to its end. None if the machine cannot tell."""
+        Returns:
+            Cycles by part, shape (configs, 4), which add up to the cycles of the program; -1 if
+            there is no program or it does not run to its end. None if the target cannot tell.
+        """
 
 
 @dataclass(frozen=True)
 class NamedSchedule:
-    """A tuned schedule that is exported: the name of its layer, the workload, the schedule space,
-    the values of the knobs, and its latency in seconds."""
+    """A tuned schedule with the data that an exporter needs.
+
+    Attributes:
+        name: name of the layer that the schedule is for.
+        workload: the workload of the layer.
+        space: name of the schedule space.
+        knobs: knob values by knob name.
+        seconds: measured latency in seconds.
+    """
 
     name: str
     workload: Workload
@@ -267,8 +281,13 @@ class NamedSchedule:
 
 @dataclass(frozen=True)
 class ExportedText:
-    """Schedules in the format of another tool. `left_out` has a sentence for each schedule that the
-    format cannot express."""
+    """Schedules in the text format of another tool.
+
+    Attributes:
+        text: content of the exported file.
+        schedules: number of schedules in the text.
+        left_out: one sentence for each schedule that the format cannot express.
+    """
 
     text: str
     schedules: int
@@ -277,14 +296,19 @@ class ExportedText:
 
 @runtime_checkable
 class ExportsSchedules(Protocol):
-    """Writes schedules in a format that another tool reads."""
+    """Ability to write schedules in a format that another tool reads."""
 
     @property
     def export_format(self) -> str:
         """Name of the format, as `tilewright export --format` takes it."""
 
     def export_schedules(self, schedules: Sequence[NamedSchedule], written: float) -> ExportedText:
-        """Write schedules; `written` is the Unix time that they get where the format has one."""
+        """Convert schedules to the text format of the other tool.
+
+        Args:
+            schedules: the schedules to export.
+            written: Unix time of the export in seconds, which is used if the format stores a time.
+        """
 
 
 @runtime_checkable
@@ -369,8 +393,13 @@ class Builds(Protocol):
         """
 
     def stream_timer(self) -> StreamTimer | None:
-        """Return a timer of networks as `build` would build them, without building them. It keeps
-        what it lowers. None if the target has no such timer."""
+        """Return a timer for networks, which predicts their cycles without building them.
+
+        The timer caches lowered layers between calls.
+
+        Returns:
+            The timer; None if the target has none.
+        """
 
 
 @runtime_checkable
@@ -386,7 +415,10 @@ class CompilesKernels(Protocol):
         """Number of threads that the kernels are written for."""
 
     def rule(self, workload: Workload) -> tuple[int, ...]:
-        """Return the rule schedule of a workload, which is neither compiled nor measured.
+        """Return the rule schedule of a workload, which is chosen without compiling or measuring.
+
+        Returns:
+            Knob indices in the target's space.
 
         Raises:
             WorkloadError: the workload has no kernel.
@@ -428,8 +460,12 @@ class CompilesKernels(Protocol):
         """
 
     def in_float32(self) -> Target | None:
-        """Return the same target multiplying in float32, if it chose a shorter type itself
-        (`MachineTraits.float_type`); None otherwise."""
+        """Return a variant of the target that multiplies in float32 instead of a shorter type.
+
+        Returns:
+            The variant; None if the target did not choose a shorter type itself (see
+            `MachineTraits.float_type`).
+        """
 
 
 @runtime_checkable
@@ -437,7 +473,10 @@ class HasArea(Protocol):
     """Ability to estimate the size of the hardware."""
 
     def area(self) -> Mapping[str, float]:
-        """Return the area of each component and the `total`, in the unit the target documents."""
+        """Return the area of each component by name, and of all together as `total`.
+
+        The unit depends on the target.
+        """
 
 
 @runtime_checkable
@@ -484,21 +523,23 @@ def picojoules_of(target: Target, measured: Measurements) -> NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MachineTraits:
-    """What compiling a network has to know about a machine. The defaults describe a machine that
-    computes single elements in int8.
+    """Properties of a machine that matter when a network is compiled for it.
+
+    The defaults describe a machine that computes single elements in int8.
 
     Attributes:
-        blocks: elements that the machine computes at once. Layers are padded to whole blocks.
-        dtypes: element types of the workloads that it runs.
-        float_type: element type in which it multiplies the layers of a float network, where it has
-            a kernel for that type.
-        rounds_to_even: it scales sums in float32 as it stores them, so a division by a power of two
-            gives the nearest integer, ties to even (the step `shr_even`). Otherwise it shifts,
-            which rounds down, behind a constant.
-        pools_sums: it may have schedules for a convolution whose sums are pooled
-            (`Workload.pool`). Otherwise it is never asked for one.
-        host_slowdown: how many times as long as the processor of `networks.offloading.cpu_costs`
-            the processor beside it takes for what is not offloaded. None if it is the usual one.
+        blocks: number of elements that the machine computes at once. Layers are padded to whole
+            blocks.
+        dtypes: element types of the workloads that the machine runs.
+        float_type: element type in which the machine multiplies the layers of a float network, if
+            it has a kernel for that type.
+        rounds_to_even: whether the machine scales accumulators in float32 when it stores them, so
+            that a division by a power of two rounds to the nearest integer, ties to even (the step
+            `shr_even`). Otherwise it adds a constant and shifts, which rounds half up.
+        pools_sums: whether the machine may have schedules for a convolution whose results are
+            max-pooled (`Workload.pool`).
+        host_slowdown: time that the machine's host CPU needs for layers that are not offloaded,
+            relative to the CPU of `networks.offloading.cpu_costs`. None if it is the same CPU.
     """
 
     blocks: Blocks = Blocks()
@@ -511,7 +552,7 @@ class MachineTraits:
 
 @runtime_checkable
 class HasTraits(Protocol):
-    """States its `MachineTraits`; a target that does not has the defaults."""
+    """Ability to state `MachineTraits`. A target without this ability has the default traits."""
 
     @property
     def traits(self) -> MachineTraits:
@@ -519,7 +560,7 @@ class HasTraits(Protocol):
 
 
 def traits_of(target: Target) -> MachineTraits:
-    """Return the traits of a target, the defaults if it states none."""
+    """Return the traits of a target; the default traits if the target does not state any."""
     known = capability(target, HasTraits)
     return MachineTraits() if known is None else known.traits
 
@@ -556,9 +597,11 @@ def fallback_schedule(target: Target, workload: Workload) -> BaselineSchedule | 
 def _one_that_runs(
     ask: Callable[[Workload], BaselineSchedule], workload: Workload
 ) -> BaselineSchedule | None:
-    """Return the baseline schedule from `ask`, or None if there is none that runs.
+    """Return the baseline schedule of a workload, or None if there is no baseline that runs.
 
-    There is none if `ask` raises `WorkloadError`, or if its schedule is not valid.
+    Args:
+        ask: returns the baseline schedule, or raises `WorkloadError` if there is none.
+        workload: the workload.
     """
     try:
         schedule = ask(workload)
@@ -618,15 +661,20 @@ def capability(target: Target, kind: type[C]) -> C | None:
 
 
 def limit_of(known: Bounds, workload: Workload) -> Latency:
-    """Return the latency bound of a workload, or its roofline if there is no better bound."""
+    """Return the latency that no schedule can beat, or the roofline if there is no such bound.
+
+    Args:
+        known: the target's implementation of `Bounds`.
+        workload: the workload.
+    """
     return known.bound(workload) or known.roofline(workload)
 
 
 def bound_of(target: Target, workload: Workload) -> Latency | None:
-    """Return a latency that no schedule can beat.
+    """Return the target's lower bound on the latency of every schedule of a workload.
 
     Returns:
-        The bound; None if the target knows no better bound than a roofline.
+        The bound; None if the target has no bounds, or none that is better than its roofline.
     """
     bounds = capability(target, Bounds)
     return None if bounds is None else bounds.bound(workload)

@@ -78,7 +78,7 @@ def offers_a_space(make: Make, workload: Workload) -> None:
 def lowers_the_same_again(make: Make, workload: Workload) -> None:
     """Check that the result of lowering depends only on the workload and the config.
 
-    It must not depend on the rest of the batch or on earlier calls.
+    The result must not depend on the other configs of the batch or on earlier calls of `lower`.
     """
     target, (whole, configs) = make(), _lowered(make(), workload)
     again = target.lower(workload, configs)
@@ -90,9 +90,9 @@ def lowers_the_same_again(make: Make, workload: Workload) -> None:
 
 
 def types_its_failures(make: Make, workload: Workload) -> None:
-    """Check the rows of configs that do not compile.
+    """Check that each config that does not compile has a failure class and a reason.
 
-    Each has a failure class, a reason and no hidden features.
+    Its hidden features must be NaN.
     """
     lowered, configs = _lowered(make(), workload)
     n = len(configs)
@@ -151,9 +151,10 @@ def measures_honestly(make: Make, workload: Workload) -> None:
 
 
 def measures_what_was_lowered(make: Make, workload: Workload) -> None:
-    """Check that a measurement does not depend on the batch or on the target object.
+    """Check that a measurement depends neither on the batch nor on the target object.
 
-    If the target is deterministic, the numbers must be identical.
+    The same programs are measured again in another order, also on a second target from `make`. If
+    the target is deterministic, the numbers must be identical.
     """
     target = make()
     lowered, _ = _lowered(target, workload)
@@ -214,10 +215,10 @@ def _is_a_schedule(baseline: BaselineSchedule) -> None:
 
 
 def measures_within_bounds(make: Make, workload: Workload) -> None:
-    """Check that latencies respect their lower bounds and repeat.
+    """Check that latencies are not below their lower bounds, and that repeated latencies agree.
 
     On a target that is not deterministic, repeated latencies may differ by a factor of `NOISE`.
-    Other work on the machine can exceed even that, so run this check alone.
+    Other processes on the machine can cause larger differences, so run this check alone.
     """
     target = make()
     lowered, _ = _lowered(target, workload)
@@ -239,7 +240,7 @@ def measures_within_bounds(make: Make, workload: Workload) -> None:
 
 
 def enumerates_what_it_measures(make: Make, workload: Workload) -> None:
-    """Check that enumerating a space gives the same results as lowering and measuring it."""
+    """Check that enumerating a whole space gives the same results as lowering and measuring it."""
     target = make()
     space, whole = target.space(workload), capability(target, Enumerates)
     if whole is None or space.size > SMALL or space.listed is not None:
@@ -284,7 +285,10 @@ CHECKS: dict[str, Callable[[Make, Workload], None]] = {
 
 
 def _sample(size: int, count: int) -> NDArray[np.int64]:
-    """Draw flat indices of a space, including the first and the last, in ascending order."""
+    """Draw `count` flat indices of a space of `size` configs, in ascending order.
+
+    The first and the last index are always included.
+    """
     indices = np.random.default_rng(0).integers(0, size, count)
     return np.unique(np.concatenate([[0, size - 1], indices]))
 

@@ -42,9 +42,14 @@ def layer(names: Sequence[str], workload: Workload) -> str:
 
 
 def layer_name(names: Sequence[str], workload: Workload) -> str:
-    """Return the first layer's name and the number of other layers, such as `conv4 +2`.
+    """Return a short name for a workload that several layers of a network may share.
 
-    If there are no names, return the shape of the workload.
+    Args:
+        names: names of the layers that have this workload.
+        workload: the workload, whose shape is the result if there are no names.
+
+    Returns:
+        The first name and the number of further layers, such as `conv4 +2`.
     """
     if not names:
         return shape(workload)

@@ -143,12 +143,22 @@ class FaultyTarget:
 def make_target(
     faults: Mapping[str, Fault] | None = None, late_seconds: float = 1.0
 ) -> FaultyTarget:
-    """Build the target from JSON values. The flat indices are strings, as in `{"3": "crash"}`."""
+    """Build a target with injected faults, from JSON values.
+
+    Args:
+        faults: name of the fault by flat index of the config, for example `{"3": "crash"}`.
+        late_seconds: delay of the fault `late`, in seconds.
+    """
     return FaultyTarget({int(flat): fault for flat, fault in (faults or {}).items()}, late_seconds)
 
 
 def misbehave(fault: str, late_seconds: float) -> None:
-    """Execute a fault that affects the measuring process. An empty text does nothing."""
+    """Execute a fault in the measuring process, such as a crash or a delay.
+
+    Args:
+        fault: name of the fault; an empty text does nothing.
+        late_seconds: duration of a delay, in seconds.
+    """
     if fault == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif fault == "exit":

@@ -61,7 +61,10 @@ def ground_truth_table(
 
 
 def ground_truth_path(target: Target, workload: Workload, folder: Path) -> Path:
-    """Return the path of the table for a workload on a target."""
+    """Return the path of the file in `folder` that stores a workload's measurement table.
+
+    The file name identifies the target and the workload.
+    """
     return folder / f"{workload.id}-{target.fingerprint}.parquet"
 
 
@@ -85,7 +88,13 @@ def read_ground_truth(path: Path, target: Target, workload: Workload) -> Measure
 
 
 def replayed(target: Target, tables: Sequence[MeasurementTable]) -> ReplayTarget:
-    """Return a target that answers from `tables` as `target` would answer."""
+    """Return a replay target, which looks measurements up in tables instead of measuring.
+
+    Args:
+        target: the target on which the tables were measured. It provides everything other than
+            measurements, for example estimates.
+        tables: one complete or partial measurement table per workload.
+    """
     return ReplayTarget(
         tables,
         name=target.name,
@@ -96,7 +105,11 @@ def replayed(target: Target, tables: Sequence[MeasurementTable]) -> ReplayTarget
 
 
 def _enumerated(target: Target, workload: Workload, progress: Progress | None) -> MeasurementTable:
-    """Measure the whole space, in one pass if the target supports it, otherwise in chunks."""
+    """Measure all configs of a workload's space.
+
+    Use a single pass if the target supports it, and otherwise lower and measure the space in
+    chunks. `progress` is called during the enumeration, if it is not None.
+    """
     space = target.space(workload)
     whole = capability(target, Enumerates)
     if space.listed is None and whole is not None:

@@ -21,10 +21,11 @@ _LARGEST_TAP = 127  # largest int8
 
 
 def total_taps(height: int, width: int) -> int:
-    """Return the sum of the integer weights that average a window, which is a power of two.
+    """Return the sum of the integer weights with which a `height` × `width` window is averaged.
 
-    It is the number of pixels if that is a power of two, and otherwise the largest power of two for
-    which each weight still fits int8.
+    The sum is a power of two, so that the division by it is a shift. It is the number of pixels if
+    that is a power of two, and otherwise the largest power of two for which each weight still fits
+    int8.
     """
     taps = height * width
     return taps if taps & (taps - 1) == 0 else 1 << int(math.log2(_LARGEST_TAP * taps))
@@ -53,7 +54,9 @@ def behind(
     steps: Sequence[EpilogueOp], total: Integers, tensors: Mapping[str, NDArray[Any]],
     acc_bits: int,
 ) -> Integers:  # fmt: skip
-    """Apply element-wise steps to accumulators. The result of each step wraps modulo 2^acc_bits.
+    """Apply the element-wise steps of an epilogue to accumulators.
+
+    The result of each step wraps modulo 2^acc_bits.
 
     Args:
         steps: the steps, in order.
@@ -120,7 +123,16 @@ def _around(w: Windows) -> tuple[tuple[int, int], ...]:
 def _windows(
     w: Windows, padded: NDArray[Any], dilation: tuple[int, int]
 ) -> Iterator[tuple[int, int, NDArray[Any]]]:
-    """Yield each kernel tap (i, j) with the pixels that it applies to, shape (n, c, oh, ow)."""
+    """Yield, for each kernel position, the input pixels that the position is multiplied with.
+
+    Args:
+        w: geometry of the sliding window.
+        padded: the padded images, shape (n, c, h, w).
+        dilation: vertical and horizontal distance of adjacent kernel positions, in pixels.
+
+    Yields:
+        Row and column within the kernel, and the pixels, shape (n, c, oh, ow).
+    """
     last = [
         size - (kernel - 1) * step
         for size, kernel, step in zip(

@@ -26,7 +26,13 @@ from typing import NamedTuple
 
 
 class KernelSet(NamedTuple):
-    """The compiled kernels of one kind of target."""
+    """The compiled kernels of one kind of target.
+
+    Attributes:
+        name: name of the set in messages, such as "simulator kernels".
+        total: number of kernels of the target.
+        cache: folder with the compiled code.
+    """
 
     name: str  # name for messages, such as "simulator kernels"
     total: int  # number of kernels of the target
@@ -91,7 +97,16 @@ _CHOSEN: dict[str, str] = {}
 
 
 def _folder_of(kind: str, name: str) -> Path | None:
-    """Create the cache folder for a target's current sources. Return None if it is read-only."""
+    """Create the folder that caches compiled kernels for a target's current sources.
+
+    Args:
+        kind: folder of the target's sources within `tilewright/targets`, such as `vta`.
+        name: name of the folder within `__pycache__` that contains one cache folder per version of
+            the sources.
+
+    Returns:
+        The cache folder; None if it cannot be created or written.
+    """
     package = Path(__file__).parent
     digest = hashlib.sha256()
     for file in sorted((package / kind).rglob("*.py")):
@@ -112,7 +127,14 @@ def _folder_of(kind: str, name: str) -> Path | None:
 
 
 def _forget_old(caches: Path, current: Path) -> None:
-    """Remove all but the latest few cache folders. Another process may be doing the same."""
+    """Delete all but the latest few kernel cache folders.
+
+    Another process may delete them at the same time, so missing folders are ignored.
+
+    Args:
+        caches: folder that contains the cache folders.
+        current: cache folder in use, which is never deleted.
+    """
     others = sorted(
         (path for path in caches.iterdir() if path != current),
         key=lambda path: path.stat().st_mtime,

@@ -14,7 +14,12 @@ from tilewright.targets.workload import Workload
 
 
 class Scale(NamedTuple):
-    """Quantisation scale of an int8 tensor: real = step · (integer − zero_point)."""
+    """Quantisation scale of an int8 tensor: real = step · (integer − zero_point).
+
+    Attributes:
+        step: real distance of adjacent integers.
+        zero_point: integer that represents the real number 0.
+    """
 
     step: float
     zero_point: int = 0

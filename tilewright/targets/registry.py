@@ -37,7 +37,7 @@ ENTRY_POINTS = "tilewright.targets"
 
 
 class TargetError(TilewrightError):
-    """A target cannot be built, for example because its plug-in fails to load."""
+    """Raised if a target cannot be built, for example because its plug-in fails to load."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,13 @@ def _built_in(name: str) -> TargetKind:
 
 
 def kind_of(text: str) -> tuple[TargetKind, str]:
-    """Return the target kind that a target's name refers to, and the argument for that kind.
+    """Find the target kind that a target's name refers to.
+
+    Args:
+        text: name of the target: a preset, a file path or `kind:argument`.
+
+    Returns:
+        The target kind, and the part of the name that the kind interprets.
 
     Raises:
         UnknownName: no target kind knows the name.
@@ -198,7 +204,15 @@ def make_target(text: str, space: str = "") -> Target:
 
 
 def check_target(text: str, space: str = "") -> None:
-    """Raise the errors that `make_target` would raise, without loading heavy modules."""
+    """Check a target's name and the name of its schedule space, without loading heavy modules.
+
+    Args:
+        text: name of the target, as for `make_target`.
+        space: name of the schedule space; empty for the target's default space.
+
+    Raises:
+        TilewrightError: `make_target` would reject the arguments with the same error.
+    """
     kind, rest = kind_of(text)
     kind.space_named(space)
     kind.check(rest)
@@ -246,8 +260,16 @@ def check_code(kind: str, specification: Mapping[str, Json]) -> None:
 
 
 def kind_named(kind: str) -> TargetKind:
-    """Return the kind of that name, without loading the other kinds if it is a built-in one. Raises
-    `UnknownName`."""
+    """Return the target kind with the given name.
+
+    Other kinds are not loaded if it is a built-in kind.
+
+    Args:
+        kind: name of the target kind.
+
+    Raises:
+        UnknownName: there is no such kind.
+    """
     if kind in BUILT_IN:
         return _built_in(kind)
     kinds = target_kinds()

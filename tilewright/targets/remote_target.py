@@ -55,7 +55,10 @@ class RemoteTarget:
     """Implementation of `lower` and `measure` of `Target` through calls that may be lost.
 
     A subclass implements `ask`, which sends one call, and may override `answers`, which splits a
-    batch into calls. `beside` is the same target in this process, if there is one.
+    batch into calls.
+
+    Attributes:
+        beside: the same target in this process; None if there is none.
     """
 
     beside: Target | None = None
@@ -121,9 +124,9 @@ class RemoteTarget:
 
 
 class TargetRaised(RpcFailed):
-    """The remote target raised an exception instead of returning a typed row.
+    """Raised if the remote target raised an exception instead of reporting a failed config.
 
-    Its process is still alive.
+    The remote process is still alive.
     """
 
 
@@ -225,7 +228,15 @@ def checked_measurements(n: int, arrays: Arrays) -> Measurements:
 
 
 def _repeats(n: int, arrays: Arrays) -> Ragged | None:
-    """Return the seconds of every repetition, or None if the reply has none."""
+    """Return the seconds of every repetition of each config.
+
+    Args:
+        n: number of configs.
+        arrays: arrays of the remote reply, by name.
+
+    Returns:
+        One row per config; None if the reply has no repetitions.
+    """
     try:
         repeats = read_programs(arrays).get("repeats")
     except (ValueError, KeyError):

@@ -22,7 +22,7 @@ from tilewright.targets.workload import Workload
 
 
 class TableError(TilewrightError):
-    """A measurement table cannot be used."""
+    """Raised if a measurement table cannot be used, for example because its columns are invalid."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,12 @@ class Spent:
     measuring: NDArray[np.float64]
 
     def mean(self, compiled: NDArray[np.bool_]) -> Costs:
-        """Return the average costs, given the mask of rows that compiled, shape (rows,)."""
+        """Return the average costs per config.
+
+        Args:
+            compiled: mask of the rows that compiled, shape (rows,). Only these rows count for the
+                average time to measure.
+        """
         measuring = self.measuring[compiled].mean() if compiled.any() else 0.0
         return Costs(float(self.compiling.mean()), float(measuring))
 
@@ -222,7 +227,11 @@ class ReplayTarget:
 
 @dataclass(frozen=True)
 class _RecordedCosts:
-    """Average costs of trials, from the times that the tables recorded."""
+    """Average compile and measuring times per config, as recorded in measurement tables.
+
+    Attributes:
+        tables: measurement tables by workload ID.
+    """
 
     tables: Mapping[str, MeasurementTable]
 

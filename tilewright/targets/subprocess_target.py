@@ -37,7 +37,7 @@ NAMED = "tilewright.targets.worker:make_warm"
 
 
 class TargetDown(TilewrightError):
-    """The target's process cannot be started, or cannot describe itself or a space."""
+    """Raised if the target's process cannot be started, or cannot describe itself or a space."""
 
 
 class IsolatedTarget(RemoteTarget):
@@ -148,7 +148,11 @@ class IsolatedTarget(RemoteTarget):
 
 @dataclass(frozen=True)
 class _RemoteEstimates:
-    """Implementation of `targets.capabilities.Estimates` that asks the child process."""
+    """Implementation of `targets.capabilities.Estimates` that asks the child process.
+
+    Attributes:
+        ask: requests the estimated features of configs from the child process.
+    """
 
     ask: Callable[[Workload, Configs], Features]
 

@@ -29,14 +29,19 @@ _PROGRAM, _VALUES, _OFFSETS = "program ", " values", " offsets"
 
 
 def made(factory: str, keywords: Mapping[str, Json]) -> Target:
-    """Call a factory, given as `package.module:name`, and return its target."""
+    """Import a factory function, call it and return the target that it builds.
+
+    Args:
+        factory: the function as `package.module:name`.
+        keywords: keyword arguments of the function.
+    """
     module, _, name = factory.partition(":")
     target: Target = getattr(importlib.import_module(module), name)(**keywords)
     return target
 
 
 class Worker:
-    """Answers calls, one after another, with the target that it holds."""
+    """Executes calls from a parent process, one after another, on a target that it owns."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -78,7 +83,13 @@ class Worker:
     def _measured(
         self, workload: Workload, configs: NDArray[np.int32], arrays: dict[str, NDArray[Any]]
     ) -> tuple[Header, Arrays]:
-        """Measure a batch. All configs of the batch have compiled."""
+        """Measure compiled programs and return the measurements as a reply to the parent process.
+
+        Args:
+            workload: the workload of the programs.
+            configs: knob indices, shape (n, knobs). All of these configs have compiled.
+            arrays: arrays of the call by name, which hold the programs.
+        """
         n = len(configs)
         texts = np.full(n, "", dtype=object)
         programs = read_programs(arrays)
@@ -87,12 +98,22 @@ class Worker:
 
 
 def make_warm(text: str, space: str = "") -> Target:
-    """Build the target with the given name, and warm it up. Raises like `make_target`."""
+    """Build a target and warm it up, so that its first measurement is not slowed by compilation.
+
+    Args:
+        text: name of the target, as for `make_target`.
+        space: name of the schedule space; empty for the target's default space.
+
+    Raises:
+        TilewrightError: as for `make_target`.
+    """
     return warmed_up(make_target(text, space))
 
 
 def warmed_up(target: Target) -> Target:
-    """Run a small workload, so that just-in-time compilation does not count towards a time limit.
+    """Run a small workload on a target, so that later calls do not wait for compiled kernels.
+
+    Compiling the simulator's kernels would otherwise count towards the time limit of a call.
 
     Returns:
         The same target.

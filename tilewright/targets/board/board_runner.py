@@ -50,7 +50,7 @@ def machine_named(text: str) -> VtaSpec:
 
 
 class BoardDown(TilewrightError):
-    """The board cannot be used: its runtime does not build, or it cannot be reset."""
+    """Raised if the board cannot be used: its runtime does not build, or it cannot be reset."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,15 @@ class BenchOptions:
 
 @dataclass
 class Counts:
-    """Number of programs so far, by outcome, and number of resets."""
+    """Counters of a board since its start.
+
+    Attributes:
+        programs: number of programs that were run.
+        wrong: number of programs with wrong output.
+        time_outs: number of programs that exceeded the time limit.
+        failures: number of programs that failed otherwise.
+        resets: number of resets of the board.
+    """
 
     programs: int = 0
     wrong: int = 0
@@ -131,6 +139,11 @@ class BoardBench:
     """A board that is ready for measurements, with a folder for its files.
 
     Creating it builds the runtime and resets the board.
+
+    Attributes:
+        options: the board, and the options for measuring on it.
+        folder: folder for the runtime and for the files of programs.
+        counts: counters of the programs and resets so far.
 
     Raises:
         BoardDown: the runtime does not build, or the board cannot be reset.
@@ -273,10 +286,15 @@ class BoardBench:
         return Ran("valid", "", [n / 1e9 for n, _ in pairs], [c for _, c in pairs], 0)
 
     def _broken(self, status: Status, cause: str, wrong: int = -1) -> Ran:
-        """Reset the board and return the result of a failed program.
+        """Count a failed program, reset the board, and return the result of the program.
 
-        Dependency tokens that the program left in the hardware's queues would otherwise break the
-        next program.
+        Without the reset, dependency tokens that the program left in the hardware's queues would
+        break the next program.
+
+        Args:
+            status: status of the program.
+            cause: reason of the failure.
+            wrong: number of wrong bytes in the output; -1 if there is no output.
         """
         self.counts.time_outs += status == "timeout"
         self.counts.wrong += status == "wrong_result"

@@ -40,7 +40,14 @@ def _make_on(text: str, space: str, cluster: str) -> Target:
 
 
 def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
-    """Return a simulated target of the board's machine, because only the machine was stored."""
+    """Return a simulated target of a board's machine from the JSON that a run stored about it.
+
+    The board itself is not used, because only its machine was stored.
+
+    Args:
+        specification: specification of the machine.
+        space: name of the schedule space.
+    """
     return rebuild("vta", specification, space)
 
 

@@ -15,7 +15,8 @@ from tilewright.core.errors import TilewrightError
 
 
 class ClusterError(TilewrightError):
-    """A cluster cannot be used.
+    """Raised if a cluster cannot be used.
 
-    It cannot be reached, has no workers, or its workers run a different version than the command.
+    The cluster cannot be reached, has no workers, or its workers run a different version than the
+    command.
     """

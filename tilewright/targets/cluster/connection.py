@@ -91,11 +91,14 @@ def check_scheduler_address(address: str) -> None:
 
 
 def accepted(cluster: str, answer: Any) -> Any:
-    """Return the answer of a worker.
+    """Return the answer of a worker, unless it is an error message.
+
+    Args:
+        cluster: address of the cluster, for the error message.
+        answer: the answer. A text is the reason why the worker cannot do the work.
 
     Raises:
-        ClusterError: the answer is a text, which is the reason why the worker cannot do the work of
-            this command.
+        ClusterError: the answer is a text.
     """
     if isinstance(answer, str):
         raise ClusterError(f"a worker of {cluster} cannot do the work of this command: {answer}")
@@ -108,10 +111,14 @@ def local_cluster(processes: int) -> str:
 
 
 def cluster_for(address: str, calls: int) -> str:
-    """Return the value of `--cluster` that suits a number of calls.
+    """Return the value of `--cluster` to use for a given number of calls.
 
-    A local cluster gets at most as many processes as there are calls, and a single call runs in
-    this process. Other clusters are returned unchanged.
+    A local cluster does not get more processes than there are calls. A single call needs no cluster
+    and runs in this process. Other clusters are returned unchanged.
+
+    Args:
+        address: value of `--cluster` that the user chose.
+        calls: number of calls.
     """
     local = _LOCAL.fullmatch(address)
     return address if local is None else local_cluster(min(int(local[1]), calls))
@@ -204,7 +211,7 @@ class Cluster:
         return addresses
 
     def ask(self, function: Function, *arguments: Any, workers: Sequence[str]) -> dict[str, Any]:
-        """Call a function on given workers immediately, beside the calls that they work on.
+        """Call a function on given workers immediately, even if they are busy with other calls.
 
         Args:
             function: a module-level function of this package.
@@ -268,10 +275,23 @@ class Cluster:
         self, client: distributed.Client, future: distributed.Future, board: str,
         among: Sequence[str], stop: threading.Event,
     ) -> bool:  # fmt: skip
-        """Wait for a future. Return False if it has to be submitted again.
+        """Wait until a call finishes or has to be submitted again.
 
-        This is the case if the scheduler was restarted, or if all workers to which the call was
-        restricted are gone. Raises `ClusterError` if the call failed or there is no worker for it.
+        A call has to be submitted again if the scheduler was restarted, or if all workers to which
+        the call was restricted are gone.
+
+        Args:
+            client: connection to the scheduler.
+            future: the call.
+            board: name of the board that the call needs; empty for none.
+            among: addresses of the workers that may execute the call; empty if all may.
+            stop: set if the command is stopped.
+
+        Returns:
+            True if the call finished; False if it has to be submitted again.
+
+        Raises:
+            ClusterError: the call failed, no worker can execute it, or the command was stopped.
         """
         end = time.monotonic() + _patience()
         while True:
@@ -321,8 +341,12 @@ class Cluster:
     def _restricted(self, client: distributed.Client, board: str) -> list[str]:
         """Return the addresses of the workers that may execute a call; empty if all may.
 
-        A worker with a board must not do other work at the same time, and its machine may have no
-        compiler.
+        A call that needs no board must not run on a worker with a board: it would disturb
+        measurements there, and the worker's machine may have no compiler.
+
+        Args:
+            client: connection to the scheduler.
+            board: name of the board that the call needs; empty for none.
         """
         if board:
             return []
@@ -340,9 +364,14 @@ class Cluster:
     def _workers(
         self, client: distributed.Client | None = None, age: float = 0.0
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return the workers by address; empty if the scheduler cannot be reached.
+        """Return what the scheduler reports about each worker, by the worker's address.
 
-        The list is at most `age` seconds old.
+        Args:
+            client: connection to the scheduler; None for the current one.
+            age: maximum age in seconds of a cached result.
+
+        Returns:
+            Reports by address; empty if the scheduler cannot be reached.
         """
         now = time.monotonic()
         if now - self._seen[0] > age:
@@ -478,7 +507,11 @@ def connect_early(address: str, function: Function, *arguments: Any) -> None:
 def _start_local(address: str) -> distributed.LocalCluster | None:
     """Start the processes of `local:N`, to which no other program can connect.
 
-    Raises `ClusterError` if they cannot be started; returns None for other addresses.
+    Returns:
+        The local cluster; None if the address is not `local:N`.
+
+    Raises:
+        ClusterError: the processes cannot be started.
     """
     local = _LOCAL.fullmatch(address)
     if local is None:
@@ -533,7 +566,12 @@ def _threads(worker: Mapping[str, Any]) -> int:
 
 
 def _unreachable(address: str, error: BaseException) -> str:
-    """Return the error message for a failed connection."""
+    """Return the error message for a scheduler that cannot be reached.
+
+    Args:
+        address: address of the scheduler.
+        error: exception of the attempt to connect.
+    """
     said = causes_of(error)
     # A scheduler that refuses our certificate hangs up, and the alert may be lost on the way.
     if re.search(r"certificate|SSL\w*Error|\[SSL|ConnectionResetError|BrokenPipeError", said):

@@ -36,17 +36,17 @@ _PREFIX = "export DASK_DISTRIBUTED__COMM__"
 
 
 def make_keys(folder: Path) -> None:
-    """Write the three files of a new cluster into a new folder that only its user can read.
+    """Create the certificates of a new cluster, in a new folder that only its user can read.
 
-    `ca.pem` is the certificate of the authority. `node.pem` has the key and the certificate of the
-    scheduler and the workers, which listen and connect. `client.pem` is for commands, which only
-    connect: its holder cannot pose as a scheduler or a worker.
+    The folder gets three files. `ca.pem` is the certificate of the authority. `node.pem` has the
+    key and the certificate of the scheduler and the workers, which listen and connect. `client.pem`
+    has those of commands, which only connect: its holder cannot pose as a scheduler or a worker.
 
     Args:
-        folder: where the files go; it must not exist, or be empty.
+        folder: the folder, which must not exist, or be empty.
 
     Raises:
-        FileExistsError: the folder holds files.
+        FileExistsError: the folder contains files.
         OSError: the folder cannot be written.
         ClusterError: the package `cryptography` is not installed.
     """
@@ -109,7 +109,17 @@ def _certificate(
     usages: tuple[x509.ObjectIdentifier, ...] = (),
     signed_by: Certified | None = None,
 ) -> Certified:
-    """Return a certificate for `usages`; without `signed_by`, a self-signed authority."""
+    """Create a key and a certificate for it.
+
+    Args:
+        name: name of the holder.
+        usages: permitted usages, such as client authentication.
+        signed_by: certificate and key of the signing authority; None creates a self-signed
+            authority.
+
+    Returns:
+        The certificate and its key.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"tilewright {name}")])
     issuer, signer = (subject, key) if signed_by is None else (signed_by[0].subject, signed_by[1])

@@ -105,13 +105,22 @@ class ProgramKeeper:
         self.space, self.hardware_features = target.space, target.hardware_features
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs, int array of shape (n, knobs), and return the result without programs."""
+        """Lower configs, and keep the programs in this process for a later call of `measure`.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            The lowered batch without its programs.
+        """
         return replace(self._lowered(workload, configs), programs={})
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure the configs of a batch with the programs that this object keeps.
+        """Measure the configs of a batch, with the programs that `lower` kept.
 
-        Programs in the batch are ignored.
+        Configs whose program is no longer kept are lowered again. Programs in the batch are
+        ignored.
         """
         workload, configs = lowered.workload, lowered.configs
         keys = [(workload.id, config.tobytes()) for config in configs]
@@ -156,9 +165,10 @@ def rebuild_target(
 
 
 def rebuild_warm(**about: Any) -> Target:
-    """Build the target in an isolated process, and compile its kernels.
+    """Build a target in an isolated process, and compile its kernels before the first time limit.
 
-    The arguments are those of `rebuild_target`.
+    Args:
+        **about: arguments of `rebuild_target`.
     """
     return ProgramKeeper(warmed_up(rebuild_target(**about)))
 
@@ -173,7 +183,10 @@ def prepare_worker(target: Mapping[str, Json]) -> None:
 
 
 def target_of(specification: Mapping[str, Json]) -> Target:
-    """Return this thread's target for the description in a command.
+    """Return the target that this worker's thread uses for a command.
+
+    Args:
+        specification: description of the target that the command sent, as for `lower_and_measure`.
 
     Raises:
         ClusterError: the version of Tilewright or the fingerprint of the target differs.
@@ -194,7 +207,14 @@ def target_of(specification: Mapping[str, Json]) -> Target:
 
 @lru_cache(maxsize=64)
 def _target(about_json: str, thread: int) -> Target:
-    """Build a target once per thread, because a target with a time limit owns a process."""
+    """Return the target that a worker's thread uses, and build it at the first call.
+
+    Each thread has a target of its own, because a target with a time limit owns a process.
+
+    Args:
+        about_json: description of the target and its time limit, as JSON.
+        thread: ID of the thread.
+    """
     about: dict[str, Any] = json.loads(about_json)
     seconds = as_number(about.pop("isolate"))
     here = rebuild_target(**about)
@@ -225,7 +245,16 @@ def _answer(
 
 
 def _check_configs(target: Target, workload: Workload, configs: NDArray[Any]) -> None:
-    """Raise `ClusterError` if configs lie outside the target's space."""
+    """Check that configs are valid knob indices of the target's space.
+
+    Args:
+        target: the target.
+        workload: the workload.
+        configs: array that the caller sent, which may have any shape and type.
+
+    Raises:
+        ClusterError: the array is malformed, or a config lies outside the space.
+    """
     sizes = target.space(workload).cardinalities
     fit = configs.dtype == np.int32 and configs.ndim == 2 and configs.shape[1] == len(sizes)
     if not fit or (configs < 0).any() or (configs >= sizes).any():

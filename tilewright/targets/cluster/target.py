@@ -136,7 +136,15 @@ class ClusterTarget(RemoteTarget):
         return lowered, joined_measurements(lowered, [(rows, each) for rows, (_, each) in done])
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """Verify schedules with the local target, which lowers them again."""
+        """Verify schedules in this process, where they are lowered again if workers lowered them.
+
+        Args:
+            lowered: the batch to verify.
+            seed: seed of the random tensors.
+
+        Returns:
+            As for `Verifies.verify`.
+        """
         known = capability(self.here, Verifies)
         assert known is not None, "offered only where the target here has it"
         if not lowered.space:
@@ -148,6 +156,12 @@ class ClusterTarget(RemoteTarget):
     ) -> Frame:
         """Send a call to any worker.
 
+        Args:
+            call: name of the call, such as "lower" or "measure".
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+            programs: ignored, because the worker keeps or rebuilds the programs.
+
         Raises:
             ClusterError: the cluster cannot execute the call.
             RpcNonsense: the answer is malformed.
@@ -157,7 +171,21 @@ class ClusterTarget(RemoteTarget):
     def answers(
         self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
-        """Answer a call, in several parts at the same time if it takes long."""
+        """Answer a call for many configs.
+
+        If the call is expected to take long, it is split into parts that run on several workers at
+        the same time.
+
+        Args:
+            call: name of the call, such as "lower" or "measure".
+            workload: the workload.
+            ask: answers the call for some rows.
+            failed: returns the answer for rows whose call failed.
+            rows: indices of the configs, shape (n,).
+
+        Returns:
+            The rows of each part, and the answer for them.
+        """
         done = self._in_calls(call, workload, lambda part: in_parts(ask, failed, part), rows)
         return [answer for _, answers in done for answer in answers]
 

@@ -109,7 +109,7 @@ _NETWORK_HEAD = """\
 
 
 class CIdentifiers:
-    """Generator of unique identifiers for one C file."""
+    """Generator of C identifiers that are unique within one C file."""
 
     def __init__(self, prefix: str) -> None:
         """Create a generator.
@@ -236,7 +236,16 @@ def c_words(
 
 
 def _split(address: int, bases: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int]:
-    """Return an address as offset and 1-based tensor number; (0, 0) for the null address."""
+    """Split a memory address into an offset within a tensor and the number of that tensor.
+
+    Args:
+        address: address in bytes; 0 is the null address.
+        bases: first address of each tensor, shape (tensors,).
+        ends: address after each tensor, shape (tensors,).
+
+    Returns:
+        Offset in bytes and 1-based number of the tensor; (0, 0) for the null address.
+    """
     if address == 0:
         return 0, 0
     inside = np.flatnonzero((bases <= address) & (address < ends))

@@ -126,7 +126,7 @@ def _up(size: Any, step: Any) -> Any:
 
 
 def _patch_pixels(g: BlockGeometry, s: TileSchedule) -> Any:
-    """Return the number of input pixels that a tile reads."""
+    """Return the number of input pixels that one tile of each schedule reads."""
     sums_h, sums_w = _sums_under(g, s)
     height = sums_h * min(g.stride_h, g.kernel_h) + max(0, g.kernel_h - g.stride_h)
     width = sums_w * min(g.stride_w, g.kernel_w) + max(0, g.kernel_w - g.stride_w)
@@ -134,7 +134,10 @@ def _patch_pixels(g: BlockGeometry, s: TileSchedule) -> Any:
 
 
 def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
-    """Return the height and width of the sums that a tile of the output needs."""
+    """Return the height and width of the convolution results that one output tile is pooled from.
+
+    Without a pool, they are the height and width of the tile.
+    """
     if g.pool is None:
         return s.tile_h, s.tile_w
     p = g.pool
@@ -174,7 +177,15 @@ def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
 
 
 def _read_cycles(g: BlockGeometry, weights: int, spec: GemminiSpec) -> int:
-    """Return the cycles to read each needed pixel once, all weights, biases and the residual."""
+    """Return a lower bound of the cycles in which the memory port reads all operands.
+
+    Each input pixel that is needed, the weights, the biases and the residual are read once.
+
+    Args:
+        g: geometry of the workload.
+        weights: size of the weights, in bytes.
+        spec: the machine.
+    """
     rows, columns = g.least_sums
     height, width = min(g.height, rows * g.kernel_h), min(g.width, columns * g.kernel_w)
     read = g.images * height * width * g.all_in_channels + weights

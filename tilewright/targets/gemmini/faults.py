@@ -36,15 +36,15 @@ class ImpossibleSize(StreamError):
 
 
 class MemoryOutOfRange(StreamError):
-    """A transfer accesses an address outside the memory image."""
+    """Raised if a transfer accesses an address outside the memory image."""
 
 
 class ProtocolError(StreamError):
-    """The order of the commands has no defined result."""
+    """Raised if the hardware does not define the result of a sequence of commands."""
 
 
 class AcceleratorHang(StreamError):
-    """The accelerator would stop forever."""
+    """Raised if a command would never complete on the accelerator."""
 
 
 class _FaultWording(NamedTuple):

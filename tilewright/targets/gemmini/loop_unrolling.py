@@ -54,7 +54,14 @@ MOST_LOOP_COMMANDS = 1 << 22
 
 @compiled
 def set_loop(loop: NDArray[np.int64], funct: int, a: int, b: int) -> None:
-    """Write the fields of one configuration command into the settings of a loop."""
+    """Store the settings that a configuration command of LOOP_WS makes.
+
+    Args:
+        loop: settings of the loop, shape (LOOP_SETTINGS,); changed in place.
+        funct: function code of the command.
+        a: first operand of the command.
+        b: second operand of the command.
+    """
     if funct == LOOP_BOUNDS:
         for n in range(3):
             loop[MAX_I + n] = bits(b, 16 * n, 16)
@@ -89,13 +96,26 @@ def accumulator_address(m: GemminiMachine, row: int, adds: int, full: int) -> in
 
 @stage
 def blocks_at(position: int, end: int, most: int) -> int:
-    """Return how many blocks one command moves, at a given position in a row of `end` blocks."""
+    """Return how many blocks a command moves at once.
+
+    Args:
+        position: index of the first block in a row of blocks.
+        end: number of blocks in the row.
+        most: maximum number of blocks per command.
+    """
     return min(most, end, end - position)
 
 
 @stage
 def row_offset(line: int, stride: int, block: int, element_bytes: int) -> int:
-    """Return the offset in bytes of a block from the first element of a matrix."""
+    """Return the offset in bytes of a 16 × 16 block from the first element of a matrix.
+
+    Args:
+        line: row of blocks.
+        stride: distance of two rows of the matrix, in elements.
+        block: column of blocks.
+        element_bytes: size of an element in bytes.
+    """
     return ((line * stride + block) * DIM * element_bytes) & 0xFFFFFFFF
 
 
@@ -246,7 +266,18 @@ def put(
     out_funct: NDArray[np.uint8], out_rs1: NDArray[np.uint64], out_rs2: NDArray[np.uint64],
     count: int, command: tuple[int, int, int],
 ) -> int:  # fmt: skip
-    """Append a command to the output arrays and return the new number of commands."""
+    """Append a command to the output arrays.
+
+    Args:
+        out_funct: output array for function codes.
+        out_rs1: output array for first operands.
+        out_rs2: output array for second operands.
+        count: number of commands in the output arrays before the call.
+        command: function code and the two operands.
+
+    Returns:
+        The new number of commands.
+    """
     out_funct[count], out_rs1[count], out_rs2[count] = command[0], command[1], command[2]
     return count + 1
 

@@ -122,7 +122,12 @@ def lower_layer(
 
 
 def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:
-    """Return the memory form in which a layer reads its data, a value of the given shape."""
+    """Return the memory form in which a layer reads its data.
+
+    Args:
+        layer: the layer.
+        shape: shape of the value that the layer reads.
+    """
     w = layer.workload
     if layer.unfold is not None or is_flattened(w, shape):
         return "image"
@@ -130,18 +135,41 @@ def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:
 
 
 def form_of(shape: tuple[int, ...], channels: int, pixels: int) -> Form:
-    """Return the memory form in which a value of this shape has `pixels` rows of `channels`."""
+    """Return the memory form of a tensor that a layer treats as a matrix of pixels × channels.
+
+    Args:
+        shape: shape of the tensor.
+        channels: number of channels that the layer expects.
+        pixels: number of pixels of all images together that the layer expects.
+
+    Returns:
+        "image" if `shape` is (n, channels, h, w) with n·h·w = `pixels`; otherwise "rows".
+    """
     is_image = len(shape) == 4 and shape[1] == channels and shape[0] * shape[2] * shape[3] == pixels
     return "image" if is_image else "rows"
 
 
 def is_flattened(w: Workload, shape: tuple[int, ...]) -> bool:
-    """Return whether a dense layer reads all pixels of an image as a single row."""
+    """Return whether a dense layer reads all pixels of an image as a single row.
+
+    Args:
+        w: workload of the layer.
+        shape: shape of the value that the layer reads.
+    """
     return w.operator == "dense" and w.batch == 1 and len(shape) == 4 and shape[0] == 1
 
 
 def _of_pixels(weight: NDArray[np.int8], w: Workload, shape: tuple[int, ...]) -> NDArray[np.int8]:
-    """Reorder a flattened image's weights from channel blocks to the memory's pixel order."""
+    """Reorder the weights of a dense layer that reads a flattened image (see `is_flattened`).
+
+    In memory, all channels of a pixel are adjacent, so the weights must be in that order, too. The
+    weights of other layers are returned unchanged.
+
+    Args:
+        weight: weights, shape (o, c), grouped by blocks of input channels.
+        w: workload of the layer.
+        shape: shape of the value that the layer reads.
+    """
     if not is_flattened(w, shape) or shape[2] * shape[3] == 1:
         return weight
     packed = weight.reshape(len(weight), -1, shape[2] * shape[3], DIM)
@@ -150,7 +178,13 @@ def _of_pixels(weight: NDArray[np.int8], w: Workload, shape: tuple[int, ...]) ->
 
 @dataclass
 class _Segment:
-    """Layers that run without work of the host in between."""
+    """A sequence of layers that the accelerator runs without work of the host in between.
+
+    Attributes:
+        layers: the layers, in execution order.
+        loads: tensors that the host writes to memory before the segment.
+        stores: tensors that the host reads from memory after the segment.
+    """
 
     layers: list[LoweredLayer] = field(default_factory=list)
     loads: list[HostTensor] = field(default_factory=list)
@@ -158,7 +192,7 @@ class _Segment:
 
 
 class _Builder:
-    """Incremental builder of a network."""
+    """Builder of a network, to which layers and host steps are added in execution order."""
 
     def __init__(self, graph: LayerGraph, spec: GemminiSpec) -> None:
         self.graph, self.spec = graph, spec
@@ -175,9 +209,13 @@ class _Builder:
         self.open = False
 
     def layer(self, layer: Layer, pick: Pick) -> None:
-        """Add a layer.
+        """Lower a layer and append it to the current segment.
 
         A new segment begins if the host first has to convert one of the layer's inputs.
+
+        Args:
+            layer: the layer.
+            pick: the layer's schedule.
         """
         w, pixels = layer.workload, layer.workload.batch * layer.workload.out_height
         pixels *= w.out_width
@@ -204,14 +242,22 @@ class _Builder:
         self._written(layer.output, form_of(self.shapes[layer.output], w.out_channels, pixels))
 
     def host(self, step: HostStep, number: int) -> None:
-        """Add a step of the host."""
+        """End the current segment, let the host read the step's inputs, and append the step.
+
+        Args:
+            step: the step.
+            number: index of the step among the network's host steps.
+        """
         self.open = False
         for name in step.reads:
             self.store(name)
         self.order.append(("host", number))
 
     def store(self, name: str) -> None:
-        """Let the host read a value after the segment that computes it."""
+        """Add a value to the outputs of the segment that computes it, so that the host can read it.
+
+        Nothing changes if no layer computes the value.
+        """
         if name not in self.made:
             return
         form, segment = self.made[name]
@@ -233,7 +279,10 @@ class _Builder:
         self.there.add((name, form, unfold))
 
     def _written(self, name: str, form: Form) -> None:
-        """Record that a layer wrote a value, and thereby all values that share its memory."""
+        """Record that the current segment wrote a value in the given memory form.
+
+        Values that share the value's memory, because one is a slice of another, are recorded too.
+        """
         waiting, segment = [name], len(self.segments) - 1
         while waiting:
             current = waiting.pop()
@@ -314,7 +363,14 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
 def _described(
     program: LoweredLayer, segment: int, first: int, spec: GemminiSpec
 ) -> dict[str, Json]:
-    """Return the description of a layer for `network_program` and for users."""
+    """Return the JSON description of a layer that the artifact stores.
+
+    Args:
+        program: the lowered layer.
+        segment: index of the layer's segment.
+        first: index of the layer's first command in the segment.
+        spec: the machine.
+    """
     g, w = program.geometry, program.layer.workload
     space = WorkloadLowering.of(w, spec).space
     alone = time_stream(stream_from(segment_commands([program.commands])), spec).total

@@ -65,7 +65,12 @@ class TensorPlace:
         return rows.T if self.form == "weights" else rows
 
     def unpack(self, rows: NDArray[np.int8], shape: tuple[int, ...]) -> NDArray[np.int8]:
-        """Convert rows × channels to a tensor of the given shape."""
+        """Convert a tensor from its memory layout to its own shape; the inverse of `pack`.
+
+        Args:
+            rows: the tensor in memory, shape (rows, channels).
+            shape: shape of the result.
+        """
         if self.form != "image":
             return rows.reshape(shape)
         n, c, h, w = shape
@@ -118,7 +123,12 @@ class HostTensor:
         return cls(outside.name, outside.shape, outside.dtype, inside.shape, scale, place)
 
     def load(self, memory: NDArray[np.uint8], tensor: Array) -> None:
-        """Convert a host tensor and write it into the memory image, shape (bytes,)."""
+        """Quantise a host tensor if necessary, and write it to its place in accelerator memory.
+
+        Args:
+            memory: memory image, shape (bytes,), which is modified.
+            tensor: the host tensor.
+        """
         rows = self.place.pack(to_int8(tensor, self.scale).reshape(self.held))
         self._rows(memory, len(rows))[:, : rows.shape[1]] = rows
 
@@ -189,7 +199,7 @@ def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDAr
 
 
 class MemoryPlan:
-    """Allocator of the memory that starts at `MEMORY_BASE`."""
+    """Allocator that assigns ascending addresses to a network's tensors, from `MEMORY_BASE`."""
 
     def __init__(self, graph: LayerGraph, without_gaps: Collection[str] = ()) -> None:
         """Create an empty plan.
@@ -225,14 +235,29 @@ class MemoryPlan:
         return at
 
     def place(self, name: str, form: Form, unfold: Unfold | None = None) -> TensorPlace:
-        """Return the location of a value in a given form. Allocate memory if it has none yet."""
+        """Return the location of a value in memory, and allocate memory at the first call.
+
+        Args:
+            name: name of the value.
+            form: memory form. A value can be stored in several forms, each at a location of its
+                own.
+            unfold: rearrangement that is applied before storing, if any.
+
+        Raises:
+            WorkloadError: the memory is exhausted.
+        """
         key = (name, form, unfold)
         if key not in self._places:
             self._places[key] = self._new(name, form, unfold)
         return self._places[key]
 
     def _row_bytes(self, names: Collection[str], channels: int) -> int:
-        """Return the distance in bytes of rows of values that are stored inside one another."""
+        """Return the distance in bytes between two rows of values that share their rows.
+
+        Args:
+            names: names of a value and of all values that are stored inside the same rows.
+            channels: number of channels of a row.
+        """
         return round_up(channels) if self._without_gaps & set(names) else aligned_row(channels)
 
     def __contains__(self, key: tuple[str, Form, Unfold | None]) -> bool:

@@ -33,7 +33,7 @@ segment."""
 
 
 class ProgramDamaged(TilewrightError):
-    """The files are not a valid program of this target."""
+    """Raised if the files of an artifact are not a valid Gemmini program."""
 
 
 @dataclass(frozen=True, eq=False)

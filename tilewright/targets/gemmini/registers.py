@@ -61,7 +61,17 @@ def blank_registers() -> Registers:
 
 @stage
 def configure(regs: Registers, a: int, b: int, fault: NDArray[np.int64]) -> int:
-    """Execute a CONFIG_EX, CONFIG_LD or CONFIG_ST command. Return its fault code, 0 if valid."""
+    """Execute a CONFIG_EX, CONFIG_LD or CONFIG_ST command, which changes the registers.
+
+    Args:
+        regs: configuration registers; changed in place.
+        a: first operand of the command.
+        b: second operand of the command.
+        fault: value, limit and index of a fault, shape (3,); written.
+
+    Returns:
+        The fault code; 0 if the command is valid.
+    """
     unit = bits(a, 0, 2)
     if unit == CONFIG_EX:
         configure_array(regs, a, b)
@@ -95,7 +105,14 @@ def configure_array(regs: Registers, a: int, b: int) -> None:
 
 @stage
 def configure_load(regs: Registers, number: int, a: int, b: int) -> None:
-    """Execute a CONFIG_LD command for one of the three load states."""
+    """Execute a CONFIG_LD command, which changes the registers of one load configuration.
+
+    Args:
+        regs: configuration registers; changed in place.
+        number: index of the load configuration, 0 to 2.
+        a: first operand of the command.
+        b: second operand of the command.
+    """
     config, state = regs.config, number * LOAD_FIELDS
     config[state + LOAD_SET] = 1
     config[state + LOAD_STRIDE] = bits(b, 0, 40)

@@ -148,7 +148,12 @@ class GemminiTarget:
     # -- capabilities ------------------------------------------------------------------------
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """Return closed-form estimates of configs, shape (n, knobs), see `estimates`."""
+        """Return closed-form estimates of schedules, one row per config; see `gemmini.estimates`.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+        """
         lowering = self.lowering(workload)
         return estimate(lowering.geometry, self.spec, lowering.space.values(configs))
 
@@ -172,7 +177,17 @@ class GemminiTarget:
         return self._latency(bound_cycles(workload, self.spec))
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """Return the bound of the workload for each config, shape (n,)."""
+        """Return a lower bound of the latency of each schedule, in cycles.
+
+        The bound depends only on the workload, so that all entries are equal.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            Bounds, shape (n,).
+        """
         return np.full(len(configs), float(bound_cycles(workload, self.spec)))
 
     def costs(self, workload: Workload) -> Costs:
@@ -203,7 +218,11 @@ class GemminiTarget:
         return wrong
 
     def export_schedules(self, schedules: Sequence[NamedSchedule], written: float) -> ExportedText:
-        """Return a C file with one function per schedule, see `c_export`. It contains no times.
+        """Return a C file with one function per schedule; see `gemmini.c_export`.
+
+        Args:
+            schedules: the schedules.
+            written: ignored, because a C file contains no times.
 
         Raises:
             WorkloadError: a schedule does not compile.
@@ -217,13 +236,23 @@ class GemminiTarget:
         return ExportedText(c_file(self.spec, functions), len(functions))
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
-        """Build a network, see `network_build.build`."""
+        """Build a network; see `network_build.build`.
+
+        Args:
+            graph: the network.
+            schedules: one schedule per layer, in the order of `graph.layers`.
+        """
         return build(graph, schedules, self.spec)
 
     def open(
         self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
     ) -> BuiltProgram:
-        """Open a built network on a simulated machine."""
+        """Load a built network on a simulated machine.
+
+        Args:
+            files: content of the artifact's files, by file name.
+            layers: the JSON description of each layer, as in `Built.layers`.
+        """
         return GemminiProgram.open(files, layers, self.spec)
 
     def stream_timer(self) -> None:

@@ -33,9 +33,14 @@ _TAG_BITS = 21  # bits of a client tag in the memory engine, in the Chisel defau
 
 @dataclass(frozen=True)
 class Memory:
-    """A scratchpad with `banks` blocks of `words` × `word_bits`, which have two ports each.
+    """A scratchpad of the accelerator, which consists of banks with one read and one write port.
 
-    One port reads and one writes.
+    Attributes:
+        name: name of the scratchpad.
+        bits: total size in bits.
+        banks: number of banks.
+        words: number of words per bank.
+        word_bits: size of a word in bits.
     """
 
     name: str
@@ -112,10 +117,16 @@ def _memories(m: Machine, out_depth: int) -> tuple[Memory, ...]:
 
 
 def _memory(name: str, element_bits: int, depth: int, bus: int) -> Memory:
-    """Return the banks of a scratchpad as the load engines build them.
+    """Return how the load engines divide a scratchpad into banks.
 
     An element wider than the bus is split over several banks. Narrower elements are stored side by
     side.
+
+    Args:
+        name: name of the scratchpad.
+        element_bits: size of an element in bits.
+        depth: number of elements.
+        bus: width of the memory bus in bits.
     """
     if element_bits >= bus:
         banks, words, word_bits = element_bits // bus, depth, bus

@@ -100,9 +100,10 @@ def target_text(spec: VtaSpec) -> str:
 
 
 def _stock_lowering(workload: Workload, spec: VtaSpec) -> Lowering:
-    """Bind the workload to the stock compiler's template.
+    """Return the lowering of a workload in the template space of the stock compiler, TVM.
 
-    Raise `WorkloadError` if that is impossible.
+    Raises:
+        WorkloadError: stock TVM has no template for the workload or the machine.
     """
     if spec.log_block_in != spec.log_block_out:
         _refuse(workload, "stock TVM knows one LOG_BLOCK, and this machine's blocks are not square")
@@ -114,7 +115,15 @@ def _stock_lowering(workload: Workload, spec: VtaSpec) -> Lowering:
 
 
 def _check_builds(lowering: Lowering, knobs: Mapping[str, int]) -> None:
-    """Raise `WorkloadError` if the stock compiler cannot build a schedule with these knobs."""
+    """Check that stock TVM can build a schedule.
+
+    Args:
+        lowering: lowering of the workload in the stock compiler's template space.
+        knobs: knob values by knob name.
+
+    Raises:
+        WorkloadError: the knobs are not those of the template, or the schedule does not build.
+    """
     space, workload = lowering.space, lowering.workload
     values = [knobs.get(knob.name, 0) for knob in space.knobs]
     if any(
@@ -140,9 +149,9 @@ def _conv2d(geo: Geometry, spec: VtaSpec) -> list[Json]:
 
 
 def _dense(geo: Geometry, spec: VtaSpec) -> list[Json]:
-    """Return the arguments of the dense operator.
+    """Return the arguments of the dense operator, in the form of an AutoTVM log record.
 
-    The bias is None, because it is in the epilogue.
+    The bias is None, because it is part of the epilogue.
     """
     batch, block = 1 << spec.log_batch, 1 << spec.log_block_in
     return [
@@ -158,10 +167,14 @@ def _tensor(shape: list[int], log_width: int) -> list[Json]:
 
 
 def _config(lowering: Lowering, knobs: Mapping[str, int]) -> dict[str, Json]:
-    """Return the schedule in the form of a log record.
+    """Return a schedule in the form of an AutoTVM log record.
 
-    Our dense template ignores `tile_b`; the stock template uses it. Both process one row at a time,
-    so it is written as 1.
+    The stock template has a knob `tile_b`, which our dense template ignores. Both process one row
+    at a time, so the knob is written as 1.
+
+    Args:
+        lowering: lowering of the workload in the stock compiler's template space.
+        knobs: knob values by knob name.
     """
     dense = lowering.workload.operator == "dense"
     values = dict(knobs) | ({"tile_b": 1} if dense else {})

@@ -131,10 +131,17 @@ def _is_ours(workload: Workload) -> bool:
 
 
 def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Return the first knob values that compile, or None. `values` has shape (configs, knobs).
+    """Return the first schedule that compiles.
 
-    Lowering takes much longer than ordering did, so the values are tried in batches of growing
-    size.
+    Compiling takes much longer than sorting the schedules did, so they are tried in batches of
+    growing size.
+
+    Args:
+        lowering: lowering of the workload.
+        values: knob values in order of preference, shape (configs, knobs).
+
+    Returns:
+        Knob values, shape (knobs,); None if no schedule compiles.
     """
     begin, count = 0, 64
     while begin < len(values):
@@ -147,7 +154,10 @@ def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray
 
 
 def _estimated(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
-    """Return the schedule with the lowest estimate, of a random sample, that compiles."""
+    """Return the schedule with the lowest estimated latency among those that compile.
+
+    In a large space, only a random sample of the schedules is considered.
+    """
     lowering = Lowering.of(workload, spec, "extended")
     space = lowering.space
     flat = np.arange(space.size)
@@ -166,7 +176,10 @@ def _estimated(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
-    """Return the schedule with the smallest tiles and the first buffer slots that compiles."""
+    """Return a schedule with the smallest tiles.
+
+    Of the schedules with these tiles, it is the first in knob order that compiles.
+    """
     lowering = Lowering.of(workload, spec, "extended")
     knobs = lowering.space.knobs
     few = [[knob.values[0]] if knob.name.startswith("tile_") else knob.values for knob in knobs]
@@ -178,7 +191,13 @@ def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def _stock_form(workload: Workload) -> tuple[Workload, str]:
-    """Return the workload as the stock compiler would run it, and the suffix of the source."""
+    """Convert a workload to the form in which the stock compiler can run it.
+
+    The stock compiler adds an int8 residual as an int32 tensor.
+
+    Returns:
+        The workload, and the suffix that marks a changed workload in the source of the baseline.
+    """
     steps = [EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue]
     changed = tuple(steps) != workload.epilogue
     return workload.with_steps(tuple(steps)), WIDE_RESIDUAL * changed

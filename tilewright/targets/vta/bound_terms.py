@@ -43,22 +43,22 @@ class BoundTerms(NamedTuple):
 
 
 def needed_pixels(workload: Workload, sums: tuple[int, int] | None = None) -> int:
-    """Return the number of input pixels that a part of the sums reads.
+    """Return the number of input pixels that at least one of a convolution's results reads.
 
     Args:
         workload: the workload.
-        sums: number of rows and columns of sums, counted from the first; all by default.
+        sums: only consider the results in this many first rows and columns; None for all results.
     """
     rows, cols = needed_sides(workload, sums)
     return rows * cols
 
 
 def needed_sides(workload: Workload, sums: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Return the numbers of input rows and columns that a part of the sums reads.
+    """Return the numbers of input rows and columns that a convolution's results read.
 
     Args:
         workload: the workload.
-        sums: number of rows and columns of sums, counted from the first; all by default.
+        sums: only consider the results in this many first rows and columns; None for all results.
     """
     w = workload
     rows, cols = (w.sums_height, w.sums_width) if sums is None else sums
@@ -69,13 +69,24 @@ def needed_sides(workload: Workload, sums: tuple[int, int] | None = None) -> tup
 
 @lru_cache(maxsize=4096)
 def needed(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:
-    """Return the number of rows (or columns) inside the image that at least one output reads."""
+    """Return the number of image rows (or columns) that at least one output reads.
+
+    Args:
+        size: size of the image.
+        outputs: number of output rows (or columns).
+        stride: stride of the windows.
+        kernel: size of a window.
+        dilation: distance of two elements of a window.
+        pad: padding before the image, which does not count.
+    """
     read = {o * stride + k * dilation - pad for o in range(outputs) for k in range(kernel)}
     return sum(0 <= row < size for row in read)
 
 
 def fewest_maxima_of(windows: Windows, oh: int, ow: int, rows: int, cols: int) -> int:
-    """Return the minimum number of maxima for windows that are reduced first along one axis.
+    """Return the minimum number of element-wise maxima with which a max-pool can be computed.
+
+    Windows are reduced first along one axis and then along the other. The better order counts.
 
     Args:
         windows: geometry of the windows.

@@ -120,7 +120,16 @@ def _add_spans(
 def _last_tokens(
     report: CycleReport, ran: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return cycle and queue of the last token that each instruction popped, -1 for none."""
+    """Return the last dependency token that each instruction waited for.
+
+    Args:
+        report: simulated times of a program with n instructions.
+        ran: mask of the instructions that started, shape (n,).
+
+    Returns:
+        Cycle in which the token was sent, and index of its queue, shape (n,) each; -1 for an
+        instruction that waited for no token.
+    """
     arrival = np.full(len(ran), -1, np.int64)
     source = np.full(len(ran), -1, np.int64)
     for queue in range(len(QUEUE_NAMES)):
@@ -136,7 +145,16 @@ def _last_tokens(
 
 
 def _flagged(report: CycleReport, queue: int, flags: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return a mask of the instructions that pop from (or push to) a token queue."""
+    """Return a mask of the instructions that send tokens to, or take tokens from, a queue.
+
+    Args:
+        report: simulated times of a program with n instructions.
+        queue: index of the token queue.
+        flags: the two push flags, or the two pop flags.
+
+    Returns:
+        Mask of shape (n,).
+    """
     mask = np.zeros(len(report.insns), np.bool_)
     for module, names in enumerate(FLAG_QUEUES):
         for flag in flags:
@@ -186,9 +204,15 @@ def breakdown(insns: NDArray[np.uint64], spec: VtaSpec, insn_address: int) -> ND
 
 
 def _first(report: CycleReport, mine: NDArray[np.int64], kind: NDArray[np.str_]) -> int:
-    """Return the cycle of the first arithmetic that waited for the load module.
+    """Return the cycle in which the first arithmetic on loaded data starts.
 
-    Without such arithmetic, it is that of the first arithmetic, or the end of the program.
+    That is the first arithmetic after the compute module has waited for the load module. If there
+    is none, it is the first arithmetic; without arithmetic, the end of the program.
+
+    Args:
+        report: simulated times of a program.
+        mine: indices of the compute module's instructions.
+        kind: name of each of these instructions.
     """
     works = np.isin(kind, ARITHMETIC)
     waits = (report.insns[mine, 0] & np.uint64(POP_PREV)) != 0
@@ -199,5 +223,11 @@ def _first(report: CycleReport, mine: NDArray[np.int64], kind: NDArray[np.str_])
 
 
 def _behind(first: int, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> int:
-    """Return the total length of the intervals after cycle `first`."""
+    """Return the total number of cycles after cycle `first` that some intervals cover.
+
+    Args:
+        first: the cycle.
+        begins: start of each interval.
+        ends: cycle after each interval.
+    """
     return int(np.maximum(ends - np.maximum(begins, first), 0).sum())

@@ -42,7 +42,7 @@ from tilewright.targets.vta.spec import VtaSpec
 
 
 class ListingError(TilewrightError):
-    """A line is not a valid instruction. The message names the line."""
+    """Raised if a line of a listing is not a valid instruction. The message contains the line."""
 
 
 # Words of a line, and the instruction fields that each stands for
@@ -155,9 +155,17 @@ def _flag_tokens(values: dict[str, int]) -> list[str]:
 
 
 def _word_of(tokens: list[str], lay: Layout) -> int:
-    """Return the 128-bit integer that the tokens of a line describe.
+    """Encode the instruction that a line of a listing describes.
 
-    Raise `ValueError` if invalid.
+    Args:
+        tokens: the words of the line.
+        lay: instruction format of the machine.
+
+    Returns:
+        The instruction as a 128-bit integer.
+
+    Raises:
+        ValueError: the line is not a valid instruction.
     """
     if tokens[0] == "WORD":
         if len(tokens) != 2:
@@ -212,7 +220,16 @@ def _parse_name(tokens: list[str]) -> tuple[dict[str, int], list[str]]:
 
 
 def _flag_of(values: dict[str, int], action: str, side: str) -> str:
-    """Return the name of the flag that pops from or pushes to a queue in this module."""
+    """Return the name of the dependency flag that a token such as `pop=l2g` sets.
+
+    Args:
+        values: fields of the instruction so far, which determine the module that executes it.
+        action: "pop" or "push".
+        side: name of the token queue.
+
+    Raises:
+        ValueError: the module is not connected to the queue.
+    """
     module = module_of(values["opcode"], values.get("memory_type", 0))
     for name, queue in zip(FLAG_NAMES, FLAG_QUEUES[module], strict=True):
         if name.startswith(action) and (

@@ -37,10 +37,15 @@ _INSTRUCTION_BYTES = 16
 
 
 class EnergyConstants(BaseModel):
-    """Energy per operation in picojoules.
+    """Energy per operation.
 
-    The energies are those of one byte of DRAM, one byte of a scratchpad of size `sram_bytes`, an
-    8-bit multiplication and a 32-bit addition.
+    Attributes:
+        dram_picojoules_per_byte: energy to transfer one byte from or to DRAM.
+        sram_picojoules_per_byte: energy to access one byte of a scratchpad of `sram_bytes` bytes.
+        sram_bytes: size of the scratchpad to which `sram_picojoules_per_byte` refers.
+        multiply_picojoules: energy of an 8-bit multiplication.
+        add_picojoules: energy of a 32-bit addition.
+        sources: where the constants come from, by name of the constant.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -192,6 +197,15 @@ def least_picojoules(spec: VtaSpec, macs: int, geo: Geometry) -> float:
 
 
 def _positions(outputs: int, stride: int, kernel: int, dilation: int, pad: int, size: int) -> int:
-    """Return the number of rows (or columns) of an image that the windows read."""
+    """Return the number of different image rows (or columns) that the windows read.
+
+    Args:
+        outputs: number of output rows (or columns).
+        stride: stride of the windows.
+        kernel: size of a window.
+        dilation: distance of two elements of a window.
+        pad: padding before the image.
+        size: size of the image.
+    """
     begins = stride * np.arange(outputs)[:, None] + dilation * np.arange(kernel) - pad
     return len(np.unique(begins[(begins >= 0) & (begins < size)]))

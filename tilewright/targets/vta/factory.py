@@ -96,7 +96,7 @@ KIND = TargetKind(
 
 
 class ReplayError(TilewrightError):
-    """A replay target names no table, or a file that does not exist."""
+    """Raised if a replay target names no measurement table, or a file that does not exist."""
 
 
 def _table_files(text: str) -> list[Path]:

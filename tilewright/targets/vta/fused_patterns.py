@@ -75,7 +75,14 @@ class VtaPattern:
 
 
 def _average_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
-    """Add the terms of an average. Each addition takes two cycles."""
+    """Return a workload's bound terms with the cycles of its average pooling added.
+
+    Each addition takes two cycles.
+
+    Args:
+        workload: the workload with the average.
+        terms: terms of the workload without the average.
+    """
     average = workload.average
     assert average is not None
     cycles = 2 * (terms.geo.oh * terms.geo.ow - 1) + len(average.epilogue)
@@ -86,9 +93,9 @@ AVERAGE = VtaPattern(Average, check_averaged, _average_bound)
 
 
 def pooled_sides(workload: Workload) -> tuple[int, int]:
-    """Return the numbers of rows and columns of sums that a max-pool reads.
+    """Return how many rows and columns of convolution results a max-pool reads.
 
-    They are the first ones, because the windows leave no gaps.
+    They are the first rows and columns, because the windows leave no gaps.
     """
     w, p = workload, workload.pool or Pool(1, 1)
     rows = needed(w.sums_height, w.out_height, p.stride_h, p.kernel_h, 1, p.pad_top)
@@ -97,10 +104,14 @@ def pooled_sides(workload: Workload) -> tuple[int, int]:
 
 
 def _pool_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
-    """Add the terms of a max-pool.
+    """Return a workload's bound terms with the cycles of its max-pool added.
 
-    Each of the sums is reset, and each maximum takes two cycles. A bias takes at least one cycle
+    Each accumulator is reset, and each maximum takes two cycles. A bias takes at least one cycle
     per pooled value, like other operations.
+
+    Args:
+        workload: the workload with the pool.
+        terms: terms of the workload without the pool.
     """
     pool, g, (rows, cols) = workload.pool, terms.geo, pooled_sides(workload)
     assert pool is not None
@@ -133,9 +144,14 @@ def _shortcut_lifted(
 
 
 def _shortcut_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
-    """Add the terms of a shortcut: its reduction and epilogue, and its image.
+    """Return a workload's bound terms with the costs of its shortcut added.
 
-    The image takes the place of a residual.
+    The costs are the multiplications and the epilogue of the shortcut, and the transfer of its
+    image. The image takes the place of a residual, whose transfer is subtracted.
+
+    Args:
+        workload: the workload with the shortcut.
+        terms: terms of the workload without the shortcut.
     """
     shortcut, g, m = workload.of_shortcut, terms.geo, terms.machine
     assert shortcut is not None
@@ -148,10 +164,15 @@ def _shortcut_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
 
 
 def _shortcut_cycles(shortcut: Workload, outputs: int, m: Machine) -> int:
-    """Return the cycles of a shortcut's epilogue for the given number of accumulators.
+    """Return a lower bound of the cycles of a shortcut's epilogue.
 
-    The first value of the accumulators is not counted. A bias takes at least one cycle, or is
-    loaded.
+    The initial value of the accumulators is not counted. A bias either takes at least one cycle per
+    accumulator, or is loaded as the initial value.
+
+    Args:
+        shortcut: workload of the shortcut.
+        outputs: number of accumulators.
+        m: the machine.
     """
     kinds = [op.kind for op in shortcut.epilogue]
     plain = sum(kind != "bias" for kind in kinds) + kinds.count("shr_channel")

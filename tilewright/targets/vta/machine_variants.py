@@ -95,9 +95,14 @@ _PORTS: Mapping[str, Sequence[int]] = {
 
 
 def variants(count: int, seed: int) -> list[VtaSpec]:
-    """Draw `count` different random specifications, none of which is a preset.
+    """Draw random machine specifications, for tests on more machines than the presets.
 
-    A larger count with the same seed begins with the same specifications.
+    All specifications are different, and none is a preset. A larger count with the same seed begins
+    with the same specifications.
+
+    Args:
+        count: number of specifications.
+        seed: seed of the random generator.
     """
     rng = np.random.default_rng(seed)
     taken = {VtaSpec.load(name).fingerprint for name in preset_files()}

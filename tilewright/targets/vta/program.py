@@ -14,7 +14,7 @@ FIRST_ADDRESS = 4096
 
 
 class ProgramError(TilewrightError):
-    """The bytes are not a VTA program."""
+    """Raised if bytes are not a VTA program."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,12 @@ class Program:
 
     @classmethod
     def from_bytes(cls, insns: bytes, dram: bytes, base: int = FIRST_ADDRESS) -> Program:
-        """Build a program from 16-byte instructions and a memory image, which is copied.
+        """Build a program from its form in memory.
+
+        Args:
+            insns: instructions, 16 bytes each.
+            dram: memory image, which is copied.
+            base: byte address of the memory image.
 
         Raises:
             ProgramError: the instructions are not a multiple of 16 bytes.

@@ -94,7 +94,18 @@ def _spent(columns: pd.DataFrame) -> Spent | None:
 
 
 def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
-    """Return the relevant columns after checking them. The cycles of invalid configs are -1."""
+    """Read the relevant columns of a CSV table of recorded measurements, and check them.
+
+    Args:
+        path: the table.
+        cycles: name of the column with the cycles.
+
+    Returns:
+        One row per config. The cycles of configs that are not valid are -1.
+
+    Raises:
+        TableError: a column is missing or invalid.
+    """
     try:
         wanted = (*KNOB_COLUMNS, "status", "failure", "reason", cycles)
         empty = {name: [""] for name in (cycles, *SECONDS)}
@@ -149,7 +160,16 @@ def _text(path: Path) -> bytes:
 
 
 def _whole(numbers: pd.DataFrame, least: int, most: int) -> pd.DataFrame:
-    """Convert numbers to integers within bounds. Raise `ValueError` if one is out of bounds."""
+    """Convert numbers to int64.
+
+    Args:
+        numbers: the numbers.
+        least: smallest allowed number.
+        most: largest allowed number.
+
+    Raises:
+        ValueError: a number is out of bounds or missing.
+    """
     floats = numbers.astype("float64")
     if not ((floats >= least) & (floats <= most)).to_numpy().all():
         raise ValueError(f"a number is not between {least} and {most}")
@@ -182,7 +202,13 @@ HARDWARE = "vta-pynq"
 
 
 def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget:
-    """Return a target that replays tables, with the estimates of the recorded hardware.
+    """Return a target that answers from recorded tables instead of measuring.
+
+    Estimates are those of the hardware on which the tables were recorded.
+
+    Args:
+        files: CSV files, one per workload.
+        name: name of the target.
 
     Raises:
         TableError: a table is invalid, or two tables are of the same layer.
@@ -207,7 +233,9 @@ def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget
 class _CarriedEstimates:
     """Estimates of the template space, for configs of the spaces in recorded tables.
 
-    `spaces` maps the ID of a workload to the space of its table.
+    Attributes:
+        template: target that computes the estimates.
+        spaces: space of each table, by workload ID.
     """
 
     template: VtaTarget
@@ -221,8 +249,19 @@ class _CarriedEstimates:
 def _carried(configs: Configs, here: Space, there: Space) -> Configs:
     """Convert configs of one space to the same schedules in another space with the same knobs.
 
-    A table that lists only a part of a space may lack some values of a knob. Raise `TableError` if
-    a value does not exist in the other space.
+    The knob indices differ if a table lists only a part of a space and so lacks some values of a
+    knob.
+
+    Args:
+        configs: knob indices in the space `here`, shape (n, knobs).
+        here: the space to convert from.
+        there: the space to convert to.
+
+    Returns:
+        Knob indices in the space `there`, shape (n, knobs).
+
+    Raises:
+        TableError: a knob value does not exist in the space `there`.
     """
     values = here.values(configs)
     columns = []

@@ -95,7 +95,14 @@ def word_problems(
 
 
 def field_end(widths: list[int], start: int = INSTRUCTION_HEAD_BITS) -> int:
-    """Return the bit after the last field, if fields are placed upwards and none crosses bit 64."""
+    """Return the first free bit after instruction fields that are placed one after another.
+
+    Fields are placed from low to high bits. A field that would cross bit 64 begins at bit 64.
+
+    Args:
+        widths: width of each field in bits.
+        start: first bit of the first field.
+    """
     position = start
     for width in widths:
         if position < 64 < position + width:
@@ -144,7 +151,15 @@ class Machine(NamedTuple):
 
 
 def _log(name: str, default: int, lowest: int, highest: int, meaning: str) -> Any:
-    """Return the field of a base-2 logarithm. `meaning` ends with the unit in brackets."""
+    """Return the pydantic field for a key of `vta_config.json` that is a base-2 logarithm.
+
+    Args:
+        name: name of the field, whose upper-case form is the key in the file.
+        default: default value.
+        lowest: smallest allowed value.
+        highest: largest allowed value.
+        meaning: description of the field, which ends with the unit in brackets.
+    """
     return _key(
         default,
         meaning,

@@ -10,7 +10,7 @@ KEYS, SIZES, AREA = "specification", "what follows", "area (model)"
 
 
 def figures(spec: VtaSpec) -> dict[str, str]:
-    """Return the figures that distinguish machines, by column name of a table."""
+    """Return the figures by which users compare machines, by column name of a table."""
     m = spec.machine
     buffers = (
         m.uop_built * m.uop_bytes, m.inp_built * m.inp_bytes,

@@ -220,7 +220,11 @@ class VtaTarget:
         return self._latency(bound_cycles(workload, self.spec))
 
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
-        """Split the cycles of each program into parts, see `targets.vta.cycle_breakdown`."""
+        """Split the cycles of each program into parts; see `targets.vta.cycle_breakdown`.
+
+        Returns:
+            Cycles by part, shape (configs, 4); -1 if there is no program or it does not finish.
+        """
         lowering = self.lowering_of(lowered)
         cycles = np.full((len(lowered), len(PARTS)), -1, np.int64)
         for row in np.flatnonzero(lowered.ok).tolist():
@@ -284,6 +288,10 @@ class VtaTarget:
         """Return an AutoTVM log with one line per schedule.
 
         Schedules that stock TVM does not have or cannot build are left out.
+
+        Args:
+            schedules: the schedules.
+            written: Unix time of the log entries, in seconds.
         """
         return autotvm.tuning_log(schedules, self.spec, written)
 
@@ -305,9 +313,14 @@ class VtaTarget:
         return energy_of(self.spec, measured.counters)
 
     def estimated_energy(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """Return the estimated energy of each config in picojoules, shape (n,).
+        """Return the estimated energy of schedules in picojoules; see `targets.vta.energy`.
 
-        See `targets.vta.energy`.
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            Array of shape (n,).
 
         Raises:
             SpecError: the file of energy constants is invalid.
@@ -344,13 +357,23 @@ class VtaTarget:
         return VtaTarget(redesigned(self.spec, values, clock), self.space_name, self.stock)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
-        """Build a network with one stream per segment, see `targets.vta.board`."""
+        """Build a network with one instruction stream per segment; see `targets.vta.board`.
+
+        Args:
+            graph: the network.
+            schedules: one schedule per layer, in the order of `graph.layers`.
+        """
         return build(graph, schedules, self.spec)
 
     def open(
         self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
     ) -> BuiltProgram:
-        """Load a built network on a simulated board."""
+        """Load a built network on a simulated board.
+
+        Args:
+            files: content of the artifact's files, by file name.
+            layers: the JSON description of each layer, as in `Built.layers`.
+        """
         return VtaProgram.open(files, layers, self.spec)
 
     def stream_timer(self) -> StreamTimer:
@@ -359,7 +382,10 @@ class VtaTarget:
 
     @property
     def traits(self) -> MachineTraits:
-        """Shape of the GEMM core's blocks. Only the extended space pools sums."""
+        """Block sizes of the GEMM core, and whether schedules can pool accumulators.
+
+        Only schedules of the extended space can.
+        """
         blocks = Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
         return MachineTraits(blocks, pools_sums=self.space_name == "extended")
 
@@ -462,7 +488,14 @@ def _lowered(lowering: Lowering, configs: Configs) -> Lowered:
 def _described(
     lowering: Lowering, configs: Configs, codes: NDArray[np.int64], states: NDArray[np.void]
 ) -> Lowered:
-    """Return a lowered batch without its programs, from the results of lowering."""
+    """Return a lowered batch with failures and hidden features, but without programs.
+
+    Args:
+        lowering: lowering of the workload.
+        configs: knob indices, shape (n, knobs).
+        codes: failure code of each config, shape (n,); 0 if it compiled.
+        states: record of each compilation, shape (n,), which contains the hidden features.
+    """
     failed = codes != 0
     hidden = columns(states, HIDDEN_FIELDS).astype(np.float64)
     hidden[failed] = np.nan
@@ -479,7 +512,11 @@ def _described(
 
 
 def _cycles(lowering: Lowering, compiled: Lowered) -> NDArray[np.int64]:
-    """Return the cycles of programs, all of which exist, shape (p,)."""
+    """Simulate a batch in which all configs have compiled.
+
+    Returns:
+        Cycles of each program, shape (n,).
+    """
     if not len(compiled):
         return np.empty(0, np.int64)
     insns = compiled.programs[INSNS]

@@ -80,10 +80,15 @@ def wrong_rows(lowering: Lowering, values: NDArray[np.int64], seed: int = 0) -> 
 
 
 def _fewer_channels(lowering: Lowering, threads: int) -> Lowering:
-    """Return the same lowering with fewer channels and the same tiles in each group of threads.
+    """Return the lowering of a workload with fewer channels that shows the same collisions.
 
-    Two input blocks repeat what any number of them does. Output blocks vary fastest over the
-    threads: a count that is equal modulo `threads` puts every change of pixels at the same thread.
+    Its programs are faster to run. Two input blocks behave like any larger number of input blocks.
+    Output blocks vary fastest over the threads. The new number of output blocks is equal to the old
+    one modulo `threads`, so that the same thread is the first to compute the next pixels.
+
+    Args:
+        lowering: the lowering of the original workload.
+        threads: number of virtual threads of the schedules.
     """
     workload, geo, m = lowering.workload, lowering.geometry, lowering.machine
     if geo.groups > 1:
@@ -99,7 +104,13 @@ def _fewer_channels(lowering: Lowering, threads: int) -> Lowering:
 
 @dataclass(frozen=True)
 class _Bound:
-    """A lowering with operands in memory and the expected output."""
+    """A lowering with random operands in memory and the output that its programs should compute.
+
+    Attributes:
+        lowering: the lowering.
+        image: memory image with the operands, shape (bytes,).
+        expected: expected output, shape (n, o, oh, ow).
+    """
 
     lowering: Lowering
     image: NDArray[np.uint8]
@@ -114,7 +125,12 @@ class _Bound:
         return cls(lowering, image, reference(workload, m, tensors))
 
     def differs(self, values: NDArray[np.int64], groups: int) -> bool:
-        """Return whether the stored output is wrong if the program ends after `groups` groups."""
+        """Run a program that ends early, and return whether the output that it has stored is wrong.
+
+        Args:
+            values: knob values of the schedule, shape (knobs,).
+            groups: number of groups of tiles after which the program ends.
+        """
         geo, m = self.lowering.geometry, self.lowering.machine
         insns, uops = self.lowering.cut_program(values, groups)
         words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)

@@ -55,10 +55,10 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
 
 
 def _pool_bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
-    """Return the bounds of a max-pool.
+    """Return the minimum number of cycles of each resource for a max-pool, like `bounds`.
 
-    Every pixel that an output reads is reset and moved by the GEMM core. Maxima of rows and of
-    columns are separate and take two cycles each.
+    The GEMM core resets and moves each pixel that an output reads. Maxima of rows and maxima of
+    columns are computed one after the other and take two cycles each.
     """
     w, m, g = workload, spec.machine, geometry_of(workload, spec.machine)
     rows, cols = needed_sides(w)
@@ -73,7 +73,7 @@ def _pool_bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
 
 
 def bound_cycles(workload: Workload, spec: VtaSpec) -> int:
-    """Return the largest of `bounds`.
+    """Return the largest of `bounds`: cycles that every program of a workload takes at least.
 
     Raises:
         WorkloadError: the machine cannot run the workload.
@@ -82,13 +82,19 @@ def bound_cycles(workload: Workload, spec: VtaSpec) -> int:
 
 
 def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
-    """Return the minimum cycles of compute in addition to the reduction.
+    """Return the minimum cycles that the compute module needs in addition to the reduction.
 
     Each accumulator begins with a reset, or with an int32 tensor that is loaded anyway and would
-    otherwise take two cycles to add after a reset. A bias takes at least one cycle (as weights of a
-    constant), unless it is loaded as such a tensor. A residual takes one cycle through the
-    identity, and a second one if its scale exceeds what a weight can hold. A shift per channel
-    takes two cycles: only the ALU can shift, and the amounts are a second operand there.
+    otherwise take two cycles to add after a reset. A bias takes at least one cycle (as a product of
+    weights and a constant), unless it is loaded as the initial value. A residual takes one cycle,
+    in which the GEMM core multiplies it with the identity matrix, and a second cycle if its scale
+    exceeds what a weight can hold. A shift per channel takes two cycles, because only the ALU can
+    shift and reads the amounts as a second operand.
+
+    Args:
+        workload: the workload.
+        outputs: number of accumulator elements.
+        m: the machine.
     """
     kinds = [op.kind for op in workload.epilogue]
     plain = sum(kind not in ("bias", "add") for kind in kinds) + shifted_residuals(workload)
@@ -103,15 +109,19 @@ def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
 
 
 def shifted_residuals(workload: Workload) -> int:
-    """Return the number of residuals that need a second iteration.
+    """Return the number of residuals that cost a second cycle per accumulator.
 
-    They do if the identity cannot hold their power of two.
+    A residual does if its factor, a power of two, exceeds what a weight of the identity matrix can
+    hold.
     """
     return sum(op.kind in RESIDUALS and usual(op).value > IDENTITY_BITS for op in workload.epilogue)
 
 
 def _parameter_bytes(workload: Workload, g: Geometry, m: Machine) -> int:
-    """Return the bytes of parameters, without those of output blocks that no image has."""
+    """Return the bytes of weights, biases, addends and residual that a workload loads.
+
+    Output blocks that only fill up the last group of channels are not counted.
+    """
     surplus = g.groups * g.co - g.out_blocks
     block = g.ci * g.kh * g.kw * m.wgt_bytes + len(channel_vectors(workload)) * m.acc_bytes
     return g.wgt_bytes + g.bias_bytes + g.add_bytes + g.res_bytes - surplus * block
@@ -133,7 +143,10 @@ def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
 
 
 def _operand_bits(w: Workload, m: Machine) -> int:
-    """Return the minimum number of bits that are read, without the operands of a shortcut."""
+    """Return the minimum number of operand bits that a workload reads.
+
+    The operands of a shortcut are not counted.
+    """
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     if w.operator == "max_pool":
         weights = 0  # the identity matrix is needed by this machine, not by the layer

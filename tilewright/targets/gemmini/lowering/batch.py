@@ -132,14 +132,32 @@ class WorkloadLowering:
 
 
 def check_program(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> None:
-    """Raise `LoweringFailure` if a schedule does not compile."""
+    """Check that a schedule compiles, without writing its program.
+
+    Args:
+        g: geometry of the workload.
+        m: the machine.
+        schedule: the schedule.
+
+    Raises:
+        LoweringFailure: the schedule does not compile.
+    """
     (check_loops if schedule.form == LOOP else check_tiles)(g, m, schedule)
 
 
 def program_of(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> CommandTable:
-    """Return the commands of a schedule, shape (n, 3).
+    """Compile a schedule.
 
-    Raise `LoweringFailure` if it does not compile.
+    Args:
+        g: geometry of the workload.
+        m: the machine.
+        schedule: the schedule.
+
+    Returns:
+        Commands, shape (n, 3).
+
+    Raises:
+        LoweringFailure: the schedule does not compile.
     """
     return (loop_program if schedule.form == LOOP else nest_program)(g, m, schedule)
 

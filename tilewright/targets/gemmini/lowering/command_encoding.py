@@ -27,7 +27,16 @@ ACCUMULATOR, ACCUMULATES = 1 << 31, 1 << 30
 
 
 def operand(address: Any, columns: Any, rows: Any) -> Any:
-    """Encode a local address with its size. The arguments are integers, or arrays of integers."""
+    """Encode the operand of a command: a local address, and the size of the matrix there.
+
+    Args:
+        address: row in the scratchpad or accumulator, with the flag bits of the address.
+        columns: number of columns of the matrix.
+        rows: number of rows of the matrix.
+
+    Returns:
+        Encoded operand. If the arguments are integer arrays, so is the result.
+    """
     return address | columns << 32 | rows << 48
 
 

@@ -112,9 +112,17 @@ def store_epilogue(workload: Workload) -> StoreEpilogue:
 
 
 def _clips(workload: Workload, steps: list[EpilogueOp]) -> bool:
-    """Remove the clipping steps from the end of the steps.
+    """Remove the clipping operations from the end of an epilogue.
 
-    Return whether the lower clip is a ReLU.
+    Args:
+        workload: the workload.
+        steps: operations of the epilogue. The clipping operations are removed from this list.
+
+    Returns:
+        Whether the lower clip is a ReLU.
+
+    Raises:
+        WorkloadError: the epilogue does not clip to −128…127 or 0…127.
     """
     high, low = 127, -128
     seen = set()
@@ -165,20 +173,28 @@ def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
 
 
 def sums_covered(out: int, pool_stride: int, kernel: int) -> int:
-    """Return how many sums are needed for `out` adjacent pooled results in one dimension."""
+    """Return how many convolution results `out` adjacent pooled results need, in one dimension.
+
+    Args:
+        out: number of adjacent pooled results.
+        pool_stride: stride of the pool.
+        kernel: size of the pool's window.
+    """
     return (out - 1) * pool_stride + kernel
 
 
 def sums_under(first: int, out: int, stride: int, kernel: int, pad: int, size: int) -> range:
-    """Return the range of sums that pooled results need in one dimension, clipped to the image.
+    """Return the range of convolution results that pooled results need, in one dimension.
+
+    The range is clipped to the image.
 
     Args:
-        first: index of the first result.
-        out: number of results.
+        first: index of the first pooled result.
+        out: number of pooled results.
         stride: stride of the pool.
         kernel: window size of the pool.
         pad: padding before the image.
-        size: number of sums in the image.
+        size: number of convolution results in the image.
     """
     begin = first * stride - pad
     return range(max(begin, 0), min(begin + sums_covered(out, stride, kernel), size))

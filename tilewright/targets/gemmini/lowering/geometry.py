@@ -223,7 +223,14 @@ class BlockGeometry:
         return self.images * self.out_height * self.out_width
 
     def sums_of(self, height: int, width: int) -> tuple[int, int]:
-        """Return the maximum height and width of the sums that a tile of the output needs."""
+        """Return how many rows and columns of convolution results an output tile needs at most.
+
+        The numbers differ from those of the tile only if the results are pooled.
+
+        Args:
+            height: output rows of the tile.
+            width: output columns of the tile.
+        """
         if self.pool is None:
             return height, width
         rows = sums_covered(height, self.pool.stride_h, self.pool.kernel_h)
@@ -290,19 +297,27 @@ def _groups_together(w: Workload) -> int:
 
 
 def summed_inputs(g: BlockGeometry, columns: int) -> int:
-    """Return how many of the `columns` input channels of a block contribute to one output.
+    """Return how many input channels of a block contribute to one output channel.
 
-    If groups share a block, the weights of the other groups are zero.
+    If several channel groups share a block, only the channels of one group contribute, because the
+    weights of the other groups are zero.
+
+    Args:
+        g: geometry of the workload.
+        columns: number of input channels of the block.
     """
     return min(columns, g.in_channels // g.merged)
 
 
 def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
-    """Return for each block whether a chain ends with it. Chains are as long as possible.
+    """Divide blocks into chains of products, each as long as possible.
 
     Args:
         inputs: number of products that each block adds to an output.
         most: maximum number of products per chain.
+
+    Returns:
+        For each block, whether a chain ends with it.
     """
     ends, total = [False] * len(inputs), 0
     for place, count in enumerate(inputs):

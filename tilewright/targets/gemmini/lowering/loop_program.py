@@ -61,7 +61,17 @@ def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
 
 
 def check_loops(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
-    """Raise `LoweringFailure` if a tile exceeds its half of a memory or the loops are too many."""
+    """Check that a schedule in the loop form compiles.
+
+    Args:
+        g: geometry of the workload.
+        m: the machine.
+        s: the schedule.
+
+    Raises:
+        LoweringFailure: the operands of a loop exceed half of a local memory, or there are too many
+            loops.
+    """
     tile_i = blocks(s.tile_w)
     operands, sums = (tile_i + s.tile_n) * s.tile_k * DIM, tile_i * s.tile_n * DIM
     check_rows(
@@ -95,7 +105,15 @@ def _loop(
     tile: tuple[int, int, int],
     counts: tuple[int, int, int],
 ) -> list[Command]:
-    """Return one LOOP_WS command preceded by its configuration commands."""
+    """Return the commands for one tile: a LOOP_WS command after its configuration commands.
+
+    Args:
+        g: geometry of the workload.
+        s: the schedule.
+        group: index of the channel group.
+        tile: index of the tile along rows, output channels and input channels.
+        counts: number of tiles along the same dimensions.
+    """
     (i, j, k), at = tile, g.addresses
     (first_i, size_i), (first_j, size_j), (first_k, size_k) = (
         (step * place, min(step, size - step * place))

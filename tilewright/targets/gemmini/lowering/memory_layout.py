@@ -122,7 +122,16 @@ def constants(g: BlockGeometry, weight: Array, bias: Array | None) -> dict[str, 
 def unpack_weight(
     g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]
 ) -> NDArray[np.int8]:
-    """Read weights of shape (o, c/groups, kh, kw) from a memory image."""
+    """Read weights from a memory image; the inverse of `pack_weight`.
+
+    Args:
+        g: geometry of the workload, which contains the address of the weights.
+        workload: the workload.
+        image: memory image, shape (bytes,).
+
+    Returns:
+        Weights, shape (o, c/groups, kh, kw).
+    """
     w, rows = workload, round_up(g.in_channels)
     at = g.addresses["weight"] - MEMORY_BASE
     shape = (g.groups, g.kernel_h, g.kernel_w, rows, g.weight_stride)
@@ -140,7 +149,17 @@ def unpack_weight(
 
 
 def unpack_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Read a bias of shape (o,) from a memory image, and subtract the constant of the epilogue."""
+    """Read the biases from a memory image; the inverse of `pack_bias`.
+
+    The constant that `pack_bias` added is subtracted.
+
+    Args:
+        g: geometry of the workload, which contains the address of the biases.
+        image: memory image, shape (bytes,).
+
+    Returns:
+        Biases, shape (o,).
+    """
     at = g.addresses["bias"] - MEMORY_BASE
     raw = image[at : at + 4 * g.groups * g.weight_stride].view(np.int32)
     rows = raw.reshape(g.groups, g.weight_stride)[:, : g.out_channels].reshape(-1)
@@ -169,13 +188,28 @@ def memory_image(g: BlockGeometry, tensors: Mapping[str, Array]) -> NDArray[np.u
 
 
 def write_array(image: NDArray[np.uint8], at: int, values: Array) -> None:
-    """Write the bytes of an array into a memory image of shape (bytes,), at position `at`."""
+    """Copy the bytes of an array into a memory image.
+
+    Args:
+        image: memory image, shape (bytes,), which is modified.
+        at: index of the first byte to write.
+        values: the array, of any shape and type.
+    """
     raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     image[at : at + len(raw)] = raw
 
 
 def read_output(g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]) -> NDArray[np.int8]:
-    """Read the output of shape (n, o, oh, ow) from a memory image."""
+    """Read the output of a program from a memory image.
+
+    Args:
+        g: geometry of the workload, which contains the address of the output.
+        workload: the workload.
+        image: memory image, shape (bytes,).
+
+    Returns:
+        Output, shape (n, o, oh, ow).
+    """
     w, at = workload, g.addresses["output"] - MEMORY_BASE
     rows = image[at : at + g.pixels * g.output_stride].view(np.int8)
     pixels = rows.reshape(w.batch, w.out_height, w.out_width, g.output_stride)

@@ -69,7 +69,13 @@ Pairs = NDArray[np.uint64]
 
 
 class Places(NamedTuple):
-    """First rows of a stage's operands in the scratchpad and of its sums in the accumulator."""
+    """Where the operands and sums of a stage begin in the local memories.
+
+    Attributes:
+        data: first scratchpad row of the data.
+        weights: first scratchpad row of the weights.
+        sums: first accumulator row of the sums.
+    """
 
     data: int
     weights: int
@@ -136,8 +142,15 @@ def _by_weights(
 ) -> NDArray[np.int64]:
     """Return products that load each block of weights once and use it for all groups of pixels.
 
+    Args:
+        places: accumulator row of each output block and group of pixels, shape (output blocks,
+            groups).
+        blocks: the blocks of weights, in the order of their use.
+        pixels: offset of each group's data in a plane of the patch, shape (groups,).
+        rows: number of pixels of each group, shape (groups,).
+
     Returns:
-        Commands of shape (blocks, groups, 2, 3).
+        Commands of shape (blocks, groups, 2, 3): a PRELOAD and a COMPUTE per block and group.
     """
     number = np.arange(len(pixels))[None, :]
     _, data, weights, k_columns, n_columns, begins = (column[:, None] for column in blocks)
@@ -210,7 +223,10 @@ def _weight_blocks(g: BlockGeometry, patch: Patch, stage: TileStage, places: Pla
 def _residual_blocks(
     g: BlockGeometry, s: TileSchedule, stage: TileStage, places: Places
 ) -> _Blocks:
-    """Return the blocks that multiply each block of the residual with all identity matrices."""
+    """Return the weight blocks of a stage that adds the residual to the sums.
+
+    The weights are identity matrices. Each block of the residual is multiplied with all of them.
+    """
     tile, count = stage.tile, len(g.identities)
     n, which = (axis.ravel() for axis in np.indices((tile.n_blocks, count)))
     columns = _columns(g.out_channels_of(tile.group), tile.n + n)
@@ -219,21 +235,44 @@ def _residual_blocks(
 
 
 def _columns(total: int, block: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many of `total` channels each block has."""
+    """Return how many channels each block has; the last block may be incomplete.
+
+    Args:
+        total: number of channels of all blocks.
+        block: index of each block, of any shape.
+    """
     return np.minimum(DIM, total - block * DIM)
 
 
 def _tap_row(g: BlockGeometry, patch: Patch, tap: int) -> int:
-    """Return the row of a plane that a kernel tap reads for the tile's first output."""
+    """Return the scratchpad row that a kernel position reads for the first output of a tile.
+
+    Args:
+        g: geometry of the workload.
+        patch: layout of the input pixels in the scratchpad.
+        tap: index of the kernel position, row by row.
+
+    Returns:
+        Row relative to the first row of the plane.
+    """
     row_phase, row = patch.rows.place(tap // g.kernel_w)
     column_phase, column = patch.columns.place(tap % g.kernel_w)
     return patch.at(row_phase, row, column_phase, column)
 
 
 def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
-    """Return the commands of any workload, shape (n, 3).
+    """Compile a schedule in the nest form, which supports every workload.
 
-    Raise `LoweringFailure` if it does not fit.
+    Args:
+        g: geometry of the workload.
+        m: the machine.
+        s: the schedule.
+
+    Returns:
+        Commands, shape (n, 3).
+
+    Raises:
+        LoweringFailure: the schedule does not fit.
     """
     check_tiles(g, m, s)
     return _Nest(g, m, s, Patch.of(g, s)).program()
@@ -241,7 +280,15 @@ def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
 
 @dataclass
 class _Buffer:
-    """A ring of `count` buffers for one operand, `rows` rows apart, and the current content."""
+    """A ring of buffers for one operand in a local memory.
+
+    Attributes:
+        base: first row of the first buffer.
+        rows: number of rows per buffer.
+        count: number of buffers.
+        number: index of the current buffer.
+        holds: description of the current buffer's content; None if the buffer is empty.
+    """
 
     base: int
     rows: int
@@ -259,9 +306,13 @@ class _Buffer:
         self.number = (self.number + 1) % self.count
 
     def take(self, content: object) -> bool:
-        """Make `content` the current content, in the next buffer.
+        """Make sure that the current buffer is the one for `content`.
 
-        Return whether it must be loaded.
+        If the content differs from that of the current buffer, switch to the next buffer, unless
+        the current one is empty, and record the new content.
+
+        Returns:
+            Whether the content must be loaded.
         """
         if self.holds == content:
             return False
@@ -273,7 +324,17 @@ class _Buffer:
 
 @dataclass
 class _Nest:
-    """Builder of a program in the nest form."""
+    """Builder of a program in the nest form.
+
+    Attributes:
+        g: geometry of the workload.
+        m: the machine.
+        s: the schedule.
+        patch: layout of a tile's input pixels in the scratchpad.
+        made: the commands so far, in parts.
+        known: cached products of stages.
+        stored: pooling configuration of the latest store; None if there was none.
+    """
 
     g: BlockGeometry
     m: GemminiMachine
@@ -393,7 +454,12 @@ class _Nest:
         return loads
 
     def _stores(self, tile: Tile, sums: int) -> list[Command]:
-        """Return the MVOUT commands of a tile."""
+        """Return the MVOUT commands that store the results of a tile.
+
+        Args:
+            tile: the tile.
+            sums: first accumulator row of the tile's sums.
+        """
         g, stores = self.g, list[Command]()
         total = g.out_channels_of(tile.group)
         if g.pool is not None:
@@ -410,9 +476,15 @@ class _Nest:
         return stores
 
     def _pooled_stores(self, tile: Tile, pool: Pool, sums: int) -> list[Command]:
-        """Return the MVOUT commands of a pooled tile, one per block of channels.
+        """Return the MVOUT commands that pool and store the sums of a tile.
 
-        A CONFIG command precedes them if the shape differs from that of the previous tile.
+        There is one command per block of channels. If the pooling configuration differs from that
+        of the previous tile, a CONFIG command comes first, and `self.stored` is updated.
+
+        Args:
+            tile: the tile.
+            pool: the pool of the workload.
+            sums: first accumulator row of the tile's sums.
         """
         g, stores = self.g, list[Command]()
         total = g.out_channels_of(tile.group)
@@ -433,7 +505,7 @@ class _Nest:
         return stores
 
     def _products(self, stage: TileStage, places: Places) -> Pairs:
-        """Return the products of a stage. Equal stages are computed once and cached."""
+        """Return the products of a stage. Stages with equal products share a cached result."""
         tile, g = stage.tile, self.g
         at_end = (
             g.out_channels_of(tile.group) - tile.n * DIM < tile.n_blocks * DIM,

@@ -51,16 +51,28 @@ class Axis:
         return cls(stride, dilation, tuple(phases), tile + (kernel - 1) * dilation // stride)
 
     def place(self, tap: int) -> tuple[int, int]:
-        """Return the index of the phase that a kernel tap reads for the tile's first output.
+        """Return where the pixel lies that a kernel tap reads for the tile's first output.
+
+        Args:
+            tap: index of the tap along this axis.
 
         Returns:
-            The index of the phase, and the position within the phase.
+            Index of the pixel's phase, and its position within the phase.
         """
         position, phase = divmod(tap * self.dilation, self.stride)
         return self.phases.index(phase), position
 
     def read(self, kernel: int, phase: int, outputs: int) -> tuple[int, int]:
-        """Return the first and the end position of a phase that `outputs` outputs read."""
+        """Return which positions of a phase a number of adjacent outputs read.
+
+        Args:
+            kernel: kernel size along this axis.
+            phase: the phase, which is the offset of a pixel modulo the stride.
+            outputs: number of outputs.
+
+        Returns:
+            First position, and the position after the last one.
+        """
         positions = [
             tap * self.dilation // self.stride
             for tap in range(kernel)
@@ -86,7 +98,12 @@ class Patch:
 
     @classmethod
     def of(cls, g: BlockGeometry, s: TileSchedule) -> Patch:
-        """Return the layout for a whole tile of a schedule."""
+        """Return the layout of the input pixels that a tile of full size reads.
+
+        Args:
+            g: geometry of the workload.
+            s: the schedule, which defines the size of a tile.
+        """
         height, width = g.sums_of(s.tile_h, s.tile_w)
         return cls(
             Axis.of(g.kernel_h, g.stride_h, g.dilation_h, height),
@@ -104,7 +121,14 @@ class Patch:
         return len(self.rows.phases) * self.rows.length * self.line_rows
 
     def at(self, row_phase: int, row: int, column_phase: int, column: int) -> int:
-        """Return the row of a pixel within a plane. Phases are given by their indices."""
+        """Return the scratchpad row of a pixel, relative to the first row of its plane.
+
+        Args:
+            row_phase: index of the pixel's phase among the vertical phases.
+            row: position within the vertical phase.
+            column_phase: index of the pixel's phase among the horizontal phases.
+            column: position within the horizontal phase.
+        """
         line = row_phase * self.rows.length + row
         return line * self.line_rows + column_phase * self.columns.length + column
 
@@ -145,9 +169,19 @@ def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> l
 
 
 def _inside(x: int, stride: int, width: int, first: int, last: int) -> tuple[int, int] | None:
-    """Return the range of positions in first … last − 1 whose pixels are inside the image.
+    """Return the range of positions whose pixels are inside the image.
 
-    The pixel of a position is x + position · stride. Return None if the range is empty.
+    The pixel of a position is in column x + position · stride.
+
+    Args:
+        x: column of position 0; negative if it is in the padding.
+        stride: horizontal stride in pixels.
+        width: width of the image in pixels.
+        first: first position to consider.
+        last: position after the last one to consider.
+
+    Returns:
+        First position, and the position after the last one; None if no pixel is inside.
     """
     begin = max(first, -(x // stride))
     end = min(last, -(-(width - x) // stride))
@@ -234,7 +268,12 @@ def load_weights(g: BlockGeometry, stage: TileStage, base: int) -> list[Command]
 
 
 def load_identities(g: BlockGeometry, base: int) -> list[Command]:
-    """Return the MVIN2 commands that load the identity matrices for a residual."""
+    """Return the commands that load the identity matrices with which a residual is multiplied.
+
+    Args:
+        g: geometry of the workload.
+        base: first scratchpad row of the matrices.
+    """
     return [
         (MVIN2, g.addresses["identity"] + row * g.weight_stride, operand(base + row, DIM, DIM))
         for row in range(0, len(g.identities) * DIM, DIM)
@@ -242,5 +281,12 @@ def load_identities(g: BlockGeometry, base: int) -> list[Command]:
 
 
 def output_pixel(g: BlockGeometry, tile: Tile, y: int, x: int) -> int:
-    """Return the index of the output pixel at position (y, x) of a tile."""
+    """Return the index of a tile's output pixel among the pixels of all images.
+
+    Args:
+        g: geometry of the workload.
+        tile: the tile.
+        y: row within the tile.
+        x: column within the tile.
+    """
     return (tile.image * g.out_height + tile.y + y) * g.out_width + tile.x + x

@@ -105,9 +105,15 @@ def _requests(columns: Any, rows: Any, which: NDArray[np.bool_]) -> int:
 
 
 def _covered(address: Any, rows: Any, which: NDArray[np.bool_], room: int) -> float:
-    """Return the fraction of a local memory's rows that the selected commands access.
+    """Return the fraction of a local memory's rows that some commands access.
 
     Only the first block of columns of each command counts.
+
+    Args:
+        address: first row of each command, shape (n,).
+        rows: number of rows of each command, shape (n,).
+        which: mask of the commands to consider, shape (n,).
+        room: number of rows of the memory.
     """
     begin = address[which] & (room - 1)
     edges = np.zeros(room + 1, np.int64)

@@ -94,7 +94,12 @@ def _widths(g: BlockGeometry) -> tuple[int, ...]:
 
 
 def _steps(count: int, most: int = MOST_VALUES) -> tuple[int, ...]:
-    """Return candidate sizes for a number of blocks: equal parts and powers of two."""
+    """Return candidate tile sizes for a dimension: its equal parts and the powers of two.
+
+    Args:
+        count: size of the dimension, in blocks.
+        most: maximum number of candidates.
+    """
     sizes = {-(-count // parts) for parts in range(1, count + 1)}
     sizes |= {1 << k for k in range(count.bit_length())}
     return _thinned({step for step in sizes if step <= min(count, MOST_TILE_BLOCKS)}, most)
@@ -121,7 +126,10 @@ def _request_steps(count: int) -> tuple[int, ...]:
 
 
 def _thinned(found: set[int], most: int = MOST_VALUES) -> tuple[int, ...]:
-    """Return at most `most` values in ascending order, evenly by rank, including both ends."""
+    """Reduce a set of tile sizes to at most `most` sizes, in ascending order.
+
+    The sizes are chosen evenly by rank, and always include the smallest and the largest one.
+    """
     values, last = sorted(found), len(found) - 1
     if last < most:
         return tuple(values)

@@ -41,17 +41,31 @@ def check_rows(name: str, what: str, rows: int, room: int) -> None:
 
 
 def buffer_rows(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> int:
-    """Return the number of accumulator rows that are available for the sums of a tile.
+    """Return how many accumulator rows one buffer for the sums of a tile has.
 
     Pooled sums must lie in one bank, because the hardware makes a pooled store wait for all sums up
     to the end of the bank in which it begins.
+
+    Args:
+        g: geometry of the workload.
+        m: the machine.
+        s: the schedule.
     """
     rows = m.accumulator_rows // s.out_buffers
     return rows if g.pool is None else min(rows, m.accumulator_bank_rows)
 
 
 def check_tiles(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
-    """Raise `LoweringFailure` if the tiles of a nest do not fit, or the program is too long."""
+    """Check that the tiles of a nest-form schedule fit the local memories.
+
+    Args:
+        g: geometry of the workload.
+        m: the machine.
+        s: the schedule.
+
+    Raises:
+        LoweringFailure: a tile does not fit, or the program would be too long.
+    """
     patch, taps, half = Patch.of(g, s), g.kernel_h * g.kernel_w, m.scratchpad_rows // 2
     if g.pool is None:
         sums = s.tile_h * blocks(s.tile_w) * s.tile_n * DIM

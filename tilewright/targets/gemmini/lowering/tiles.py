@@ -91,7 +91,17 @@ def tiles(g: BlockGeometry, s: TileSchedule) -> Iterator[Tile]:
 
 
 def _sums(g: BlockGeometry, y: int, height: int, x: int, width: int) -> tuple[range, range]:
-    """Return the ranges of rows and columns of sums that an area of the output needs."""
+    """Return the rows and columns of convolution results that an area of the output needs.
+
+    With a pool, the area needs more rows and columns than it has; without a pool, the same ones.
+
+    Args:
+        g: geometry of the workload.
+        y: first output row of the area.
+        height: number of output rows.
+        x: first output column of the area.
+        width: number of output columns.
+    """
     p = g.pool
     if p is None:
         return range(y, y + height), range(x, x + width)
@@ -102,7 +112,10 @@ def _sums(g: BlockGeometry, y: int, height: int, x: int, width: int) -> tuple[ra
 
 
 def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
-    """Return the stages of all tiles, in order."""
+    """Return the stages of all tiles in execution order.
+
+    A stage multiplies some of a tile's input channels; a last stage may add the residual.
+    """
     stage_list = []
     for tile in tiles(g, s):
         k_blocks = blocks(g.in_channels_of(tile.group))
@@ -126,11 +139,13 @@ def pixel_groups(tile: Tile) -> list[tuple[int, int, int]]:
 
 
 def sum_rows(g: BlockGeometry, tile: Tile) -> NDArray[np.int64]:
-    """Return where the sums of each group of pixels begin, relative to the tile's first row.
+    """Return where the sums of a tile are stored in the accumulator.
+
+    Each group of up to 16 pixels has 16 rows per block of channels. Sums that will be pooled are
+    stored without gaps instead.
 
     Returns:
-        Accumulator rows, shape (groups, channel blocks). Each group has a block of 16 rows; pooled
-        sums are stored without gaps.
+        First row of each group relative to the tile's first row, shape (groups, channel blocks).
     """
     groups, n = np.array(pixel_groups(tile), np.int64), np.arange(tile.n_blocks)
     if g.pool is None:
@@ -152,5 +167,11 @@ def _runs(width: int) -> list[tuple[int, int]]:
 
 
 def channels_in(total: int, first_block: int, count: int = 1) -> int:
-    """Return how many of `total` channels are in `count` blocks, starting at `first_block`."""
+    """Return how many channels a range of channel blocks has; the last block may be incomplete.
+
+    Args:
+        total: number of channels of all blocks.
+        first_block: index of the first block of the range.
+        count: number of blocks of the range.
+    """
     return min(count * DIM, total - first_block * DIM)

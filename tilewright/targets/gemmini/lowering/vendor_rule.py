@@ -38,10 +38,17 @@ channels, kernel rows, kernel columns and input channels."""
 
 
 def vendor_schedule(g: BlockGeometry, m: GemminiMachine) -> tuple[str, TileSchedule]:
-    """Return the name of the vendor's rule for a workload, and the schedule that it chooses.
+    """Return the schedule that the rule of the vendor's library chooses for a workload.
 
-    If no tile of the rule fits, the schedule is the smallest tile with single buffers. If that does
-    not fit either, no schedule does.
+    If no tile of the rule fits, it is the smallest tile with single buffers. If that tile does not
+    fit either, no schedule of the workload compiles.
+
+    Args:
+        g: geometry of the workload.
+        m: the machine.
+
+    Returns:
+        Name of the rule, and the schedule.
     """
     if not g.flat:
         return CONVOLUTION_RULE, _in_nest(vendor_convolution_tile(g, m), g, m)
@@ -53,10 +60,18 @@ def vendor_schedule(g: BlockGeometry, m: GemminiMachine) -> tuple[str, TileSched
 
 
 def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
-    """Return the tile of a matrix product of i × k by k × j blocks.
+    """Return the tile that the vendor's library chooses for a matrix product.
+
+    The matrices have i × k and k × j blocks.
+
+    Args:
+        i: number of blocks of rows.
+        j: number of blocks of columns.
+        k: number of blocks along the reduction.
+        m: the machine.
 
     Returns:
-        Numbers of blocks of rows, columns and depth.
+        Size of the tile in blocks: (rows, columns, depth).
     """
     half_scratchpad, half_accumulator = (
         rows // 2 // DIM for rows in (m.scratchpad_rows, m.accumulator_rows)
@@ -72,10 +87,15 @@ def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
 
 
 def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
-    """Return the sides of the tile of a convolution, in the order of `ROWS`.
+    """Return the tile that the vendor's library chooses for a convolution.
 
-    The library only supports ungrouped and depthwise convolutions, and computes the latter one
-    channel at a time. For other groups, the tile is computed for one of `g.groups`.
+    The library only supports ungrouped and depthwise convolutions, and computes depthwise ones one
+    channel at a time. For other group counts, the tile is computed as if each of the `g.groups`
+    groups were an ungrouped convolution.
+
+    Returns:
+        The sides of the tile: images, rows, columns, output channels, kernel rows, kernel columns
+        and input channels.
     """
     is_depthwise = g.in_channels == g.out_channels == g.merged
     channels = (1, 1) if is_depthwise else (g.out_channels, g.in_channels)
@@ -104,10 +124,15 @@ def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
 
 
 def _in_nest(tile: Sizes, g: BlockGeometry, m: GemminiMachine) -> TileSchedule:
-    """Convert the tile of a convolution to a nest schedule with one image and all taps.
+    """Convert the tile of a convolution to a schedule in the nest form, which computes one image.
 
-    If the tile does not fit, it shrinks. Workloads that differ only in the factor of a residual get
-    the same schedule.
+    The kernel is not tiled. If the tile does not fit, it shrinks. Workloads that differ only in the
+    factor of a residual get the same schedule.
+
+    Args:
+        tile: the sides of the tile, as `vendor_convolution_tile` returns them.
+        g: geometry of the workload.
+        m: the machine.
     """
     g = replace(g, epilogue=replace(g.epilogue, residual=min(1, g.epilogue.residual)))
 
@@ -136,9 +161,15 @@ def _has_room(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> bo
 
 
 def _largest(tile: Sizes, most: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:
-    """Return a tile that fits: shrink the longest side until it does, then grow again.
+    """Return a large tile that fits.
 
-    The columns grow first, then all sides in turn.
+    The longest side is shortened until the tile fits. Then the columns grow as far as possible, and
+    after that all sides in turn.
+
+    Args:
+        tile: the sides of the initial tile.
+        most: maximum of each side.
+        fits: returns whether a tile fits.
     """
     sides = list(tile)
     while not fits(tuple(sides)) and max(sides) > 1:
@@ -153,7 +184,14 @@ def _largest(tile: Sizes, most: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:
 
 
 def _grown(tile: Sizes, most: Sizes, order: Sequence[int], fits: Callable[[Sizes], bool]) -> Sizes:
-    """Grow the sides of a tile in turn, in the given order, for as long as it fits."""
+    """Return a tile whose sides were lengthened in turn for as long as the tile fits.
+
+    Args:
+        tile: the sides of the initial tile.
+        most: maximum of each side.
+        order: indices of the sides to lengthen, in the order of the turns.
+        fits: returns whether a tile fits.
+    """
     grown = True
     while grown:
         grown = False

@@ -110,7 +110,12 @@ def cycles(
 
 
 def _hang(stream: CommandStream, complete: NDArray[np.int64]) -> StreamFault:
-    """Return the fault of the first command that never completes."""
+    """Return the fault that describes the first command that never completes.
+
+    Args:
+        stream: the commands.
+        complete: completion cycle of each command, shape (n,); negative if it never completes.
+    """
     waits = (complete < 0) & (stream.funct != FENCE) & (stream.funct != FLUSH)
     first = int(np.flatnonzero(waits)[0]) if waits.any() else len(stream.funct) - 1
     return StreamFault(first, int(stream.funct[first]), HANG, 0, 0)

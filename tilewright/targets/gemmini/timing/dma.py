@@ -206,7 +206,13 @@ def request(s: UnitState) -> bool:
 
 @stage
 def copy_beat(s: UnitState, to: int, source: int) -> None:
-    """Copy the fields of a beat."""
+    """Copy all fields of a beat within the state.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        to: position of the destination.
+        source: position of the beat.
+    """
     for field in range(BEAT_FIELDS):
         s[to + field] = s[source + field]
 
@@ -313,10 +319,10 @@ def take_row(s: UnitState) -> None:
 
 @stage
 def answer_translation(s: UnitState) -> None:
-    """Answer the address translations that were requested in the previous cycle.
+    """Answer the address translations that the DMA units requested in the previous cycle.
 
-    Only one DMA unit can be answered per cycle. For each unit, it is recorded whether its request
-    missed.
+    Only one of the two units, reader and writer, can be answered per cycle. For each unit, the
+    state records whether its request remains without an answer.
     """
     granted = -1
     if s[TLB_ASKS + TLB_WRITER]:
@@ -334,9 +340,15 @@ def answer_translation(s: UnitState) -> None:
 
 @stage
 def ask_translation(s: UnitState, client: int, valid: int, page: int) -> None:
-    """Record the answer to a unit's last translation, and request that of `page`.
+    """Let a DMA unit request the translation of a page, and store the answer to its last request.
 
-    Nothing is requested if `valid` is 0, or if the page is the unit's last page.
+    Nothing is requested if the page is the last page of the unit.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        client: the unit, `TLB_READER` or `TLB_WRITER`.
+        valid: 1 if the unit needs a translation in this cycle, otherwise 0.
+        page: number of the page.
     """
     hit = 1 if s[TLB_KNOWN + client] and s[TLB_PAGE + client] == page else 0
     if s[TLB_GRANTED] == client:

@@ -298,7 +298,14 @@ def feed(s: UnitState, m: GemminiMachine) -> None:
 def end_step(s: UnitState, m: GemminiMachine, performs: int, c_absent: bool) -> None:
     """Remove the commands of a finished step from the controller's queue.
 
-    Commands without a result are marked as complete.
+    A command whose result is written later stays open. All other commands of the step are marked as
+    complete.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        performs: kind of the step: a PRELOAD, a COMPUTE or both.
+        c_absent: whether the PRELOAD names no destination for the result.
     """
     first, second = s[head(s, m, 0) + ENTRY], s[head(s, m, 1) + ENTRY]
     s[EX_STATE] = CHOOSES
@@ -335,17 +342,28 @@ def collide(one: int, two: int) -> bool:
 
 @stage
 def is_ahead(begun: int, count: int, other: int, total: int) -> bool:
-    """Return whether an operand has been read one row further than another operand.
+    """Return whether one operand has been read exactly one row further than another operand.
 
-    `count` and `other` are the row counters of the two operands, which wrap around after `total`
-    rows. `begun` is 1 if the first operand has been read at least once in this step.
+    Args:
+        begun: 1 if the first operand has been read at least once in this step.
+        count: row counter of the first operand, which wraps around after `total` rows.
+        other: row counter of the other operand.
+        total: number of rows to read.
     """
     return begun == 1 and count == (0 if other == total - 1 else other + 1)
 
 
 @stage
 def can_read(s: UnitState, m: GemminiMachine, source: int, address: int, offset: int) -> bool:
-    """Return whether the bank of an operand can deliver a row in this cycle."""
+    """Return whether a bank can deliver a row of an operand in this cycle.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        source: the bank; accumulator banks are numbered after scratchpad banks.
+        address: local address of the operand.
+        offset: number of the row within the operand.
+    """
     if source < MOST_BANKS:
         return bank_ready(s, source)
     at = (address + offset) & m.address_mask & (m.accumulator_rows - 1)
@@ -354,7 +372,14 @@ def can_read(s: UnitState, m: GemminiMachine, source: int, address: int, offset:
 
 @stage
 def read_row(s: UnitState, source: int, fires: bool, ready: bool) -> None:
-    """Request a row from a bank. It is read if the bank and the control queue are ready."""
+    """Request a row of an operand from a bank.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        source: the bank; accumulator banks are numbered after scratchpad banks.
+        fires: whether the row is read in this cycle, because the control queue has room, too.
+        ready: whether the bank can be read in this cycle.
+    """
     if source < MOST_BANKS:
         if ready:
             s[EX_READS + source] = 1

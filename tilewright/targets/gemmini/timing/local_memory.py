@@ -111,10 +111,15 @@ def stage_mask(stages: int, taken: int) -> int:
 
 @stage
 def moved(stages: int, free: int, enters: bool) -> int:
-    """Return which stages of a pipeline are occupied in the next cycle, one bit per stage.
+    """Advance the rows of a pipeline by one stage where possible.
 
-    `stages` are the occupied stages, `free` are the stages whose row can move on, and `enters` says
-    whether a row enters the first stage.
+    Args:
+        stages: bit mask of the stages that hold a row.
+        free: bit mask of the stages whose row can move on.
+        enters: whether a new row enters the first stage.
+
+    Returns:
+        Bit mask of the stages that hold a row in the next cycle.
     """
     stalled = stages & ~free
     moving = stages & free
@@ -187,20 +192,38 @@ def move_writes(s: UnitState) -> None:
 
 @stage
 def slot_field(s: UnitState, slot: int, field: int) -> int:
-    """Return a field of one of the load controller's two active commands."""
+    """Return a field of one of the two commands that the load controller is working on.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        slot: which of the two commands, 0 or 1.
+        field: index of the field, for example `SLOT_IN_ACC`.
+    """
     return s[LD_SLOT_TABLE + slot * SLOT_FIELDS + field]
 
 
 @stage
 def underflows(m: GemminiMachine, row: int, pixels: int) -> bool:
-    """Return whether a repeated pixel would lie before its half of the scratchpad."""
+    """Return whether a repeated pixel would lie before its half of the scratchpad.
+
+    The hardware does not write such a pixel.
+
+    Args:
+        m: the machine.
+        row: scratchpad row of the pixel without repetition.
+        pixels: number of rows before `row` at which the repeated pixel lies.
+    """
     middle = m.scratchpad_rows // 2
     return row < (0 if row < middle else middle) + pixels
 
 
 @stage
 def write_local(s: UnitState, m: GemminiMachine) -> None:
-    """Grant the writes of a cycle, and empty the registers in front of the banks."""
+    """Decide which rows are written to the local memories in this cycle.
+
+    Results of the array have priority. A loaded row or a row of zeros that is written leaves its
+    register in front of the banks.
+    """
     for bank in range(MOST_BANKS):
         s[WRITES + bank] = 0
     for bank in range(MOST_ACC_BANKS):
@@ -219,7 +242,20 @@ def write_local(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def offer(s: UnitState, bank: int, row: int, adds: int) -> bool:
-    """Offer a row to an accumulator bank. Return whether it is written."""
+    """Offer a row to an accumulator bank.
+
+    If the row can be written, the write is recorded in the state. An addition to a row that is
+    still in the adder must wait.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        bank: the accumulator bank.
+        row: row within the bank.
+        adds: whether the row is added to the stored row.
+
+    Returns:
+        Whether the row is written in this cycle.
+    """
     if adds:
         s[ACC_ADDS + bank] = 1
         if s[ACC_PIPE_0 + bank] == 1 + row or s[ACC_PIPE_1 + bank] == 1 + row:
@@ -230,7 +266,7 @@ def offer(s: UnitState, bank: int, row: int, adds: int) -> bool:
 
 @stage
 def write_loaded(s: UnitState, m: GemminiMachine) -> None:
-    """Write loaded rows and zeros to the banks."""
+    """Write loaded rows and rows of zeros to the banks that the array does not write to."""
     row, pixels = s[PR_ROW], s[PR_PIXELS]
     narrow = s[PR_VALID] == 1 and not underflows(m, row, pixels)
     narrow_last = narrow and s[PR_LAST] == 1 and pixels == 0
@@ -286,7 +322,17 @@ def write_loaded(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def empty_narrow(s: UnitState, valid: bool, done: bool, last: bool) -> None:
-    """Update the pixel repeater of int8 rows at the end of a cycle."""
+    """Update the register that holds a loaded int8 row, at the end of a cycle.
+
+    The row leaves the register after its last repetition; until then, the number of remaining
+    repetitions decreases. If the row is complete, it is reported to the load controller.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        valid: whether the row must be written; a row outside its half of the scratchpad is skipped.
+        done: whether the row was written in this cycle.
+        last: whether this was the last write for the last row of a request.
+    """
     if not s[PR_VALID] or (valid and not done):
         return
     if done and last:
@@ -300,7 +346,16 @@ def empty_narrow(s: UnitState, valid: bool, done: bool, last: bool) -> None:
 
 @stage
 def empty_wide(s: UnitState, last: bool) -> None:
-    """Update the register of int32 rows after a row was written."""
+    """Update the register that holds a loaded int32 row, after the row was written to its bank.
+
+    The row leaves the register after its last repetition; until then, the number of remaining
+    repetitions decreases.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        last: whether this was the last write of the row, which is then reported to the load
+            controller.
+    """
     if last:
         s[LD_RETURNED], s[LD_RETURNED_BYTES] = 1 + s[WI_SLOT], s[WI_BYTES]
     if s[WI_REPEATS] == 0:
@@ -312,7 +367,16 @@ def empty_wide(s: UnitState, last: bool) -> None:
 
 @stage
 def empty_zero(s: UnitState, valid: bool, done: bool) -> None:
-    """Update the pixel repeater of zeros at the end of a cycle."""
+    """Update the register that holds a row of zeros, at the end of a cycle.
+
+    The row leaves the register after its last repetition; until then, the number of remaining
+    repetitions decreases.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        valid: whether the row must be written; a row outside its half of the scratchpad is skipped.
+        done: whether the row was written in this cycle.
+    """
     if not s[ZR_VALID] or (valid and not done):
         return
     if done and s[ZR_LAST] and s[ZR_PIXELS] == 0:

@@ -114,9 +114,10 @@ def step_loops(s: UnitState, m: GemminiMachine, c: Commands, end: int) -> None:
 
 @stage
 def run_loops(s: UnitState, m: GemminiMachine, c: Commands) -> None:
-    """Simulate one cycle, except for commands that leave the reservation station.
+    """Simulate one cycle of the loop unit: generate commands and start or end loops.
 
-    Those are counted afterwards, so that they take effect in the next cycle.
+    Commands that leave the reservation station are not counted here but in `count_completed`, so
+    that they take effect in the next cycle.
     """
     configured = s[LW_CONFIGURED] + s[LW_CONFIGURED + 1] > 0
     room = has_room(s, LAST_Q, FRONT_ENTRIES)
@@ -165,7 +166,7 @@ def run_loops(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 @stage
 def count_completed(s: UnitState, end: int) -> None:
-    """Decrease the count of generated commands for those that left the reservation station."""
+    """Count generated commands that left the reservation station, which makes room for new ones."""
     if s[COMPLETED] >= 0:
         command = s[STATION + s[COMPLETED] * RS_FIELDS + RS_COMMAND]
         if command >= end:
@@ -174,7 +175,15 @@ def count_completed(s: UnitState, end: int) -> None:
 
 @stage
 def configure_loop(s: UnitState, m: GemminiMachine, c: Commands, command: int, loop: int) -> None:
-    """Write the fields of a configuration command into the settings of a loop."""
+    """Execute a configuration command of the loop unit.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n).
+        command: index of the command.
+        loop: which of the two loops the command configures.
+    """
     first = settings_at(loop)
     settings = s[first : first + LOOP_SETTINGS]
     set_loop(settings, c[FUNCT, command], c[RS1, command], c[RS2, command])
@@ -240,7 +249,7 @@ def start(s: UnitState, generator: int) -> None:
 
 @stage
 def is_skipped(s: UnitState, generator: int) -> bool:
-    """Return whether a generator has nothing to do in its loop."""
+    """Return whether a generator has no commands to generate in its current loop."""
     first = settings_at(s[LG_LOOP + generator])
     loop = s[first : first + LOOP_SETTINGS]
     if generator == GEN_A:
@@ -276,7 +285,13 @@ def has_command(s: UnitState, m: GemminiMachine, generator: int) -> bool:
 
 @stage
 def ended_for(s: UnitState, generator: int, other: int) -> bool:
-    """Return whether a generator has finished the loop that another generator is working on."""
+    """Return whether one generator no longer works on the loop that another generator works on.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        generator: the generator that may have finished.
+        other: the generator that works on the loop.
+    """
     return s[LG_STATE + generator] == IDLE or s[LG_LOOP + generator] != s[LG_LOOP + other]
 
 
@@ -385,13 +400,22 @@ def emit(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> None:
 
 @stage
 def step_of(blocks: int, end: int) -> int:
-    """Return the number of blocks by which a counter advances."""
+    """Return by how many blocks a counter advances: `blocks`, but at most `end`."""
     return min(blocks, end)
 
 
 @stage
 def advance(s: UnitState, loop: NDArray[np.int64], generator: int) -> bool:
-    """Advance the counters of a generator. Return whether its loop is finished."""
+    """Advance the block counters of a generator after it has issued a command.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        loop: settings of the generator's loop, shape (LOOP_SETTINGS,).
+        generator: the generator.
+
+    Returns:
+        Whether the generator has finished its loop.
+    """
     max_i, max_j, max_k = loop[MAX_I], loop[MAX_J], loop[MAX_K]
     inner, outer, last = LG_I, LG_J, LG_K
     inner_end, outer_end, last_end = max_i, max_j, 1

@@ -174,7 +174,13 @@ def step_load(s: UnitState, m: GemminiMachine, c: Commands, zero_ready: bool) ->
 
 @stage
 def configure_load(s: UnitState, a: int, b: int) -> None:
-    """Apply a CONFIG_LD command to the load controller."""
+    """Store the settings of a CONFIG_LD command in the load controller.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        a: first operand of the command.
+        b: second operand of the command.
+    """
     state = bits(a, 3, 2)
     if state < 3:
         s[LD_STRIDE + state] = bits(b, 0, ADDRESS_BITS)
@@ -187,6 +193,12 @@ def configure_load(s: UnitState, a: int, b: int) -> None:
 @stage
 def take_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
     """Start to track an MVIN in one of the load controller's two slots.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        c: table of commands, shape (COMMAND_ROWS, n).
+        n: index of the command.
+        entry: entry of the command in the reservation station.
 
     Returns:
         Whether a slot was free.
@@ -340,7 +352,17 @@ def step_merger(s: UnitState) -> None:
 
 @stage
 def hand_on(s: UnitState, wide: bool, row_bytes: int, last: bool) -> None:
-    """Pass a merged row to the scaler's input register or to the register of int32 rows."""
+    """Pass a merged row to the next register of the load data path.
+
+    An int32 row goes to the register in front of the accumulator; an int8 row goes to the input
+    register of the scaler.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        wide: whether the row consists of int32 values.
+        row_bytes: size of a row of 16 values in bytes.
+        last: whether it is the last row of the request.
+    """
     slot = s[MG_SLOT]
     block = (s[MG_OFFSET] + s[MG_SENT]) // row_bytes
     row = (s[MG_ROW] + slot_field(s, slot, SLOT_BLOCK_STRIDE) * block) & ROW_MASK

@@ -153,7 +153,13 @@ def at_start(s: UnitState) -> bool:
 
 @stage
 def configure_store(s: UnitState, a: int, b: int) -> None:
-    """Apply a CONFIG_ST command to the store controller."""
+    """Store the settings of a CONFIG_ST command in the store controller.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        a: first operand of the command.
+        b: second operand of the command.
+    """
     s[ST_STRIDE] = bits(b, 0, 32)
     stride, size = bits(a, 4, 2), bits(a, 6, 2)
     s[ST_POOL_STRIDE], s[ST_POOL_SIZE] = stride, size
@@ -174,6 +180,12 @@ def flat(s: UnitState) -> bool:
 @stage
 def take_store_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
     """Start to track an MVOUT in one of the store controller's two slots.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        c: table of commands, shape (COMMAND_ROWS, n).
+        n: index of the command.
+        entry: entry of the command in the reservation station.
 
     Returns:
         Whether a slot was free.
@@ -265,7 +277,13 @@ def place(
 
 @stage
 def advance(s: UnitState, n_rows: int, blocks: int) -> None:
-    """Advance the store controller's counters to the next block, row or pooled pixel."""
+    """Advance the store controller's counters to the next block, row or pooled pixel.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        n_rows: number of rows of the MVOUT.
+        blocks: number of blocks of 16 columns of the MVOUT.
+    """
     if s[ST_POOL_STRIDE] != 0:
         for counter, end in (
             (ST_WINDOW_COLUMN, ST_POOL_SIZE), (ST_WINDOW_ROW, ST_POOL_SIZE),
@@ -288,7 +306,15 @@ def advance(s: UnitState, n_rows: int, blocks: int) -> None:
 
 @stage
 def move_entry(s: UnitState, source: int, source_entries: int, target: int, entries: int) -> None:
-    """Move the oldest entry of one queue to the next queue."""
+    """Move the oldest entry of one queue to the end of another queue.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        source: the queue that loses the entry.
+        source_entries: capacity of that queue.
+        target: the queue that gets the entry.
+        entries: capacity of that queue.
+    """
     at = entry_at(s, source, source_entries, SQ_FIELDS, 0)
     to = new_entry(s, target, entries, SQ_FIELDS)
     for field in range(SQ_FIELDS):

@@ -302,7 +302,15 @@ def allocate(s: UnitState, m: GemminiMachine, c: Commands, command: int) -> bool
 
 @stage
 def configure_station(s: UnitState, funct: int, part: int, a: int, b: int) -> None:
-    """Record the strides of a CONFIG command, which determine the row ranges of later commands."""
+    """Record the strides of a CONFIG command, which determine the row ranges of later commands.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        funct: function code of the command.
+        part: part of the station that the command belongs to: load, execute or store.
+        a: first operand of the command.
+        b: second operand of the command.
+    """
     if funct == CONFIG:
         if part == EXECUTE_PART:
             s[STATION_A_STRIDE], s[STATION_C_STRIDE] = bits(a, 16, 16), bits(b, 48, 16)
@@ -326,6 +334,13 @@ def set_range(s: UnitState, m: GemminiMachine, at: int, start: int, n_rows: int)
     """Write the range of local rows that an operand covers into an entry of the station.
 
     The fields are the memory, the first row, the end row, and whether the range wraps around.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        at: position of the range in the state.
+        start: local address of the operand.
+        n_rows: number of rows.
     """
     row = start & m.address_mask
     size = m.accumulator_rows if in_accumulator(start) else m.scratchpad_rows
@@ -345,7 +360,16 @@ def memory_of(m: GemminiMachine, start: int) -> int:
 
 @stage
 def set_ranges(s: UnitState, m: GemminiMachine, e: int, funct: int, a: int, b: int) -> None:
-    """Write the ranges of local rows that a command reads and writes into its entry."""
+    """Write the ranges of local rows that a command reads and writes into its station entry.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        e: position of the entry in the state.
+        funct: function code of the command.
+        a: first operand of the command.
+        b: second operand of the command.
+    """
     if is_mvin(funct):
         state = load_state(funct)
         start, n_columns = local_address(b), move_columns(b)
@@ -391,7 +415,7 @@ def without_pixels(m: GemminiMachine, start: int, pixels: int) -> int:
 
 @stage
 def set_waits(s: UnitState, m: GemminiMachine, e: int, part: int) -> None:
-    """Determine which entries of the other parts a new entry waits for."""
+    """Record which entries of the other two parts of the station a new entry waits for."""
     if s[e + RS_CONFIG] == 1:
         return
     for other in range(PARTS):
@@ -406,7 +430,15 @@ def set_waits(s: UnitState, m: GemminiMachine, e: int, part: int) -> None:
 
 @stage
 def depends_on(s: UnitState, e: int, part: int, k: int, other: int) -> bool:
-    """Return whether the new entry `e` waits for entry `k` of another part."""
+    """Return whether a new entry of the station must wait for an entry of another part.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        e: position of the new entry in the state.
+        part: part of the new entry.
+        k: index of the other entry within its part.
+        other: part of the other entry.
+    """
     if part == LOAD_PART and other == EXECUTE_PART:
         return (s[k + RS_A_VALID] == 1 and overlap(s, e + RS_A, k + RS_A)) or (
             s[k + RS_B_VALID] == 1 and overlap(s, e + RS_A, k + RS_B)

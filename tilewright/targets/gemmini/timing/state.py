@@ -260,9 +260,16 @@ STATE_WORDS = _p.used
 
 @stage
 def entry_at(s: UnitState, queue: int, entries: int, fields: int, n: int) -> int:
-    """Return the position of the n-th entry of a queue; the oldest entry is number 0.
+    """Return the position in the state of an entry of a queue.
 
     Beyond the last entry, the position holds what an earlier entry left there.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        queue: position of the queue.
+        entries: capacity of the queue.
+        fields: number of fields per entry.
+        n: index of the entry; the oldest entry is number 0.
     """
     at = s[queue + HEAD] + n
     if at >= entries:
@@ -281,7 +288,17 @@ def remove(s: UnitState, queue: int, entries: int) -> None:
 
 @stage
 def new_entry(s: UnitState, queue: int, entries: int, fields: int) -> int:
-    """Append an entry to a queue and return its position."""
+    """Append an entry to a queue. The caller fills in the fields.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        queue: position of the queue, which must have room.
+        entries: capacity of the queue.
+        fields: number of fields per entry.
+
+    Returns:
+        Position of the entry in the state.
+    """
     at = entry_at(s, queue, entries, fields, s[queue + COUNT])
     s[queue + COUNT] += 1
     return at

@@ -125,7 +125,14 @@ def step_results(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def write_row(s: UnitState, m: GemminiMachine, address: int, offset: int) -> None:
-    """Offer a row of a result to the bank that it is written to."""
+    """Request that a row of a result is written to its bank in this cycle.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        address: local address of the result.
+        offset: number of the row within the result.
+    """
     at = (address + offset) & m.address_mask
     if in_accumulator(address):
         at &= m.accumulator_rows - 1
@@ -141,7 +148,13 @@ def write_row(s: UnitState, m: GemminiMachine, address: int, offset: int) -> Non
 
 @stage
 def has_data(s: UnitState, control: int, operand: int) -> bool:
-    """Return whether the row that an operand waits for is at the end of its pipeline."""
+    """Return whether the row that an operand needs has arrived from its bank.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        control: position of the entry of the control queue that needs the row.
+        operand: the operand: A, B or D.
+    """
     field = control + CN_OPERANDS + operand * OPERAND_FIELDS
     if not s[field + CN_NEEDS]:
         return True
@@ -207,7 +220,15 @@ def step_array(s: UnitState) -> None:
 
 @stage
 def take_request(s: UnitState, control: int, flushes: bool) -> None:
-    """Start a product in the array, or a flush, which has no tag."""
+    """Start a product in the array, or a flush, which only pushes earlier results out.
+
+    For a product, a tag is queued that says where the result is written.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        control: position of the product's entry in the control queue.
+        flushes: whether a flush is started.
+    """
     number = s[MESH_ID]
     s[MESH_ID] = (number + 1) % PRODUCTS
     s[MESH_VALID] = 1
@@ -227,7 +248,13 @@ def take_request(s: UnitState, control: int, flushes: bool) -> None:
 
 @stage
 def release_rows(s: UnitState, control: int, fired: int) -> None:
-    """Release the pipeline outputs whose rows were taken."""
+    """Free the bank outputs whose rows the array has taken in this cycle.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        control: position of the entry of the control queue that needed the rows.
+        fired: bit mask of the operands whose rows were taken.
+    """
     for operand in range(OPERANDS):
         field = control + CN_OPERANDS + operand * OPERAND_FIELDS
         if fired & (1 << operand) and s[field + CN_NEEDS]:

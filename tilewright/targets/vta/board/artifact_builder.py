@@ -90,7 +90,15 @@ class VtaProgram:
         return [(_values(step.loads), _values(step.stores)) for step in self.program.steps]
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Run a segment. The arrays are passed by name, in the shapes of their ports."""
+        """Run one segment on the simulated board.
+
+        Args:
+            segment: index of the segment.
+            tensors: inputs by name, in the shapes and types of the segment's input ports.
+
+        Returns:
+            Outputs by name, in the shapes and types of the segment's output ports.
+        """
         return self.device.run(segment, tensors)
 
     def times(self) -> list[StreamTimes]:
@@ -205,7 +213,15 @@ def stream_times(
 
 
 def alone_cycles(programs: Sequence[LayerProgram], spec: VtaSpec) -> list[int]:
-    """Return the cycles of each layer alone, from launch to FINISH, on its own memory."""
+    """Simulate each layer by itself, on memory of its own.
+
+    Args:
+        programs: the lowered layers.
+        spec: the machine.
+
+    Returns:
+        Cycles of each layer from launch to FINISH.
+    """
     offsets = np.cumsum([0, *(len(program.insns) for program in programs)])
     insns = np.concatenate([program.insns for program in programs])
     addresses = np.array([program.lowering.geometry.insn_bytes_at for program in programs])
@@ -213,7 +229,12 @@ def alone_cycles(programs: Sequence[LayerProgram], spec: VtaSpec) -> list[int]:
 
 
 def _described(built: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
-    """Return descriptions of the layers for `layer_check.read_layer` and for users."""
+    """Return the JSON description of each layer that the artifact stores.
+
+    Args:
+        built: the linked network.
+        in_stream: cycles of each layer within its segment's instruction stream.
+    """
     programs = [placed.program for placed in built.layers]
     spec = built.board.spec
     alone = alone_cycles(programs, spec)
@@ -302,7 +323,15 @@ def counters_of(words: Words, spec: VtaSpec) -> dict[str, NDArray[np.int64]]:
 
 
 def _iterations(words: Words, opcode: int, spec: VtaSpec) -> np.int64:
-    """Count the micro-ops that the instructions with an opcode execute, without resets."""
+    """Count the micro-ops that all GEMM or all ALU instructions of a program execute.
+
+    Instructions that only reset accumulators are not counted.
+
+    Args:
+        words: instructions, shape (n, 2).
+        opcode: `GEMM` or `ALU`.
+        spec: the machine.
+    """
     selected = words[opcodes(words) == opcode]
     values = {
         part.name: field(selected, part.offset, part.width)

@@ -160,7 +160,18 @@ def check_layers(
 
 
 def _check_sizes(number: int, layer: Checked, geo: Geometry, m: Machine) -> None:
-    """Raise `BoardError` if a tensor does not have the size that its program reads or writes."""
+    """Check that a layer is small enough to be checked, and that its tensors have the right sizes.
+
+    Args:
+        number: index of the layer, for error messages.
+        layer: the layer, with the location of its tensors.
+        geo: geometry of the layer.
+        m: the machine.
+
+    Raises:
+        BoardError: the layer is too large, or a tensor does not have the size that the layer's
+            program reads or writes.
+    """
     if layer.workload.macs > WORK_LIMIT:
         raise _foreign(f"layer {number} is more work than is checked")
     element = element_bytes(m)
@@ -174,7 +185,16 @@ def _check_sizes(number: int, layer: Checked, geo: Geometry, m: Machine) -> None
 def _run(
     device: Device, layer: Checked, tokens: tuple[int, int, int, int]
 ) -> tuple[int, int, int, int]:
-    """Run the layer's instructions, followed by a FINISH. Return the tokens that are left."""
+    """Run a layer's instructions on the simulated device, followed by a FINISH instruction.
+
+    Args:
+        device: the device, whose memory is modified.
+        layer: the layer.
+        tokens: number of tokens in each dependency queue before the layer.
+
+    Returns:
+        Number of tokens in each dependency queue after the layer.
+    """
     insns = device.insns[layer.first : layer.first + layer.count]
     if int(insns[-1, 0]) & 7 != FINISH:
         insns = np.concatenate([insns, np.array([[FINISH, 0]], np.uint64)])
@@ -182,10 +202,16 @@ def _run(
 
 
 def _fill_weights(device: Device, program: BoardProgram, layer: Checked, geo: Geometry) -> None:
-    """Zero the padding of weights that the host packs as activations.
+    """Set the padding of a layer's weights to zero, if the host packs the weights as an activation.
 
-    The rest of the activations is filled with noise. In padding, this noise would be multiplied by
-    the noise in the padding of the data.
+    The device's activations are filled with noise before a check. The noise in the padding of the
+    weights would be multiplied by the noise in the padding of the data.
+
+    Args:
+        device: the device, whose memory is modified.
+        program: the program that is loaded on the device.
+        layer: the layer.
+        geo: geometry of the layer.
     """
     m, pieces = program.spec.machine, layer.places.get("weights", ())
     if all(program.buffers[piece.buffer].kind != "activations" for piece in pieces):
@@ -198,7 +224,11 @@ def _fill_weights(device: Device, program: BoardProgram, layer: Checked, geo: Ge
 
 
 def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[str, Values]:
-    """Return the operands of a layer from memory, before the layer runs."""
+    """Read the operands of a layer from the device's memory, before the layer runs.
+
+    Returns:
+        Operands by name, in the shapes that `reference` takes.
+    """
     w = layer.workload
     tensors = {"data": _image(device, layer, "data", geo, m)}
     if w.operator != "max_pool":
@@ -215,7 +245,13 @@ def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[
 
 
 def _tensors_of_shortcut(device: Device, layer: Checked, lowering: Lowering) -> dict[str, Values]:
-    """Return the operands of a layer's shortcut, which are stored after those of the layer."""
+    """Read the operands of a layer's shortcut from the device's memory.
+
+    The weights and biases of the shortcut are stored after those of the layer.
+
+    Returns:
+        Operands by name, which begins with `shortcut_`; empty if the layer has no shortcut.
+    """
     workload, beside, m, geo = (
         layer.workload.of_shortcut, lowering.beside, lowering.machine, lowering.geometry
     )  # fmt: skip
@@ -242,14 +278,34 @@ def _blocks(raw: NDArray[np.uint8], m: Machine) -> Values:
 
 
 def _raw(device: Device, layer: Checked, role: str) -> NDArray[np.uint8]:
-    """Return the bytes of a tensor from all buffers that contain parts of it."""
+    """Return the bytes of a layer's tensor, joined from all buffers that contain parts of it.
+
+    Args:
+        device: the device.
+        layer: the layer.
+        role: name of the tensor in `layer.places`.
+
+    Returns:
+        Array of shape (bytes,).
+    """
     return np.concatenate(
         [device.memory(p.buffer, p.offset, p.last - p.first) for p in layer.places[role]]
     )
 
 
 def _image(device: Device, layer: Checked, role: str, geo: Geometry, m: Machine) -> Values:
-    """Return an activation or addend in the shape of the layer's workload, (n, c, h, w)."""
+    """Read an activation or an addend of a layer from the device's memory.
+
+    Args:
+        device: the device.
+        layer: the layer.
+        role: the tensor: "data", "output", "residual" or "add".
+        geo: geometry of the layer.
+        m: the machine.
+
+    Returns:
+        Array of shape (n, c, h, w).
+    """
     w, raw = layer.workload, _raw(device, layer, role)
     raw = raw.view(f"<i{m.acc_bits // 8}" if role == "add" else np.int8)
     blocks, block, channels = geo.out_blocks, m.block_out, w.out_channels

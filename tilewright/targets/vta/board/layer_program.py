@@ -162,7 +162,7 @@ def lower_layer(
 
 
 def regions(geo: Geometry, m: Machine) -> list[MemoryRegion]:
-    """Return the tensors of a layer's program."""
+    """Return the tensors in the memory of a layer's own program, with their locations."""
     micro_ops = 1 << m.log_uop_depth
     return [
         MemoryRegion("uops", UOP, geo.uop_base, micro_ops),
@@ -206,7 +206,11 @@ def packed_constants(
 
 
 def packed_addend(layer: Layer, lowering: Lowering) -> NDArray[np.uint8]:
-    """Return the int32 constants that are added to a layer's sums, as bytes of shape (bytes,)."""
+    """Convert the int32 constants that are added to a layer's sums to their memory layout.
+
+    Returns:
+        Array of shape (bytes,); empty if the layer has none.
+    """
     if layer.add is None:
         return np.zeros(0, np.uint8)
     m, geo = lowering.machine, lowering.geometry
@@ -220,7 +224,14 @@ def _vectors(of: Layer | LayerShortcut) -> dict[str, NDArray[np.int64]]:
 
 
 def _weight_parts(layer: Layer, lowering: Lowering) -> Iterator[NDArray[np.uint8]]:
-    """Yield the packed weights of a few output blocks at a time, and then the identity block."""
+    """Yield the packed weights of a layer in parts, to limit the memory for intermediate arrays.
+
+    Each part has the weights of a few output blocks. The last part ends with the identity block, if
+    the layer needs one.
+
+    Yields:
+        Arrays of shape (bytes,).
+    """
     w, m, geo = layer.workload, lowering.machine, lowering.geometry
     step = w.out_channels
     if w.groups == 1 and layer.weight is not None:

@@ -109,13 +109,18 @@ def output_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machi
 def residual_packing(output: Packing, geo: Geometry) -> Packing:
     """Return the memory layout of the tensor that is added to a layer's sums.
 
-    It is the layout of the output, except that it has the size before an average.
+    The layout is that of the output, except that the height and width are those before average
+    pooling.
+
+    Args:
+        output: memory layout of the layer's output.
+        geo: geometry of the layer.
     """
     return replace(output, height=geo.oh, width=geo.ow) if geo.average_taps else output
 
 
 def weights_packing(geo: Geometry, m: Machine) -> Packing:
-    """Return the memory layout of an activation that a dense layer reads as weights."""
+    """Return the memory layout of an activation that a dense layer reads as its weights."""
     return Packing("weights", geo.co, geo.ci, 1, 1, m.block_in)
 
 
@@ -129,9 +134,9 @@ def _is_rows(shape: tuple[int, ...], rows: int, channels: int) -> bool:
 
 
 def _rows(packing: Packing) -> Packing:
-    """Return the layout of rows as the pixels of one image.
+    """Return the layout in which the pixels of an image are stored as rows of channels.
 
-    Rows that only fill batches stay images of one pixel.
+    Several images with one pixel each already are rows, so that their layout is returned unchanged.
     """
     if packing.batches > 1:
         return packing
@@ -196,7 +201,13 @@ def unpack(packing: Packing, m: Machine, raw: Values, shape: tuple[int, ...]) ->
 
 
 def _padded_rows(tensor: Values, rows: int, channels: int) -> Values:
-    """Reshape (…, c) to (rows, channels), with zeros as padding."""
+    """Reshape a tensor to a matrix, and fill the matrix with zeros up to the given size.
+
+    Args:
+        tensor: int8 array whose last axis is the channels.
+        rows: number of rows of the result.
+        channels: number of columns of the result.
+    """
     flat = tensor.reshape(-1, tensor.shape[-1])
     padded = np.zeros((rows, channels), np.int8)
     padded[: len(flat), : flat.shape[1]] = flat

@@ -110,24 +110,51 @@ def _cut(part: LinkedPart, first: int, last: int) -> LinkedPart:
 
 
 def _inserted(part: LinkedPart, at: int, word: Words) -> LinkedPart:
-    """Return the program with an instruction, shape (1, 2), inserted at index `at`."""
+    """Return a copy of a program with an additional instruction.
+
+    Args:
+        part: the program.
+        at: index of the new instruction.
+        word: the new instruction, shape (1, 2).
+    """
     return _joined([_cut(part, 0, at), _idle(word), _cut(part, at, len(part))])
 
 
 def _flagged(part: LinkedPart, at: int, flag: int) -> LinkedPart:
-    """Return the program with an additional flag set in one instruction."""
+    """Return a copy of a program in which one more dependency flag of an instruction is set.
+
+    Args:
+        part: the program.
+        at: index of the instruction.
+        flag: bit of the flag, for example `POP_NEXT`.
+    """
     words = part.words.copy()
     words[at, 0] |= np.uint64(flag)
     return LinkedPart(words, part.buffers, part.constant)
 
 
 def _has(part: LinkedPart, flag: int) -> NDArray[np.bool_]:
-    """Return a mask of the instructions that have a flag set, shape (n,)."""
+    """Return a mask of the instructions in which a dependency flag is set.
+
+    Args:
+        part: the program.
+        flag: bit of the flag, for example `POP_NEXT`.
+
+    Returns:
+        Mask of shape (n,).
+    """
     return (part.words[:, 0] & np.uint64(flag)) != 0
 
 
 def _drained(part: LinkedPart) -> LinkedPart:
-    """Insert no-ops before FINISH that take the tokens which the program leaves in the queues."""
+    """Return a program that leaves no dependency tokens in the queues.
+
+    For each token that the program would leave, a no-op that takes the token is inserted before
+    FINISH.
+
+    Raises:
+        WorkloadError: the program does not end in FINISH, or waits for a token that is never sent.
+    """
     if not len(part) or opcodes(part.words)[-1] != FINISH:
         raise WorkloadError("a layer's program does not end in FINISH; tune the layer again")
     module = modules(part.words)
@@ -151,14 +178,26 @@ def _drained(part: LinkedPart) -> LinkedPart:
 
 
 def _without_finish(part: LinkedPart) -> tuple[LinkedPart, int]:
-    """Return a program without its FINISH, and the flags of the FINISH."""
+    """Return a program without its final FINISH, and the dependency flags of the FINISH."""
     return _cut(part, 0, len(part) - 1), int(part.words[-1, 0]) & POPS
 
 
 def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart, LinkedPart]:
-    """Connect two programs that follow each other.
+    """Insert a barrier between the programs of two layers that follow each other in a stream.
 
-    The barrier waits for what the FINISH of the first program waited for (`flags`).
+    The first activation that the second program loads waits for the barrier, because the first
+    program may write it.
+
+    Args:
+        before: program of the first layer, without its FINISH.
+        after: program of the second layer.
+        flags: flags of the FINISH of the first program. The barrier waits for the same tokens.
+
+    Returns:
+        The two programs with the barrier.
+
+    Raises:
+        WorkloadError: the second program loads no activation, or its weights wait for a token.
     """
     after = _weights_first(after)
     loads = np.flatnonzero(modules(after.words) == MODULE_LOAD)
@@ -201,9 +240,10 @@ def _freed(before: LinkedPart) -> LinkedPart:
 
 
 def _weights_first(part: LinkedPart) -> LinkedPart:
-    """Move the constant weights of the first group of loads in front of its activations.
+    """Return a program that loads constant weights before it has to wait for activations.
 
-    The group ends with the first load that signals the compute module.
+    The weights of the first group of loads are moved in front of the group's activations. The group
+    ends with the first load that signals the compute module.
     """
     loads = np.flatnonzero(modules(part.words) == MODULE_LOAD)
     done = _has(part, PUSH_NEXT)[loads]

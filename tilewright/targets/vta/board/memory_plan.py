@@ -39,7 +39,14 @@ from tilewright.targets.vta.spec import Machine
 
 @dataclass(eq=False)
 class Filled:
-    """Constants or micro-ops, packed into buffers of one kind."""
+    """Buffers that hold constants or micro-ops, which are appended one after another.
+
+    Attributes:
+        kind: kind of the buffers, "constants" or "uops".
+        parts: content of each buffer, in parts.
+        sizes: number of bytes used in each buffer.
+        places: location of small data that is already stored, by its bytes.
+    """
 
     kind: BufferKind
     parts: list[list[NDArray[np.uint8]]] = field(default_factory=list)
@@ -91,7 +98,15 @@ class Filled:
         return np.concatenate([nothing, *(part for parts in self.parts for part in parts)])
 
     def _room(self, size: int, element: int) -> tuple[int, int]:
-        """Return the first buffer with room for `size` bytes, and the offset in it."""
+        """Return the first buffer with room for some data. Append an empty buffer if there is none.
+
+        Args:
+            size: size of the data in bytes.
+            element: element size in bytes, to a multiple of which the data is aligned.
+
+        Returns:
+            Index of the buffer, and byte offset in it.
+        """
         for k, used in enumerate(self.sizes):
             at = -(-used // element) * element
             if at + size <= MAX_BUFFER_BYTES:
@@ -269,7 +284,7 @@ def _plot(members: list[BoardTensor], begins: Mapping[int, int], machine: Machin
 
 
 def _block_bytes(tensor: BoardTensor, machine: Machine) -> int:
-    """Return the size in bytes of one block of channels, for all pixels."""
+    """Return the size in bytes of one block of a tensor's channels, including all of its pixels."""
     p = tensor.packing
     return p.height * p.width * p.element_bytes(machine)
 
@@ -345,9 +360,17 @@ def is_legal(layer: Placed, role: str) -> bool:
 def _clocks(
     words: NDArray[np.uint64], token_limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return issue order, shape (n,), and vector clocks, shape (n, 3), of a program by itself.
+    """Return the order in which a program's instructions issue, and their vector clocks.
 
-    They are those that `targets.vta.lint` computes.
+    `targets.vta.lint` derives from the same vector clocks which instructions can run at the same
+    time.
+
+    Args:
+        words: instructions, shape (n, 2).
+        token_limit: number of tokens that a dependency queue can hold.
+
+    Returns:
+        Issue order, shape (n,), and vector clocks, shape (n, 3).
     """
     result, none = outcome(), np.zeros(4, np.int64)
     words = np.ascontiguousarray(words)

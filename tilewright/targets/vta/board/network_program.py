@@ -114,7 +114,17 @@ def linked(
 def _fill(
     program: LayerProgram, uops: Filled, constants: Filled, m: Machine
 ) -> dict[str, list[MemoryPiece]]:
-    """Store the constants of a layer and return their locations, with buffers counted by kind."""
+    """Append the micro-ops and constants of a layer to the buffers that hold those of all layers.
+
+    Args:
+        program: the lowered layer.
+        uops: buffers of micro-ops, to which data is added.
+        constants: buffers of constants, to which data is added.
+        m: the machine.
+
+    Returns:
+        Location of the data by region name. Buffers of each kind are counted from 0.
+    """
     return {
         "uops": uops.put(program.uops, m.uop_bytes),
         "weights": constants.put(program.weights, m.wgt_bytes),
@@ -130,9 +140,14 @@ def _places(
     first: Mapping[str, int],
     m: Machine,
 ) -> dict[str, Sequence[MemoryPiece]]:
-    """Return the locations of a layer's tensors.
+    """Return the locations of all of a layer's tensors, by region name.
 
-    `first` is the index of the first buffer of each kind.
+    Args:
+        layer: the layer.
+        filled: locations of the layer's constants and micro-ops, as `_fill` returns them.
+        arenas: locations of the activations.
+        first: index of the first buffer of each kind in the whole program.
+        m: the machine.
     """
     places: dict[str, Sequence[MemoryPiece]] = {}
     for name, pieces in filled.items():
@@ -148,9 +163,12 @@ def _places(
 def _part(
     layer: Placed, places: Mapping[str, Sequence[MemoryPiece]], fixed: NDArray[np.bool_]
 ) -> LinkedPart:
-    """Return a layer's instructions with offsets in buffers.
+    """Return a layer's instructions with offsets in buffers instead of addresses.
 
-    `fixed` is a mask of the buffers whose content never changes, shape (buffers,).
+    Args:
+        layer: the layer.
+        places: locations of the layer's tensors, by region name.
+        fixed: mask of the buffers whose content never changes, shape (buffers,).
     """
     words, where = placed_transfers(layer.program, places)
     return LinkedPart(words, where, (where >= 0) & fixed[where])
@@ -159,7 +177,15 @@ def _part(
 def _border(
     graph: LayerGraph, steps: Sequence[ProgramStep]
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Return the inputs and outputs of the whole network on the host, in the graph's order."""
+    """Return the tensors that the whole network takes from its caller and returns to it.
+
+    Args:
+        graph: the network, which defines the order of the tensors.
+        steps: the segments, with the tensors that they exchange with the host.
+
+    Returns:
+        Inputs and outputs.
+    """
     by_host = [name for s in graph.steps if isinstance(s, HostStep) for name in s.writes]
     inputs, outputs = crossing(steps, by_host)
     if graph.inputs is not None:
@@ -170,7 +196,15 @@ def _border(
 
 
 def _check_packings(network: BoardNetwork, board: BoardProgram) -> None:
-    """Raise `WorkloadError` if the host would store a tensor in another layout than the layers."""
+    """Check that the host and the layers use the same memory layout for each exchanged tensor.
+
+    Args:
+        network: segments with the layouts that the layers use.
+        board: program with the layouts that the host uses.
+
+    Raises:
+        WorkloadError: the layouts of a tensor differ.
+    """
     for run, step in zip(network.runs, board.steps, strict=True):
         for load, tensors, ports in (
             (True, run.loads, step.loads),
@@ -188,7 +222,14 @@ def _check_packings(network: BoardNetwork, board: BoardProgram) -> None:
 def _steps(
     network: BoardNetwork, graph: LayerGraph, arenas: Arenas, first: int
 ) -> list[ProgramStep]:
-    """Return the segments with the tensors that the host packs and unpacks around them."""
+    """Return the segments with the tensors that the host packs before and unpacks after each.
+
+    Args:
+        network: the segments and their tensors.
+        graph: the network, which contains the shapes and types of tensors on the host.
+        arenas: locations of the activations.
+        first: index of the first buffer of activations.
+    """
     repacked = {tensor.value.name for run in network.runs for tensor in run.loads}
     stored_as = {name: host for name, host in graph.stored_as.items() if name not in repacked}
 

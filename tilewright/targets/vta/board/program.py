@@ -37,8 +37,14 @@ PortForm = Literal["image", "column", "weights"]
 class Buffer:
     """A buffer in the driver's memory, of at most `MAX_BUFFER_BYTES`.
 
-    Buffers of constants and micro-ops are filled once, with `bytes` bytes from `offset` of the file
-    of their kind. Buffers of activations are not initialised.
+    Buffers of constants and micro-ops are filled once from a file. Buffers of activations are not
+    initialised.
+
+    Attributes:
+        name: name of the buffer.
+        kind: content of the buffer, which also determines the file.
+        bytes: size in bytes.
+        offset: position in the file from which the buffer is filled, in bytes.
     """
 
     name: str
@@ -49,7 +55,14 @@ class Buffer:
 
 @dataclass(frozen=True)
 class MemoryPiece:
-    """Bytes `first` to `last` of a tensor or file, stored at `offset` of a buffer."""
+    """A range of a tensor's bytes and its location in a buffer.
+
+    Attributes:
+        first: index of the first byte in the tensor.
+        last: index after the last byte in the tensor.
+        buffer: index of the buffer.
+        offset: position of the first byte in the buffer, in bytes.
+    """
 
     first: int
     last: int
@@ -106,7 +119,13 @@ class Port:
 
 @dataclass(frozen=True)
 class ProgramStep:
-    """A segment, with the tensors that the host packs before it and unpacks after it."""
+    """A segment, with the tensors that the host packs before it and unpacks after it.
+
+    Attributes:
+        segment: index of the segment.
+        loads: tensors that the host packs.
+        stores: tensors that the host unpacks.
+    """
 
     segment: int
     loads: tuple[Port, ...]

@@ -264,7 +264,15 @@ def _check_port(program: BoardProgram, port: Port, *, load: bool) -> None:
 
 
 def _check_scale(name: str, scale: Scale) -> None:
-    """Check that the step is a positive normal float32 number, by which every host can divide."""
+    """Check that every host can use a quantisation scale.
+
+    The step must be a positive normal float32 number, so that every host can divide by it. The zero
+    point must fit int8.
+
+    Args:
+        name: name of the tensor, for error messages.
+        scale: the scale.
+    """
     with np.errstate(over="ignore"):
         step = float(np.float32(scale.step))
     _require(
@@ -275,7 +283,15 @@ def _check_scale(name: str, scale: Scale) -> None:
 
 
 def _check_border(tensors: Sequence[Value], ports: Sequence[Port]) -> None:
-    """Check that names are unique and that ports agree with inputs or outputs of their names."""
+    """Check the inputs or the outputs of the whole network.
+
+    Their names must be unique. A port with the name of a tensor must have the tensor's element type
+    and number of elements.
+
+    Args:
+        tensors: inputs or outputs of the network.
+        ports: tensors that the segments take from the host or return to it.
+    """
     named: dict[str, Value] = {}
     for tensor in tensors:
         _require(fits_table(tensor), f"'{tensor.name}' is {tensor.dtype} of shape {tensor.shape}")
@@ -301,9 +317,14 @@ def _check_names(step: ProgramStep) -> None:
 
 
 def _check_apart(program: BoardProgram, loads: tuple[Port, ...]) -> None:
-    """Check that no two tensors that the host writes overlap.
+    """Check that no two tensors that the host writes before a segment overlap in memory.
 
-    Tensors that the host reads may overlap, because one can be a range of another one's channels.
+    Tensors that the host reads may overlap, because one tensor can be a range of another tensor's
+    channels.
+
+    Args:
+        program: the program.
+        loads: the tensors that the host writes.
     """
     ranges = sorted(
         (p.buffer, p.offset, p.offset + prod(packed_shape(p, program.spec, load=True)), p.name)

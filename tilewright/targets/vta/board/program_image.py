@@ -174,7 +174,7 @@ def is_bare(network: bytes) -> bool:
 
 
 class _Text:
-    """Writer of names, each terminated by a zero byte."""
+    """Writer for a table of names, each of which is terminated by a zero byte."""
 
     def __init__(self) -> None:
         self.bytes = b""

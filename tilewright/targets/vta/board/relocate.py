@@ -120,9 +120,15 @@ def relocated(
 
 
 def _split(words: Words, region: MemoryRegion, cuts: Sequence[int]) -> Words:
-    """Split transfers of weights at the given positions of a region, in elements.
+    """Split each LOAD of weights that crosses a border between two buffers.
 
-    The parts follow one another; the first part takes the tokens, the last part gives them.
+    The parts of a LOAD follow one another. The first part waits for the LOAD's dependency tokens,
+    and the last part sends them.
+
+    Args:
+        words: instructions, shape (n, 2).
+        region: the region of the weights.
+        cuts: positions of the borders in the region, in elements.
     """
     parts: list[Words] = []
     done = 0
@@ -140,10 +146,17 @@ def _split(words: Words, region: MemoryRegion, cuts: Sequence[int]) -> Words:
 
 
 def _parts(word: Words, at: int) -> Words:
-    """Split one LOAD without padding, shape (1, 2), at an element position in memory.
+    """Split one LOAD without padding at a position in memory.
 
     The parts are the whole rows before the position, the two parts of the row that contains it, and
-    the whole rows after it.
+    the whole rows after it. Empty parts are left out.
+
+    Args:
+        word: the instruction, shape (1, 2).
+        at: index of the first memory element that belongs to the second part.
+
+    Returns:
+        Instructions, shape (parts, 2).
     """
     first = int(dram_bases(word)[0])
     sram, rows, columns, pitch = (

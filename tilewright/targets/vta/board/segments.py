@@ -46,7 +46,13 @@ class BoardTensor:
 
 @dataclass(eq=False)
 class Placed:
-    """A layer's program with the tensors that it accesses, by region name."""
+    """A layer's program with the tensors that it accesses.
+
+    Attributes:
+        program: the lowered layer.
+        at: index of the layer in the network; layers and host steps are counted together.
+        tensors: the tensors by region name, such as "data" and "output".
+    """
 
     program: LayerProgram
     at: int
@@ -55,7 +61,13 @@ class Placed:
 
 @dataclass(eq=False)
 class StreamRun:
-    """The layers of a segment, and the tensors that the host packs before and unpacks after it."""
+    """The layers of one segment, and the tensors that the segment exchanges with the host.
+
+    Attributes:
+        layers: the layers, in execution order.
+        loads: tensors that the host packs before the segment.
+        stores: tensors that the host unpacks after the segment.
+    """
 
     layers: list[Placed] = field(default_factory=list)
     loads: list[BoardTensor] = field(default_factory=list)
@@ -116,7 +128,7 @@ def network_of(
 
 
 class _Maker:
-    """Incremental builder of a divided network."""
+    """Builder that divides a network into segments; layers are added in execution order."""
 
     def __init__(self, values: Mapping[str, Value], slices: Sequence[ChannelSlice]) -> None:
         self.values = values
@@ -131,7 +143,15 @@ class _Maker:
         self.begun = 0
 
     def layer(self, program: LayerProgram, at: int) -> None:
-        """Add a layer, in a new segment if the host has to repack one of its tensors first."""
+        """Append a layer to the current segment.
+
+        A new segment begins if no segment is open, or if the host first has to repack a tensor that
+        the current segment writes.
+
+        Args:
+            program: the lowered layer.
+            at: index of the layer in the network; layers and host steps are counted together.
+        """
         layer = program.layer
         wanted = [("data", layer.data, program.data, layer.unfold)]
         if layer.residual is not None:
@@ -161,7 +181,10 @@ class _Maker:
         self.open = False
 
     def store(self, name: str) -> None:
-        """Let the host unpack a tensor after the segment that writes it."""
+        """Add a tensor to those that the host unpacks after the segment that writes it.
+
+        Nothing changes if no layer writes the tensor, or if the host already unpacks it.
+        """
         tensor = self.made.get(name)
         if tensor is not None and tensor.stored < 0:
             run = self.network.runs[tensor.segment]
@@ -197,7 +220,15 @@ class _Maker:
         return tensor
 
     def _made(self, name: str, packing: Packing, at: int) -> BoardTensor:
-        """Return a tensor that a layer writes, directly or as part or whole of another tensor."""
+        """Record that the current segment writes a tensor, and return the tensor.
+
+        A layer writes it directly, or writes a tensor of which it is a part or the whole.
+
+        Args:
+            name: name of the tensor.
+            packing: memory layout in which the layer writes the tensor.
+            at: index of the layer in the network.
+        """
         here = len(self.network.runs) - 1
         tensor = self.made.get(name)
         if tensor is None or _key(name, packing, None) not in self.known:
@@ -211,7 +242,22 @@ class _Maker:
     def _beside(
         self, cut: ChannelSlice, tensor: BoardTensor, is_part: bool, at: int
     ) -> BoardTensor:
-        """Return the tensor on the other side of a slice, which is written with `tensor`."""
+        """Record that a layer which writes one side of a slice also writes the other side.
+
+        One side is the whole tensor; the other side is a range of its channels.
+
+        Args:
+            cut: the slice.
+            tensor: the side that the layer writes.
+            is_part: whether `tensor` is the range of channels.
+            at: index of the layer in the network.
+
+        Returns:
+            The tensor on the other side.
+
+        Raises:
+            WorkloadError: the range of channels is not contiguous in memory.
+        """
         block, packing = tensor.packing.block, tensor.packing
         if packing.batches != 1 or packing.form == "weights" or cut.first % block:
             raise WorkloadError(

@@ -59,7 +59,7 @@ class DeviceAddresses:
 
 
 class Device(DeviceAddresses):
-    """A program that is loaded into memory and can be run."""
+    """A board program that is loaded into simulated memory and can be run there."""
 
     def __init__(self, program: BoardProgram) -> None:
         super().__init__(program)
@@ -116,7 +116,16 @@ class Device(DeviceAddresses):
         return self._session.run(insns, self._dram, FIRST_ADDRESS, tokens)
 
     def memory(self, buffer: int, offset: int, size: int) -> NDArray[np.uint8]:
-        """Return a writable view of `size` bytes of a buffer."""
+        """Return a writable view of a part of a buffer.
+
+        Args:
+            buffer: index of the buffer.
+            offset: position of the first byte in the buffer.
+            size: number of bytes.
+
+        Returns:
+            uint8 array of shape (size,).
+        """
         return self._at(int(self.addresses[buffer]) + offset, size)
 
     def _stored(self, port: Port) -> NDArray[np.generic]:
@@ -201,15 +210,25 @@ class VtaImages:
     def run(
         self, place: int, segment: int, tensors: Mapping[str, NDArray[np.generic]]
     ) -> dict[str, NDArray[np.generic]]:
-        """Run a segment for the image in the buffers `place`, like `Device.run`."""
+        """Run one segment for one of the images in progress.
+
+        Args:
+            place: index of the image's buffers, starting at 0.
+            segment: index of the segment.
+            tensors: inputs by name, in the shapes and types of their ports.
+
+        Returns:
+            Outputs by name, in the shapes and types of their ports.
+        """
         return self._device.run(place * self._steps + segment, tensors)
 
 
 def replicated(program: BoardProgram, images: int) -> BoardProgram:
-    """Return a program for several images.
+    """Return a program that has separate activation buffers for each of several images.
 
-    Step k of image i becomes step i · steps + k; segments and instructions are numbered in the same
-    way. The activation buffers of the images follow one another.
+    For every image, the program contains a copy of the steps, segments and instructions. Step k of
+    image i is step i · steps + k; segments and instructions are numbered in the same way. The
+    activation buffers of one image follow those of the previous image.
 
     Args:
         program: the program for one image.
@@ -251,7 +270,14 @@ def replicated(program: BoardProgram, images: int) -> BoardProgram:
 
 
 def room_bytes(program: BoardProgram, images: int) -> int:
-    """Return the memory in bytes that the result of `replicated` needs, in whole pages."""
+    """Return how much memory a program with buffers for several images needs, in bytes.
+
+    The program is the result of `replicated`. Each buffer occupies whole pages.
+
+    Args:
+        program: the program for one image.
+        images: number of images.
+    """
     shared = sum(_pages(item.bytes) for item in program.buffers if item.kind != "activations")
     per_image = sum(_pages(item.bytes) for item in program.buffers if item.kind == "activations")
     per_image += sum(_pages(item.count * INSTRUCTION_BYTES) for item in program.segments)

@@ -38,7 +38,10 @@ _Key = tuple[object, ...]
 
 
 class VtaStreamTimer:
-    """Implementation of `targets.artifact_types.StreamTimer` with caches."""
+    """Timer for networks that share layers; caches the programs and cycles of layers.
+
+    It implements `targets.artifact_types.StreamTimer`.
+    """
 
     def __init__(self, spec: VtaSpec) -> None:
         self.spec = spec

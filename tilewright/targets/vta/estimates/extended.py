@@ -186,9 +186,17 @@ def estimate_extended(
 
 
 def _pieces(m: Machine, operations: int, tail: Array) -> tuple[Array, Array]:
-    """Return the number of pieces of the last epilogue, and the share of the last piece.
+    """Return how the epilogue of the last tile is divided, so that its stores can begin early.
 
     The pieces shrink if stores are fast.
+
+    Args:
+        m: the machine.
+        operations: number of ALU operations per output.
+        tail: knob value for the number of pieces, shape (n,).
+
+    Returns:
+        Number of pieces, and fraction of the epilogue in the last piece, shape (n,) each.
     """
     if m.out_bytes > m.bus_bytes:
         return tail, 1 / tail

@@ -118,7 +118,17 @@ def estimate_pool(
 
 
 def _parts(geo: Geometry, tiles: Array, th: Array, head: Array, tail: Array) -> tuple[Array, Array]:
-    """Return the numbers of parts into which the first and the last tile are divided."""
+    """Return the numbers of parts into which the first and the last tile are divided.
+
+    Dividing these tiles lets their transfers overlap with the computation.
+
+    Args:
+        geo: geometry of the pool.
+        tiles: number of tiles along the rows, shape (n,).
+        th: rows per tile, shape (n,).
+        head: wanted number of parts of the first tile, shape (n,).
+        tail: wanted number of parts of the last tile, shape (n,).
+    """
     lone = tiles == 1
     rows = geo.oh - (np.ceil(geo.oh / th) - 1) * th  # rows of the last tile
     first = np.minimum(np.where(lone, np.maximum(head, tail), head), th)
@@ -128,9 +138,14 @@ def _parts(geo: Geometry, tiles: Array, th: Array, head: Array, tail: Array) -> 
 def _maxima(
     kernel: int, stride: int, outputs: int, tile: Array, tiles: Array
 ) -> tuple[Array, Array]:
-    """Count the maxima along one axis.
+    """Count the element-wise maxima that a max-pool computes along one axis.
 
-    For n outputs there is a multiple of n, one per step, and a constant number per tile.
+    Args:
+        kernel: window size along the axis.
+        stride: stride along the axis.
+        outputs: number of outputs along the axis.
+        tile: outputs per tile, shape (n,).
+        tiles: number of tiles along the axis, shape (n,).
 
     Returns:
         Maxima of all tiles together, and number of instructions per tile that compute them.

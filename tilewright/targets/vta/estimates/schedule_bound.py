@@ -84,7 +84,12 @@ class Tiles:
 
 
 def tiles_of(geo: Geometry, knob: Knobs) -> Tiles:
-    """Return the tiles of schedules with the given knob values, each of shape (n,)."""
+    """Return the sizes and numbers of tiles that knob values lead to.
+
+    Args:
+        geo: geometry of the workload.
+        knob: knob values by knob name, shape (n,) each.
+    """
     th, tw, tco = knob["tile_h"], knob["tile_w"], knob["tile_co"]
     first = np.ceil(th / knob["head"])
     remaining_rows = np.maximum(geo.oh - first, 0)
@@ -188,9 +193,17 @@ def _kinds(
 
 
 def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
-    """Return masks of the schedules that load inputs, and weights, only once, shape (n,) each.
+    """Return which schedules load all inputs, and which load all weights, only once.
 
-    They do if the buffer ring holds everything that is traversed before it is read again.
+    A schedule does so if its ring of buffers holds all data that is used before the first part is
+    needed again.
+
+    Args:
+        knob: knob values by knob name, shape (n,) each.
+        t: tiles of the schedules.
+
+    Returns:
+        Mask for inputs and mask for weights, shape (n,) each.
     """
     outside = knob["order"] == CHANNELS_OUTER
     inp_round = np.where(outside, t.places * t.steps, t.steps)
@@ -202,15 +215,25 @@ def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
 
 
 def slow_loads(geo: Geometry, m: Machine, knob: Knobs) -> Flags:
-    """Return a mask of the schedules whose weights may be loaded in parts of any size, shape (n,).
+    """Return a mask of the schedules whose weights may take longer to load than to use, shape (n,).
 
-    It includes more schedules than necessary, because it ignores the epilogue.
+    Such schedules may load weights in parts of any size. The mask includes more schedules than
+    necessary, because it ignores the epilogue.
     """
     return np.asarray(load_bound(geo, m, 0, knob["tile_h"] * knob["tile_w"]))
 
 
 def may_stream(geo: Geometry, m: Machine, knob: Knobs, t: Tiles) -> Flags:
-    """Return a mask of the schedules whose weights may pass through the scratchpad as a stream."""
+    """Return a mask of the schedules whose weights may pass through the scratchpad as a stream.
+
+    Such weights do not have to fit the scratchpad.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        knob: knob values by knob name, shape (n,) each.
+        t: tiles of the schedules.
+    """
     return slow_loads(geo, m, knob) & np.asarray(
         weights_stream(
             geo, m, knob["wgt_slots"] == RESIDENT, _wgt_used(geo, knob, t), knob["tile_h"],
@@ -227,9 +250,16 @@ def _wgt_used(geo: Geometry, knob: Knobs, t: Tiles) -> Array:
 
 
 def fits(geo: Geometry, m: Machine, ops: Operations, knob: Knobs, t: Tiles) -> Flags:
-    """Return a mask of the schedules whose buffers may fit, shape (n,).
+    """Return a mask of the schedules whose buffers may fit the scratchpads, shape (n,).
 
-    All others do not compile.
+    All other schedules certainly do not compile.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        ops: operations of the epilogue.
+        knob: knob values by knob name, shape (n,) each.
+        t: tiles of the schedules.
     """
     gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
     high = t.rows if gather else window(t.rows, geo.sh, geo.kh, geo.dh)
@@ -341,7 +371,12 @@ def _cycles(layer: _Layer) -> Array:
 
 
 def _loads(layer: _Layer, inputs: Inputs) -> tuple[Array, Array]:
-    """Return the number of LOADs of the load module, and their cycles one after the other."""
+    """Return a lower bound of the work of the load module.
+
+    Returns:
+        Number of LOAD instructions, and the cycles that they take one after another, shape (n,)
+        each.
+    """
     geo, m, t = layer.geo, layer.m, layer.tiles
     inp_held, wgt_held = held(layer.knob, t)
     again, wgt_again = np.where(inp_held, 1.0, t.co_tiles), np.where(wgt_held, 1.0, t.places)
@@ -378,7 +413,14 @@ def _compute(layer: _Layer) -> Array:
 
 
 def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
-    """Return ALU cycles per accumulator: one per immediate operation, two per tensor operation."""
+    """Return the number of ALU cycles that the epilogue takes per accumulator.
+
+    An operation with an immediate takes one cycle; an operation with a tensor takes two.
+
+    Args:
+        ops: operations of the epilogue, with their special cases.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+    """
     kinds = epilogue[:, 0]
     tensors = int((kinds == EPILOGUE_TENSOR).sum()) - int(ops.starts_with_tensor)
     vectors = int((kinds == EPILOGUE_BIAS).sum()) - int(ops.lifted)
@@ -386,10 +428,10 @@ def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
 
 
 def _bursts(geo: Geometry, t: Tiles) -> Array:
-    """Return the number of bursts of all STOREs.
+    """Return the number of memory bursts of all STORE instructions, shape (n,).
 
-    A tile that covers only a part of each row needs one burst per row. Otherwise each run of rows
-    is one burst.
+    A tile that covers only a part of each row needs one burst per row. Otherwise, adjacent rows of
+    a tile are one burst.
     """
     planes = float(geo.batches * geo.groups * geo.co)
     runs = np.where(t.row_tiles > 1, planes * t.row_tiles, t.count)
@@ -397,7 +439,13 @@ def _bursts(geo: Geometry, t: Tiles) -> Array:
 
 
 def _stored(m: Machine, elements: Array | float, bursts: Array) -> Array:
-    """Return the cycles of STOREs with so many elements in at least so many bursts."""
+    """Return a lower bound of the cycles of STORE instructions.
+
+    Args:
+        m: the machine.
+        elements: number of stored elements.
+        bursts: lower bound of the number of bursts, shape (n,).
+    """
     beats = elements * m.out_bytes / m.bus_bytes
     if m.bus_bytes >= m.out_bytes:
         return np.asarray(beats + _BURST * bursts)
@@ -406,9 +454,11 @@ def _stored(m: Machine, elements: Array | float, bursts: Array) -> Array:
 
 
 def _fetch(m: Machine, instructions: Array) -> Array:
-    """Return the cycles until the first instruction of a program runs.
+    """Return the cycles from the launch of a program until its first instruction runs.
 
-    `instructions` is a lower bound of the number of instructions, shape (n,).
+    Args:
+        m: the machine.
+        instructions: lower bound of the number of instructions, shape (n,).
     """
     if m.bus_bytes == 8:
         return _FETCHED + FETCH_BEATS * np.minimum(instructions, m.max_burst_beats / 2)

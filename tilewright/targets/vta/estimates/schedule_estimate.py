@@ -18,9 +18,14 @@ OF_SPACE: Mapping[str, Estimator] = {
 
 
 def estimator(workload: Workload, space: str) -> Estimator:
-    """Return the function that estimates the schedules of a workload in the named space.
+    """Return the function that estimates schedules of a workload.
 
-    The function takes knob values of shape (n, knobs) and returns features of shape (n, columns).
+    Args:
+        workload: the workload.
+        space: name of the schedule space.
+
+    Returns:
+        A function from knob values, shape (n, knobs), to features, shape (n, columns).
     """
     if workload.operator == "max_pool":
         return estimate_pool

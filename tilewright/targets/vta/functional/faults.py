@@ -23,7 +23,11 @@ Y_SIZE_ZERO, ALU_RAW_HAZARD, ALU_MUL, ACC_8BIT_LOAD = 21, 22, 23, 24
 
 
 class FunctionalError(TilewrightError):
-    """A program does not run to its end. `fault` says what stopped it."""
+    """Raised if a program does not run to its end.
+
+    Attributes:
+        fault: the instruction that stopped the program, and the reason.
+    """
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.text)
@@ -31,31 +35,31 @@ class FunctionalError(TilewrightError):
 
 
 class ScratchpadOverflow(FunctionalError):
-    """A transfer or an index exceeds a scratchpad."""
+    """Raised if a transfer or an index exceeds a scratchpad."""
 
 
 class UndecodableInstruction(FunctionalError):
-    """An opcode, memory type, ALU operation or field value is undefined."""
+    """Raised if an opcode, memory type, ALU operation or field value is undefined."""
 
 
 class DramOutOfRange(FunctionalError):
-    """A transfer accesses an address outside the memory image."""
+    """Raised if a transfer accesses an address outside the memory image."""
 
 
 class TokenDeadlock(FunctionalError):
-    """Modules wait for tokens that nobody pushes."""
+    """Raised if modules wait for dependency tokens that no module sends."""
 
 
 class FinishError(FunctionalError):
-    """The program has no FINISH, or its FINISH is not last."""
+    """Raised if a program has no FINISH instruction, or if FINISH is not the last instruction."""
 
 
 class HardwareHang(FunctionalError):
-    """The RTL never completes an instruction, or stops its simulation at it."""
+    """Raised if the hardware description (RTL) never completes an instruction, or stops at it."""
 
 
 class WorkLimitExceeded(FunctionalError):
-    """The program needs more work than the caller allows."""
+    """Raised if a program needs more work than the caller allows."""
 
 
 class _Wording(NamedTuple):
@@ -174,7 +178,15 @@ _WORDINGS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of one instruction."""
+    """A fault of one instruction.
+
+    Attributes:
+        name: name of the kind of fault.
+        instruction: index of the instruction; -1 for the program as a whole.
+        text: one sentence with the cause and the next step.
+        value: the offending value.
+        limit: the limit that the value violates.
+    """
 
     name: str
     instruction: int  # index in the stream, -1 for the whole stream
@@ -212,5 +224,10 @@ def fault_of(
 
 
 def error_of(code: int, fault: Fault) -> FunctionalError:
-    """Return the exception for a fault."""
+    """Return the exception to raise for a fault.
+
+    Args:
+        code: the fault code, which determines the class of the exception.
+        fault: the fault that the exception describes.
+    """
     return _WORDINGS[code].error(fault)

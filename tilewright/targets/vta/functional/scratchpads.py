@@ -34,7 +34,12 @@ class Scratchpads(NamedTuple):
 
 
 def allocate(m: Machine, rules: SemanticRules, seed: int | None = None) -> Scratchpads:
-    """Return scratchpads that are zeroed, or filled with pseudo-random values if a seed is given.
+    """Allocate the scratchpads of a simulated machine.
+
+    Args:
+        m: the machine.
+        rules: the semantics, which determine the depths.
+        seed: seed of pseudo-random initial content; None for zeros.
 
     Raises:
         SpecError: inputs or weights are wider than 16 bits.

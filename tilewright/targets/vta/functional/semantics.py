@@ -22,8 +22,9 @@ WORK_LIMIT = 1 << 36
 
 @dataclass(frozen=True)
 class Semantics:
-    """Choice of the semantics in which the implementations of VTA differ.
+    """Behaviour of the simulator in the cases in which implementations of the VTA differ.
 
+    The implementations are the functional simulator and the hardware description (RTL) in Chisel.
     The default of each field is the behaviour of the functional simulator.
     """
 
@@ -88,7 +89,7 @@ SEMANTICS: dict[str, Semantics] = {"functional": FUNCTIONAL, "chisel": CHISEL}
 
 
 class SemanticRules(NamedTuple):
-    """`Semantics` and the resulting depths, as integers for compiled kernels."""
+    """The fields of `Semantics` and the scratchpad depths, as integers for compiled kernels."""
 
     uop_depth: int
     inp_depth: int
@@ -109,7 +110,12 @@ class SemanticRules(NamedTuple):
 
 
 def rules_of(semantics: Semantics, m: Machine) -> SemanticRules:
-    """Return the rules of `semantics` on a machine, for compiled kernels."""
+    """Convert `Semantics` for compiled kernels.
+
+    Args:
+        semantics: the semantics.
+        m: the machine, which determines the scratchpad depths.
+    """
     built = semantics.built_depths
     return SemanticRules(
         m.uop_built if built else 1 << m.log_uop_depth,

@@ -91,7 +91,12 @@ class SimulationSession:
 
 
 def fault(insns: NDArray[np.uint64], result: ExecutionOutcome) -> Fault:
-    """Return the description of the fault that stopped a run of `insns`, shape (n, 2)."""
+    """Return the description of the fault that stopped a program.
+
+    Args:
+        insns: instructions of the program, shape (n, 2).
+        result: outcome of the run.
+    """
     instruction, number, value, limit, extra = result.fault.tolist()
     opcode = int(insns[instruction, 0]) & 7 if instruction >= 0 else 0
     detail = deadlock_detail(stuck_modules(insns, result)) if number == DEADLOCK else ""

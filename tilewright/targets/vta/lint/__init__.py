@@ -61,7 +61,14 @@ _NOISE_SEED = 1
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding about one instruction, or about the program as a whole (instruction -1)."""
+    """A problem that the linter found in a program.
+
+    Attributes:
+        instruction: index of the instruction; -1 for the program as a whole.
+        name: name of the kind of problem.
+        severity: severity of the problem.
+        text: one sentence that describes the problem.
+    """
 
     instruction: int
     name: str
@@ -117,7 +124,16 @@ def classify(
 
 
 def _survey(program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int]) -> tuple[Log, str]:
-    """Return all findings as a log, and the description of a deadlock."""
+    """Analyse a program.
+
+    Args:
+        program: the program.
+        spec: the machine.
+        tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start.
+
+    Returns:
+        Log of all findings, and description of the deadlock; empty without a deadlock.
+    """
     m, log, deadlock = spec.machine, empty_log(), ""
     rules = rules_of(_STRICT, m)
     insns = np.ascontiguousarray(program.insns)

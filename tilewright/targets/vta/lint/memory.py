@@ -119,7 +119,15 @@ def rereads(insns: NDArray[np.uint64], order: NDArray[np.int64], machine: Machin
 
 
 def _reach(stores: list[Transfer], image: tuple[int, int]) -> tuple[int, int]:
-    """Return the first position that is stored and the one after the last, clipped to `image`."""
+    """Return the range of memory positions that some transfers store to, clipped to an image.
+
+    Args:
+        stores: the transfers.
+        image: first position of the image, and the position after its last one.
+
+    Returns:
+        First position, and the position after the last one.
+    """
     first = min(at for _, _, at, _, _, _ in stores)
     last = max(at + (rows - 1) * pitch + width for _, _, at, rows, width, pitch in stores)
     first = min(max(first, image[0]), image[1])
@@ -129,10 +137,19 @@ def _reach(stores: list[Transfer], image: tuple[int, int]) -> tuple[int, int]:
 def _inside(
     begin: int, rows: int, width: int, pitch: int, places: int
 ) -> tuple[int, int, int, int]:
-    """Return begin, rows, width and pitch of a transfer's part in the first `places` positions.
+    """Return the part of a transfer that lies in the first `places` positions of memory.
 
-    Rows that overlap or follow each other are merged. The number of rows is 0 if there is no such
-    part.
+    Rows that overlap or follow each other are merged.
+
+    Args:
+        begin: first position of the transfer; it may be negative.
+        rows: number of rows.
+        width: positions per row.
+        pitch: distance of two rows.
+        places: number of positions.
+
+    Returns:
+        The part as (begin, rows, width, pitch), with 0 rows if it is empty.
     """
     if rows == 1 or pitch <= width:
         rows, width, pitch = 1, (rows - 1) * pitch + width, 1
@@ -147,7 +164,14 @@ def _inside(
 def _transfers(
     insns: NDArray[np.uint64], order: NDArray[np.int64], sizes: tuple[int, ...], grain: int
 ) -> Iterator[Transfer]:
-    """Yield the transfers among the instructions that run, in program order."""
+    """Yield the memory transfers among the instructions that run, in program order.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        order: indices of the instructions that run.
+        sizes: element size in bytes, by memory type.
+        grain: number of bytes per memory position.
+    """
     low, high = insns[order, 0], insns[order, 1]
     opcode, memory = (low & np.uint64(7)).tolist(), (low >> np.uint64(7) & np.uint64(7)).tolist()
     base = (low >> np.uint64(26) & np.uint64((1 << 32) - 1)).tolist()

@@ -51,9 +51,17 @@ NONE = Lift(0, 0, 0)
 
 
 def lift_of(workload: Workload, m: Machine) -> Lift:
-    """Return the lift of a workload's bias.
+    """Return the lift of a workload's bias: a constant that is added to all biases.
 
-    The epilogue must consist of additions, one right shift and a clip on either side.
+    With it, adding the bias replaces the reset of the accumulators. Only an epilogue that consists
+    of additions, one right shift and a clip on either side allows a lift.
+
+    Args:
+        workload: the workload.
+        m: the machine.
+
+    Returns:
+        The lift; `NONE` if the epilogue does not allow it.
     """
     ops, kinds = workload.epilogue, [op.kind for op in workload.epilogue]
     if workload.shortcut is not None or workload.pool is not None:
@@ -82,15 +90,26 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
 
 
 def _averaged_lift(workload: Workload, clips: int) -> int:
-    """Return the part of a lift, divided by 256, that is common to all results of a channel."""
+    """Return the lift that the sum over an image contains, divided by 256.
+
+    Each of the averaged results contains the same lift, so that it can be subtracted from their
+    sum.
+
+    Args:
+        workload: the workload with the average.
+        clips: the part of the lift that remains in each result.
+    """
     return workload.results_height * workload.results_width * (clips >> 8)
 
 
 def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
-    """Return the lift of a shortcut's bias, and the part of it that remains in the sums.
+    """Return the lift of a shortcut's bias.
 
-    There is no lift if the accumulators' final values are not clipped to eight bits, or if no bias
-    can subtract the remaining part before the sums are shifted.
+    There is no lift if the accumulators' final values are not clipped to eight bits, or if the
+    layer has no bias from which the remaining part can be subtracted before the sums are shifted.
+
+    Returns:
+        The lift, and the part of it that remains in the sums after the shortcut's epilogue.
     """
     shortcut, kinds = workload.of_shortcut, [op.kind for op in workload.epilogue]
     last_steps = workload.epilogue[-2:]
@@ -106,7 +125,7 @@ def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
 
 
 def _largest_sum(w: Workload, m: Machine) -> int:
-    """Return a bound of an accumulator's products, residual and offsets together."""
+    """Return an upper bound of an accumulator: products, residual and offsets together."""
     products = (w.in_channels // w.groups * w.kernel_h * w.kernel_w) << (
         m.inp_bits + m.wgt_bits - 2
     )
@@ -119,13 +138,22 @@ def _largest_sum(w: Workload, m: Machine) -> int:
 
 
 def lifted_geometry(geo: Geometry, lift: Lift) -> Geometry:
-    """Return a geometry with the bias lifted in memory, and the lift subtracted from an average."""
+    """Return a geometry whose bias is stored with the lift added.
+
+    The lift is subtracted again from an average.
+    """
     average = lift.clips >> 8 if geo.average_taps else 0
     return geo._replace(bias_lift=lift.bias, bias_lowest=lift.lowest, average_lift=average)
 
 
 def lifted_shortcut(geo: Geometry, lift: Lift, left: int) -> Geometry:
-    """Return a geometry with the shortcut's bias lifted, and the remaining part subtracted."""
+    """Return a geometry whose shortcut's bias is stored with the lift added.
+
+    Args:
+        geo: geometry of the layer.
+        lift: the lift of the shortcut's bias.
+        left: part of the lift that remains in the sums, and that the layer's bias subtracts.
+    """
     return geo._replace(beside_lift=lift.bias, beside_lowest=lift.lowest, beside_left=left)
 
 

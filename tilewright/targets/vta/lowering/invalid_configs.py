@@ -21,7 +21,13 @@ OUT_OF_SPACE = 13  # the caller's array is full; this code is never returned to 
 
 
 class Failure(NamedTuple):
-    """A class of failures. `stage` is where the real stack notices it: `build` or `run`."""
+    """A class of compilation failures.
+
+    Attributes:
+        name: short name of the class.
+        stage: when the stock software notices the failure: "build" or "run".
+        reason: explanation of the failure.
+    """
 
     name: str
     stage: str

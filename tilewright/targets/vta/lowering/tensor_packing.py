@@ -31,8 +31,8 @@ with the size before an average. The operands of a shortcut have names that begi
 def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
     """Draw random operands of a workload.
 
-    Data and weights are over the whole range of the machine's types, biases and addends over 20
-    bits, shifts over their permitted range.
+    Data and weights cover the whole range of the machine's types. Biases and addends have 20 bits.
+    Shift amounts cover the range that the epilogue permits.
     """
     w, rng = workload, np.random.default_rng(seed)
 
@@ -62,9 +62,18 @@ def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
 
 
 def reference(workload: Workload, machine: Machine, tensors: Tensors) -> NDArray[np.int64]:
-    """Compute the expected output in plain integer arithmetic, shape (n, o, oh, ow).
+    """Compute the expected output of a workload in plain integer arithmetic.
 
-    Sums wrap modulo 2^acc_bits. The result is truncated to the width of the input, as by STORE.
+    Sums wrap modulo 2^acc_bits. The result is truncated to the width of the input, like the result
+    of a STORE instruction.
+
+    Args:
+        workload: the workload.
+        machine: the machine, which defines the widths.
+        tensors: the operands.
+
+    Returns:
+        Array of shape (n, o, oh, ow).
     """
     return integers(workload, tensors, machine.acc_bits, machine.inp_bits)
 
@@ -121,7 +130,17 @@ def pack_image(
 def unpack_output(
     workload: Workload, machine: Machine, geo: Geometry, image: NDArray[np.uint8]
 ) -> NDArray[np.int64]:
-    """Read the output of shape (n, o, oh, ow) from a DRAM image that begins at `PAGE_BYTES`."""
+    """Read the output of a program from a memory image.
+
+    Args:
+        workload: the workload.
+        machine: the machine.
+        geo: geometry of the workload, which contains the address of the output.
+        image: memory image that begins at byte address `PAGE_BYTES`, shape (bytes,).
+
+    Returns:
+        Array of shape (n, o, oh, ow).
+    """
     w, m = workload, machine
     at = geo.out_base * m.out_bytes - PAGE_BYTES
     raw = image[at : at + geo.out_bytes].view(f"<i{m.inp_bits // 8}")
@@ -161,9 +180,16 @@ def packed_image(
 
 
 def packed_weights(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> NDArray[np.int64]:
-    """Convert weights to blocks, followed by the identity matrix if it is needed.
+    """Convert weights to the machine's blocks.
 
-    There are zeros between groups that are merged.
+    Channel groups that are computed together have zero weights between them. The identity matrix
+    follows the weights if the program needs it.
+
+    Args:
+        w: the workload.
+        m: the machine.
+        geo: geometry of the workload.
+        tensors: the operands; `weight` is missing for a pool.
 
     Returns:
         Array of shape (elements, block_out, block_in).
@@ -193,10 +219,14 @@ def packed_weights(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
 
 
 def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
-    """Return the weights that add a residual to the accumulators, shape (block_out, block_in).
+    """Return the weights with which the GEMM core adds a residual to the accumulators.
 
-    They are the identity matrix times the residual's own weight, or times as much of its power of
-    two as a weight can hold. For a max-pool, they are the plain identity.
+    They are the identity matrix, multiplied by the factor of the residual. If the factor is a power
+    of two that exceeds what a weight can hold, they contain as much of it as possible. For a
+    max-pool, they are the plain identity matrix.
+
+    Returns:
+        Array of shape (block_out, block_in).
     """
     step = next((op for op in workload.epilogue if op.kind in RESIDUALS), EpilogueOp("residual"))
     times = (
@@ -208,14 +238,23 @@ def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
 
 
 def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> NDArray[np.int64]:
-    """Convert the values per channel to blocks, shape (blocks, batch, block_out).
+    """Convert the values per output channel to the machine's blocks.
 
-    They are `bias` and `shr_channel`, each of shape (o,), as far as the epilogue has them, one
-    after the other. All rows of the batch are equal.
+    The values are `bias`, then `shr_channel`, as far as the epilogue has them. Every row of the
+    batch gets the same values.
+
+    Args:
+        w: the workload.
+        m: the machine.
+        geo: geometry of the workload.
+        tensors: the operands, with `bias` and `shr_channel` of shape (o,).
+
+    Returns:
+        Array of shape (blocks, batch, block_out).
 
     Raises:
-        WorkloadError: a bias is too far from zero for its lift, or shifts are outside of the range
-            that the epilogue promises.
+        WorkloadError: a bias lies outside the range for which the schedules are exact, or a shift
+            lies outside the range that the epilogue promises.
     """
     kinds, bias = channel_vectors(w), tensors.get("bias")
     shifts = np.zeros(w.out_channels, np.int64)
@@ -243,7 +282,17 @@ def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
 
 
 def unpacked_vectors(w: Workload, m: Machine, geo: Geometry, packed: NDArray[np.int64]) -> Tensors:
-    """Convert the result of `packed_vectors` back to `bias` and `shr_channel`, shape (o,)."""
+    """Convert values per channel from the machine's blocks; the inverse of `packed_vectors`.
+
+    Args:
+        w: the workload.
+        m: the machine.
+        geo: geometry of the workload.
+        packed: result of `packed_vectors`.
+
+    Returns:
+        `bias` and `shr_channel` of shape (o,), as far as the epilogue has them.
+    """
     kinds = channel_vectors(w)
     channels = geo.groups * geo.co * m.block_out
     rows = packed.reshape(-1, m.batch, m.block_out)[:, 0].reshape(len(kinds), channels)

@@ -38,7 +38,12 @@ from tilewright.targets.vta.timing.simulator import (
 
 
 class CycleError(TilewrightError):
-    """A program has no number of cycles. `instruction` is the index of the cause, or -1."""
+    """Raised if a program cannot be simulated to its end.
+
+    Attributes:
+        instruction: index of the instruction that causes the problem; -1 for the program as a
+            whole.
+    """
 
     def __init__(self, message: str, instruction: int = -1) -> None:
         super().__init__(message)
@@ -46,32 +51,41 @@ class CycleError(TilewrightError):
 
 
 class UndecodableStream(CycleError):
-    """The fetch unit does not know an opcode, memory type or ALU operation, and stops there."""
+    """Raised if the fetch unit does not know an opcode, memory type or ALU operation.
+
+    The hardware stops there.
+    """
 
 
 class EndlessTransfer(CycleError):
-    """A transfer has elements but no rows, so that its unit waits forever. `field` is `y_size`."""
+    """Raised if a transfer has elements but no rows, so that its unit waits forever.
+
+    Attributes:
+        field: name of the instruction field that is 0, `y_size`.
+    """
 
     field = "y_size"
     limit = 1
 
 
 class OvertakenLoad(CycleError):
-    """The hardware considers a load finished while a whole scratchpad of data is outstanding.
+    """Raised if the hardware considers a load finished while some of its data is still outstanding.
 
-    The data then collides with the load's own padding or with the next load of the same memory.
+    This happens if a whole scratchpad of data is outstanding. The data then collides with the
+    load's own padding or with the next load of the same memory.
     """
 
 
 class MissingFinish(CycleError):
-    """Every instruction has run, and none of them was FINISH."""
+    """Raised if every instruction of a program has run, and none of them was FINISH."""
 
 
 class Deadlock(CycleError):
-    """Modules wait for tokens that nobody pushes.
+    """Raised if modules wait for dependency tokens that no module sends.
 
-    `waiting` maps a module to the instruction at which it waits and the queues whose tokens it
-    needs.
+    Attributes:
+        waiting: for each waiting module, the instruction at which it waits and the names of the
+            queues whose tokens it needs.
     """
 
     def __init__(self, waiting: dict[str, tuple[int, tuple[str, ...]]]) -> None:
@@ -89,7 +103,10 @@ class Deadlock(CycleError):
 
 
 class CycleLimitExceeded(CycleError):
-    """The simulation would need more steps than the caller allows. It is not started."""
+    """Raised if a simulation would need more steps than the caller allows.
+
+    The limit is checked before the simulation starts.
+    """
 
     def __init__(self, instruction: int, limit: int) -> None:
         super().__init__(
@@ -101,9 +118,9 @@ class CycleLimitExceeded(CycleError):
 
 
 class TooManyCycles(CycleError):
-    """The program may have more cycles than the counters can hold.
+    """Raised if a program may have more cycles than the counters can hold.
 
-    The simulation is not started.
+    The number of cycles is checked before the simulation starts.
     """
 
     def __init__(self, instruction: int, limit: int) -> None:
@@ -189,9 +206,17 @@ def check_work(
 def most_work(
     insns: NDArray[np.uint64], machine: Machine, layout: Layout
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return upper bounds of the steps and the cycles of each instruction, shape (n,) each.
+    """Return upper bounds of the work that the timing simulator has with each instruction.
 
     The bounds assume that instructions run one after the other, and include their fetch.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        machine: the machine.
+        layout: instruction format of the machine.
+
+    Returns:
+        Simulation steps and simulated cycles of each instruction, shape (n,) each.
     """
     lo, hi = insns[:, 0], insns[:, 1]
     opcode, memory = _field(lo, 0, 3), _field(lo, 7, 3)
@@ -220,10 +245,15 @@ def most_work(
 
 
 def _iterations(lo: NDArray[np.uint64], hi: NDArray[np.uint64], lay: Layout) -> NDArray[np.float64]:
-    """Return an upper bound of an instruction's loop iterations.
+    """Return an upper bound of the loop iterations of each GEMM or ALU instruction.
 
     A counter that is 0 or wraps around counts as the full range; see `loop_iterations` in
     `store_and_gemm_cycles`.
+
+    Args:
+        lo: low word of each instruction, shape (n,).
+        hi: high word of each instruction, shape (n,).
+        lay: instruction format of the machine.
     """
     whole = 1 << LOOP_FIELD_BITS
     outer, inner = (_bits(lo, hi, place, LOOP_FIELD_BITS) for place in (lay.iter_out, lay.iter_in))
@@ -236,7 +266,14 @@ def _iterations(lo: NDArray[np.uint64], hi: NDArray[np.uint64], lay: Layout) -> 
 def _bits(
     lo: NDArray[np.uint64], hi: NDArray[np.uint64], place: int, width: int
 ) -> NDArray[np.float64]:
-    """Return a field of each instruction. No field crosses the boundary of the two words."""
+    """Return the value of a bit field in each instruction.
+
+    Args:
+        lo: low word of each instruction, shape (n,).
+        hi: high word of each instruction, shape (n,).
+        place: first bit of the field in the 128-bit instruction. No field crosses bit 64.
+        width: width of the field in bits.
+    """
     return _field(lo, place, width) if place < 64 else _field(hi, place - 64, width)
 
 

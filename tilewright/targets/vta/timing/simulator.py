@@ -58,7 +58,10 @@ TABLE_FIELDS = 4
 
 
 class Simulator(NamedTuple):
-    """Argument of the compiled code. It must not be shared between threads."""
+    """Constants and working memory of the compiled simulator.
+
+    A simulator must not be shared between threads, because each run overwrites its arrays.
+    """
 
     machine: Machine
     layout: Layout
@@ -145,11 +148,18 @@ def machine_of(spec: VtaSpec | Mapping[str, object]) -> tuple[Machine, Layout]:
 
 
 def _flight_limits(machine: Machine, element_bytes: list[int]) -> list[int]:
-    """Return the smallest number of outstanding beats that a load engine's counter cannot hold.
+    """Return how many outstanding beats are too many for the counter of each load engine.
 
-    There is one number per read client. The width of the counter follows the scratchpad: all its
-    bus words for an element wider than the bus (TensorLoadNarrowVME), otherwise twice its lines
+    The width of the counter follows the size of the scratchpad: it counts all bus words if an
+    element is wider than the bus (TensorLoadNarrowVME), and otherwise twice the number of lines
     (TensorLoadWideVME).
+
+    Args:
+        machine: the machine.
+        element_bytes: size of an element per read client, in bytes.
+
+    Returns:
+        For each read client, the smallest number of beats that the counter cannot hold.
     """
     depths = [machine.uop_built, machine.inp_built, machine.wgt_built, machine.acc_built]
     limits = [0]
