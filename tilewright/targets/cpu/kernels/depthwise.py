@@ -51,7 +51,7 @@ MAX_TILE_ROWS = 4
 
 @dataclass(frozen=True)
 class _ChannelTaps:
-    """Implementation of `targets.cpu.kernels.grouped_loops.Taps`."""
+    """Code for one kernel position of a depthwise convolution: see `grouped_loops.Taps`."""
 
     w: Workload
     tasks: int
