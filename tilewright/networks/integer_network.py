@@ -213,7 +213,12 @@ def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
 
 
 def with_nothing(report: ModelReport, reason: str) -> ModelReport:
-    """Return a report on a model of which nothing can be quantised, with the reason."""
+    """Return a report that states that no operator of the model can be quantised.
+
+    Args:
+        report: the report so far.
+        reason: why nothing can be quantised.
+    """
     return replace(
         report,
         operators=tuple(

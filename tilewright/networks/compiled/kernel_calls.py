@@ -154,7 +154,16 @@ def rewritten(
 
 
 class _RewrittenMain:
-    """Builder of the rewritten `main` function."""
+    """Builder of the rewritten `main` function, to which calls are added in execution order.
+
+    Args:
+        builder: Relax builder of the new module.
+        kernels: the kernel of each workload.
+        flat: the source network.
+        in_bfloat16: the tensors that are stored in bfloat16.
+        taps: frames of volumes that kernels read in place, by variable of the gathered image.
+        registers: number of vectors of 16 values that fit into the processor's registers.
+    """
 
     def __init__(
         self, builder: BlockBuilder, kernels: Mapping[Workload, KernelCode], flat: FlatGraph,
@@ -410,7 +419,18 @@ class _RewrittenMain:
     def _read_narrowed(
         self, var: RelaxVar, code: KernelCode, block: int, narrowed: dict[int, int], number: int
     ) -> RelaxExpr:
-        """Return a tensor, in bfloat16 if it is stored that way and the kernel can read it."""
+        """Return a tensor in the form that a kernel reads: bfloat16 if possible, otherwise float32.
+
+        bfloat16 is possible if the tensor is stored that way and the kernel can read it.
+
+        Args:
+            var: variable of the tensor.
+            code: code of the kernel.
+            block: channels per block that the kernel reads.
+            narrowed: channels per block of each bfloat16 parameter, by parameter number. An entry
+                is added if the tensor is read in bfloat16.
+            number: number of the kernel's parameter.
+        """
         stored = self.tensors.stored_block(var, block) if code.narrowed and block else 0
         if not stored:
             return self._read(var, block)

@@ -164,10 +164,10 @@ class LoadedLibrary:
 
 
 class _TensorsOfThread:
-    """Tensors that one thread passes to its virtual machine.
+    """Tensors through which one thread passes arrays to its virtual machine.
 
-    Small inputs are copied into tensors that are kept, which takes less time than determining an
-    array's address and describing it to TVM.
+    Small inputs are copied into tensors that are reused at each call. This takes less time than
+    describing an array of the caller to TVM.
     """
 
     def __init__(self) -> None:
@@ -239,7 +239,13 @@ def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable
 
 
 def _narrowing(function: Callable[..., object], bfloat16: Sequence[Stored]) -> Callable[..., None]:
-    """Return a function that converts to bfloat16 and back around a kernel call."""
+    """Return a function that calls a kernel with float32 arguments instead of bfloat16 arguments.
+
+    Args:
+        function: the kernel in the library.
+        bfloat16: the parameters that the library stores in bfloat16, with their channels per block.
+            They are converted before and after the call.
+    """
 
     def called(*tensors: RuntimeTensor) -> None:
         arguments, out = list(tensors), len(tensors) - 1

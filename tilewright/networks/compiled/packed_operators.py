@@ -194,7 +194,17 @@ def _pair(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxEx
 def _operand(
     tensors: PackedTensors, arg: RelaxExpr, binding: Binding, block: int
 ) -> RelaxExpr | None:
-    """Return an operand that broadcasts with packed tensors, or None if that is impossible."""
+    """Return an operand of an elementwise operator in a form that broadcasts with packed tensors.
+
+    Args:
+        tensors: the values that are known so far.
+        arg: the operand.
+        binding: the operator.
+        block: channels per block.
+
+    Returns:
+        The operand, or None if it cannot be broadcast.
+    """
     shape, channels = shape_of(arg), (binding.shape or ())[1]
     if isinstance(arg, GenericConst):
         values = arg.value.numpy()
@@ -280,7 +290,7 @@ def resized(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, int] |
 
 
 def _nearest(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """Resize a packed image; an index computed once serves all channels of a block."""
+    """Resize a packed image to the nearest pixels, with one index for all channels of a block."""
     attrs = binding.value.attrs
     if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
         return None
