@@ -152,7 +152,7 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
 
 
 def _integers(numbers: RelaxExpr) -> list[int] | None:
-    """The numbers of a tuple; None where one of them is unknown."""
+    """Return the numbers of a Relax tuple as a list, or None if one of them is unknown."""
     found = [_integer(field) for field in numbers.fields]
     known = [number for number in found if number is not None]
     return known if len(known) == len(found) else None

@@ -74,7 +74,21 @@ class Builder:
         self, x: str, name: str, out_channels: int, kernel: Pair, stride: int = 1, pad: Pair = 0,
         groups: int = 1, bias: bool = False,
     ) -> str:  # fmt: skip
-        """Append a convolution with OIHW weights (He initialisation)."""
+        """Append a convolution with OIHW weights (He initialisation).
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+            out_channels: number of output channels.
+            kernel: size of the kernel.
+            stride: stride in both directions.
+            pad: padding on both sides of each direction.
+            groups: number of groups.
+            bias: whether the convolution has a bias.
+
+        Returns:
+            The name of the output.
+        """
         batch, channels, height, width = self.shapes[x]
         (kernel_h, kernel_w), (pad_h, pad_w) = _pair(kernel), _pair(pad)
         weight_shape = (out_channels, channels // groups, kernel_h, kernel_w)
