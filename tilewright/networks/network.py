@@ -242,7 +242,13 @@ class Network:
     def _graph_on(
         self, accelerator: Accelerator, decisions: list[OffloadDecision], split: SplitNetwork
     ) -> IntegerGraph:
-        """Build the graph of integer layers from `model`, which is the compiled part."""
+        """Build the graph of integer layers for an accelerator.
+
+        Args:
+            accelerator: the accelerator.
+            decisions: the offloading decision for each call.
+            split: the network, split into its compiled part and later regions.
+        """
         from tilewright.networks.integer_network import in_integers
 
         assert split.compiled is not None

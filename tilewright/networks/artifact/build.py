@@ -278,7 +278,14 @@ def _estimated(
     graph: IntegerGraph, island: CpuIsland, cpu_seconds: Mapping[str, float] | None,
     slowdown: float,
 ) -> float | None:  # fmt: skip
-    """Return the estimated seconds of an island on the CPU; None if there is no estimate."""
+    """Return the estimated seconds of an island on the CPU; None if there is no estimate.
+
+    Args:
+        graph: the quantised network.
+        island: operators that the CPU runs between layers; without operators, it changes a layout.
+        cpu_seconds: estimated seconds of operators on the CPU beside the target, by name.
+        slowdown: how many times slower this CPU is than the one of `networks.offloading.cpu_costs`.
+    """
     if not island.nodes:  # a change of layout
         elements = sum(prod(graph.values[name].shape) for name in island.outputs)
         return slowdown * SECONDS["move"] * elements

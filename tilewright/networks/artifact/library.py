@@ -499,7 +499,7 @@ class CompiledArtifact:
         return as_number(self.manifest.get("tolerance", OF_FLOAT32))
 
     def _read(self, arrays: Mapping[str, Array]) -> list[Array]:
-        """Return the inputs of the compiled part."""
+        """Return the arrays that the compiled part reads, in the order of its parameters."""
         return [arrays[name] for name in self._reads]
 
     def _run_compiled(self, arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -378,9 +378,13 @@ def sign(manifest: Mapping[str, Json], folder: Path) -> str:
 
 
 def reason_for_doubt(manifest: Mapping[str, Json], folder: Path) -> str:
-    """Return why an artifact does not count as the user's own, or "" if its signature is valid.
+    """Return why an artifact does not count as built by the user, or "" if its signature is valid.
 
-    The reason is the end of a sentence. No key is created.
+    The reason is a clause that ends a sentence. Unlike `sign`, this function never creates a key.
+
+    Args:
+        manifest: the manifest of the artifact.
+        folder: folder of the artifact.
     """
     signature = manifest.get(SIGNATURE)
     if not isinstance(signature, str):

@@ -316,10 +316,15 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
-    """Return a tensor, which the host quantises if it does not exist yet.
+    """Return a tensor by name. If it does not exist yet, it is quantised from its float source.
 
-    Raises `InputError` for NaN, which int8 cannot represent. The C runtime of a board also refuses
-    it.
+    Raises `InputError` for NaN, which int8 cannot represent. The C runtime of a board also rejects
+    NaN.
+
+    Args:
+        order: the steps of the artifact.
+        tensors: the tensors that exist, by name. A quantised tensor is added to them.
+        name: name of the tensor.
     """
     if name not in tensors:
         value, source = order.values[name], order.quantised[name]

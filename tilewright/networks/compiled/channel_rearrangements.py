@@ -193,7 +193,14 @@ class PixelsBeside:
 
 
 def pixels_beside(flat: FlatGraph) -> dict[RelaxVar, PixelsBeside]:
-    """Return all such rearrangements, by variable of the result (n, o, h * rows, w * columns)."""
+    """Return all rearrangements of channels to pixels in a network.
+
+    Args:
+        flat: the network.
+
+    Returns:
+        The rearrangements, by variable of the result (n, o, h * rows, w * columns).
+    """
     rearrangements = {}
     for binding in flat.bindings:
         if (rearrangement := _pixels_of(flat, binding)) is not None:

@@ -404,9 +404,18 @@ class _RewrittenMain:
         self, number: int, var: RelaxVar, wanted: list[tuple[int, ...]],
         moved: list[tuple[int, MovedAxes]],
     ) -> RelaxExpr:  # fmt: skip
-        """Return an operand of a product of activations.
+        """Return the expression that a kernel reads as an operand of a product of activations.
 
-        It is returned as it is before its axes are permuted if the kernel can read it that way.
+        If the network permutes the axes of the operand before the product, and the kernel can read
+        the tensor in its original order, the original tensor is returned.
+
+        Args:
+            number: number of the kernel's parameter.
+            var: variable of the operand.
+            wanted: shapes of the kernel's parameters. The shape of this one is replaced if the
+                original tensor is read.
+            moved: list of (parameter number, permutation), to which an entry is added in the same
+                case.
         """
         permuted = moved_operand(self._flat, var)
         if permuted is None or not permuted[1].fits(wanted[number]):

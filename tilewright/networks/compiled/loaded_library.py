@@ -186,7 +186,14 @@ class _TensorsOfThread:
         return kept[1]
 
     def outputs(self, given: Sequence[RuntimeTensor], made: list[Array]) -> list[Array]:
-        """Copy outputs that share memory with an input. Which ones do is the same at each call."""
+        """Replace outputs that share memory with an input by copies.
+
+        Which outputs these are is determined at the first call, since it is the same at each call.
+
+        Args:
+            given: tensors of the inputs.
+            made: arrays of the outputs, which is changed in place and returned.
+        """
         if self._passed is None:
             inputs = list(map(_array, given))
             self._passed = [
@@ -220,7 +227,15 @@ def _tensor(array: Array) -> RuntimeTensor:
 
 
 def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable[..., None]:
-    """Return a function that permutes axes before and after calling a kernel."""
+    """Return a function that calls a kernel on tensors in the kernel's own order of axes.
+
+    The kernel in the library reads and writes some tensors in another order. These arguments are
+    permuted into copies before the call, and the output is permuted back after it.
+
+    Args:
+        function: the kernel in the library.
+        moved: for each such parameter, its number, its shape in the network and the permutation.
+    """
 
     def called(*tensors: RuntimeTensor) -> None:
         arguments, arrays = list(tensors), list(map(_array, tensors))

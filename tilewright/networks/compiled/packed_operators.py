@@ -322,9 +322,15 @@ def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Relax
 
 
 def _copied(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) -> RelaxExpr:
-    """Return the images with the given indices, zeros where an index is −1.
+    """Return the images with the given indices; an index of −1 gives an image of zeros.
 
     Images are copied as rows, which needs one index per image instead of one per block of channels.
+
+    Args:
+        tensors: the values that are known so far.
+        data: variable of the source images.
+        block: channels per block.
+        places: image indices, of shape (m,).
     """
     n, c, h, w = shape_of(data) or ()
     rows = tensors.reshaped(tensors.packed(data, block), (n, c * h * w))
@@ -335,7 +341,17 @@ def _copied(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) 
 def _choice(
     tensors: PackedTensors, binding: Binding, block: int, gather: Binding | None
 ) -> tuple[RelaxExpr, int] | None:
-    """Select between gathered images and zeros, image by image."""
+    """Compute a selection between gathered images and zeros as one gather.
+
+    Args:
+        tensors: the values that are known so far.
+        binding: the selection, with a constant flag per image.
+        block: channels per block.
+        gather: the operator that computes the images, None if it is unknown.
+
+    Returns:
+        The result and its block size, or None if the selection has another form.
+    """
     which, _, other = binding.args
     if gather is None or gather.op != GATHER or _gather(tensors, gather, block) is None:
         return None

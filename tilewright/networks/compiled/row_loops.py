@@ -472,7 +472,15 @@ class _Writer:
         piece: _Piece,
         partial: Mapping[RowStore, Sequence[TirBuffer]],
     ) -> None:
-        """Add the computation of one vector of a row."""
+        """Add the statements with which a nest computes one vector of a row.
+
+        Args:
+            nest: the nest.
+            places: indices along the row's axes before the last one.
+            piece: the vector.
+            partial: for each reduction of the nest, the buffers of its partial results, one per
+                chain.
+        """
         for store in nest.stores:
             with T.vectorized(_index(0), _index(self._lanes)) as lane:
                 at = (*places, piece.start + lane)

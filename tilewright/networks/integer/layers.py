@@ -139,9 +139,17 @@ class Layers:
     def _accumulate(
         self, match: Match, product: MatmulLayer, name: str = "", parts: int = 1
     ) -> Value:
-        """Append the layers that sum products and requantise them, and return the value they write.
+        """Append the layers that compute sums of products and requantise them.
 
-        `parts` is the number of layers that the call is split into.
+        Args:
+            match: the matched operators.
+            product: the product.
+            name: name of the layer and of its result; by default the names of the matched
+                operators.
+            parts: number of layers that the call is split into.
+
+        Returns:
+            The int8 value that the layers write.
         """
         steps, bias, residual = Behind(match), None, None
         for link in match.links:

@@ -68,9 +68,15 @@ def _pool_together(
     graph: _Graph, decisions: list[OffloadDecision], accelerator: Accelerator,
     refused: Mapping[int, Workload | None],
 ) -> None:  # fmt: skip
-    """Fuse max-pooling layers into preceding convolutions where this is faster.
+    """Fuse max-pooling layers into the convolutions before them where this is faster.
 
-    Layers that the accelerator cannot run by themselves are included.
+    A max-pooling layer that the accelerator cannot run by itself can be fused as well.
+
+    Args:
+        graph: data flow between the calls.
+        decisions: the decision on each call. Those on fused calls are replaced.
+        accelerator: the accelerator.
+        refused: by index of a call, the workload that the accelerator cannot run by itself.
     """
     for place, call in enumerate(graph.calls):
         pool, source = decisions[place], (graph.sources[place] or (None,))[0]
@@ -99,6 +105,11 @@ def _accepts(accelerator: Accelerator, together: Workload, call: FusedCall) -> b
     """Return whether the accelerator can run a fused workload with the epilogue of a call.
 
     The epilogue matters because its clips determine how pooling treats the padding.
+
+    Args:
+        accelerator: the accelerator.
+        together: workload of the convolution with its max-pooling fused.
+        call: the convolution.
     """
     try:
         accelerator.accept(together.with_steps(int8_epilogue(call, accelerator.epilogue)))

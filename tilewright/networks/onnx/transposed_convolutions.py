@@ -289,7 +289,17 @@ class _PixelWriter:
         self, tail: str, kinds: tuple[_Kind, _Kind],
         weight: onnx.TensorProto, bias: onnx.TensorProto | None,
     ) -> str:  # fmt: skip
-        """Append the convolution for one kind of rows and of columns, and return its output."""
+        """Append the convolution that computes one kind of rows and one kind of columns.
+
+        Args:
+            tail: suffix of the names of new operators and tensors.
+            kinds: the kind of rows and the kind of columns.
+            weight: weights of the transposed convolution.
+            bias: its bias, or None.
+
+        Returns:
+            The name of the output.
+        """
         inputs = [self._node.input[0], self._weights(f"weights_{tail}", kinds, weight)]
         if bias is not None:
             inputs.append(self._bias(f"bias_{tail}", kinds, bias))

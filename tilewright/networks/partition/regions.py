@@ -374,7 +374,12 @@ class _Partitioner:
 
 @dataclass(frozen=True)
 class _Group:
-    """Connected operators of one level."""
+    """Connected operators of one level.
+
+    Attributes:
+        level: the level.
+        nodes: indices of the operators.
+    """
 
     level: int
     nodes: tuple[int, ...]

@@ -89,7 +89,7 @@ def quantise_array(
 
 
 def _steps(values: NDArray[np.float64], factor: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """The integers that values times a factor are in int8."""
+    """Multiply values by a factor, round half to even and clip to −128 … 127."""
     steps: NDArray[np.float64] = values * factor
     np.rint(steps, out=steps)
     np.clip(steps, -128, INT8_MAX, out=steps)
@@ -219,7 +219,7 @@ class _Weights:
 
 
 class _Alike:
-    """Sets of tensors that share an exponent."""
+    """Groups of tensors that have to share an exponent. `join` merges the groups of its tensors."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._of = {name: {name} for name in names}

@@ -141,7 +141,18 @@ def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
 def _spread_starts(
     writer: Writer, starts: str, batch: Sequence[int], grid: Integers, rank: int
 ) -> str:
-    """Return the index of each element of each slice, of shape (*batch, *offsets, rank)."""
+    """Add the offsets of a slice's elements to the begin of each slice.
+
+    Args:
+        writer: writer of the graph.
+        starts: name of the begins of the slices.
+        batch: shape of the array of slices.
+        grid: offsets of the elements, of shape (*offsets, rank).
+        rank: number of dimensions of the data.
+
+    Returns:
+        Name of the indices of all elements, of shape (*batch, *offsets, rank).
+    """
     wide = writer.add("shape", np.array([*batch, *[1] * (grid.ndim - 1), rank], np.int64))
     name = writer.node("Reshape", [starts, wide], "Wide")
     return writer.node("Add", [name, writer.add("grid", grid)], "Places")

@@ -56,8 +56,10 @@ class NetworkKernels:
 
     @property
     def traits(self) -> MachineTraits:
-        """Element types of the kernels and the requested precision. The types include int8 only if
-        the processor can compute it."""
+        """Element types of the kernels, and the requested precision.
+
+        The types include int8 only if the processor can compute it.
+        """
         dtypes: tuple[DType, ...] = ("float32",)
         if computes_int8(self.spec):
             dtypes = ("float32", "int8")

@@ -93,7 +93,10 @@ class ConvolutionTiles:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Build the function with explicit loops, which need no schedule."""
+        """Return the function with the schedule of the config.
+
+        Its loops are written explicitly, so that `schedule` has nothing to do.
+        """
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Image(workload, spec, b))
 
@@ -117,7 +120,7 @@ class ConvolutionTiles:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return the function unchanged."""
+        """Return `function` unchanged, since `define` has written its loops already."""
         return function
 
     def pack_weights(
@@ -445,7 +448,7 @@ class _Image:
         place: tuple[Expression, Expression],
         across: Expression,
     ) -> None:
-        """Compute the output from a block's sums: see `TileOperands`."""
+        """Add loops that apply the epilogue to a block's sums: see `TileOperands`."""
         height, width = pixels(self.w)
         line, first = place
         with T.serial(0, self.b.block_rows) as r:

@@ -136,9 +136,10 @@ class ConvolutionInt8:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build a function with explicit loops that is equivalent to `function`.
+        """Return a function that computes the same as `function`, with the schedule of a config.
 
-        With Winograd's algorithm, `function` itself is scheduled.
+        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        With Winograd's algorithm, TVM's `Schedule` is applied to `function` itself.
         """
         if _transforms(values):
             return winograd.schedule(function, workload, spec, values)

@@ -84,7 +84,10 @@ class DenseInt8(Dense):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build a function with explicit loops that is equivalent to `function`."""
+        """Return a function that computes the same as `function`, with the schedule of a config.
+
+        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        """
         share = share_of(dot_product(spec))
         return multiply(workload, GemmShape.of(workload, spec), values, True, share)
 

@@ -74,14 +74,17 @@ class MatmulTiles:
         return (*_batch_axes(workload), _sizes(workload)[1], workload.out_channels)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Build the function with explicit loops, which need no schedule."""
+        """Return the function with the schedule of the config.
+
+        Its loops are written explicitly, so that `schedule` has nothing to do.
+        """
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Matrices(workload, spec, b))
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return the function unchanged."""
+        """Return `function` unchanged, since `define` has written its loops already."""
         return function
 
     def pack_weights(
@@ -275,7 +278,7 @@ class _Matrices:
         place: tuple[Expression, Expression],
         across: Expression,
     ) -> None:
-        """Compute the output from a block's sums: see `TileOperands`."""
+        """Add loops that apply the epilogue to a block's sums: see `TileOperands`."""
         b, column = self.b, self.b.first_column(across)
         width = min(b.block_columns, b.columns)
         with T.serial(0, b.block_rows) as r:

@@ -127,9 +127,10 @@ def transforms_weights(workload: Workload, m: int) -> bool:
 
 
 def _images_take_turns(w: Workload, t: CpuTiling, values: KnobValues) -> bool:
-    """Return whether images share the buffers of transformed data, one image after the other.
+    """Return whether each image passes through all stages before the next image begins.
 
-    The transformed data of all images would not fit a second-level cache.
+    The images then share the buffers of transformed data. This is done if the transformed data of
+    all images together would not fit the second-level cache.
     """
     rows, columns = t.covered
     size = NUMBER * (values["algorithm"] + 2) ** 2 * w.in_channels * rows * columns
@@ -137,7 +138,16 @@ def _images_take_turns(w: Workload, t: CpuTiling, values: KnobValues) -> bool:
 
 
 def _rounds(w: Workload, t: CpuTiling, m: int) -> int:
-    """Return the number of parts of the input channels whose weights are transformed in turn."""
+    """Return the number of parts of the input channels that are processed one after the other.
+
+    There are several parts only if the kernel transforms the weights: it transforms those of one
+    part at a time.
+
+    Args:
+        w: the workload.
+        t: the tile sizes.
+        m: output pixels per side of a tile.
+    """
     return w.in_channels // t.ib // t.channels if transforms_weights(w, m) else 1
 
 
@@ -258,7 +268,15 @@ def _filter_type(w: Workload) -> str:
 
 
 def _products(t: CpuTiling, rounds: int, left: Tensor, weights: Tensor) -> Tensor:
-    """Define the products. With several rounds, parts of the input channels are summed in turn."""
+    """Define the (m + 2)² matrix products as a tensor expression.
+
+    Args:
+        t: the tile sizes.
+        rounds: number of parts of the input channels, whose products are summed one after the
+            other.
+        left: the transformed data.
+        weights: the transformed weights.
+    """
     n, a, _, in_blocks, rows, columns, _ = (int(size) for size in left.shape)
     blocks, blocks_each = t.tile[0], in_blocks // rounds
     shape = (n, a, a, t.tiles[0] * blocks, rows, columns, t.ob)
@@ -337,7 +355,14 @@ def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues)
 
 
 def _schedule_products(sch: Schedule, part: Block, t: CpuTiling, values: KnobValues) -> None:
-    """Schedule the register tiles of a chunk's products."""
+    """Schedule the register tiles of a chunk's products.
+
+    Args:
+        sch: the schedule, which is changed.
+        part: the block that computes the products.
+        t: the tile sizes.
+        values: the config, by knob name.
+    """
     *spatial, b, c, i = sch.get_loops(part)[-8:]
     tiles, inner = _split_tiles(sch, spatial, t, values)
     sch.reorder(*tiles, c, i, *inner, b)
