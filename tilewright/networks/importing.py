@@ -79,8 +79,19 @@ def import_whole(
 def import_fixed(
     name: str, fixed: NormalGraph, refused: Mapping[str, str] = MappingProxyType({})
 ) -> ImportedWhole:
-    """Import a graph with static shapes and its weights, all regions of which are called by
-    compiled code. Raises `UnsupportedOperatorError` where nothing is compiled."""
+    """Import a graph with static shapes; compiled code calls all of its onnxruntime regions.
+
+    Args:
+        name: name of the model for messages.
+        fixed: the graph with its weights.
+        refused: operators that are not to be compiled: name to reason.
+
+    Returns:
+        The compiled part of the network.
+
+    Raises:
+        UnsupportedOperatorError: nothing of the graph can be compiled.
+    """
     imported = import_compiled(fixed, refused, keep_last=True)
     if imported.core is None:
         raise UnsupportedOperatorError(
@@ -198,8 +209,12 @@ def import_compiled(
 def _runs(fixed: NormalGraph, region: Region) -> bool:
     """Return whether onnxruntime accepts a region.
 
-    Only models with branches can fail: with static shapes, the shapes in a branch that is never
-    taken may contradict each other.
+    It always accepts regions of models without branches. In a model with branches, static shapes in
+    a branch that is never taken may contradict each other.
+
+    Args:
+        fixed: the graph with static shapes.
+        region: the region.
     """
     model = region_model(fixed, region).model
     return not has_branches(model) or opens(model)
@@ -217,9 +232,15 @@ def _has_uncompilable_input(fixed: NormalGraph) -> bool:
 def _import_core(
     fixed: NormalGraph, regions: Sequence[Region], weightless: bool, keep_last: bool
 ) -> ImportedWhole:
-    """Import a graph in which one operator replaces each region, without the regions that run last.
+    """Import the compiled part of a partitioned graph into TVM.
 
-    If there are no regions, `fixed` itself is rewritten.
+    One operator replaces each region that compiled code calls. Regions that run last are left out.
+
+    Args:
+        fixed: the graph with static shapes. It is modified if there are no regions.
+        regions: the regions of the graph.
+        weightless: turn tensors without data into inputs.
+        keep_last: let compiled code also call the regions that would run last.
     """
     inner = [region for region in regions if keep_last or not region.last]
     last = [region for region in regions if region not in inner]

@@ -213,7 +213,12 @@ def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
 
 
 def with_nothing(report: ModelReport, reason: str) -> ModelReport:
-    """Return a report on a model of which nothing can be quantised, with the reason."""
+    """Return a report that states that no operator of the model can be quantised.
+
+    Args:
+        report: the report so far.
+        reason: why nothing can be quantised.
+    """
     return replace(
         report,
         operators=tuple(
@@ -233,7 +238,16 @@ def _operator(
     on_cpu: set[str],
     quantised: bool,
 ) -> OperatorReport:
-    """Return the report of one operator, updated with what the integer graph does with it."""
+    """Return the report of one operator, updated with what the integer graph does with it.
+
+    Args:
+        own: the report that was made before the graph was known.
+        graph: the graph of integer layers.
+        owners: the layer that contains each operator, by operator name.
+        passes: number of passes of each layer, by the names of its operators.
+        on_cpu: names of the operators that run on the CPU.
+        quantised: whether the model was quantised already.
+    """
     if own.status == "onnxruntime":
         return own
     layer = owners.get(own.name)

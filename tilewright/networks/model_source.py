@@ -72,8 +72,11 @@ class Source(Protocol):
     name: str
 
     def prepare(self) -> None:
-        """Read the weights and normalise the model with them, for a command that needs them: what
-        follows starts from that. Raises as `examine`, and `UnsupportedOperatorError`."""
+        """Read the weights and normalise the model with them.
+
+        Commands that need the weights call this first, so that the model is normalised only once.
+        Raises the errors of `examine`, and `UnsupportedOperatorError`.
+        """
 
     def weighted(self) -> onnx.ModelProto:
         """Return the model as an ONNX graph with its weights.
@@ -83,8 +86,11 @@ class Source(Protocol):
         """
 
     def fixed(self) -> NormalGraph:
-        """Return the model with its weights and static shapes, as `fixed_graph` makes it, which
-        must not be changed. Raises as `examine`."""
+        """Return the model with its weights and static shapes, as `fixed_graph` makes it.
+
+        The result is shared between callers, which must not change it. Raises the errors of
+        `examine`.
+        """
 
     def examine(self) -> Examined:
         """Analyse the model. Operators that cannot be imported are part of the result.
@@ -118,8 +124,13 @@ class Source(Protocol):
         """
 
     def refusing(self, operators: Mapping[str, str]) -> Source:
-        """Return the same model, read once, of which further operators are left to onnxruntime, by
-        name with the reason."""
+        """Return the same model, in which onnxruntime runs further operators.
+
+        The file is not read again.
+
+        Args:
+            operators: the operators that are not to be compiled: name to reason.
+        """
 
     def whole(self) -> Whole:
         """Import the whole model with its weights.
@@ -264,7 +275,7 @@ class OnnxSource:
         return self._fixed
 
     def refusing(self, operators: Mapping[str, str]) -> OnnxSource:
-        """The same model with further operators left to onnxruntime."""
+        """Return the same model, in which onnxruntime runs further operators: see `Source`."""
         if operators.items() <= self._refused.items():
             return self
         other = copy(self)

@@ -242,7 +242,13 @@ class Network:
     def _graph_on(
         self, accelerator: Accelerator, decisions: list[OffloadDecision], split: SplitNetwork
     ) -> IntegerGraph:
-        """Build the graph of integer layers from `model`, which is the compiled part."""
+        """Build the graph of integer layers for an accelerator.
+
+        Args:
+            accelerator: the accelerator.
+            decisions: the offloading decision for each call.
+            split: the network, split into its compiled part and later regions.
+        """
         from tilewright.networks.integer_network import in_integers
 
         assert split.compiled is not None
@@ -253,8 +259,11 @@ class Network:
         ).graph  # fmt: skip
 
     def prepare(self) -> None:
-        """Read the weights and normalise the model with them, for a command that needs them: what
-        follows starts from that. Raises as `Source.prepare`."""
+        """Read the weights and normalise the model with them.
+
+        Commands that need the weights call this first, so that the model is normalised only once.
+        Raises the errors of `Source.prepare`.
+        """
         self._source.prepare()
 
     @property
@@ -300,8 +309,11 @@ class Network:
         return self._source.as_region(self.examined.regions, total)
 
     def refusing(self, operators: Mapping[str, str]) -> Network:
-        """Return the same network, of which operators that a compiler refused are left to
-        onnxruntime, by name with the reason."""
+        """Return the same network, in which onnxruntime runs operators that a compiler rejected.
+
+        Args:
+            operators: the operators that are not to be compiled: name to reason.
+        """
         source = self._source.refusing(operators)
         if source is self._source:
             return self
@@ -310,8 +322,11 @@ class Network:
         )
 
     def calibrated_by(self, samples: Path | None) -> Network:
-        """Return the same network, read once, that these samples quantise, by default those of
-        `samples_for`."""
+        """Return the same network with other calibration samples. The model is not read again.
+
+        Args:
+            samples: path of the samples; None for the samples that `samples_for` chooses.
+        """
         other = copy(self)
         other._calibration = samples
         return other

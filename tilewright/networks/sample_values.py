@@ -60,7 +60,10 @@ class NetworkSample:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Distribution of a sample's floats and of its integers, and the seed of both."""
+    """Kinds of values to draw for a sample, and the seed of the random generator.
+
+    The kinds of floats and of integers are chosen separately.
+    """
 
     kind: str
     floats: str

@@ -162,7 +162,16 @@ def _clips(flat: FlatGraph) -> Iterator[tuple[Binding, Binding]]:
 def _elementwise(
     flat: FlatGraph, binding: Binding, compute: Callable[..., Tensor]
 ) -> tuple[RelaxExpr, float] | None:
-    """Return the operand and the scalar of a TIR call that computes `compute`, else None."""
+    """Recognise a TIR call that applies `compute` to a tensor and a constant scalar.
+
+    Args:
+        flat: the bindings of `main`.
+        binding: the call.
+        compute: TE function of a tensor and a scalar, such as a maximum.
+
+    Returns:
+        The tensor and the scalar, or None for any other call.
+    """
     if binding.op != CALL_TIR or len(binding.args[1].fields) != 2:
         return None
     x, number = binding.args[1].fields
@@ -269,7 +278,7 @@ def _bytes(content: GenericConst) -> bytes:
 
 
 def _added(builder: BlockBuilder, island: CpuIsland) -> GlobalVar:
-    """An island as a function of the module."""
+    """Add the function of an island to a module, and return its global variable."""
     function = island.function.without_attr("global_symbol").without_attr(CALLED)
     return builder.add_func(function, f"tvm_{island.name}")
 

@@ -163,13 +163,16 @@ def check_of(model: onnx.ModelProto, samples: Sequence[Feed]) -> Check:
 def accuracy(
     check: Check, infer: Callable[[Feed], Feed], tolerance: float, zeros: Mapping[str, int]
 ) -> NetworkAccuracy:
-    """Compare a network with the outputs of its source model.
+    """Compare a network's outputs with those of its source model.
 
     Args:
-        check: the samples.
-        infer: runs the network.
+        check: samples with the outputs of the source model.
+        infer: runs the built network on input arrays by name, and returns output arrays by name.
         tolerance: largest accepted relative error.
-        zeros: zero point of each output that holds integers with a scale.
+        zeros: zero point of each output that holds integers with a scale, by output name.
+
+    Returns:
+        The error of each output over all samples.
     """
     found = [infer(feed) for feed in check.inputs]
     return NetworkAccuracy(
@@ -183,7 +186,15 @@ def accuracy(
 
 
 def refuse_inaccurate(found: NetworkAccuracy, network: str) -> None:
-    """Raise `InaccurateError` if a network exceeds its tolerance."""
+    """Raise an error if a network exceeds its tolerance.
+
+    Args:
+        found: errors of the network's outputs.
+        network: name of the network, for the message.
+
+    Raises:
+        InaccurateError: the largest relative error exceeds the tolerance.
+    """
     if not found.is_right:
         worst = max(found.outputs, key=lambda output: output.relative)
         if worst.problem:

@@ -101,7 +101,16 @@ def _whole_network(last: LastRegions) -> dict[str, Json]:
 
 
 def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False) -> Builds:
-    """Check that an artifact can be built, before schedules are needed. Return the builder.
+    """Check that an artifact can be built, before time is spent on tuning its schedules.
+
+    Args:
+        graph: the quantised network.
+        target: the target.
+        out: folder of the artifact.
+        bare: require that the CPU has no work.
+
+    Returns:
+        The target's capability to build programs.
 
     Raises:
         ArtifactError: the target cannot build artifacts, the folder holds other files, no layer
@@ -129,18 +138,21 @@ def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool
 
 
 def canonical_workloads(graph: IntegerGraph) -> list[Workload]:
-    """Return the workload that is tuned for each layer, in order.
+    """Return the workload that is tuned for each layer, in the order of `graph.layers`.
 
-    Schedules do not depend on the values of immediates, so these are normalised.
+    Schedules do not depend on the constants in an epilogue (its immediates). The workloads
+    therefore contain normalised constants, so that layers that differ only in constants share a
+    schedule.
     """
     return [canonical(layer.workload) for layer in graph.layers]
 
 
 def layer_graph(graph: IntegerGraph) -> LayerGraph:
-    """Return the graph that a target builds.
+    """Return the graph of layers that a target builds.
 
-    An int8 tensor that the host quantises from a float input crosses the border as floats, and so
-    does one that is only dequantised to a float output. The target then converts it while packing.
+    A tensor crosses the border between host and target as floats if the host quantises it from a
+    float input, or if it is only dequantised to a float output. The target then converts it while
+    it packs or unpacks the tensor.
     """
     steps: list[Layer | HostStep] = []
     by_islands: set[str] = set()
@@ -266,7 +278,14 @@ def _estimated(
     graph: IntegerGraph, island: CpuIsland, cpu_seconds: Mapping[str, float] | None,
     slowdown: float,
 ) -> float | None:  # fmt: skip
-    """Return the estimated seconds of an island on the CPU; None if there is no estimate."""
+    """Return the estimated seconds of an island on the CPU; None if there is no estimate.
+
+    Args:
+        graph: the quantised network.
+        island: operators that the CPU runs between layers; without operators, it changes a layout.
+        cpu_seconds: estimated seconds of operators on the CPU beside the target, by name.
+        slowdown: how many times slower this CPU is than the one of `networks.offloading.cpu_costs`.
+    """
     if not island.nodes:  # a change of layout
         elements = sum(prod(graph.values[name].shape) for name in island.outputs)
         return slowdown * SECONDS["move"] * elements

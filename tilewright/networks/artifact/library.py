@@ -237,9 +237,18 @@ def _checked(
     artifact: CompiledArtifact, files: dict[str, bytes], manifest: dict[str, Json],
     samples: Sequence[NetworkSample], source: LastRegions | Whole, tolerance: float,
 ) -> CompiledFiles:  # fmt: skip
-    """Compare the outputs with those of the source model, and return the files with the samples.
+    """Compare a library's outputs with those of the source model on several samples.
 
-    Raises the errors of `decisive_samples`.
+    Args:
+        artifact: the loaded library.
+        files: content of each file, by name.
+        manifest: the manifest.
+        samples: samples with the outputs of the source model.
+        source: the source model.
+        tolerance: largest accepted error.
+
+    Returns:
+        The files and the manifest, with the samples added. Raises the errors of `decisive_samples`.
     """
     kept, error = decisive_samples(samples, artifact.infer, source, tolerance, artifact.name)
     files[CHECK] = pack_samples(kept)
@@ -255,7 +264,16 @@ def _described(
     source: LastRegions | Whole, sample: NetworkSample, target: Target, target_kind: str,
     name: str, tolerance: float,
 ) -> dict[str, Json]:  # fmt: skip
-    """Return the entries that the manifest of every network has."""
+    """Return the manifest entries that do not depend on how a network is compiled.
+
+    Args:
+        source: the source model.
+        sample: a sample, whose arrays give the types and shapes of inputs and outputs.
+        target: the target.
+        target_kind: kind of the target, for `targets.registry.rebuild`.
+        name: name of the network.
+        tolerance: largest accepted error.
+    """
     from tilewright.networks.partition.region_models import LastRegions
 
     expected = sample.outputs
@@ -289,7 +307,11 @@ def _described(
 
 
 def compiles_kernels(target: Target) -> CompilesKernels:
-    """Return the target's capability to compile kernels. Raise `ArtifactError` if it has none."""
+    """Return the target, typed as one that compiles kernels for a network's library.
+
+    Raises:
+        ArtifactError: the target does not have this capability.
+    """
     found = capability(target, CompilesKernels)
     if found is None:
         raise ArtifactError(f"{target.name} compiles no kernels into libraries; choose cpu")
@@ -477,7 +499,7 @@ class CompiledArtifact:
         return as_number(self.manifest.get("tolerance", OF_FLOAT32))
 
     def _read(self, arrays: Mapping[str, Array]) -> list[Array]:
-        """Return the inputs of the compiled part."""
+        """Return the arrays that the compiled part reads, in the order of its parameters."""
         return [arrays[name] for name in self._reads]
 
     def _run_compiled(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -575,7 +597,11 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
 
 
 def _stored(value: Json) -> tuple[int, int]:
-    """Return the index of a bfloat16 parameter, and the number of channels per block."""
+    """Read the manifest entry of a parameter that the network stores in bfloat16.
+
+    Returns:
+        The index of the parameter, and the number of channels per block.
+    """
     number, block = map(as_int, as_list(value))
     return number, block
 

@@ -156,7 +156,10 @@ def decisive_samples(
 
 
 def unchecked_outputs(samples: Sequence[NetworkSample]) -> list[str]:
-    """Return the names of outputs that are equal on all samples and therefore show nothing."""
+    """Return the names of outputs that have the same values on all samples.
+
+    Such an output does not show whether the library computes it from the inputs.
+    """
     first = samples[0].outputs
     return [
         name
@@ -170,15 +173,28 @@ def unchecked_outputs(samples: Sequence[NetworkSample]) -> list[str]:
 
 
 def worst_output(found: Mapping[str, Array], expected: Feed, tolerance: float) -> OutputDifference:
-    """Return the output with the largest error."""
+    """Return the output with the largest error.
+
+    Args:
+        found: outputs of the library by name.
+        expected: outputs of the source model by name.
+        tolerance: largest accepted error, which `magnitude` needs.
+    """
     errors = [output_error(name, found[name], array, tolerance) for name, array in expected.items()]
     return max(errors, key=lambda each: each.error, default=OutputDifference("", 0.0))
 
 
 def output_error(name: str, found: Array, expected: Array, tolerance: float) -> OutputDifference:
-    """Return the error of one output.
+    """Return the error of one output relative to its largest value.
 
-    The error is infinite if only one of two values is NaN, or if infinities differ.
+    The error is infinite if the element type or shape differs, if only one of two values is NaN, or
+    if infinities differ.
+
+    Args:
+        name: name of the output.
+        found: output of the library.
+        expected: output of the source model.
+        tolerance: largest accepted error, which `magnitude` needs.
     """
     if found.dtype != expected.dtype:
         return OutputDifference(name, np.inf, f"it is {found.dtype} instead of {expected.dtype}")
@@ -200,9 +216,14 @@ def output_error(name: str, found: Array, expected: Array, tolerance: float) -> 
 
 
 def magnitude(size: float, tolerance: float) -> float:
-    """Return the divisor of relative errors.
+    """Return the number by which differences of an output are divided to get relative errors.
 
-    It is the size of an output, but at least so large that `NEGLIGIBLE` is within the tolerance.
+    Args:
+        size: largest absolute value of the output.
+        tolerance: largest accepted relative error.
+
+    Returns:
+        `size`, but at least so much that a difference of `NEGLIGIBLE` is within the tolerance.
     """
     return max(size, NEGLIGIBLE / tolerance if tolerance > 0 else 0.0, np.finfo(np.float64).tiny)
 
@@ -253,7 +274,17 @@ def _is_further(key: str, marker: str) -> bool:
 def _is_unstable(
     sample: NetworkSample, source: SourceModel, worst: OutputDifference, tolerance: float
 ) -> bool:
-    """Return whether the source model changes much for slightly perturbed inputs."""
+    """Return whether a sample cannot show that the library is wrong.
+
+    This is the case if the source model's own outputs change about as much for slightly perturbed
+    inputs.
+
+    Args:
+        sample: the sample.
+        source: the source model.
+        worst: the output with the largest error on this sample.
+        tolerance: largest accepted error.
+    """
     outputs = source.reference(perturbed(sample.inputs, HARDLY * tolerance))
     moved = narrowed(outputs, source.halves)[worst.name]
     changed = output_error(worst.name, moved, sample.outputs[worst.name], tolerance)

@@ -34,7 +34,7 @@ class CallTime:
     seconds: float = 0.0
 
     def __add__(self, other: CallTime) -> CallTime:
-        """Return the call with another layer that it also computes."""
+        """Return the entry for a kernel call that computes both this layer and `other`."""
         return replace(self, names=(*other.names, *self.names), macs=self.macs + other.macs)
 
     @property

@@ -162,7 +162,15 @@ class Artifact:
         return {value.name: arrays[value.name] for value in self._order.inputs}
 
     def _finished(self, inputs: Mapping[str, Array], made: dict[str, Array]) -> dict[str, Array]:
-        """Run the regions after the last layer and return the outputs of the network."""
+        """Run the onnxruntime regions after the last layer.
+
+        Args:
+            inputs: inputs of the network by name.
+            made: outputs of the part up to the last layer, by name.
+
+        Returns:
+            The outputs of the network by name.
+        """
         if self.outputs is self._order.outputs:
             return made
         self._regions.open(self._threads)
@@ -271,6 +279,12 @@ class Artifact:
         """Compare every layer's program in the stream with plain integer arithmetic.
 
         The weights are those in the artifact, and the inputs are random.
+
+        Args:
+            seed: seed of the random inputs.
+
+        Yields:
+            The result of the comparison, layer by layer.
         """
         return self.program.verify(seed)
 
@@ -398,9 +412,12 @@ def _texts(value: Json) -> tuple[str, ...]:
 
 
 def _values(rows: Json, least: int = 0) -> tuple[Value, ...]:
-    """Return the tensors described by rows of the manifest.
+    """Return the tensors that rows of the manifest describe.
 
-    Sizes must be at least `least`; -1 stands for a size that is known only at run time.
+    Args:
+        rows: entries of the manifest, with name, shape and element type.
+        least: smallest size of an axis that is accepted; -1 accepts sizes that are known only at
+            run time.
     """
     found = map(as_object, as_list(rows))
     return tuple(_value(as_text(row["name"]), row, least) for row in found)

@@ -146,7 +146,12 @@ def sealed(manifest: Mapping[str, Json]) -> bytes:
 
 
 def specification(target: Target, kind: str) -> dict[str, Json]:
-    """Return the description from which `targets.registry.rebuild` can build the target again."""
+    """Return the description of a target, from which `targets.registry.rebuild` can recreate it.
+
+    Args:
+        target: the target.
+        kind: kind of the target, under which it is registered.
+    """
     keys = specification_of(target) or {}
     return {"kind": kind, "keys": keys, "fingerprint": target.fingerprint}
 
@@ -321,7 +326,12 @@ def _files_of(folder: Path) -> dict[str, Json]:
 
 
 def _remove(folder: Path, files: Mapping[str, Json]) -> None:
-    """Remove files of an earlier artifact. Files that the user has changed are kept."""
+    """Remove files of an earlier artifact, except files that the user has changed since.
+
+    Args:
+        folder: folder of the artifact.
+        files: manifest entries with size and digest, by file name.
+    """
     for name, said in files.items():
         with suppress(ArtifactError, ValueError, KeyError):
             read_files(folder, {"files": {name: said}})
@@ -329,7 +339,12 @@ def _remove(folder: Path, files: Mapping[str, Json]) -> None:
 
 
 def _remove_interrupted(folder: Path, names: Sequence[str]) -> None:
-    """Remove temporary files that an interrupted write of these files left."""
+    """Remove temporary files that an interrupted write has left in a folder.
+
+    Args:
+        folder: folder of the artifact.
+        names: names of the files that were being written.
+    """
     for place in {(folder / name).parent for name in names}:
         own = {(folder / name).name for name in names if (folder / name).parent == place}
         for path in list(place.iterdir()) if place.is_dir() else []:
@@ -363,9 +378,13 @@ def sign(manifest: Mapping[str, Json], folder: Path) -> str:
 
 
 def reason_for_doubt(manifest: Mapping[str, Json], folder: Path) -> str:
-    """Return why an artifact does not count as the user's own, or "" if its signature is valid.
+    """Return why an artifact does not count as built by the user, or "" if its signature is valid.
 
-    The reason is the end of a sentence. No key is created.
+    The reason is a clause that ends a sentence. Unlike `sign`, this function never creates a key.
+
+    Args:
+        manifest: the manifest of the artifact.
+        folder: folder of the artifact.
     """
     signature = manifest.get(SIGNATURE)
     if not isinstance(signature, str):

@@ -74,12 +74,15 @@ class SteadyState:
 
 
 def busy(stages: Sequence[PipelineStage], resource: Resource) -> float:
-    """Return the seconds that an image uses a resource."""
+    """Return the seconds that one image uses a resource, summed over its stages."""
     return sum(stage.nanoseconds for stage in stages if stage.resource == resource) / 1e9
 
 
 def bound(stages: Sequence[PipelineStage]) -> float:
-    """Return a lower bound on the interval between images in seconds."""
+    """Return a lower bound on the seconds between the ends of successive images.
+
+    The resource that an image uses longest limits the throughput.
+    """
     return max(busy(stages, "cpu"), busy(stages, "accelerator"))
 
 
@@ -125,12 +128,17 @@ def steady_state(stages: Sequence[PipelineStage], in_flight: int) -> SteadyState
 
 
 class _Simulation:
-    """Simulation of both resources.
+    """Simulation of the CPU and the accelerator, which work on several images at the same time.
+
+    Args:
+        stages: stages of an image.
+        in_flight: maximum number of images that are started and not finished.
+        images: number of images; None for an endless stream.
 
     Attributes:
         now: current time in nanoseconds.
         running: the stage that each busy resource executes.
-        begun: the stages that start now.
+        begun: the stages that start at the current time.
     """
 
     def __init__(self, stages: Sequence[PipelineStage], in_flight: int, images: int | None) -> None:
@@ -200,9 +208,10 @@ class _Simulation:
 
 
 def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
-    """Return the steady states for one image in flight, two, and so on.
+    """Return the steady state for one image in flight, for two, and so on.
 
-    The list ends at the first number that comes within 1 % of the bound, or at 16.
+    The list ends with the first number of images whose interval is within 1 % of the lower bound,
+    or with 16 images.
     """
     states: list[SteadyState] = []
     for in_flight in range(1, MOST_IN_FLIGHT + 1):
@@ -213,7 +222,10 @@ def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
 
 
 def choose_steady_state(found: Sequence[SteadyState]) -> SteadyState:
-    """Return the steady state with the fewest images in flight within 1 % of the best interval."""
+    """Return the steady state with the fewest images in flight that is nearly the fastest.
+
+    Its interval is within 1 % of the shortest one.
+    """
     least = min(state.interval for state in found)
     return next(state for state in found if state.interval <= ENOUGH * least)
 
@@ -403,7 +415,15 @@ def run_images(
 
 
 def images_in_flight_of(program: object, target: str) -> HoldsImages:
-    """Return the program if it has memory for several images. Raise `ArtifactError` otherwise."""
+    """Return a program, typed as one that has memory for several images.
+
+    Args:
+        program: the accelerator's program.
+        target: name of the target, for the message.
+
+    Raises:
+        ArtifactError: the program has memory for one image only.
+    """
     if not isinstance(program, HoldsImages):
         raise ArtifactError(
             f"programs of {target} have room for one image; leave out --pipeline, or build for a "

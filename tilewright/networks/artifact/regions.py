@@ -31,8 +31,8 @@ def write_regions(
 
     Args:
         inner: regions that compiled code calls, in the order of their numbers.
-        last: regions that run behind all compiled code.
-        files: the artifact's files by name.
+        last: regions that run after all compiled code.
+        files: the artifact's files by name, to which the models are added.
 
     Returns:
         One row for the manifest per region.
@@ -139,7 +139,12 @@ class ArtifactRegions:
         return made
 
     def time_last(self, known: Mapping[str, Array], times: int) -> float:
-        """Return the median duration in seconds of the regions after the compiled code."""
+        """Return the median duration, in seconds, of the regions after the compiled code.
+
+        Args:
+            known: inputs of the network and outputs of the compiled code, arrays by name.
+            times: number of runs.
+        """
         taken = []
         for _ in range(times):
             begun = time.perf_counter()

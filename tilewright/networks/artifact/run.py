@@ -104,17 +104,18 @@ class Island:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """Execution order of an artifact.
+    """Execution order of an artifact: segments on the accelerator and islands on the CPU.
 
     Attributes:
-        steps: the steps: ("segment", index) or ("cpu", index of the island).
-        loads: names of the tensors that each segment loads.
+        steps: the steps, each ("segment", index of the segment) or ("cpu", index of the island).
+        loads: for each segment, the names of the tensors that it loads.
         islands: the islands.
         inputs: inputs of the network.
         outputs: outputs of the network.
-        values: description of the tensors at the borders between steps, by name.
-        quantised: for each int8 tensor that the host quantises, the name of its source.
-        results: for each output, the name of the tensor from which it is made.
+        values: shape and element type of the tensors that pass between steps, by name.
+        quantised: for each int8 tensor that the host quantises, the name of the float tensor that
+            it is made from.
+        results: for each output, the name of the tensor that it is converted from.
     """
 
     steps: tuple[tuple[str, int], ...]
@@ -297,7 +298,12 @@ def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def layer_times(rows: Sequence[LayerTime], times: Sequence[StreamTimes]) -> tuple[LayerTime, ...]:
-    """Return the layers with their cycles within the streams."""
+    """Return copies of the layers with the cycles that they take within their segments.
+
+    Args:
+        rows: the layers.
+        times: cycles of each segment and of its layers.
+    """
     cycles = [each for stream in times for each in stream.layers]
     return tuple(
         LayerTime(r.name, r.names, r.operator, r.macs, spent, r.alone, r.roofline, r.segment)
@@ -310,10 +316,15 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
-    """Return a tensor, which the host quantises if it does not exist yet.
+    """Return a tensor by name. If it does not exist yet, it is quantised from its float source.
 
-    Raises `InputError` for NaN, which int8 cannot represent. The C runtime of a board also refuses
-    it.
+    Raises `InputError` for NaN, which int8 cannot represent. The C runtime of a board also rejects
+    NaN.
+
+    Args:
+        order: the steps of the artifact.
+        tensors: the tensors that exist, by name. A quantised tensor is added to them.
+        name: name of the tensor.
     """
     if name not in tensors:
         value, source = order.values[name], order.quantised[name]
@@ -356,7 +367,10 @@ def check_order(order: Order, ports: Ports) -> None:
 
 
 class _Tensors:
-    """Number of elements and type of each tensor that exists at a point of an inference."""
+    """Check of an execution order that follows which tensors exist after each step.
+
+    It stores the number of elements and the type of each tensor.
+    """
 
     def __init__(self, order: Order) -> None:
         self.order = order

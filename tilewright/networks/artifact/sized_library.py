@@ -268,7 +268,14 @@ def _difference(
 ) -> str:
     """Check on samples that padding a dimension to the next size does not change the outputs.
 
-    Returns the reason why it does, or "" if no difference was found.
+    Args:
+        name: name of the dimension.
+        made: pairs of the sizes of the dynamic dimensions and the library compiled for them.
+        manifest: manifest of the combined artifact.
+        opened: the loaded libraries, in the order of `made`.
+
+    Returns:
+        How the outputs differ, or "" if no difference was found.
     """
     if any(UNKNOWN in value.shape for value in _values(manifest["outputs"])):
         return "an output does not grow in proportion to it"
@@ -291,7 +298,14 @@ def _difference(
 def _named_output(
     place: int, made: Sequence[tuple[Mapping[str, int], CompiledFiles]]
 ) -> Sequence[int | str]:
-    """Return the shape of an output, with names for axes proportional to a dynamic dimension."""
+    """Return the shape of an output, with names for its dynamic axes.
+
+    An axis is dynamic if its size is proportional to that of a dynamic dimension in all libraries.
+
+    Args:
+        place: index of the output.
+        made: pairs of the sizes of the dynamic dimensions and the library compiled for them.
+    """
     shapes = [
         list(map(as_int, as_list(as_object(as_list(library.manifest["outputs"])[place])["shape"])))
         for _, library in made

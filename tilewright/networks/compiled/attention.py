@@ -339,9 +339,15 @@ def _shares(w: Workload) -> Iterator[int]:
 
 
 class _Rows:
-    """Base class for fused functions that process `rows` rows of a head at a time.
+    """Base class of builders of a fused attention that processes `rows` rows of a head at a time.
 
-    Subclasses set the current head and its first row.
+    While statements are built, subclasses set the current head (`_head`) and its first row
+    (`_first`).
+
+    Args:
+        scores: workload of the first product.
+        rows: number of rows per share.
+        compiles: the processor's kernels.
     """
 
     _head: Expression
@@ -390,10 +396,15 @@ class _Rows:
         self, product: AttentionProduct, params: Sequence[TirBuffer],
         body: Statement, task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement:  # fmt: skip
-        """Return a product's statements with its parameters replaced.
+        """Return the statements of a product, moved from the kernel into the fused function.
 
-        `task_buffers` lists the parameters that are buffers of the task. The others refer to the
-        data of all heads.
+        Args:
+            product: the product.
+            params: parameters of the kernel that `body` uses.
+            body: statements of the kernel.
+            task_buffers: by number of a parameter, the buffer of the task that replaces it, and a
+                function that maps its indices. Other parameters are replaced by the tensors of all
+                heads.
         """
         for number, old in enumerate(params):
             default = product.params[number], self._place(number, product.moved.get(number))
@@ -402,11 +413,16 @@ class _Rows:
         return body
 
     def _own(self, indices: Place) -> Place:
-        """Return the index in a task's buffer for an index (head, row, column)."""
+        """Return the index in a task's flat buffer for the indices (head, row, column)."""
         return [indices[1] * self._columns + indices[2]]
 
     def _place(self, number: int, axes: MovedAxes | None) -> FindPlace:
-        """Return a function that maps indices of a kernel's parameter to the whole tensor."""
+        """Return a function that maps indices of a kernel's parameter to the tensor of all heads.
+
+        Args:
+            number: number of the parameter.
+            axes: order of the tensor's axes if it differs from that of the parameter, else None.
+        """
 
         def find_place(indices: Place) -> Place:
             _, row, column = indices
@@ -416,7 +432,7 @@ class _Rows:
         return find_place
 
     def _along(self, whole: TirBuffer) -> FindPlace:
-        """Return a function that maps indices of a tensor with all rows to a buffer of the task."""
+        """Return a function that maps indices of a tensor of all rows to a task's flat buffer."""
         begin = self._row() * self._columns
 
         def find_place(indices: Place) -> Place:
@@ -544,10 +560,14 @@ class _Heads(_Rows):
 
 
 def _parts(scores: Workload, threads: int) -> int:
-    """Return the number of parts per head.
+    """Return the number of parts into which the rows of each head are divided.
 
-    Each part copies all keys, so there are as few as possible, but enough that the threads have
-    equal work or many tasks each.
+    There are as few parts as possible, since each part copies all keys. But there are enough that
+    the threads have equal work or many tasks each.
+
+    Args:
+        scores: workload of the first product.
+        threads: number of threads.
     """
     heads, most = scores.batch, max(1, scores.height // (2 * FEWEST_ROWS))
     even = (
@@ -560,12 +580,12 @@ def _parts(scores: Workload, threads: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _CopyingProduct:
-    """Statements of a product that copies its operands.
+    """Statements of a product whose kernel copies its operands before it multiplies them.
 
     Attributes:
         buffers: the buffers for the copies.
-        keys: loops that copy the weights, once per task.
-        rows: loops for each share of the rows.
+        keys: loops that copy the second operand, which run once per task.
+        rows: loops that copy and multiply the rows, which run once per share of the rows.
     """
 
     buffers: Sequence[TirBuffer]

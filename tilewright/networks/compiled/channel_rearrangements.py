@@ -151,11 +151,11 @@ def _put_together(
     pixel: tuple[Expression, Expression],
     places: NDArray[np.int64],
 ) -> None:
-    """Write one block of channels of a pixel.
+    """Add the statement that writes one block of channels of a pixel from its source channels.
 
     Args:
-        images: the source image and the result.
-        at: image index and block index of the result.
+        images: buffers of the source image and of the result.
+        at: image index, and index of the block in the result.
         pixel: row and column.
         places: source channel of each channel in the block.
     """
@@ -193,7 +193,14 @@ class PixelsBeside:
 
 
 def pixels_beside(flat: FlatGraph) -> dict[RelaxVar, PixelsBeside]:
-    """Return all such rearrangements, by variable of the result (n, o, h * rows, w * columns)."""
+    """Return all rearrangements of channels to pixels in a network.
+
+    Args:
+        flat: the network.
+
+    Returns:
+        The rearrangements, by variable of the result (n, o, h * rows, w * columns).
+    """
     rearrangements = {}
     for binding in flat.bindings:
         if (rearrangement := _pixels_of(flat, binding)) is not None:
@@ -214,7 +221,7 @@ def _pixels_of(flat: FlatGraph, binding: Binding) -> PixelsBeside | None:
 
 
 def put_beside(packed: RelaxExpr, beside: PixelsBeside) -> Callable[[Tensor], Tensor]:
-    """Return a TE function that performs a rearrangement on a packed image.
+    """Return a TE function that rearranges channels of a packed image to pixels.
 
     It maps (n, rows * columns * o / block, h, w, block) to (n, o / block, h * rows, w * columns,
     block).

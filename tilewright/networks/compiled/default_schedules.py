@@ -89,14 +89,19 @@ def _is_by_rows(function: PrimFunc, lanes: int) -> bool:
 def rows_of_task(
     function: PrimFunc, lanes: int, rows: int, whole: tuple[int, int], read: int
 ) -> PrimFunc | None:
-    """Return a function that computes only the rows of one task, as in `row_loops.by_task`.
+    """Return a function that computes only the rows of one task; the first row is a parameter.
+
+    Fused attention uses it for the softmax between its products.
 
     Args:
-        function: the function.
+        function: function over all rows.
         lanes: number of float32 values per vector.
         rows: number of rows per task.
         whole: total number of rows, and elements per row.
-        read: number of the parameter of which each row reads only itself.
+        read: number of a parameter; each row of the result may depend only on the same row of it.
+
+    Returns:
+        The function, or None if `function` does not work row by row.
     """
     try:
         sch = Schedule(IRModule({"main": function}))

@@ -146,7 +146,14 @@ def _share(
     size: Sequence[int],
     inside: bool,
 ) -> Expression:
-    """Return the factor that turns the sum of a window into a mean."""
+    """Return the factor by which the sum of a pool's window is multiplied to get the mean.
+
+    Args:
+        window: the windows.
+        taps: rows and columns of the image that the window covers.
+        size: rows and columns of the image.
+        inside: whether no window reaches into the padding.
+    """
     if inside or window.padded:
         return tirx.const(1 / (window.kernel[0] * window.kernel[1]), "float32")
     counts = [
@@ -201,10 +208,13 @@ def linear_taps(length: int, wanted: int, mode: str) -> ResizeTaps:
 
 
 def along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """Return a TE function that interpolates an image along an axis.
+    """Return a TE function that interpolates an image along one axis.
 
-    Its arguments are an image, (n, c, h, w) or packed (n, c / block, h, w, block), and the arrays
-    of `ResizeTaps` as tensors.
+    The function takes an image, (n, c, h, w) or packed (n, c / block, h, w, block), and the three
+    arrays of `ResizeTaps` as tensors.
+
+    Args:
+        axis: the axis.
     """
 
     def computed(image: Tensor, first: Tensor, second: Tensor, share: Tensor) -> Tensor:

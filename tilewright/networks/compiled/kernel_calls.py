@@ -154,7 +154,16 @@ def rewritten(
 
 
 class _RewrittenMain:
-    """Builder of the rewritten `main` function."""
+    """Builder of the rewritten `main` function, to which calls are added in execution order.
+
+    Args:
+        builder: Relax builder of the new module.
+        kernels: the kernel of each workload.
+        flat: the source network.
+        in_bfloat16: the tensors that are stored in bfloat16.
+        taps: frames of volumes that kernels read in place, by variable of the gathered image.
+        registers: number of vectors of 16 values that fit into the processor's registers.
+    """
 
     def __init__(
         self, builder: BlockBuilder, kernels: Mapping[Workload, KernelCode], flat: FlatGraph,
@@ -395,9 +404,18 @@ class _RewrittenMain:
         self, number: int, var: RelaxVar, wanted: list[tuple[int, ...]],
         moved: list[tuple[int, MovedAxes]],
     ) -> RelaxExpr:  # fmt: skip
-        """Return an operand of a product of activations.
+        """Return the expression that a kernel reads as an operand of a product of activations.
 
-        It is returned as it is before its axes are permuted if the kernel can read it that way.
+        If the network permutes the axes of the operand before the product, and the kernel can read
+        the tensor in its original order, the original tensor is returned.
+
+        Args:
+            number: number of the kernel's parameter.
+            var: variable of the operand.
+            wanted: shapes of the kernel's parameters. The shape of this one is replaced if the
+                original tensor is read.
+            moved: list of (parameter number, permutation), to which an entry is added in the same
+                case.
         """
         permuted = moved_operand(self._flat, var)
         if permuted is None or not permuted[1].fits(wanted[number]):
@@ -410,7 +428,18 @@ class _RewrittenMain:
     def _read_narrowed(
         self, var: RelaxVar, code: KernelCode, block: int, narrowed: dict[int, int], number: int
     ) -> RelaxExpr:
-        """Return a tensor, in bfloat16 if it is stored that way and the kernel can read it."""
+        """Return a tensor in the form that a kernel reads: bfloat16 if possible, otherwise float32.
+
+        bfloat16 is possible if the tensor is stored that way and the kernel can read it.
+
+        Args:
+            var: variable of the tensor.
+            code: code of the kernel.
+            block: channels per block that the kernel reads.
+            narrowed: channels per block of each bfloat16 parameter, by parameter number. An entry
+                is added if the tensor is read in bfloat16.
+            number: number of the kernel's parameter.
+        """
         stored = self.tensors.stored_block(var, block) if code.narrowed and block else 0
         if not stored:
             return self._read(var, block)

@@ -298,7 +298,16 @@ def _regions(flat: FlatGraph, source: Binding) -> Iterator[tuple[Binding, ...]]:
 
 
 def _is_inside(flat: FlatGraph, binding: Binding, known: set[RelaxVar], source: Binding) -> bool:
-    """Return whether an elementwise operator reads only known values and scalar constants."""
+    """Return whether an operator can belong to an activation that follows a layer.
+
+    It must be elementwise, and read only values of the activation so far and scalar constants.
+
+    Args:
+        flat: the network.
+        binding: the operator.
+        known: variables of the activation so far.
+        source: the operator that writes the layer's result.
+    """
     if binding.op not in _NUMPY or binding.shape != source.shape:
         return False
     return all(arg in known or _constant(flat, arg) is not None for arg in binding.args)
@@ -314,7 +323,13 @@ def _constant(flat: FlatGraph, value: RelaxExpr) -> float | None:
 
 
 def _kind(flat: FlatGraph, source: Binding, region: Sequence[Binding]) -> str | None:
-    """Return the name of the activation that operators compute together, else None."""
+    """Return the name of the activation that some operators compute together, or None.
+
+    Args:
+        flat: the network.
+        source: the operator that writes the activation's argument.
+        region: the operators in order; the last one writes the result.
+    """
     values: dict[RelaxVar, Floats] = {source.var: SAMPLES}
     with np.errstate(all="ignore"):
         for binding in region:

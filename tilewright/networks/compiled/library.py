@@ -80,7 +80,20 @@ def _compiled(
     module: IRModule, target: TvmTarget, pipeline: str, source: FlatGraph | None,
     attention: JoinedAttention | None, folder: Path, ignore_nan: bool,
 ) -> tuple[VMExecutable, Sequence[Array]]:  # fmt: skip
-    """Compile into object files in `folder`, and return an executable that refers to them."""
+    """Compile a module into object files, and return an executable that refers to them.
+
+    Args:
+        module: the Relax module.
+        target: TVM's description of the processor.
+        pipeline: name of the TVM pipeline that lowers kernels.
+        source: the module before it was rewritten, for error messages.
+        attention: fuses attention, if given.
+        folder: folder of the object files, which must exist until the library is linked.
+        ignore_nan: keep TVM's maxima and minima, which do not propagate NaN.
+
+    Returns:
+        The executable, and the weights that were moved out of it.
+    """
     weights: list[Array] = []
     lanes = _lanes(target)
     passes = [
@@ -142,15 +155,15 @@ Functions: TypeAlias = Mapping[GlobalVar, PrimFunc]
 
 
 def compiling_functions(target: TvmTarget, pipeline: str, folder: Path) -> Pass:
-    """Return a pass that compiles a module's functions into object files in `folder`.
+    """Return a pass that compiles a module's functions into object files.
 
-    It comes last in a pipeline of Relax. Calls of the functions become calls by name, and the
-    object files become modules of `external_mods`, which TVM links into the library.
+    It is the last pass of a Relax pipeline. Calls of the functions become calls by name. The object
+    files become modules of `external_mods`, which TVM links into the library.
 
     Args:
-        target: What the code is for.
-        pipeline: The name of the pipeline that lowers functions.
-        folder: Where object files are written. They must exist until the library is linked.
+        target: TVM's description of the processor.
+        pipeline: name of the pipeline that lowers functions.
+        folder: folder of the object files, which must exist until the library is linked.
     """
 
     @tvm.transform.module_pass(opt_level=0, name="CompileFunctions")
@@ -182,7 +195,10 @@ def compiling_functions(target: TvmTarget, pipeline: str, folder: Path) -> Pass:
 
 
 def _groups(functions: Functions) -> Sequence[Functions]:
-    """Return the functions in groups, in the order in which the module has them."""
+    """Divide the functions into groups that are compiled at the same time, one thread per group.
+
+    The order of the functions in the module is kept.
+    """
     ordered = list(functions.items())
     return [dict(ordered[first::GROUPS]) for first in range(min(GROUPS, len(ordered)))]
 

@@ -164,10 +164,10 @@ class LoadedLibrary:
 
 
 class _TensorsOfThread:
-    """Tensors that one thread passes to its virtual machine.
+    """Tensors through which one thread passes arrays to its virtual machine.
 
-    Small inputs are copied into tensors that are kept, which takes less time than determining an
-    array's address and describing it to TVM.
+    Small inputs are copied into tensors that are reused at each call. This takes less time than
+    describing an array of the caller to TVM.
     """
 
     def __init__(self) -> None:
@@ -186,7 +186,14 @@ class _TensorsOfThread:
         return kept[1]
 
     def outputs(self, given: Sequence[RuntimeTensor], made: list[Array]) -> list[Array]:
-        """Copy outputs that share memory with an input. Which ones do is the same at each call."""
+        """Replace outputs that share memory with an input by copies.
+
+        Which outputs these are is determined at the first call, since it is the same at each call.
+
+        Args:
+            given: tensors of the inputs.
+            made: arrays of the outputs, which is changed in place and returned.
+        """
         if self._passed is None:
             inputs = list(map(_array, given))
             self._passed = [
@@ -220,7 +227,15 @@ def _tensor(array: Array) -> RuntimeTensor:
 
 
 def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable[..., None]:
-    """Return a function that permutes axes before and after calling a kernel."""
+    """Return a function that calls a kernel on tensors in the kernel's own order of axes.
+
+    The kernel in the library reads and writes some tensors in another order. These arguments are
+    permuted into copies before the call, and the output is permuted back after it.
+
+    Args:
+        function: the kernel in the library.
+        moved: for each such parameter, its number, its shape in the network and the permutation.
+    """
 
     def called(*tensors: RuntimeTensor) -> None:
         arguments, arrays = list(tensors), list(map(_array, tensors))
@@ -239,7 +254,13 @@ def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable
 
 
 def _narrowing(function: Callable[..., object], bfloat16: Sequence[Stored]) -> Callable[..., None]:
-    """Return a function that converts to bfloat16 and back around a kernel call."""
+    """Return a function that calls a kernel with float32 arguments instead of bfloat16 arguments.
+
+    Args:
+        function: the kernel in the library.
+        bfloat16: the parameters that the library stores in bfloat16, with their channels per block.
+            They are converted before and after the call.
+    """
 
     def called(*tensors: RuntimeTensor) -> None:
         arguments, out = list(tensors), len(tensors) - 1

@@ -75,7 +75,11 @@ class MovedAxes:
         return stays and (math.prod(batch), rows, columns) == tuple(wanted)
 
     def place(self, indices: Place) -> list[Expression]:
-        """Return the indices in the tensor for indices (batch, row, column) of the product."""
+        """Return the indices in the tensor in memory for indices of the product.
+
+        Args:
+            indices: batch, row and column of the product's operand or result.
+        """
         rest, batch_indices = indices[0], []
         for size in reversed(self.moved[:-2]):
             batch_indices.append(tirx.indexmod(rest, size) if size > 1 else tirx.const(0, "int32"))
@@ -121,11 +125,11 @@ def _moved(binding: Binding) -> tuple[RelaxVar, MovedAxes] | None:
 
 
 def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> PrimFunc:
-    """Return a kernel's function in which some parameters are tensors with permuted axes.
+    """Return a kernel's function that reads or writes tensors with permuted axes in place.
 
     Args:
         function: the kernel's function.
-        moved: parameter number and permutation of each.
+        moved: for each such tensor, the number of the kernel's parameter and the permutation.
     """
     params, body = list(function.params), function.body
     for number, axes in moved:
@@ -137,12 +141,12 @@ def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> Prim
 
 
 def elsewhere(body: Statement, old: TirBuffer, new: TirBuffer, place: FindPlace) -> Statement:
-    """Return a statement in which a buffer is replaced by another one.
+    """Return a statement that accesses a different buffer.
 
     Args:
         body: the statement.
         old: the buffer to replace.
-        new: the new buffer.
+        new: the buffer that replaces it.
         place: maps indices of the old buffer to indices of the new one.
     """
 

@@ -194,7 +194,17 @@ def _pair(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxEx
 def _operand(
     tensors: PackedTensors, arg: RelaxExpr, binding: Binding, block: int
 ) -> RelaxExpr | None:
-    """Return an operand that broadcasts with packed tensors, or None if that is impossible."""
+    """Return an operand of an elementwise operator in a form that broadcasts with packed tensors.
+
+    Args:
+        tensors: the values that are known so far.
+        arg: the operand.
+        binding: the operator.
+        block: channels per block.
+
+    Returns:
+        The operand, or None if it cannot be broadcast.
+    """
     shape, channels = shape_of(arg), (binding.shape or ())[1]
     if isinstance(arg, GenericConst):
         values = arg.value.numpy()
@@ -280,7 +290,7 @@ def resized(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, int] |
 
 
 def _nearest(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """Resize a packed image; an index computed once serves all channels of a block."""
+    """Resize a packed image to the nearest pixels, with one index for all channels of a block."""
     attrs = binding.value.attrs
     if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
         return None
@@ -312,9 +322,15 @@ def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Relax
 
 
 def _copied(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) -> RelaxExpr:
-    """Return the images with the given indices, zeros where an index is −1.
+    """Return the images with the given indices; an index of −1 gives an image of zeros.
 
     Images are copied as rows, which needs one index per image instead of one per block of channels.
+
+    Args:
+        tensors: the values that are known so far.
+        data: variable of the source images.
+        block: channels per block.
+        places: image indices, of shape (m,).
     """
     n, c, h, w = shape_of(data) or ()
     rows = tensors.reshaped(tensors.packed(data, block), (n, c * h * w))
@@ -325,7 +341,17 @@ def _copied(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) 
 def _choice(
     tensors: PackedTensors, binding: Binding, block: int, gather: Binding | None
 ) -> tuple[RelaxExpr, int] | None:
-    """Select between gathered images and zeros, image by image."""
+    """Compute a selection between gathered images and zeros as one gather.
+
+    Args:
+        tensors: the values that are known so far.
+        binding: the selection, with a constant flag per image.
+        block: channels per block.
+        gather: the operator that computes the images, None if it is unknown.
+
+    Returns:
+        The result and its block size, or None if the selection has another form.
+    """
     which, _, other = binding.args
     if gather is None or gather.op != GATHER or _gather(tensors, gather, block) is None:
         return None

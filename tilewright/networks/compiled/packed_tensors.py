@@ -63,10 +63,13 @@ class PackedTensor:
 
 
 class PackedTensors:
-    """The values known so far, by variable of the model's function.
+    """Values of the network that is being rewritten, each with the layouts that exist so far.
+
+    Values are found by their variables in the model's function. Layouts that a reader needs are
+    added on first use.
 
     Args:
-        builder: builder of the new function.
+        builder: builder of the new function, to which conversions are added.
     """
 
     def __init__(self, builder: BlockBuilder) -> None:
@@ -99,24 +102,30 @@ class PackedTensors:
         packed: RelaxExpr | None = None,
         block: int = 0,
     ) -> None:
-        """Set the forms of a model variable.
+        """Record expressions of the new function that compute a variable of the model.
 
         Args:
             var: the variable.
-            plain: its expression in the model's layout.
-            packed: its packed expression.
-            block: block size of the packed expression.
+            plain: the expression in the model's layout, if there is one.
+            packed: the packed expression, if there is one.
+            block: channels per block of the packed expression.
         """
         self._known[var] = PackedTensor(shape_of(var), plain, {block: packed} if block else {})
 
     def put_bfloat16(self, var: RelaxVar, stored: RelaxExpr, block: int) -> None:
-        """Set the packed bfloat16 form of a model variable."""
+        """Record an expression of the new function that computes a model variable in bfloat16.
+
+        Args:
+            var: the variable.
+            stored: the packed expression, bfloat16 stored as uint16.
+            block: channels per block of the expression.
+        """
         self._known[var] = PackedTensor(shape_of(var), bfloat16={block: stored})
 
     def stored_block(self, var: RelaxVar, block: int) -> int:
-        """Return the block size of a bfloat16 form that is a multiple of `block`.
+        """Return the block size of the bfloat16 form of a variable if it is a multiple of `block`.
 
-        Return 0 if there is none.
+        Return 0 if there is no such form.
         """
         known = self._known[var].bfloat16 if var in self._known else {}
         return next((size for size in known if size % block == 0), 0)

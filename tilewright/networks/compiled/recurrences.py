@@ -464,7 +464,15 @@ def _multiply(
     shape: tuple[int, int, int],
     bfloat16: bool,
 ) -> None:
-    """Multiply a state (size,) by weights (tiles, size, width), giving sums (tiles * width,)."""
+    """Add loops that multiply a state by the weights and store the sums.
+
+    Args:
+        state: buffer of the state, shape (size,).
+        weights: buffer of the packed weights, shape (tiles, size, width).
+        sums: buffer that receives the result, shape (tiles * width,).
+        shape: tiles, size and width.
+        bfloat16: whether the weights are bfloat16, stored as uint16.
+    """
     tiles, size, width = shape
     with T.serial(0, tiles) as tile:
         held = [T.alloc_buffer((VECTOR,), "float32", scope="local") for _ in range(width // VECTOR)]
@@ -483,7 +491,16 @@ def _multiply(
 
 
 class _Reader:
-    """Converts expressions to TensorIR for the element `at` of a step."""
+    """Converter of a recurrence's expressions to TensorIR, for one element of the new states.
+
+    Args:
+        sums: buffer of the products of the state with the weights.
+        rows: buffer of the inputs, shape (steps, gates).
+        row: row of the inputs that the step reads.
+        states: buffers of the states before the step.
+        constants: buffers of the constants.
+        at: index of the element.
+    """
 
     def __init__(
         self, sums: TirBuffer, rows: TirBuffer, row: Expression, states: Sequence[TirBuffer],

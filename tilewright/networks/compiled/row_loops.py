@@ -164,17 +164,17 @@ def by_task(
     whole: tuple[int, int],
     read: int,
 ) -> PrimFunc:
-    """Return a function as loops over some of its rows, for one task.
+    """Return a function that computes only some rows of the given function, for one task.
 
     The index of the first row becomes an additional parameter.
 
     Args:
-        function: the function.
+        function: function over all rows.
         blocks: its TensorIR blocks.
         lanes: number of elements per vector.
         rows: number of rows per task.
         whole: total number of rows, and elements per row.
-        read: number of a parameter of which each row must read only itself.
+        read: number of a parameter; each row of the result may depend only on the same row of it.
 
     Raises:
         NoRows: the function does not reduce rows, or its nests do not match.
@@ -352,7 +352,14 @@ class _Piece:
 
 
 class _Writer:
-    """Builder of a function that computes rows one after another."""
+    """Builder of a function that computes rows one after another.
+
+    Args:
+        function: the function to rewrite.
+        nests: its loop nests over rows, in order.
+        rows: sizes of the rows.
+        lanes: number of elements per vector.
+    """
 
     def __init__(
         self, function: PrimFunc, nests: Sequence[RowNest], rows: Rows, lanes: int
@@ -385,7 +392,7 @@ class _Writer:
         return builder.get()
 
     def written_for_task(self, rows: int, whole: tuple[int, int], read: int) -> PrimFunc:
-        """Return the function for some rows; of parameter `read`, each row reads only itself."""
+        """Build the function for the rows of one task: see `by_task`."""
         sizes = math.prod(self._rows.outer), math.prod(self._rows.inner)
         if sizes != whole or self._rows.joined > 1:
             raise NoRows
@@ -466,7 +473,15 @@ class _Writer:
         piece: _Piece,
         partial: Mapping[RowStore, Sequence[TirBuffer]],
     ) -> None:
-        """Add the computation of one vector of a row."""
+        """Add the statements with which a nest computes one vector of a row.
+
+        Args:
+            nest: the nest.
+            places: indices along the row's axes before the last one.
+            piece: the vector.
+            partial: for each reduction of the nest, the buffers of its partial results, one per
+                chain.
+        """
         for store in nest.stores:
             with T.vectorized(_index(0), _index(self._lanes)) as lane:
                 at = (*places, piece.start + lane)
@@ -527,7 +542,13 @@ class _Writer:
         return dict(zip([*nest.outer, *nest.inner], [*self._row, *along], strict=True))
 
     def _placed(self, buffer: TirBuffer, indices: Place, at: Place) -> tuple[TirBuffer, Place]:
-        """Return the buffer and the indices where an element of a tensor of all rows is stored."""
+        """Return the buffer and the indices at which an element is stored in the new function.
+
+        Args:
+            buffer: a tensor of all rows in the original function.
+            indices: indices of the element in it.
+            at: indices of the element along the row.
+        """
         row_buffer = self._row_buffers.get(buffer)
         if row_buffer is not None:
             sizes = [*self._rows.inner[: -self._rows.joined], self._rows.run]
@@ -555,7 +576,11 @@ def _places(index: Expression, sizes: Sequence[int]) -> list[Expression]:
 
 
 def _steps(nests: Sequence[RowNest]) -> list[list[RowNest]]:
-    """Group nests into passes; no nest needs a number to which its own pass reduces."""
+    """Group loop nests into passes over a row.
+
+    A nest that needs the number to which another nest reduces the row comes in a later pass than
+    that nest.
+    """
     steps: list[list[RowNest]] = []
     for nest in nests:
         read = [load.source for load in nest.loads]

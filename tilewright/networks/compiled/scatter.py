@@ -78,8 +78,15 @@ def _body(
 ) -> Statement:  # fmt: skip
     """Build the loops of a scatter.
 
-    A task processes the same part of every row, so that updates of one element are applied in
+    A task processes the same part of every row, so that updates of the same element are applied in
     order.
+
+    Args:
+        buffers: buffers of the data, the indices, the updates and the result.
+        shapes: shapes of the data and of the indices.
+        row: elements per row.
+        width: elements per vector.
+        combined: returns the new value, given the stored value and the update.
     """
     data, index_list, updates, output = (T.buffer_proxy(buffer) for buffer in buffers)
     data_shape, index_shape = shapes

@@ -33,14 +33,14 @@ def is_cut_further(layer: Layer) -> bool:
 
 
 def apart(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
-    """Turn the clips of some layers into separate layers.
+    """Turn the clips at the end of some layers into separate layers.
 
-    The result is the same, because a value that is clipped to int8 first and then further equals
-    the value that is clipped once.
+    The network computes the same. A value that is clipped to int8 first and then to a smaller range
+    equals the value that is clipped once.
 
     Args:
         graph: the network.
-        outputs: names of the tensors that these layers write.
+        outputs: names of the tensors that the layers write.
     """
     steps: list[Step] = []
     new: list[Value] = []

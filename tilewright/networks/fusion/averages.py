@@ -103,7 +103,14 @@ def _parts(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> li
 
 
 def _of_channels(average: Layer, writer: Layer, first: int, output: str) -> Layer:
-    """Return the average of the channels that one layer writes, which begin at channel `first`."""
+    """Return the part of an average that reads only the channels that one layer writes.
+
+    Args:
+        average: the average of a concatenated tensor.
+        writer: the layer that writes the channels.
+        first: index of the first of these channels in the concatenated tensor.
+        output: name of the tensor that the new average writes.
+    """
     count, w = writer.workload.out_channels, average.workload
     channels = slice(first, first + count)
     return replace(
@@ -120,7 +127,15 @@ def _of_channels(average: Layer, writer: Layer, first: int, output: str) -> Laye
 
 
 def _split_average(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> IntegerGraph:
-    """Replace an average by one per part. The results are concatenated instead of the inputs."""
+    """Replace an average of concatenated tensors by one average per tensor.
+
+    The results of the averages are concatenated instead of their inputs.
+
+    Args:
+        graph: the network.
+        average: the average.
+        inside: the tensors that are part of its input, each with its first channel.
+    """
     parts, whole = _parts(graph, average, inside), graph.values[average.output]
     new = [
         replace(whole, name=part.output, shape=(whole.shape[0], part.workload.out_channels, 1, 1))

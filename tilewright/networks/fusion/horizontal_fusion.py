@@ -60,9 +60,14 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
 
 
 def joined(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
-    """Merge the siblings with the given names where at least two of them fit together.
+    """Merge the named layers with their siblings, where at least two of them fit together.
 
-    Layers that write averages are not merged if their channels would need another order.
+    Siblings are layers that read the same tensor; only layers in `names` are merged. Layers that
+    write averages are not merged if their channels would need another order.
+
+    Args:
+        graph: the network.
+        names: names of the layers to merge.
     """
     outputs = {layer.output for layer in graph.layers if layer.name in names}
     for layers in _groups(graph, outputs):
@@ -138,7 +143,14 @@ def _order(graph: IntegerGraph, layers: Iterable[Layer]) -> Sequence[Layer] | No
 
 
 def _beside(graph: IntegerGraph, layers: Sequence[Layer]) -> tuple[Value, list[ChannelSlice]]:
-    """Return one tensor for the outputs of all layers, each of which begins at a block boundary."""
+    """Return a tensor that contains the outputs of all siblings, and where each output lies in it.
+
+    Each output begins at a block boundary.
+
+    Args:
+        graph: the network.
+        layers: the siblings, in the order of their channels.
+    """
     name = unused(graph, f"{layers[0].data}.siblings")
     first, slices = 0, []
     for layer in layers:
@@ -172,7 +184,15 @@ def _joined(graph: IntegerGraph, layers: Sequence[Layer]) -> IntegerGraph:
 
 
 def _layer(graph: IntegerGraph, layers: Sequence[Layer], whole: Value) -> Layer:
-    """Return the merged layer; zeros fill the last block of each sibling."""
+    """Return the layer that computes what several siblings compute.
+
+    Zeros fill the last block of each sibling's channels.
+
+    Args:
+        graph: the network.
+        layers: the siblings, in the order of their channels.
+        whole: the tensor that the merged layer writes.
+    """
     widths = [_padded(layer, graph) for layer in layers[:-1]]
     widths.append(layers[-1].workload.out_channels)
 
@@ -203,7 +223,16 @@ def _layer(graph: IntegerGraph, layers: Sequence[Layer], whole: Value) -> Layer:
 def _epilogue(
     layers: Sequence[Layer], stacked: Stacked
 ) -> tuple[tuple[EpilogueOp, ...], NDArray[np.int32] | None, NDArray[np.int32] | None]:
-    """Return the merged epilogue, with a bias and shifts of shape (o,) if they differ."""
+    """Return the epilogue of a merged layer.
+
+    Args:
+        layers: the siblings, in the order of their channels.
+        stacked: concatenates one array per sibling along the channels, padded to whole blocks.
+
+    Returns:
+        The operations, the bias and the shifts. The latter two have shape (o,), or are None if the
+            epilogue needs none.
+    """
     epilogues = {layer.workload.epilogue for layer in layers}
     if len(epilogues) == 1 and layers[0].bias is None and layers[0].shifts is None:
         return layers[0].workload.epilogue, None, None

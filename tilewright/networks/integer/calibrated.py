@@ -40,12 +40,15 @@ def calibrate_first_passes(
 ) -> IntegerGraph:
     """Reduce the steps of first-pass results as far as the first samples allow.
 
-    Steps are never increased.
+    A step, which is the scale of the int8 result, is never increased.
 
     Args:
         graph: the network.
         model: the quantised model that the graph was made of.
         feeds: samples, arrays by input name.
+
+    Returns:
+        The network with the reduced steps.
 
     Raises:
         InputError: the model does not run on the samples.

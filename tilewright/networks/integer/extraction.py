@@ -77,7 +77,18 @@ def graph_of_import(
     unfold: UnfoldRule | None = None, pool: PoolRule | None = None, exact: bool = True,
     accept: Callable[[Workload], object] = lambda workload: None,
 ) -> IntegerGraph:  # fmt: skip
-    """As `integer_graph`, of a model that was imported with its weights."""
+    """Extract the accelerator layers and CPU islands of a model that was already imported.
+
+    Args:
+        imported: the imported model with its weights.
+        blocks: block sizes of the accelerator.
+        name: name of the network.
+        keep_float: names of operators that stay on the CPU.
+        unfold: chooses how the first convolution is rearranged; see `integer_graph`.
+        pool: chooses which max-pools are merged into the convolution before them, by default none.
+        exact: use two passes where needed; see `integer_graph`.
+        accept: raises `WorkloadError` for a workload that the accelerator does not support.
+    """
     normal, flat = imported.normal, imported.flat
     types = {o.name: o.op_type for o in normal.operators}
     types |= {node.name: node.op_type for node in normal.graph.node if node.domain == DOMAIN}
@@ -215,7 +226,7 @@ class _Extraction:
         )
 
     def _sources(self, names: Iterable[str]) -> set[str]:
-        """Return the values that have to be computed before the given values exist."""
+        """Return the values that have to be computed before any of the given values exists."""
         slices = self._tensors.slices
         return set(names) if slices is None else slices.sources(names)
 

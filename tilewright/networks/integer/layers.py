@@ -120,7 +120,7 @@ class Layers:
             raise NotALayer("its sums could leave 32 bits") from None
 
     def _heads(self, match: Match) -> None:
-        """Write one dense layer per attention head; their stacked outputs are the result."""
+        """Append one dense layer per attention head, whose stacked outputs are the result."""
         products = list(self._products.heads(match))
         outputs = [
             self._accumulate(match, product, f"{match.anchor.node}.{i}", len(products))
@@ -139,9 +139,17 @@ class Layers:
     def _accumulate(
         self, match: Match, product: MatmulLayer, name: str = "", parts: int = 1
     ) -> Value:
-        """Append the layers that sum products and requantise them, and return the value they write.
+        """Append the layers that compute sums of products and requantise them.
 
-        `parts` is the number of layers that the call is split into.
+        Args:
+            match: the matched operators.
+            product: the product.
+            name: name of the layer and of its result; by default the names of the matched
+                operators.
+            parts: number of layers that the call is split into.
+
+        Returns:
+            The int8 value that the layers write.
         """
         steps, bias, residual = Behind(match), None, None
         for link in match.links:
@@ -175,7 +183,11 @@ class Layers:
         )
 
     def _requantised(self, call: IntegerCall) -> Value:
-        """Requantise by shifts if possible, otherwise by weights that contain the scale factor."""
+        """Append the layers that write a call's result in the scale of its output.
+
+        They shift the sums if the scales are a power of two apart. Otherwise the factor between the
+        scales is multiplied into the weights.
+        """
         weight, shifts = call.product.weight, shifts_of(call.ratios)
         is_int8 = weight is None or bool(INT8[0] <= weight.min() and weight.max() <= INT8[1])
         if (
@@ -198,7 +210,14 @@ class Layers:
         return self._scaled(call, weight)
 
     def _scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
-        """Requantise by scaled weights, in two passes if rounding them causes an error."""
+        """Append the layers of a call whose scale factor is multiplied into its weights.
+
+        There are two passes if rounding the scaled weights causes an error, otherwise one.
+
+        Args:
+            call: the call.
+            weight: its weights.
+        """
         scaled = reached(scale_weights(weight, call.ratios))
         if scaled.fine is None or not (self._exact and self._passes):
             if scaled.decibels is not None:
@@ -212,10 +231,18 @@ class Layers:
         return self._layer(call, scaled.coarse.astype(np.int64), r, fine, both)
 
     def _fine(self, call: IntegerCall, made: Scaled, weight: NDArray[np.int8]) -> str:
-        """Append the first pass with the fine weights and return the name of its result.
+        """Append the first pass, which sums products with the rounding error of the scaled weights.
 
-        One step of the result is 2^`made.residual` steps of the sums of the second pass; its zero
+        One step of its int8 result is 2^`made.residual` steps of the second pass's sums; its zero
         point is 0.
+
+        Args:
+            call: the call.
+            made: the scaled weights of both passes.
+            weight: weights of the first pass.
+
+        Returns:
+            The name of its result.
         """
         name = f"{call.layer_name}.fine"
         finished = finish_epilogue(Requantisation(np.array([made.fine_shift])), (), call.channels)
@@ -224,7 +251,7 @@ class Layers:
         return value.name
 
     def _averaged(self, call: IntegerCall) -> Value:
-        """Write an average pool whose weights contain the scale factor."""
+        """Append an average pool as a layer whose weights contain the scale factor."""
         w = call.product.workload
         factor = call.product.scale.step / call.output.step
         taps, shift = reached(spread_taps(factor, w.kernel_h, w.kernel_w))
@@ -232,7 +259,7 @@ class Layers:
         return self._layer(call, weight, Requantisation(np.array([shift]), None, call.bounds))
 
     def _weighted(self, call: IntegerCall) -> Value:
-        """Write a sum of two tensors, each multiplied by a factor."""
+        """Append a sum of two tensors that multiplies each tensor by a factor for its scale."""
         assert call.residual is not None
         if self._exact and call.channels <= WIDEST_SUM and (value := self._joined(call)):
             return value
@@ -244,10 +271,11 @@ class Layers:
         return self._layer(call, weight, Requantisation(np.array([shift]), added, call.bounds))
 
     def _joined(self, call: IntegerCall) -> Value | None:
-        """Write a sum of two adjacent tensors as one convolution of both.
+        """Append a sum of two tensors as one convolution that reads both as adjacent channels.
 
-        Its weights contain the scale factors, in two passes if needed. Return None if the tensors
-        cannot be placed next to each other.
+        The weights of the convolution contain the scale factors. It runs in two passes if needed.
+        Return None, and append nothing, if the tensors cannot be placed next to each other in
+        memory.
         """
         one, two = View(call.product.data, call.product.shape, call.product.scale), call.residual
         assert two is not None
@@ -369,7 +397,10 @@ class Layers:
         return self._products.like(other, product.shape)
 
     def _maximum(self, match: Match) -> None:
-        """Write a max-pool. It keeps its scale; a different output scale needs another layer."""
+        """Append a max-pool, which keeps its scale.
+
+        If the output has a different scale, a layer that requantises follows.
+        """
         self._check_passes()
         view, (n, c, h, w) = self._products.image(match.anchor.args[0])
         read, following = window(match.anchor), Behind(match)

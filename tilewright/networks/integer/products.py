@@ -131,9 +131,15 @@ class Products:
         return values, self._along(value, steps, axis)
 
     def _along(self, value: RelaxExpr, each: Real, axis: int) -> Real:
-        """Distribute values per scale, (scales,), along an axis of a constant.
+        """Distribute one value per quantisation scale to the indices of an axis of a constant.
 
-        Returns an array of shape (1,), or with one value per index of the axis.
+        Args:
+            value: the constant as a Relax expression.
+            each: one value per scale, of shape (scales,).
+            axis: the axis.
+
+        Returns:
+            Array of shape (1,), or with one value per index of the axis.
         """
         if len(set(each.tolist())) == 1:
             return each[:1]
@@ -207,9 +213,9 @@ class Products:
         return self.one_by_one(self.operands(match)[0])
 
     def operands(self, match: Match) -> tuple[View, View]:
-        """Return the operands of a sum, the one with the finer scale first.
+        """Return the operands of a sum, the one with the finer quantisation scale first.
 
-        The other one is shifted to that scale.
+        The other operand is shifted to that scale.
         """
         one, two = sorted((self.data(arg) for arg in match.anchor.args[:2]), key=_step)
         return one, self.like(two, self._t.values[one.value].shape)
@@ -356,7 +362,10 @@ T = TypeVar("T")
 
 
 def reached(made: T | None) -> T:
-    """Return `made`, or raise `NotALayer` if it is None because the scales differ too much."""
+    """Return `made`; raise `NotALayer` if it is None.
+
+    None means that no shift or factor converts between the scales, because they differ too much.
+    """
     if made is None:
         raise NotALayer(FAR_APART)
     return made
@@ -412,7 +421,7 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
 
 
 class Behind:
-    """The operations that follow the sums of a call.
+    """The operations that follow the sums of a call: requantisation, clipping and activation.
 
     Args:
         match: the matched operators.

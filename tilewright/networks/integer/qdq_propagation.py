@@ -133,7 +133,13 @@ class QdqTensors:
         return found if found is not None and found.scale is not None else None
 
     def add(self, name: str, shape: Shape, scale: Scale | None) -> Value:
-        """Add an int8 value that a layer or the host writes."""
+        """Add an int8 value that a layer or the host writes, and return its description.
+
+        Args:
+            name: name of the value.
+            shape: its shape.
+            scale: its scale, None if it is unknown.
+        """
         value = Value(self.unique(name), shape, "int8", scale)
         self.values[value.name] = value
         self.holders[value.name] = cpu_subgraphs.int8_variable(value.name, shape)
@@ -216,7 +222,13 @@ class QdqTensors:
         return self.integers(move(holder), shape, view.scale, name)
 
     def in_shape(self, view: View, shape: Shape, name: str = "") -> View:
-        """Return a value that is stored in the given shape, with its elements in the same order."""
+        """Return a value with the same elements in the same order, stored in the given shape.
+
+        Args:
+            view: the value.
+            shape: the shape in which it has to be stored.
+            name: name for a new value, if one is needed.
+        """
         if self.values[view.value].shape == shape:
             return replace(view, shape=shape)
         if view.value in self.quantised:
@@ -284,7 +296,15 @@ class QdqTensors:
             self.computed(var, binding.value, binding.node)
 
     def _written(self, binding: Binding, scale: Scale) -> None:
-        """Quantised by the host: a float input, or what the CPU computed."""
+        """Process a quantisation of a float tensor that no layer computes.
+
+        The host quantises the tensor if it is an input of the network. Otherwise the CPU, which
+        computes the tensor, quantises it as well.
+
+        Args:
+            binding: the quantisation.
+            scale: scale of the int8 value.
+        """
         var, source = binding.var, binding.args[0]
         if source in self.flat.data and source not in self._views:
             value = self.add(binding.node, binding.shape or (), scale)
@@ -302,7 +322,10 @@ class QdqTensors:
         self._views[var] = View(name, binding.shape or (), scale)
 
     def _beside(self, binding: Binding) -> View | None:
-        """What a concatenation or a slice is where it is a matter of addresses; else None."""
+        """Return a concatenation or slice as a view of an existing value, if that needs no copy.
+
+        Return None if the data have to be copied.
+        """
         if self.slices is None or binding.op not in (CONCAT, SLICE) or not binding.shape:
             return None
         fields = getattr(binding.args[0], "fields", (binding.args[0],))

@@ -83,7 +83,16 @@ class Slices:
         return tuple(each for name in self._made_of if name in wanted for each in self._by[name])
 
     def _note(self, new: list[ChannelSlice], made: Value, of: tuple[str, ...]) -> bool:
-        """Register slices if all tensors still fit into memory. Return whether they do."""
+        """Register a concatenation or slice, if all tensors can then still be placed in memory.
+
+        Args:
+            new: how tensors are contained in one another.
+            made: the tensor that the concatenation or slice writes.
+            of: names of the tensors that it reads.
+
+        Returns:
+            Whether it was registered.
+        """
         if len(set(of)) < len(of) or self.sources(of) & set(self._host):
             return False
         shapes = {name: value.shape for name, value in self._values.items()}
@@ -152,7 +161,7 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
 
 
 def _integers(numbers: RelaxExpr) -> list[int] | None:
-    """The numbers of a tuple; None where one of them is unknown."""
+    """Return the numbers of a Relax tuple as a list, or None if one of them is unknown."""
     found = [_integer(field) for field in numbers.fields]
     known = [number for number in found if number is not None]
     return known if len(known) == len(found) else None

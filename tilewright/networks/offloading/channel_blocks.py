@@ -94,16 +94,17 @@ def image_bytes(workload: Workload, blocks: Blocks) -> int:
 def best_unfold(workload: Workload, blocks: Blocks, cost: Cost | None = None) -> Unfold | None:
     """Find the cheapest way to unfold the image of a convolution with few input channels.
 
-    Such a convolution fills no block of input channels. The host packs its image anyway, and can
-    rearrange patches of pixels into channels. Patch sizes are all multiples of the stride and the
-    whole kernel, in rows and columns, which includes space-to-depth and im2col.
+    A convolution with few input channels does not fill a block of input channels. The host packs
+    its image anyway, and can rearrange patches of pixels into channels while doing so. The patch
+    sizes that are tried are all multiples of the stride and the whole kernel, in rows and columns.
+    They include space-to-depth and im2col.
 
     Args:
         workload: the convolution.
         blocks: block sizes of the accelerator.
-        cost: cost of the layer and of rearranging its image. By default `iterations` plus the bytes
-            of the packed image, since a small CPU packs about one byte during one iteration. Equal
-            costs are ordered by these bytes.
+        cost: cost of the layer and of rearranging its image. The default is `iterations` plus the
+            bytes of the packed image, since a small CPU packs about one byte during one iteration.
+            Equal costs are ordered by these bytes.
 
     Returns:
         The cheapest unfolding, or None if padding the channels is cheaper.

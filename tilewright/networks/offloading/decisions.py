@@ -68,9 +68,15 @@ def _pool_together(
     graph: _Graph, decisions: list[OffloadDecision], accelerator: Accelerator,
     refused: Mapping[int, Workload | None],
 ) -> None:  # fmt: skip
-    """Fuse max-pooling layers into preceding convolutions where this is faster.
+    """Fuse max-pooling layers into the convolutions before them where this is faster.
 
-    Layers that the accelerator cannot run by themselves are included.
+    A max-pooling layer that the accelerator cannot run by itself can be fused as well.
+
+    Args:
+        graph: data flow between the calls.
+        decisions: the decision on each call. Those on fused calls are replaced.
+        accelerator: the accelerator.
+        refused: by index of a call, the workload that the accelerator cannot run by itself.
     """
     for place, call in enumerate(graph.calls):
         pool, source = decisions[place], (graph.sources[place] or (None,))[0]
@@ -99,6 +105,11 @@ def _accepts(accelerator: Accelerator, together: Workload, call: FusedCall) -> b
     """Return whether the accelerator can run a fused workload with the epilogue of a call.
 
     The epilogue matters because its clips determine how pooling treats the padding.
+
+    Args:
+        accelerator: the accelerator.
+        together: workload of the convolution with its max-pooling fused.
+        call: the convolution.
     """
     try:
         accelerator.accept(together.with_steps(int8_epilogue(call, accelerator.epilogue)))
@@ -232,7 +243,17 @@ QUANTISING = ("QuantizeLinear", "DequantizeLinear")
 
 
 class _Borders:
-    """Costs of calls, given which of their neighbours run on the accelerator."""
+    """Times of calls, depending on which neighbouring calls run on the accelerator.
+
+    A tensor that passes between CPU and accelerator has to be packed or unpacked. In all methods,
+    `place` is the index of a call, and `on` states for each call whether it runs on the
+    accelerator.
+
+    Args:
+        graph: data flow between the calls.
+        accelerator: the accelerator.
+        found: for each call, the decision that disregards the costs of its neighbours.
+    """
 
     def __init__(
         self, graph: _Graph, accelerator: Accelerator, found: Sequence[OffloadDecision]
@@ -353,16 +374,19 @@ def _elements(call: FusedCall, position: int) -> int:
 def concatenations(
     examined: Examined, writers: Mapping[str, Sequence[str]], owned: Collection[str], blocks: Blocks
 ) -> set[str]:
-    """Return the concatenations that need no work, because their inputs are written side by side.
+    """Return the concatenations whose inputs can be written directly into the result.
 
-    These join whole blocks of channels, and all their inputs are results of fused calls or of other
-    such concatenations.
+    Such a concatenation needs no work. It joins whole blocks of channels, and each of its inputs is
+    the result of a fused call or of another such concatenation.
 
     Args:
         examined: the network.
         writers: names of the operators that produce the inputs of each operator.
         owned: names of the operators in fused calls.
         blocks: block sizes of the accelerator.
+
+    Returns:
+        Names of the concatenations.
     """
     names: set[str] = set()
     if blocks.in_channels != blocks.out_channels or blocks.out_channels == 1:
@@ -381,7 +405,13 @@ def concatenations(
 
 
 def _side_by_side(parts: Sequence[Shape], whole: Shape, blocks: Blocks) -> bool:
-    """Return whether images differ only in their channels and have whole blocks of channels."""
+    """Return whether a concatenation joins images along whole blocks of channels.
+
+    Args:
+        parts: shapes of the inputs.
+        whole: shape of the result.
+        blocks: block sizes of the accelerator.
+    """
     return (
         len(whole) == 4
         and whole[0] <= blocks.batch

@@ -23,9 +23,16 @@ _SUMS = 1 << 31  # accumulators are int32
 def pool_where_faster(
     convolution: Workload, pool: Workload, accelerator: Accelerator
 ) -> Workload | None:
-    """Return a convolution with its max-pooling fused, or None.
+    """Return a convolution with its max-pooling fused, if this is possible and faster.
 
-    The result is None if the two cannot be fused, or if the accelerator is faster with two layers.
+    Args:
+        convolution: workload of the convolution.
+        pool: workload of the max-pooling that reads its result.
+        accelerator: the accelerator.
+
+    Returns:
+        The fused workload. None if the two cannot be fused, or if the accelerator is faster with
+            two layers.
     """
     both = together(convolution, pool)
     if both is None:
@@ -47,7 +54,11 @@ def pool_where_faster(
 def together(convolution: Workload, pool: Workload) -> Workload | None:
     """Return a convolution with its max-pooling fused, or None if the result would differ.
 
-    The latency is not considered.
+    Whether the fused workload is faster is not considered.
+
+    Args:
+        convolution: workload of the convolution.
+        pool: workload of the max-pooling.
     """
     sums = (convolution.sums_height, convolution.sums_width)
     fits = (

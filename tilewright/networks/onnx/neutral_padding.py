@@ -105,7 +105,9 @@ def _obstacle(
 
 @dataclass
 class _Proof:
-    """Proof about one graph at several sizes of a dimension.
+    """Proof that padding one dimension does not change the outputs of a graph.
+
+    It compares the graph at several sizes of the dimension.
 
     Attributes:
         graphs: the graph at each size, the largest size first.
@@ -252,7 +254,14 @@ def _attribute(node: onnx.NodeProto, name: str, otherwise: Any) -> Any:
 
 
 def _refuse_along(proof: _Proof, node: onnx.NodeProto, axes: Sequence[int], place: int = 0) -> None:
-    """Raise `_NotProved` if one of the given axes of the input at index `place` grows."""
+    """Raise `_NotProved` if one of the given axes of an input grows with the dimension.
+
+    Args:
+        proof: the proof.
+        node: the operator that reads the input.
+        axes: the axes.
+        place: index of the input.
+    """
     name = node.input[place]
     rank = len(proof.sizes(name)[0])
     if {axis % rank for axis in axes if rank}.intersection(proof.growing(name)):

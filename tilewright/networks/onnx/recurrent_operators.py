@@ -139,7 +139,17 @@ def _transposed(source: str, result: str, order: Sequence[int]) -> onnx.NodeProt
 
 
 class RecurrentWriter:
-    """`nodes` are those written so far; constants go into the graph at once."""
+    """Writer of the operators and constants that replace one recurrent operator.
+
+    Operators are collected in `nodes`. Constants are added to the graph immediately.
+
+    Args:
+        normal: the graph.
+        node: the recurrent operator, whose name is the prefix of all new names.
+
+    Attributes:
+        nodes: the operators written so far.
+    """
 
     def __init__(self, normal: NormalGraph, node: onnx.NodeProto) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -149,13 +159,27 @@ class RecurrentWriter:
         self._taken = {operator.name for operator in normal.operators}
 
     def emit(self, kind: str, inputs: Sequence[str], name: str, **attributes: object) -> str:
-        """Append an operator; its result."""
+        """Append an operator and return the name of its result.
+
+        Args:
+            kind: ONNX type of the operator.
+            inputs: names of the input tensors.
+            name: name of the operator and of its result, without the prefix.
+            **attributes: attributes of the operator.
+        """
         name = self._named(name)
         self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
         return name
 
     def split(self, source: str, sizes: Sequence[int], axis: int, name: str) -> list[str]:
-        """Parts of these sizes along an axis; their names."""
+        """Append a Split and return the names of its parts.
+
+        Args:
+            source: name of the tensor to split.
+            sizes: length of each part. A single part is the tensor itself.
+            axis: axis along which the tensor is split.
+            name: name of the operator, without the prefix.
+        """
         if len(sizes) == 1:
             return [source]
         name = self._named(name)
@@ -166,8 +190,20 @@ class RecurrentWriter:
         return results
 
     def gates(self, source: str, count: int, size: int, name: str) -> list[str]:
-        """As many parts of so many columns each; their names. Each is read alone, so that what
-        follows it becomes one operator with it, which the results of a Split do not."""
+        """Cut a matrix into parts of equally many columns, one per gate.
+
+        Each part is a separate Slice, because TVM can fuse the operators after a Slice with it. It
+        cannot fuse the operators after the results of a Split.
+
+        Args:
+            source: name of the matrix, of shape (rows, count · size).
+            count: number of parts.
+            size: columns per part.
+            name: prefix of the names of the parts.
+
+        Returns:
+            Names of the parts.
+        """
         if count == 1:
             return [source]
         return [
@@ -180,14 +216,26 @@ class RecurrentWriter:
         return self.emit("Slice", [source, *given], name)
 
     def _column(self, place: int) -> str:
-        """A constant int64 vector of that number, written once; its name."""
+        """Return the name of a constant int64 vector with the element `place`.
+
+        The constant is added on first use.
+        """
         if place not in self._columns:
             self._columns[place] = self.integers(f"column/{place}", [place])
         return self._columns[place]
 
     def columns(self, whole: str, sizes: Mapping[str, int]) -> list[str]:
-        """Constants, written once, that are the columns of one of (rows, columns), one behind
-        another: by the end of their names so many columns."""
+        """Cut a constant matrix into constants with consecutive columns.
+
+        If the constants exist already, they are not added again.
+
+        Args:
+            whole: name of the matrix, of shape (rows, columns).
+            sizes: number of columns of each part, by suffix of the name of the part.
+
+        Returns:
+            Names of the parts.
+        """
         names = [f"{whole}/{end}" for end in sizes]
         if names[0] in {tensor.name for tensor in self._normal.graph.initializer}:
             return names
@@ -200,17 +248,31 @@ class RecurrentWriter:
         return names
 
     def integers(self, name: str, values: Sequence[int]) -> str:
-        """A constant int64 vector; its name."""
+        """Add a constant int64 vector and return its name.
+
+        Args:
+            name: name of the constant, without the prefix.
+            values: elements of the vector.
+        """
         return self.constant(f"{name}", (len(values),), np.array(values, np.int64))
 
     def constant(self, name: str, shape: Shape, values: NDArray[np.generic] | None) -> str:
-        """A constant of that shape, named after the operator; its name."""
+        """Add a constant and return its full name, which begins with the name of the operator.
+
+        Args:
+            name: name of the constant, without the prefix.
+            shape: shape of the constant.
+            values: elements of the constant; None adds a float32 stub without data.
+        """
         name = f"{self._node.name}/{name.removeprefix(f'{self._node.name}/')}#"
         self._add(name, shape, values)
         return name
 
     def _named(self, name: str) -> str:
-        """A name that no operator has."""
+        """Return an operator name that is not taken yet, derived from `name`.
+
+        The name is taken from then on.
+        """
         name = f"{self._node.name}/{name.removeprefix(f'{self._node.name}/')}"
         while name in self._taken:
             name += "_"
@@ -218,7 +280,7 @@ class RecurrentWriter:
         return name
 
     def _add(self, name: str, shape: Shape, values: NDArray[np.generic] | None) -> None:
-        """A constant of that name; None stands for float32 without data."""
+        """Add a constant to the graph. If `values` is None, it is a float32 stub without data."""
         if values is None:
             self._normal.add_tensor(stub(name, shape, onnx.TensorProto.FLOAT))
         else:
@@ -228,9 +290,20 @@ class RecurrentWriter:
 
 @dataclass(frozen=True)
 class Direction:
-    """`projected` names the sums of products with the data, a step each; `recurrent` the weights
-    (hidden, gates · hidden) of the state, `inner` the GRU's bias within its reset, which
-    `resets_after` the product or before it."""
+    """Constants and inputs of one direction of a recurrent operator, which all of its steps read.
+
+    Attributes:
+        prefix: prefix of the names of the direction's operators.
+        projected: for each step, the name of the products of the data with the weights, with
+            biases, of shape (batch, gates · hidden).
+        recurrent: name of the weights of the state, of shape (hidden, gates · hidden).
+        inner: name of the bias that a GRU adds before it multiplies by the reset gate; "" if there
+            is none.
+        hidden: number of elements of the state.
+        resets_after: whether a GRU multiplies by the reset gate after the product with the state
+            instead of before it.
+        activations: activation functions of the direction, as ONNX operator types.
+    """
 
     prefix: str
     projected: Sequence[str]
@@ -246,7 +319,14 @@ Step = Callable[[RecurrentWriter, Direction, int, str, str], tuple[str, str]]
 
 
 def _sums(w: RecurrentWriter, d: Direction, t: int, state: str) -> str:
-    """x(t)·Wᵀ + h(t-1)·Rᵀ and the biases."""
+    """Append x(t)·Wᵀ + h(t-1)·Rᵀ and the biases for step `t`, and return the name of the result.
+
+    Args:
+        w: the writer.
+        d: the direction.
+        t: number of the step.
+        state: name of the state h(t-1); "" if it is zero.
+    """
     if not state:
         return d.projected[t]
     product = w.emit("MatMul", [state, d.recurrent], f"{d.prefix}{t}/recurrent")
@@ -254,7 +334,20 @@ def _sums(w: RecurrentWriter, d: Direction, t: int, state: str) -> str:
 
 
 def lstm(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
-    """i, o, f and c are gates: c(t) = f·c(t-1) + i·c, h(t) = o·tanh(c(t))."""
+    """Append one step of an LSTM: c(t) = f·c(t-1) + i·c and h(t) = o·tanh(c(t)).
+
+    Here i, o, f and c are the gates, in this order.
+
+    Args:
+        w: the writer.
+        d: the direction.
+        t: number of the step.
+        state: name of the state h(t-1), of shape (batch, hidden); "" if it is zero.
+        cell: name of the cell c(t-1), of the same shape; "" if it is zero.
+
+    Returns:
+        Names of the state h(t) and of the cell c(t).
+    """
     at, h = f"{d.prefix}{t}/", d.hidden
     *gates, last = w.gates(_sums(w, d, t, state), 4, h, f"{at}gates")
     i, o, f = (
@@ -269,7 +362,20 @@ def lstm(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tup
 
 
 def gru(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
-    """z, r and h are gates: h(t) = (1 - z)·h + z·h(t-1)."""
+    """Append one step of a GRU: h(t) = (1 - z)·h + z·h(t-1).
+
+    Here z, r and h are the update gate, the reset gate and the new value.
+
+    Args:
+        w: the writer.
+        d: the direction.
+        t: number of the step.
+        state: name of the state h(t-1), of shape (batch, hidden); "" if it is zero.
+        cell: not used.
+
+    Returns:
+        Name of the state h(t), and "".
+    """
     at, h = f"{d.prefix}{t}/", d.hidden
     x_gates, x_new = w.split(d.projected[t], [2 * h, h], 1, f"{at}data")
     if state and d.resets_after:
@@ -299,7 +405,18 @@ def gru(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tupl
 
 
 def rnn(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
-    """h(t) is what the only gate gives."""
+    """Append one step of an RNN: h(t) is the activation of the only gate.
+
+    Args:
+        w: the writer.
+        d: the direction.
+        t: number of the step.
+        state: name of the state h(t-1), of shape (batch, hidden); "" if it is zero.
+        cell: not used.
+
+    Returns:
+        Name of the state h(t), and "".
+    """
     return w.emit(d.activations[0], [_sums(w, d, t, state)], f"{d.prefix}{t}/state"), ""
 
 
@@ -311,7 +428,11 @@ OLDEST_OPSET = 13
 
 
 def unroll_recurrent(normal: NormalGraph) -> None:
-    """Replace every recurrent operator that nothing is in the way of, in place."""
+    """Replace every recurrent operator that can be unrolled by its steps, in place.
+
+    `obstacle` states which operators cannot be unrolled. Graphs with an opset below `OLDEST_OPSET`
+    are not changed.
+    """
     if opset_of(normal.model) < OLDEST_OPSET:
         return
     shapes, tensors = normal.shapes(), normal.tensors()
@@ -333,7 +454,22 @@ def unroll_recurrent(normal: NormalGraph) -> None:
 
 
 class _Unrolled:
-    """The operators that one recurrent operator becomes. States are (batch, hidden)."""
+    """Conversion of one recurrent operator to operators for its steps.
+
+    States have shape (batch, hidden).
+
+    Args:
+        normal: the graph.
+        node: the recurrent operator.
+        shapes: known shapes by tensor name.
+        tensors: constants by tensor name.
+
+    Attributes:
+        writer: writer of the new operators.
+        projections: for each direction, the name of the product of the data of all steps with the
+            weights.
+        steps: number of steps.
+    """
 
     def __init__(
         self,
@@ -353,7 +489,7 @@ class _Unrolled:
         self._resets_after = bool(attributes_of(node).get("linear_before_reset"))
 
     def write(self) -> None:
-        """Append them."""
+        """Write the operators of all directions and steps, and the operator's outputs."""
         data = self._node.input[0]
         states, cells, all_steps = [], [], []
         for place, name in enumerate(directions_of(self._node)):
@@ -372,7 +508,18 @@ class _Unrolled:
     def _direction(
         self, data: str, place: int, name: str, prefix: str
     ) -> tuple[list[str], str, str]:
-        """The states after each step, in the order of the data, and the last state and cell."""
+        """Write all steps of one direction.
+
+        Args:
+            data: name of the data.
+            place: index of the direction.
+            name: "forward" or "reverse".
+            prefix: prefix of the names of new operators.
+
+        Returns:
+            Names of the states after each step, in the order of the data, and of the last state and
+                cell.
+        """
         direction = self._projected(data, place, prefix)
         state = self._initial(INITIAL_H, place, f"{prefix}initial_h")
         cell = self._initial(INITIAL_C, place, f"{prefix}initial_c")
@@ -409,12 +556,26 @@ class _Unrolled:
         return self._gates * self._hidden
 
     def _weight(self, place: int, direction: int) -> NDArray[np.float32] | None:
-        """(inputs, gates · hidden) of one direction; None without data."""
+        """Return the transposed weights of one direction, or None if they are stubs without data.
+
+        Args:
+            place: input index of the weights: 1 for those of the data, 2 for those of the state.
+            direction: index of the direction.
+
+        Returns:
+            Float array of shape (inputs or hidden, gates · hidden).
+        """
         tensor = self._tensors[self._node.input[place]]
         return None if is_stub(tensor) else numpy_helper.to_array(tensor)[direction].T
 
     def _biases(self, direction: int) -> tuple[NDArray[np.float32] | None, ...]:
-        """What is added to all gates, and what a GRU that resets after the product adds before."""
+        """Return the biases of one direction, each None if there is none.
+
+        Returns:
+            The bias that is added to the products with the data, of shape (gates · hidden,). Then
+                the bias that a GRU adds before it multiplies by the reset gate, of shape (hidden,);
+                None unless the GRU resets after the product.
+        """
         name = input_at(self._node, 3)
         if not name:
             return None, None
@@ -429,7 +590,13 @@ class _Unrolled:
         return outer, both[1][2 * self._hidden :].copy()
 
     def _initial(self, place: int, direction: int, name: str) -> str:
-        """A state before the first step; "" where it is zero."""
+        """Return the name of a state before the first step, or "" if it is zero.
+
+        Args:
+            place: input index of the initial states of all directions.
+            direction: index of the direction.
+            name: name of the operator that reshapes the state to (batch, hidden).
+        """
         given = input_at(self._node, place)
         if not given or (place == INITIAL_C and self._node.op_type != "LSTM"):
             return ""
@@ -439,7 +606,12 @@ class _Unrolled:
         return self.writer.emit("Reshape", [given, shape], name)
 
     def _whole(self, states: Sequence[Sequence[str]], output: str) -> None:
-        """The states of all steps: (steps, directions, batch, hidden)."""
+        """Write the states of all steps to an output of shape (steps, directions, batch, hidden).
+
+        Args:
+            states: for each direction, the names of the states after each step.
+            output: name of the output.
+        """
         shape = self.writer.integers("states_shape", [self.steps, 1, self._batch, self._hidden])
         parts = []
         for place, each in enumerate(states):
@@ -452,7 +624,13 @@ class _Unrolled:
         self.writer.nodes[-1].output[0] = output
 
     def _last(self, states: Sequence[str], output: str, role: str) -> None:
-        """The states after the last step: (directions, batch, hidden)."""
+        """Write the states after the last step to an output of shape (directions, batch, hidden).
+
+        Args:
+            states: for each direction, the name of the last state or cell.
+            output: name of the output.
+            role: "h" for states and "c" for cells, used in names.
+        """
         shape = self.writer.integers(f"last_{role}_shape", [1, self._batch, self._hidden])
         parts = [
             self.writer.emit("Reshape", [state, shape], f"{output}_{place}")

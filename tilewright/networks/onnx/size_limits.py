@@ -160,9 +160,14 @@ class _Estimate:
         self.longest_vector = 0
 
     def check_graph(self, graph: onnx.GraphProto, outer: Mapping[str, _Known]) -> None:
-        """Check the results of a graph and of its subgraphs.
+        """Check that the results of a graph and of its subgraphs fit into memory.
 
-        `outer` contains what is known in the surrounding graph. Raises `ModelFileError`.
+        Args:
+            graph: the graph.
+            outer: known properties of the tensors of the surrounding graph, by name.
+
+        Raises:
+            ModelFileError: the results take too much memory.
         """
         known = {name: tensor.from_outside() for name, tensor in outer.items()}
         known.update(_declared(graph))

@@ -163,9 +163,20 @@ class _Rewriter:
         self, op: str, node: onnx.NodeProto, triples: list[list[str]], bias: str,
         out: tuple[str, str], weight_axis: int, alpha: float = 1.0,
     ) -> list[onnx.NodeProto] | None:  # fmt: skip
-        """Convert a convolution or product. Return None if the bias has no known scale.
+        """Convert a convolution or product that may have a bias.
 
-        The step of the bias is `alpha` times the step of the sums.
+        Args:
+            op: type of the float operator.
+            node: the operator to convert.
+            triples: (tensor, scale, zero point) of data and weights.
+            bias: name of the bias, "" if there is none.
+            out: scale and zero point of the result.
+            weight_axis: quantisation axis of the weights.
+            alpha: factor of the product. The step of the bias is `alpha` times the step of the
+                sums.
+
+        Returns:
+            The operators, or None if the scale of the bias is unknown.
         """
         if bias:
             known = [self._constants.get(triples[0][1]), self._constants.get(triples[1][1])]

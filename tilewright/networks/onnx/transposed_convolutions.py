@@ -163,7 +163,15 @@ def _upsampling(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> _Upsamplin
 def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _OutputAxis:
     """Return the composition of an output axis with the fewest multiply-adds.
 
-    One convolution for all pixels is preferred if it needs at most `WASTED` times as many.
+    One convolution for all pixels is preferred if it needs at most `WASTED` times as many
+    multiply-adds.
+
+    Args:
+        length: length of the input along the axis.
+        taps: length of the kernel.
+        stride: the stride.
+        begin: number of pixels that are cut off at the begin.
+        size: length of the output.
     """
     if length == 1:  # each output pixel reads at most one tap
         stride = max(stride, taps)
@@ -177,10 +185,19 @@ def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _Output
 
 
 def _in_turns(length: int, taps: int, stride: int, begin: int, size: int) -> _OutputAxis | None:
-    """Return the composition of `size` output pixels that follow the first `begin`.
+    """Return the composition of an output axis from several kinds of pixels, which alternate.
 
-    The pixels are divided by the data element that their first tap reads. Return None if a kind of
-    pixels reads no data from its first tap on.
+    Pixels are of one kind if their first tap reads the same data element.
+
+    Args:
+        length: length of the input along the axis.
+        taps: length of the kernel.
+        stride: the stride.
+        begin: number of pixels that are cut off at the begin.
+        size: length of the output.
+
+    Returns:
+        The composition, or None if there are pixels that read no data from their first tap on.
     """
     kinds, groups = groupby(range(stride), lambda pixel: (pixel + begin) // stride), []
     for ahead, pixels in kinds:
@@ -272,7 +289,17 @@ class _PixelWriter:
         self, tail: str, kinds: tuple[_Kind, _Kind],
         weight: onnx.TensorProto, bias: onnx.TensorProto | None,
     ) -> str:  # fmt: skip
-        """Append the convolution for one kind of rows and of columns, and return its output."""
+        """Append the convolution that computes one kind of rows and one kind of columns.
+
+        Args:
+            tail: suffix of the names of new operators and tensors.
+            kinds: the kind of rows and the kind of columns.
+            weight: weights of the transposed convolution.
+            bias: its bias, or None.
+
+        Returns:
+            The name of the output.
+        """
         inputs = [self._node.input[0], self._weights(f"weights_{tail}", kinds, weight)]
         if bias is not None:
             inputs.append(self._bias(f"bias_{tail}", kinds, bias))

@@ -103,9 +103,14 @@ def has_branches(model: onnx.ModelProto) -> bool:
 
 
 def _refuse(name: str, model: onnx.ModelProto, message: str) -> None:
-    """Translate an error message of onnxruntime into one of our exceptions and raise it.
+    """Raise the exception of this package that an error message of onnxruntime corresponds to.
 
-    Nothing is raised for other messages, which are caused by missing weights.
+    Nothing is raised for a message that is only caused by missing data of the weights.
+
+    Args:
+        name: name of the model, for messages.
+        model: the model.
+        message: onnxruntime's error message.
     """
     version = f"onnxruntime {onnxruntime.__version__}"
     if "Unsupported model IR version" in message:

@@ -92,7 +92,12 @@ def without_last(normal: NormalGraph, regions: Iterable[Region]) -> onnx.ModelPr
 
 
 def collapse(normal: NormalGraph, regions: Sequence[Region]) -> NormalGraph:
-    """Return a copy of a graph in which one operator replaces each region."""
+    """Return a copy of a graph in which each region is replaced by a single operator that calls it.
+
+    Args:
+        normal: the graph.
+        regions: the regions to replace, in the order of their numbers.
+    """
     if not regions:
         return normal
     owner = {name: number for number, region in enumerate(regions) for name in region.nodes}

@@ -106,7 +106,15 @@ class _Node:
 
 
 class _Partitioner:
-    """Decides which operators join the regions."""
+    """Builder of the regions: it decides which operators onnxruntime runs.
+
+    Compiled operators are moved to onnxruntime step by step, until the regions are valid and no
+    further move reduces the tensors that pass between both sides.
+
+    Args:
+        normal: the graph.
+        reasons: operators that are not compiled: name to reason.
+    """
 
     def __init__(self, normal: NormalGraph, reasons: Mapping[str, str]) -> None:
         self._shapes, self._types = normal.shapes(), normal.types()
@@ -262,7 +270,7 @@ class _Partitioner:
         return reached
 
     def _absorb(self, nodes: Iterable[int]) -> bool:
-        """Move compiled nodes to onnxruntime. Return whether there were any."""
+        """Move the compiled nodes among `nodes` to onnxruntime. Return whether there were any."""
         new = set(nodes) - self._outside
         self._outside |= new
         return bool(new)
@@ -317,10 +325,14 @@ class _Partitioner:
         return changed
 
     def _transfers(self, members: set[int]) -> tuple[int, int]:
-        """Return the number of tensors that are passed between both sides, before and after a move.
+        """Count the tensors that pass between compiled code and regions, before and after a move.
 
-        The first number counts tensors between the compiled component and regions; the second one
-        counts tensors between the component and other compiled code.
+        Args:
+            members: a connected component of compiled operators that may move to onnxruntime.
+
+        Returns:
+            The number of tensors between the component and regions, which the move saves, and the
+                number between the component and other compiled code, which the move adds.
         """
         read = {name for i in members for name in self._nodes[i].reads if name in self._makers}
         read = {name for name in read if self._makers[name] not in members}
@@ -362,7 +374,12 @@ class _Partitioner:
 
 @dataclass(frozen=True)
 class _Group:
-    """Connected operators of one level."""
+    """Connected operators of one level.
+
+    Attributes:
+        level: the level.
+        nodes: indices of the operators.
+    """
 
     level: int
     nodes: tuple[int, ...]

@@ -252,7 +252,10 @@ larger step distributes the same error over all."""
 
 
 class Tail:
-    """Largest magnitudes of one tensor over all samples."""
+    """Largest magnitudes of one tensor over all samples.
+
+    They are used to estimate the clipping error of values that no sample contains.
+    """
 
     def __init__(self) -> None:
         self._count = 0

@@ -47,8 +47,13 @@ KEPT_AS_THEY_ARE = (
 
 @dataclass(frozen=True, eq=False)
 class FoldedGraph:
-    """A float model in normal form with its BatchNorms folded. `gone` are the BatchNorms that are
-    part of the operator before them, None where folding changed more than that."""
+    """A float model in normal form whose BatchNorms are folded.
+
+    Attributes:
+        normal: the model.
+        gone: names of the BatchNorms that are now part of the operator before them; None if folding
+            changed other operators as well.
+    """
 
     normal: NormalGraph
     gone: frozenset[str] | None
@@ -85,7 +90,15 @@ def fold_batch_norms(fixed: NormalGraph) -> FoldedGraph:
 
 
 def _folded_norms(before: NormalGraph, after: NormalGraph) -> frozenset[str] | None:
-    """The BatchNorms that are gone, None where other operators are gone, new or of another type."""
+    """Return the names of the BatchNorms that folding removed.
+
+    Args:
+        before: the model before folding.
+        after: the model after folding.
+
+    Returns:
+        The names; None if other operators were removed, added or changed in type.
+    """
     old, new = ({node.name: node.op_type for node in each.graph.node} for each in (before, after))
     gone = frozenset(old.keys() - new.keys())
     same = all(old.get(name) == operator for name, operator in new.items())
@@ -93,7 +106,7 @@ def _folded_norms(before: NormalGraph, after: NormalGraph) -> frozenset[str] | N
 
 
 def _check_opset(model: onnx.ModelProto) -> None:
-    """Raise `QuantisationError` for an opset whose QuantizeLinear is not the one written here."""
+    """Raise `QuantisationError` if the opset is too old for the QuantizeLinear that is inserted."""
     if (version := opset_of(model)) < OLDEST_OPSET:
         raise QuantisationError(
             f"the model is written in opset {version}, which cannot be brought to {OPSET}; "

@@ -89,7 +89,7 @@ def quantise_array(
 
 
 def _steps(values: NDArray[np.float64], factor: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """The integers that values times a factor are in int8."""
+    """Multiply values by a factor, round half to even and clip to −128 … 127."""
     steps: NDArray[np.float64] = values * factor
     np.rint(steps, out=steps)
     np.clip(steps, -128, INT8_MAX, out=steps)
@@ -219,7 +219,7 @@ class _Weights:
 
 
 class _Alike:
-    """Sets of tensors that share an exponent."""
+    """Groups of tensors that have to share an exponent. `join` merges the groups of its tensors."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._of = {name: {name} for name in names}
@@ -291,7 +291,8 @@ def channel_axis(node: onnx.NodeProto) -> int:
 def least_errors(slices: Array) -> NDArray[np.int64]:
     """Return the exponent with the smallest squared error for each channel of weights.
 
-    The exponents differ by at most `CHANNEL_SPREAD` bits. A channel of zeros gets the largest one.
+    The exponents differ by at most `CHANNEL_SPREAD` bits. A channel of zeros gets the largest
+    exponent.
 
     Args:
         slices: weights of shape (channels, …).
@@ -330,9 +331,18 @@ def gain(slices: Array, exponent: int, own: NDArray[np.int64]) -> float:
 def _own_exponents(
     group: Group, exponents: Exponents, slices: Array, biases: list[Array]
 ) -> NDArray[np.int64] | None:
-    """Return exponents per channel, raised where a bias or shift would not fit.
+    """Return separate exponents for each channel of a group's weights.
 
-    Return None if a channel would have to be shifted left.
+    An exponent is raised where a bias or a shift would not fit otherwise.
+
+    Args:
+        group: the group.
+        exponents: the exponents per tensor.
+        slices: weights of shape (channels, …).
+        biases: constants that are added per channel.
+
+    Returns:
+        Array of shape (channels,), or None if a channel would have to be shifted left.
     """
     data, out = exponents.activations[group.operands[0]], exponents.activations[group.output]
     own = np.maximum(least_errors(slices), out - data - MAX_SHIFT)

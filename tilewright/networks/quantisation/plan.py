@@ -198,9 +198,17 @@ class _Planner:
         taken: set[str],
         reached: set[str],
     ) -> tuple[str, ...]:
-        """Add the groups in `candidates` that read only int8 tensors.
+        """Add those candidates to the int8 groups whose inputs are all int8.
 
-        Returns the moves through which int8 data reach a group.
+        Args:
+            groups: the int8 groups by name of their first operator, to which candidates are added.
+            candidates: groups that become int8 only if their inputs are int8 anyway, by the same
+                name.
+            taken: names of the operators in `groups`, which is updated.
+            reached: names of the int8 tensors, which is updated.
+
+        Returns:
+            Names of the data-movement operators through which int8 data reach a group.
         """
         moving = []
         for node in self._normal.graph.node:

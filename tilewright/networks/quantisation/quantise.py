@@ -143,8 +143,18 @@ def quantise_graph(
     judged: bool = True,
     calls: Sequence[FusedCall] | None = None,
 ) -> Quantised:
-    """As `quantise`, of a float model with static shapes, which stays as it is. If the `calls` that
-    an accelerator could run are known, they are not looked for again."""
+    """Quantise a float model with static shapes to int8: see `quantise`.
+
+    Args:
+        fixed: the float model with its weights and static shapes. It is not changed.
+        samples: calibration samples.
+        options: how scales are chosen.
+        judged: measure the noise of each layer, which requires running both models.
+        calls: the calls of the model that an accelerator could run, if they are known already.
+
+    Returns:
+        The int8 model with a report. The errors are those of `quantise`.
+    """
     options = options or QuantiseOptions()
     folded = fold_batch_norms(fixed)
     normal = folded.normal
@@ -197,8 +207,16 @@ def quantise_graph(
 
 
 def calls_behind_folding(calls: Sequence[FusedCall], folded: FoldedGraph) -> list[FusedCall] | None:
-    """Return calls of a float model without the BatchNorms that were folded into them; None where
-    folding may have changed more of them."""
+    """Return the calls of a float model as they are after its BatchNorms were folded.
+
+    Args:
+        calls: the calls of the model before folding.
+        folded: the model after folding.
+
+    Returns:
+        The calls without the folded BatchNorms; None if folding may have changed them in other
+            ways.
+    """
     if folded.gone is None:
         return None
     within = {step.node for call in calls for step in call.steps}
@@ -280,7 +298,12 @@ def as_it_is(
 
 
 def graph_as_it_is(fixed: NormalGraph, keep_float: Collection[str] = ()) -> Existing:
-    """As `as_it_is`, of a model with static shapes, which stays as it is."""
+    """Accept a quantised model with static shapes and its own scales: see `as_it_is`.
+
+    Args:
+        fixed: the quantised model. It is not changed.
+        keep_float: names of operators that stay on the CPU.
+    """
     normal = fixed.copy()
     make_importable(normal)
     names = [node.name for node in normal.graph.node]
@@ -331,7 +354,17 @@ def samples_for(
 def samples_of(
     model: onnx.ModelProto, inputs: Sequence[Input], calibration: Path | None
 ) -> Samples:
-    """As `samples_for`, of a model whose `inputs` are known."""
+    """Return the calibration samples for a model whose inputs are known: see `samples_for`.
+
+    Args:
+        model: the model.
+        inputs: inputs of the model.
+        calibration: path of an NPZ file or of a folder of them; None for the network's own samples
+            or random ones.
+
+    Raises:
+        InputError: the samples cannot be read or do not fit the inputs.
+    """
     if calibration is not None:
         return read_samples(calibration, inputs)
     return default_samples(model, inputs)

@@ -62,14 +62,25 @@ class _QdqWriter:
         self._integers: dict[tuple[str, tuple[int, ...], str], str] = {}
 
     def weigh(self, node: str, weight: str) -> None:
-        """Quantise the weights of a layer to int8."""
+        """Quantise the weights of a layer to int8, and let the layer read the dequantised weights.
+
+        Args:
+            node: name of the layer's first operator.
+            weight: name of the weights.
+        """
         values = numpy_helper.to_array(self._constants[weight])
         exponents, axis = self._exponents.of_weights(node), channel_axis(self._nodes[node])
         integers = quantise_array(values, shape_along(exponents, axis, values.ndim))
         self._nodes[node].input[1] = self._dequantised(weight, integers, exponents, axis)
 
     def bias(self, node: str, place: int, group: Group) -> None:
-        """Quantise a bias to int32, at the scale of the sums of products."""
+        """Quantise a bias to int32, at the scale of the sums of products.
+
+        Args:
+            node: name of the operator that reads the bias.
+            place: index of the bias among the operator's inputs.
+            group: the int8 layer that the operator belongs to.
+        """
         name = self._nodes[node].input[place]
         data = self._exponents.activations[group.operands[0]]
         exponents = data + self._exponents.of_weights(group.nodes[0])

@@ -147,7 +147,14 @@ def _is_foldable(flat: FlatGraph, head: Binding) -> bool:
 
 
 class _Folded:
-    """New values of a fold's variables, created when their places in the graph are reached."""
+    """New values of the variables that folding one BatchNorm changes.
+
+    Each value is created when the rewriting reaches its place in the graph.
+
+    Args:
+        builder: builder of the new function.
+        fold: the BatchNorm to fold.
+    """
 
     def __init__(self, builder: relax.BlockBuilder, fold: Fold) -> None:
         self._builder = builder

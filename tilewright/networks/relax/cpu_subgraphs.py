@@ -52,12 +52,13 @@ class CpuNode:
 
 @dataclass(frozen=True)
 class HeldTensor:
-    """A variable whose value is stored in an int8 tensor.
+    """An int8 tensor from which a variable of the network can be computed.
 
     Attributes:
         holder: the int8 tensor.
         shape: shape of the variable.
-        scale: quantisation of the tensor, if the variable is a float; otherwise None.
+        scale: quantisation of the tensor if the variable is its dequantised float; None if the
+            variable is an integer.
         dtype: type of an integer variable; "uint8" means that 128 is added.
     """
 
@@ -84,7 +85,12 @@ def transposed(holder: RelaxExpr) -> RelaxExpr:
 
 
 def part(holder: RelaxExpr, index: int) -> RelaxExpr:
-    """Return the expression that selects one index of the first axis and removes that axis."""
+    """Return the expression that selects one index of a tensor's first axis and removes the axis.
+
+    Args:
+        holder: the tensor.
+        index: the index.
+    """
     return relax.op.squeeze(relax.op.strided_slice(holder, [0], [index], [index + 1]), [0])
 
 
@@ -94,11 +100,11 @@ def stacked(holders: Sequence[RelaxExpr], shape: Sequence[int]) -> RelaxExpr:
 
 
 def moved(value: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
-    """Return a data-movement call with its variables replaced.
+    """Return a data-movement call that reads other expressions in place of some variables.
 
     Args:
         value: the call.
-        replaced: new expressions, by the variables to replace.
+        replaced: the expression to read instead, by variable.
     """
     return relax.Call(value.op, [_replace(arg, replaced) for arg in value.args], value.attrs)
 

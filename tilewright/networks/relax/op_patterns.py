@@ -300,9 +300,14 @@ def _last_integer(chain: Sequence[Link]) -> int:
 
 
 def _follows(link: Link, chain: Sequence[Link], least: int) -> bool:
-    """Return whether an accumulator can compute `link` after `chain`.
+    """Return whether an accelerator can compute a step of an epilogue after earlier steps.
 
-    Several biases count as one.
+    Steps have ranks that must increase along the chain. Several biases count as one.
+
+    Args:
+        link: the step.
+        chain: the earlier steps.
+        least: rank that the first step has to exceed, which depends on the operator.
     """
     if link.kind == "bias":
         return least == 0 and all(earlier.kind == "bias" for earlier in chain)

@@ -38,7 +38,14 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class _ResizedAxis:
-    """An axis whose length changes from `before` to `behind`, by the factor `scale`."""
+    """An axis whose length a Resize changes.
+
+    Attributes:
+        before: length of the axis in the input.
+        behind: length of the axis in the output.
+        scale: factor from input to output coordinates, which may differ from the ratio of the
+            lengths because lengths are rounded.
+    """
 
     before: int
     behind: int
@@ -208,7 +215,16 @@ def _cubic(share: Array, a: np.float32) -> Array:
 def _along(
     bb: BlockBuilder, data: RelaxExpr, place: int, rank: int, taps: Neighbours, dtype: str
 ) -> RelaxExpr:
-    """Return the weighted sum of the neighbours along an axis."""
+    """Return the weighted sum of the neighbours along one axis.
+
+    Args:
+        bb: block builder of the importer.
+        data: the tensor to resize.
+        place: index of the axis.
+        rank: number of dimensions of the tensor.
+        taps: the neighbours of each output element.
+        dtype: element type of the tensor.
+    """
     parts = []
     for places, weights in zip(taps.places.T, taps.weights.T, strict=True):
         part = relax.op.take(data, relax.const(places, "int64"), place, mode="clip")

@@ -34,9 +34,16 @@ def rules(convert: ConvertInner) -> Mapping[str, Rule]:
 
 
 def _inner(writer: Writer, operator: TfliteOperator, option: str, *, inline: bool) -> Writer:
-    """Return a writer for the graph that an option refers to.
+    """Return a writer for the graph of the file that an operator executes.
 
-    Raises `Missing` if there is no such graph or if the nesting is too deep.
+    Args:
+        writer: writer of the surrounding graph.
+        operator: the operator.
+        option: option of the operator that contains the number of the graph.
+        inline: write the nodes into the surrounding graph.
+
+    Raises:
+        Missing: there is no such graph, or the nesting is too deep.
     """
     graph = writer.subgraphs.get(operator.integer(option, -1))
     if graph is None:
@@ -49,7 +56,13 @@ def _inner(writer: Writer, operator: TfliteOperator, option: str, *, inline: boo
 
 
 def _check_count(what: str, places: Sequence[int], wanted: int) -> None:
-    """Raise `Missing` unless a graph has as many inputs or outputs as its operator."""
+    """Raise `Missing` unless a graph has as many inputs or outputs as its operator.
+
+    Args:
+        what: name of the inputs or outputs, for the message.
+        places: tensor indices of the graph's inputs or outputs.
+        wanted: number of the operator's inputs or outputs.
+    """
     if len(places) != wanted:
         raise Missing(f"its graph has {len(places)} {what}, the operator {wanted}")
 
@@ -77,7 +90,13 @@ def _check_alike(inner: TfliteTensor, outer: TfliteTensor, *, shapes: bool = Tru
 
 
 def _bind(inner: Writer, writer: Writer, arguments: Sequence[int]) -> None:
-    """Connect the inputs of a graph to tensors of the surrounding graph."""
+    """Connect the inputs of a graph to tensors of the surrounding graph.
+
+    Args:
+        inner: writer of the graph.
+        writer: writer of the surrounding graph.
+        arguments: for each input, the tensor index in the surrounding graph.
+    """
     _check_count("inputs", inner.source.inputs, len(arguments))
     if min(arguments, default=0) < 0:
         raise Missing("one of its inputs is left out")

@@ -273,10 +273,17 @@ def _write_slice(
     writer: Writer, operator: TfliteOperator, begins: Sequence[int], ends: Sequence[int],
     steps: Sequence[int], sliced: Sequence[int], *, shrunk: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
-    """Add a Slice and write its result.
+    """Add a Slice of an operator's data and write its result.
 
-    `shrunk` are axes of length 1 to remove. If it is not None, the result's shape may also have new
-    axes.
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
+        begins: first index along each sliced axis.
+        ends: end index along each sliced axis.
+        steps: step along each sliced axis.
+        sliced: the sliced axes.
+        shrunk: axes of length 1 that are removed afterwards. If it is not None, the result may also
+            have new axes.
     """
     data, result = given(operator, 0), output(operator)
     shape, keeps_rank = writer.tensors[data].shape, shrunk is None

@@ -88,16 +88,21 @@ def _places(
     writer: Writer, indices: int, vector_axis: int, axes: Sequence[int], shape: Sequence[int],
     most: Sequence[int] | None,
 ) -> tuple[str, list[int]]:  # fmt: skip
-    """Return where slices begin, (…, rank of the data), and the sizes before the last one.
+    """Write the begin of each slice as an index of the data.
 
     Args:
-        writer: of the graph.
-        indices: the tensor of indices.
-        vector_axis: its axis along which the numbers of one index lie; behind the last axis, an
-            index is one number.
-        axes: of the data, one per number of an index.
-        shape: of the data.
-        most: where a slice may begin at most, per axis of the data; None for anywhere.
+        writer: writer of the graph.
+        indices: tensor index of the indices.
+        vector_axis: axis of the indices along which the numbers of one index lie. If it is the
+            number of axes, each index is a single number.
+        axes: axis of the data that each number of an index refers to.
+        shape: shape of the data.
+        most: largest begin of a slice along each axis of the data, to which begins are clamped;
+            None to leave them unchanged.
+
+    Returns:
+        Name of a tensor of shape (…, rank of the data), and the sizes of its axes before the last
+            one.
     """
     own = list(writer.tensors[indices].shape)
     name = indices_of(writer, indices)
@@ -136,7 +141,18 @@ def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
 def _spread_starts(
     writer: Writer, starts: str, batch: Sequence[int], grid: Integers, rank: int
 ) -> str:
-    """Return the index of each element of each slice, of shape (*batch, *offsets, rank)."""
+    """Add the offsets of a slice's elements to the begin of each slice.
+
+    Args:
+        writer: writer of the graph.
+        starts: name of the begins of the slices.
+        batch: shape of the array of slices.
+        grid: offsets of the elements, of shape (*offsets, rank).
+        rank: number of dimensions of the data.
+
+    Returns:
+        Name of the indices of all elements, of shape (*batch, *offsets, rank).
+    """
     wide = writer.add("shape", np.array([*batch, *[1] * (grid.ndim - 1), rank], np.int64))
     name = writer.node("Reshape", [starts, wide], "Wide")
     return writer.node("Add", [name, writer.add("grid", grid)], "Places")

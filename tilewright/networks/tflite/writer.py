@@ -342,7 +342,12 @@ class Writer:
         return self.nodes("Split", [data, lengths], len(sizes), axis=axis)
 
     def fold(self, place: int, values: NDArray[Any]) -> None:
-        """Make a tensor a constant with these values, which have its shape."""
+        """Replace a computed tensor by a constant.
+
+        Args:
+            place: tensor index.
+            values: values of the tensor, in its shape.
+        """
         self._values[place] = values
 
     # subgraphs
@@ -591,7 +596,18 @@ class Writer:
     # names
 
     def _call(self, place: int, layout: TfliteLayout, result: str) -> str:
-        """Give a result the name of its tensor, unless it already has another tensor's name."""
+        """Rename a result after the tensor that it is written to.
+
+        A result that is already named after another tensor keeps its name.
+
+        Args:
+            place: index of the tensor.
+            layout: layout of the result.
+            result: name of the result.
+
+        Returns:
+            The name of the result.
+        """
         if not self._graph.is_unnamed(result):
             return result
         name = self._named(place, layout)

@@ -74,7 +74,21 @@ class Builder:
         self, x: str, name: str, out_channels: int, kernel: Pair, stride: int = 1, pad: Pair = 0,
         groups: int = 1, bias: bool = False,
     ) -> str:  # fmt: skip
-        """Append a convolution with OIHW weights (He initialisation)."""
+        """Append a convolution with OIHW weights (He initialisation).
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+            out_channels: number of output channels.
+            kernel: size of the kernel.
+            stride: stride in both directions.
+            pad: padding on both sides of each direction.
+            groups: number of groups.
+            bias: whether the convolution has a bias.
+
+        Returns:
+            The name of the output.
+        """
         batch, channels, height, width = self.shapes[x]
         (kernel_h, kernel_w), (pad_h, pad_w) = _pair(kernel), _pair(pad)
         weight_shape = (out_channels, channels // groups, kernel_h, kernel_w)
@@ -155,11 +169,33 @@ class Builder:
         return self.join(xs, name, axis=1)
 
     def max_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
-        """Append a max-pool."""
+        """Append a max-pool with square windows.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+            kernel: height and width of the window.
+            stride: stride in both directions.
+            pad: padding on each side.
+
+        Returns:
+            The name of the output.
+        """
         return self._pool("MaxPool", x, name, kernel, stride, pad)
 
     def average_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
-        """Append an average pool that counts padding."""
+        """Append an average pool with square windows, which counts padding as zeros.
+
+        Args:
+            x: name of the input.
+            name: name of the layer.
+            kernel: height and width of the window.
+            stride: stride in both directions.
+            pad: padding on each side.
+
+        Returns:
+            The name of the output.
+        """
         return self._pool("AveragePool", x, name, kernel, stride, pad, count_include_pad=1)
 
     def global_average_pool(self, x: str, name: str) -> str:

@@ -14,10 +14,10 @@ WINOGRAD = 4
 
 
 def least_operations(workload: Workload) -> float:
-    """Return the smallest number of operations; a multiply-add counts as two.
+    """Return the smallest number of operations with which a schedule can compute a workload.
 
-    For 3×3 convolutions in float32 with stride 1 and no dilation, this is the number of Winograd's
-    algorithm, which the kernels may use.
+    A multiply-add counts as two operations. For 3×3 convolutions in float32 with stride 1 and no
+    dilation, the number is that of Winograd's algorithm, which the kernels may use.
 
     Args:
         workload: the workload.

@@ -100,7 +100,7 @@ def llvm_target(spec: CpuSpec) -> TvmTarget:
 
 
 def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """Return the scheduled TensorIR function of a config.
+    """Build the scheduled TensorIR function of a config.
 
     Args:
         workload: the workload.
@@ -119,7 +119,10 @@ def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc
 
 
 def assembly_of(function: PrimFunc, target: TvmTarget) -> str:
-    """Compile a scheduled function to assembly. This is the only time that LLVM generates its code.
+    """Compile a scheduled function to assembly.
+
+    No other step generates code: the library and the counts of instructions both come from this
+    text.
 
     Args:
         function: the function. It is called `FUNCTION` in the assembly.

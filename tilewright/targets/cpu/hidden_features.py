@@ -116,7 +116,7 @@ def store_features(function: PrimFunc, target: TvmTarget) -> tuple[float, ...]:
 
 
 def summed(rows: NDArray[np.float64]) -> tuple[float, ...]:
-    """Aggregate TVM's features of all stores to one row.
+    """Aggregate TVM's features of all stores to one row, by the rule of each column.
 
     Args:
         rows: TVM's features, shape (stores, 164).

@@ -80,10 +80,10 @@ class CpuBench:
         self.reference = self._run(self._module, self._arguments)
 
     def load(self, library: NDArray[np.uint8]) -> RuntimeModule:
-        """Load a library from its bytes.
+        """Load a compiled library into this process.
 
-        It is written to a new file each time, because a file that this process has loaded must not
-        change.
+        The bytes are written to a new file each time, because a file that this process has loaded
+        must not change.
 
         Args:
             library: the library's bytes, shape (bytes,).
@@ -180,9 +180,9 @@ class CpuBench:
     def _call(
         self, module: RuntimeModule, tensors: SampleTensors, arguments: list[RuntimeTensor]
     ) -> None:
-        """Call a kernel once, with an output full of wrong values.
+        """Call a kernel once, after its output was filled with wrong values.
 
-        Values that the kernel does not write are therefore noticed.
+        A check of the output then also finds values that the kernel did not write.
         """
         arguments[-1].copyfrom(tensors.nothing())
         module[FUNCTION](*arguments)
@@ -198,7 +198,10 @@ class CpuBench:
         )
 
     def _once(self, module: RuntimeModule, *argument_sets: list[RuntimeTensor]) -> float:
-        """Return about how many seconds one call takes after warming up."""
+        """Return the approximate seconds of one call, measured after warm-up calls.
+
+        The result is used to choose how many calls a repeat consists of.
+        """
         function, began = module[FUNCTION], time.perf_counter()
         durations: list[float] = []
         for arguments in cycle(argument_sets):
@@ -245,15 +248,18 @@ class CpuBench:
 def streamed(
     tensors: SampleTensors, arguments: list[RuntimeTensor], stream_bytes: int
 ) -> list[list[RuntimeTensor]]:
-    """Return the sets of arguments to cycle through, so that large weights come from memory.
+    """Copy large weights several times, so that calls that cycle through the copies miss the cache.
+
+    In a network, other layers evict a layer's large weights from the cache between two inferences.
+    A kernel that is called repeatedly would find its weights in the cache.
 
     Args:
         tensors: inputs of the workload.
-        arguments: TVM's tensors for the kernel: data, weights, then the others.
+        arguments: TVM's tensors for the kernel: data, weights, operands of the epilogue and output.
         stream_bytes: total size of the copies of the weights, in bytes.
 
     Returns:
-        `arguments`, followed by the same with a copy of the weights, once per copy. Weights smaller
+        Sets of arguments: `arguments`, and one more set per copy of the weights. Weights smaller
             than `LARGE`, and operands of a batched product, are not copied.
     """
     if tensors.workload.operator == "batch_matmul":  # both operands are activations, not weights
@@ -266,13 +272,13 @@ def streamed(
 
 
 def pin(threads: int, start: Callable[[], object]) -> None:
-    """Give TVM a number of threads, this one included, and pin each of them to one core.
+    """Set the number of TVM's threads and pin each of them to one core.
 
     TVM's own pinning does not move its threads.
 
     Args:
-        threads: number of threads.
-        start: makes a parallel call. At the first one, TVM starts its threads.
+        threads: number of threads, including the calling one.
+        start: makes a parallel call, at which TVM starts its threads.
     """
     tasks = Path("/proc/self/task")
     cores = sorted(os.sched_getaffinity(0))[:threads]
@@ -290,7 +296,7 @@ def pin(threads: int, start: Callable[[], object]) -> None:
 
 
 def _preemptions() -> int:
-    """Return how often a thread of this process had to leave its core."""
+    """Return how often the operating system has taken a core away from a thread of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 

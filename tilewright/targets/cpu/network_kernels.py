@@ -56,8 +56,10 @@ class NetworkKernels:
 
     @property
     def traits(self) -> MachineTraits:
-        """Element types of the kernels and the requested precision. The types include int8 only if
-        the processor can compute it."""
+        """Element types of the kernels, and the requested precision.
+
+        The types include int8 only if the processor can compute it.
+        """
         dtypes: tuple[DType, ...] = ("float32",)
         if computes_int8(self.spec):
             dtypes = ("float32", "int8")
@@ -152,11 +154,21 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
 def _narrowed(
     workload: Workload, spec: CpuSpec, values: KnobValues, function: PrimFunc
 ) -> Callable[[Mapping[int, int]], PrimFunc] | None:
-    """Return a function that gives a kernel bfloat16 parameters, or None if that is not supported.
+    """Return a function that rewrites a kernel to take bfloat16 parameters, or None.
 
-    It is supported for float convolutions by tiles and for depthwise convolutions, on processors
-    whose layers use bfloat16. Kernels of other grouped convolutions read single numbers, each of
-    which would have to be widened by itself.
+    The rewriting is supported for float convolutions with tiles and for depthwise convolutions, on
+    processors whose layers use bfloat16. Kernels of other grouped convolutions read single numbers,
+    each of which would have to be widened by itself.
+
+    Args:
+        workload: the workload.
+        spec: the processor.
+        values: the config, by knob name.
+        function: the kernel's scheduled function.
+
+    Returns:
+        A function that takes the channels per block of each new parameter, by parameter number, and
+            returns the rewritten kernel. None if the kernel does not support it.
     """
     if not spec.bfloat16 or workload.operator != "conv2d" or workload.dequantises:
         return None
@@ -176,7 +188,10 @@ def _narrowed(
 
 
 def _stored_block(workload: Workload, spec: CpuSpec) -> int:
-    """Return the block of channels in which tiles can load bfloat16 data without copying, or 0."""
+    """Return the channels per block with which tiles can load bfloat16 data directly, or 0.
+
+    0 means that the kernel has to copy the data first.
+    """
     tiles = isinstance(kernel_for(workload, spec), ConvolutionTiles)
     row = BFLOAT16.in_row
     return row if tiles and workload.dtype == "bfloat16" and workload.in_channels % row == 0 else 0

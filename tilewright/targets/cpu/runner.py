@@ -204,11 +204,11 @@ class Runner:
 
 @contextmanager
 def quiet_machine(*, alone: bool) -> Iterator[None]:
-    """Lock the machine among all processes of this installation.
+    """Hold a lock on the machine that all processes of this installation share.
 
     Args:
-        alone: lock it exclusively, for timing. Otherwise share it with other processes that
-            compile.
+        alone: acquire the lock exclusively, so that nothing disturbs a timing. Otherwise acquire it
+            together with other processes that compile.
     """
     # All processes of an installation share this source file, so that it serves as lock file.
     file = os.open(__file__, os.O_RDONLY | os.O_CLOEXEC)

@@ -105,7 +105,10 @@ class SampleTensors:
         return [tvm.runtime.tensor(operand) for operand in arrays]
 
     def nothing(self) -> Array:
-        """Return an output in the kernel's layout in which every value is wrong."""
+        """Return an output, in the kernel's layout, that is filled with wrong values.
+
+        Values that a kernel does not write are therefore detected.
+        """
         shape = kernel_for(self.workload, self.spec).out_shape(self.workload, self.spec)
         if self.workload.out_dtype == "float32":
             return np.full(shape, np.nan, np.float32)
@@ -145,7 +148,7 @@ class SampleTensors:
             packed: the output in the kernel's layout.
 
         Returns:
-            The errors, in the model's layout; infinite where the value is not finite.
+            The errors, in the model's layout; infinite where the output is not finite.
         """
         result = self.unpacked(packed)
         errors = np.abs(np.subtract(result, self.expected, dtype=np.float64)) - self.spread

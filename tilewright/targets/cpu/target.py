@@ -139,7 +139,7 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         """Run and time compiled configs, as `targets.cpu.timing` describes.
 
         Args:
-            lowered: what `lower` returned.
+            lowered: the compiled configs, from `lower`.
 
         Returns:
             Statuses and times in seconds, one per config.
@@ -227,7 +227,11 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return self.runner.verify(lowered, self.space(lowered.workload), seed)
 
     def with_run_limit(self, seconds: float) -> CpuTarget:
-        """Return the same target with that limit on the run of a config."""
+        """Return the same target with a different time limit for the run of a config.
+
+        Args:
+            seconds: the time limit, in seconds.
+        """
         return CpuTarget(self.spec, replace(self.timing, hang=seconds))
 
     def in_float32(self) -> CpuTarget | None:

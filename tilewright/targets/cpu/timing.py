@@ -108,12 +108,14 @@ Run = Callable[[int, int], Repeats]
 
 @dataclass
 class TimingRecord:
-    """Repeats of one kernel so far, each turn between two turns of the reference.
+    """Repeats of one kernel that were timed so far, and repeats of the reference kernel.
+
+    Turns alternate: each turn of the kernel lies between two turns of the reference.
 
     Attributes:
-        timing: the parameters.
-        kernel: turns of the kernel.
-        reference: turns of the reference.
+        timing: parameters of timing.
+        kernel: repeats of the kernel, one item per turn.
+        reference: repeats of the reference kernel, one item per turn.
     """
 
     timing: Timing
@@ -151,14 +153,14 @@ class TimingRecord:
 def time_kernel(
     kernel: Run, reference: Run, once: float, quiet_reference: float, timing: Timing
 ) -> Seconds:
-    """Time a kernel until its time is known well enough.
+    """Time a kernel until the confidence interval of its median is narrow enough, or time is up.
 
     Args:
-        kernel: runs the kernel.
-        reference: runs the reference kernel.
-        once: about how many seconds one call of the kernel takes.
-        quiet_reference: seconds per call of the reference on a quiet machine.
-        timing: the parameters.
+        kernel: runs the kernel a number of times and returns the repeats.
+        reference: runs the reference kernel in the same way.
+        once: approximate seconds of one call of the kernel.
+        quiet_reference: seconds per call of the reference kernel on a quiet machine.
+        timing: parameters of timing.
 
     Returns:
         Seconds per call, corrected for the machine's slowdown, shape (n,).
@@ -211,7 +213,10 @@ def median_interval(values: Seconds) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def _values_below(count: int) -> int:
-    """Return the number of sorted values below the interval, or -1 if there is no interval."""
+    """Return how many of `count` sorted values lie below the confidence interval, or -1.
+
+    -1 means that there are too few values for an interval.
+    """
     probability, index = 0.0, -1
     while True:
         probability += comb(count, index + 1) / 2**count

@@ -64,7 +64,10 @@ def _parts(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 
 
 def _select(which: Mask, one: Parts, other: Parts) -> Parts:
-    """Select elementwise: values of `one` where `which` is true, else values of `other`."""
+    """Return `one` where `which` is true and `other` elsewhere, for each part of the latency.
+
+    `which` has shape (configs,).
+    """
     return Parts(
         *(np.where(which, getattr(one, f.name), getattr(other, f.name)) for f in fields(Parts))
     )

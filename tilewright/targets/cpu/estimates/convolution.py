@@ -181,15 +181,19 @@ def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 
 
 def _steps(w: Workload, spec: CpuSpec, t: Tilings) -> int:
-    """Return the steps of a register tile per block of input channels.
+    """Return the number of steps that a register tile performs per block of input channels.
 
-    In int8, a step is a dot product.
+    In float32, a step is one multiply-add per vector of sums. In int8, it is one dot product.
     """
     return dot_product(spec).steps(t.ib) if w.dtype == "int8" else t.ib
 
 
 def _loops(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
-    """Return the cycles that a tile spends on the loops around its steps."""
+    """Return the cycles that a register tile spends on the control of the loops around its steps.
+
+    Returns:
+        Cycles per register tile, shape (configs,).
+    """
     taps = w.kernel_h * w.kernel_w
     blocks = w.in_channels // t.ib
     trips = _steps(w, spec, t) / knobs["unroll_channels"]
@@ -203,10 +207,14 @@ def _loops(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
 
 
 def _reloaded(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
-    """Return the numbers per step that LLVM keeps for the next taps but has no register for.
+    """Return the number of data values per step that LLVM has to spill to the stack.
 
-    This happens if taps are unrolled and neighbouring pixels read the same data. About half of the
-    data that the tile reads is needed at a time (fitted).
+    LLVM keeps these values for the next kernel positions, but has no registers for them. This
+    happens if kernel positions are unrolled and neighbouring pixels read the same data. About half
+    of the data that the tile reads is needed at a time (fitted).
+
+    Returns:
+        Values per step, shape (configs,).
     """
     unroll = knobs["unroll_kernel"]
     steps = _steps(w, spec, t)
@@ -222,7 +230,19 @@ def _reloaded(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
 def _copies(
     w: Workload, machine: CpuMachine, t: Tilings, knobs: Knobs, several: Mask
 ) -> tuple[Array, Array]:
-    """Return the cycles of copying the data, and the number of further parallel loops."""
+    """Return the cost of copying the data to a padded buffer before the convolution.
+
+    Args:
+        w: the workload.
+        machine: properties of a core.
+        t: the tile sizes.
+        knobs: values of each knob, shape (configs,).
+        several: whether partial sums are stored between chunks of input channels, shape (configs,).
+
+    Returns:
+        The cycles of the copy, summed over all cores, and the number of parallel loops that the
+            copy adds (0 or 1), shape (configs,) each.
+    """
     reach = (w.dilation_h * (w.kernel_h - 1), w.dilation_w * (w.kernel_w - 1))
     covered = (t.tiles[1] * t.tile[1], t.tiles[2] * t.tile[2])
     rows, columns = pixels(w)
@@ -251,7 +271,16 @@ def _copies(
 def _moved_direct(
     w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs, rounds: Array, cache: float
 ) -> Array:
-    """Return the bytes that are moved into a cache, shape (configs,)."""
+    """Return the bytes that the direct algorithm moves into a cache, shape (configs,).
+
+    Args:
+        w: the workload.
+        spec: the processor.
+        t: the tile sizes.
+        knobs: values of each knob, shape (configs,).
+        rounds: number of chunks of input channels, shape (configs,).
+        cache: size of the cache in bytes.
+    """
     reach = (w.dilation_h * (w.kernel_h - 1) + 1, w.dilation_w * (w.kernel_w - 1) + 1)
     out_tensors = 1 + sum(step.kind in ("residual", "add_dequantised") for step in w.epilogue)
     steps = _steps(w, spec, t)
@@ -280,11 +309,15 @@ def _moved_direct(
 
 
 def ordered(trips: tuple[Array, Array, Array], first: Mask) -> list[dict[str, Array]]:
-    """Return the loops over channel blocks, rows and columns, innermost first, for `moved`.
+    """Return the loops over channel blocks, rows and columns in the form that `moved` takes.
 
     Args:
         trips: iterations over channel blocks, rows and columns, shape (configs,) each.
         first: whether loops over pixels are outside loops over channels, shape (configs,).
+
+    Returns:
+        One mapping per loop, innermost loop first: the axis (`o`, `y` or `x`), and by how much the
+            loop multiplies the extent along this axis, shape (configs,).
     """
     blocks, rows, columns = trips
     ones = np.ones_like(rows)
@@ -381,9 +414,15 @@ def _of_size(figures: Mapping[int, float], m: Array) -> Array:
 def _moved_winograd(
     w: Workload, t: Tilings, knobs: Knobs, area: Array, read: Array, cache: float
 ) -> Array:
-    """Return the bytes that are moved into a cache, shape (configs,).
+    """Return the bytes that Winograd's algorithm moves into a cache, shape (configs,).
 
-    `read` is the number of values that are read per transformed weight.
+    Args:
+        w: the workload.
+        t: the tile sizes.
+        knobs: values of each knob, shape (configs,).
+        area: transformed values per patch of the data, (m + 2)², shape (configs,).
+        read: number of values that are read per transformed weight, shape (configs,).
+        cache: size of the cache in bytes.
     """
 
     def bodies(size: Mapping[str, Array]) -> dict[str, Array]:

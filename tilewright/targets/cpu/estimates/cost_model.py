@@ -194,17 +194,18 @@ def step_cycles(
 def kept_operands(weights: Array, numbers: Array, blocks: Array, pixels_first: Mask) -> Array:
     """Return the number of operands of a step that LLVM keeps in registers until their last use.
 
-    If loops over pixels are outside, these are all weights. Otherwise they are all pixels' numbers
-    if several blocks of channels use them, else one.
+    If loops over pixels are outside loops over channels, LLVM keeps all vectors of weights.
+    Otherwise it keeps one number per pixel if several blocks of channels use these numbers, and a
+    single number if not.
 
     Args:
         weights: vectors of weights per step, shape (configs,).
         numbers: pixels of the tile, shape (configs,).
         blocks: blocks of output channels of the tile, shape (configs,).
-        pixels_first: whether loops over pixels are outside, shape (configs,).
+        pixels_first: whether loops over pixels are outside loops over channels, shape (configs,).
 
     Returns:
-        Shape (configs,).
+        Number of registers, shape (configs,).
     """
     return np.where(pixels_first, weights, np.where(blocks > 1, numbers, 1.0))
 
@@ -256,19 +257,21 @@ def moved(
     loops: Sequence[Mapping[str, Array]],
     cache: float,
 ) -> Array:
-    """Return the bytes that are moved into a cache.
+    """Estimate the bytes that a nest of loops moves into a cache.
 
-    Data that an iteration of a loop shares with the previous one are still in the cache if one
-    iteration touches no more than the cache holds.
+    An iteration of a loop reuses data of the previous iteration. We assume that these data are
+    still in the cache if one iteration touches no more bytes than the cache holds.
 
     Args:
-        bodies: returns the bytes of each tensor that a body with the given extents touches.
+        bodies: takes the extent of each axis, and returns the bytes of each tensor that a loop body
+            of these extents touches, by tensor name.
         extents: extents of the innermost body, by axis.
-        loops: factors by which each loop multiplies the extents, innermost loop first.
+        loops: one mapping per loop, innermost loop first: the axis, and by how much the loop
+            multiplies the extent along this axis.
         cache: size of the cache in bytes.
 
     Returns:
-        Shape (configs,).
+        Bytes, shape (configs,).
     """
     size = dict(extents)
     inner_bytes = bodies(size)
@@ -287,5 +290,9 @@ def moved(
 
 
 def _fits(size: Array, cache: float) -> Array:
-    """Return how well data fit a cache: from 1, for certain, to 0, for certain not."""
+    """Return a score of how well `size` bytes fit a cache of `cache` bytes.
+
+    The score is 1 up to half the size of the cache, falls linearly, and is 0 from one and a half
+    times its size.
+    """
     return np.asarray(np.clip(1.5 - size / cache, 0.0, 1.0))

@@ -88,10 +88,13 @@ def estimate_grouped(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 
 
 def _written(w: Workload, knobs: Knobs) -> Array:
-    """Return how often the code contains the multiply-adds of a tap, counted as in `WindowLoops`.
+    """Return how often the unrolled code contains the multiply-adds of one kernel position.
 
-    Each column of tiles at the border has code of its own, and so have rows of tiles at the border
-    if they contain tests.
+    The count is the one that `WindowLoops` checks against its limit. Each column of tiles at the
+    border has its own code, and so has each row of tiles at the border if it tests for padding.
+
+    Returns:
+        Number of copies, shape (configs,).
     """
     tests = (knobs["padding"] == COPY_NOTHING) & is_padded(w)
     unroll = knobs["unroll_kernel"].astype(int)
@@ -114,10 +117,19 @@ def _written(w: Workload, knobs: Knobs) -> Array:
 def _channels(
     w: Workload, machine: CpuMachine, knobs: Knobs, ob: int
 ) -> tuple[Array, Array, Array]:
-    """Return a depthwise tile's cycles for all taps, its vectors of sums, and its registers.
+    """Estimate one register tile of a depthwise convolution over all kernel positions.
 
-    A vector of data is loaded once for all unrolled taps of a row that read it. Shape (configs,)
-    each.
+    A vector of data is loaded once for all unrolled kernel positions of a row that read it.
+
+    Args:
+        w: the workload.
+        machine: properties of a core.
+        knobs: values of each knob, shape (configs,).
+        ob: output channels per block.
+
+    Returns:
+        Cycles of the multiply-adds, number of vectors of sums, and number of registers that the
+            tile needs, shape (configs,) each.
     """
     vector_cost = of_vector(ob)
     high, wide, unroll = knobs["tile_rows"], knobs["tile_columns"], knobs["unroll_kernel"]
@@ -142,9 +154,20 @@ def _channels(
 def _groups(
     w: Workload, machine: CpuMachine, knobs: Knobs, ib: int, ob: int
 ) -> tuple[Array, Array, Array]:
-    """Return cycles, vectors of sums and registers of a grouped tile, like `_channels`.
+    """Estimate one register tile of a grouped convolution over all kernel positions.
 
-    A grouped tile has several blocks of output channels and reads all channels of their groups.
+    The tile has several blocks of output channels, and reads all input channels of their groups.
+
+    Args:
+        w: the workload.
+        machine: properties of a core.
+        knobs: values of each knob, shape (configs,).
+        ib: input channels per block.
+        ob: output channels per block.
+
+    Returns:
+        Cycles of the multiply-adds, number of vectors of sums, and number of registers that the
+            tile needs, shape (configs,) each.
     """
     spec, blocks = machine.spec, knobs["tile_blocks"]
     span = np.empty_like(blocks)
@@ -160,10 +183,13 @@ def _groups(
 
 
 def _moved(w: Workload, machine: CpuMachine, knobs: Knobs, cache: float) -> Array:
-    """Return the bytes that are moved into a cache, shape (configs,).
+    """Return the bytes that a grouped convolution moves into a cache of `cache` bytes.
 
-    Data and output are moved once if they do not fit the cache. Data that are copied first are
-    moved two more times.
+    Data and output are moved once, or not at all if they fit the cache. Data that are copied to a
+    padded tensor first are moved two more times.
+
+    Returns:
+        Bytes, shape (configs,).
     """
     data = NUMBER_BYTES[w.dtype] * w.batch * w.in_channels * w.height * w.width
     out = NUMBER_BYTES[w.dtype] * w.batch * w.out_channels * w.out_height * w.out_width

@@ -107,7 +107,17 @@ def _moved(
     counts: tuple[Array, Array],
     cache: float,
 ) -> Array:
-    """Return the bytes that are moved into a cache, shape (configs,)."""
+    """Return the bytes that a matrix product moves into a cache, shape (configs,).
+
+    Args:
+        p: sizes of the product.
+        knobs: values of each knob, shape (configs,).
+        number: bytes per value of the output.
+        tile: rows and columns of a register tile, shape (configs,) each.
+        counts: number of tiles per share and number of shares, each of shape (2, configs), for rows
+            and columns.
+        cache: size of the cache in bytes.
+    """
     tiles_each, shares = counts
 
     def bodies(size: Mapping[str, Array]) -> dict[str, Array]:
@@ -128,9 +138,11 @@ def _moved(
 
 
 def _ordered(trips: Array, inside: Mask) -> list[dict[str, Array]]:
-    """Return the loops over rows and columns, innermost first.
+    """Return the loops over rows and columns in the form that `moved` takes, innermost loop first.
 
-    Rows are the innermost loop where `inside` is true.
+    Args:
+        trips: iterations over rows and over columns, shape (2, configs).
+        inside: whether the loop over rows is the innermost one, shape (configs,).
     """
     ones = np.ones_like(trips[0])
     return [
@@ -231,6 +243,6 @@ def estimate_tiles(
 
 
 def _bytes(product: TileBlocks) -> tuple[float, float]:
-    """Return the bytes of a matrix's converted data, and of its weights."""
+    """Return the bytes of one matrix's data and of its weights, as they are copied for tiles."""
     depth = product.steps * product.words * NUMBER  # a word has the size of a float32
     return float(product.lines * product.rows * depth), float(product.columns * depth)

@@ -242,20 +242,21 @@ class TileOperands(Protocol):
         """Declare the function's parameters."""
 
     def pack(self) -> None:
-        """Add loops that copy the operands to where tiles can be loaded.
+        """Add loops that copy the data to the layout from which tiles are loaded.
 
-        Weights are only copied if they are not constant.
+        The second operand is copied as well if it is an activation. Constant weights were packed
+        before.
         """
 
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """Return the place in `data` of the first row of a block.
+        """Return the index in `data` at which the first row of a block begins, for one step.
 
         Args:
             matrix: number of the product.
             place: line and first row of the block.
-            at: step of the depth.
+            at: number of the step along the depth.
         """
 
     def finish(
@@ -265,13 +266,13 @@ class TileOperands(Protocol):
         place: tuple[Expression, Expression],
         across: Expression,
     ) -> None:
-        """Add loops that compute the output from a block's sums.
+        """Add loops that apply the epilogue to a block's sums and store the output.
 
         Args:
-            sums: buffer of shape (rows, columns).
+            sums: the block's sums, a buffer of shape (rows, columns).
             matrix: number of the product.
             place: line and first row of the block.
-            across: number of its block of columns.
+            across: number of the block of columns.
         """
 
     numbers: TileNumbers
@@ -303,7 +304,10 @@ def product_function(
 
 
 def _build_tasks(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) -> None:
-    """Build the parallel tasks and the loops of each task."""
+    """Add the parallel loop over tasks to the function, with the loops of each task.
+
+    A task computes the blocks of one share of the rows and one share of the columns of a matrix.
+    """
     by_rows, by_columns = v["row_shares"], v["column_shares"]
     unit = tile_unit(operands.numbers, spec)(operands.numbers, b.down, b.across, b.height, b.words)
     with T.parallel(0, b.matrices * by_rows * by_columns) as chunk:
@@ -327,7 +331,12 @@ def _build_tasks(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOper
 
 
 def _pieces(b: TileBlocks, blocks: int) -> int:
-    """Return into how many pieces the depth is cut, given the number of blocks of rows."""
+    """Return the number of pieces into which a task cuts the depth.
+
+    Args:
+        b: the blocks.
+        blocks: number of blocks of rows per task.
+    """
     weights = 4 * b.steps * b.words * b.block_columns
     return min(tiles(weights, NEAR), b.steps) if blocks >= FEWEST_BLOCKS else 1
 
@@ -335,7 +344,18 @@ def _pieces(b: TileBlocks, blocks: int) -> int:
 def _build_pieces(
     b: TileBlocks, operands: TileOperands, unit: TileUnit, at: _Task, pieces: int
 ) -> None:
-    """Build the loops of a task whose depth is cut into pieces."""
+    """Build the loops of a task whose depth is cut into pieces.
+
+    Each piece is multiplied with all blocks of rows before the next piece. Sums are stored in
+    between.
+
+    Args:
+        b: the blocks.
+        operands: the operands.
+        unit: builder of the instructions that multiply tiles.
+        at: matrix, share of the rows and share of the columns of the task.
+        pieces: number of pieces.
+    """
     matrix, rows, columns = at
     block_size = b.block_rows * b.block_columns
     stored_sums = T.alloc_buffer(
@@ -364,9 +384,14 @@ def _build_steps(
     at: _BlockPlace,
     steps: tuple[Expression, Expression],
 ) -> None:
-    """Build the loop over a part of a block's depth.
+    """Build the loop that adds a part of a block's depth to its sums.
 
-    `steps` is the first step and the step after the last.
+    Args:
+        b: the blocks.
+        operands: the operands.
+        unit: builder of the instructions that multiply tiles.
+        at: matrix, (line, first row) and number of the block of columns.
+        steps: the first step, and the step after the last.
     """
     matrix, place, across = at
     tile = b.words * TILE * b.across

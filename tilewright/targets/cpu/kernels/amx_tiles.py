@@ -47,8 +47,8 @@ class TileNumbers:
     """Element type of tiles.
 
     Attributes:
-        each: numbers per word.
-        kind: element type in which a number is stored.
+        each: numbers per 32-bit word.
+        kind: TensorIR element type in which a number is stored.
         sums: element type of the sums.
         instruction: LLVM's name of the instruction that multiplies tiles.
     """
@@ -82,7 +82,7 @@ class TileNumbers:
         return bfloat16_of(number, lanes, spec) if self is BFLOAT16 else number
 
     def border(self, zero: Expression) -> Expression:
-        """Return the value of padding.
+        """Return the value, as tiles store it, that stands for padding.
 
         Args:
             zero: zero point of the data, an int32.
@@ -166,6 +166,9 @@ def paired(first: Expression, second: Expression, lanes: int, spec: CpuSpec) -> 
 class AmxTiles:
     """Builder of AMX instructions for one block of a product.
 
+    Its methods add statements to the TensorIR function that is being built. Call `begin` and
+    `clear`, then `step` once per step of the depth, then `sums` or `keep`, and finally `end`.
+
     Args:
         numbers: element type of the tiles.
         down: tiles of sums, from top to bottom.
@@ -220,10 +223,10 @@ class AmxTiles:
 
         Args:
             data: buffer of the data.
-            places: place in `data` of the first row of each tile.
-            row: numbers from one row of a tile to the next.
+            places: for each tile from top to bottom, the index in `data` of its first row.
+            row: distance in `data` from one row of a tile to the next, in numbers.
             weights: buffer of packed weights, int32.
-            at: place in `weights` of the first tile; the others follow.
+            at: index in `weights` of the first tile; the other tiles follow it.
         """
         first = self.down * self.across
         second = first + self.down
@@ -251,11 +254,11 @@ class AmxTiles:
         return self._scratch
 
     def keep(self, buffer: TirBuffer, at: Expression) -> None:
-        """Store all sums in a buffer, row by row.
+        """Store all sums in a buffer, row by row, so that `resume` can load them later.
 
         Args:
-            buffer: the buffer.
-            at: place of the first sum.
+            buffer: the buffer to write.
+            at: index in the buffer at which the first sum is stored.
         """
         self._move("tilestored64", buffer, "w", at)
 
@@ -263,8 +266,8 @@ class AmxTiles:
         """Load all sums that `keep` stored.
 
         Args:
-            buffer: the buffer.
-            at: place of the first sum.
+            buffer: the buffer to read.
+            at: index in the buffer of the first sum.
         """
         self._move("tileloadd64", buffer, "r", at)
 
@@ -279,7 +282,10 @@ class AmxTiles:
 
 
 class _StoredSums:
-    """Base class of units whose sums are in memory."""
+    """Base class of the replacements for `AmxTiles`, which keep their sums in memory.
+
+    The methods and arguments are those of `AmxTiles`.
+    """
 
     def __init__(self, numbers: TileNumbers, down: int, across: int, rows: int, words: int) -> None:
         self.numbers = numbers
@@ -456,15 +462,18 @@ def add_words(
     weights: tuple[TirBuffer, list[Expression]],
     words: int,
 ) -> None:  # fmt: skip
-    """Add products of words to rows of a buffer of sums.
+    """Multiply a few rows of the data by tiles of weights, and add the products to their sums.
+
+    The function loads the sums from `sums` to registers, adds the products, and stores them again.
 
     Args:
-        held: buffer of `sum_registers`. Rows × tiles must not exceed `SUM_REGISTERS`.
-        sums: buffer of shape (rows, 16 × tiles).
-        first: first row of `sums`.
-        data: buffer of uint16, and the place in it where each row begins.
-        weights: buffer of int32, and the place in it where each tile of 16 columns begins.
-        words: number of words.
+        held: registers from `sum_registers`, which the function overwrites. Rows × tiles must not
+            exceed `SUM_REGISTERS`.
+        sums: buffer of shape (rows, 16 × tiles), which is updated.
+        first: first row of `sums` to update.
+        data: buffer of uint16, and the index in it at which each row begins.
+        weights: buffer of int32, and the index in it at which each tile of 16 columns begins.
+        words: number of words of the depth.
     """
     (values, starts), (packed, tiles) = data, weights
     vectors = [(r, j) for r in range(len(starts)) for j in range(len(tiles))]

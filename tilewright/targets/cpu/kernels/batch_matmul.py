@@ -70,7 +70,10 @@ class BatchMatmul:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build a function with explicit loops that is equivalent to `function`."""
+        """Return a function that computes the same as `function`, with the schedule of a config.
+
+        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        """
         return multiply(workload, GemmShape.of(workload, spec), values, packed=False)
 
     def pack_weights(
@@ -114,7 +117,10 @@ class BatchMatmulInt8(BatchMatmul):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build a function with explicit loops that is equivalent to `function`."""
+        """Return a function that computes the same as `function`, with the schedule of a config.
+
+        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        """
         return multiply(
             workload, GemmShape.of(workload, spec), values, False, share_of(dot_product(spec))
         )

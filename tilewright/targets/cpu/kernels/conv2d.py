@@ -235,9 +235,15 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
 def _schedule_copy(
     sch: Schedule, w: Workload, values: KnobValues, t: CpuTiling, at: tuple[Loop, Loop]
 ) -> None:
-    """Schedule the copy of the data with padding, if there is one.
+    """Schedule the copy of the data with padding; do nothing if the data are not copied.
 
-    `at` is the loop over parallel chunks, and the loop over chunks of input channels.
+    Args:
+        sch: the schedule, which is changed.
+        w: the workload.
+        values: the config, by knob name.
+        t: the tile sizes.
+        at: the loop over parallel chunks, and the loop over chunks of input channels. The knob
+            `copy` selects the loop within which the data are copied.
     """
     if not (_needs_copy(w, t) or values["copy"]):
         return
@@ -261,10 +267,16 @@ def _schedule_tile(
     tile: tuple[Loop, ...],
     lanes: Loop,
 ) -> None:
-    """Order and unroll the loops of a register tile.
+    """Order, unroll and vectorise the loops of a register tile.
 
-    `reduced` is (c, kh, kw, i), `tile` is (channel blocks, rows, columns), and `lanes` is
-    vectorised.
+    Args:
+        sch: the schedule, which is changed.
+        part: the block that computes the tile.
+        values: the config, by knob name.
+        reduced: loops over blocks of input channels, kernel rows, kernel columns, and channels of a
+            block.
+        tile: loops over channel blocks, rows and columns of the tile.
+        lanes: loop over the channels of a block, which is vectorised.
     """
     c, kh, kw, i = reduced
     blocks, rows, columns = tile
@@ -287,7 +299,10 @@ def _schedule_tile(
 
 
 def _with_padding(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
-    """Return the data with zeros around them, as far as the tiles read."""
+    """Return a tensor expression for the data with padding.
+
+    Further zeros at the end complete the last register tiles, which may reach beyond the image.
+    """
     n, blocks, height, width, ib = (int(size) for size in data.shape)
     rows, columns = t.covered
     shape = (
@@ -328,7 +343,7 @@ REDUCED = 4
 
 
 def skips(w: Workload) -> bool:
-    """Return whether taps can lie entirely in the padding.
+    """Return whether kernel positions can lie entirely in the padding for a whole register tile.
 
     Args:
         w: the workload.
@@ -337,12 +352,17 @@ def skips(w: Workload) -> bool:
 
 
 def skipping(function: PrimFunc, w: Workload, tile: tuple[int, int]) -> PrimFunc:
-    """Add conditions to a scheduled function, so that taps in the padding are skipped.
+    """Add conditions to a scheduled function that skip multiplications by padding.
+
+    A register tile skips a kernel position at which all of its pixels read padding.
 
     Args:
         function: the scheduled function of the direct algorithm.
         w: the workload.
         tile: rows and columns of a register tile.
+
+    Returns:
+        The function with the conditions. `function` itself is not changed.
     """
 
     def loop(node: For) -> Statement:

@@ -93,7 +93,10 @@ class ConvolutionTiles:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Build the function with explicit loops, which need no schedule."""
+        """Return the function with the schedule of the config.
+
+        Its loops are written explicitly, so that `schedule` has nothing to do.
+        """
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Image(workload, spec, b))
 
@@ -117,7 +120,7 @@ class ConvolutionTiles:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return the function unchanged."""
+        """Return `function` unchanged, since `define` has written its loops already."""
         return function
 
     def pack_weights(
@@ -260,7 +263,7 @@ class CopyLayout:
             weights: shape (o, c, kh, kw).
 
         Returns:
-            Shape (depth, o), with zeros for missing channels.
+            Shape (depth, o), in which missing channels have zero weights.
         """
         w, missing = self.w, self.blocks * self.channels - self.w.in_channels
         padded = np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0)))
@@ -278,9 +281,13 @@ def _without_groups(weights: Array, groups: int) -> Array:
 
 
 def _phases(kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return how many phases of a stride the kernel positions need, and their reach.
+    """Return how many phases of a stride the kernel positions use, and how far they reach.
 
-    The reach is counted in strides.
+    Pixels whose coordinates leave the same remainder when divided by the stride are one phase.
+
+    Returns:
+        The number of phases, and the distance between the first and the last kernel position, in
+            strides.
     """
     places = [k * dilation for k in range(kernel)]
     return max(p % stride for p in places) + 1, max(p // stride for p in places)
@@ -293,7 +300,10 @@ def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
 
 
 class _Image:
-    """`TileOperands` for a convolution."""
+    """Operands of a convolution with AMX tiles: its data, its packed weights and its output.
+
+    The class implements `TileOperands`.
+    """
 
     own_weights = False
 
@@ -339,7 +349,14 @@ class _Image:
     def _copy_row(
         self, start: Expression, source: tuple[Expression, Expression, Expression], phase: int
     ) -> None:
-        """Copy one row of an image for one phase of the columns."""
+        """Add loops that copy one row of an image, for one phase of the column stride.
+
+        Args:
+            start: index in the copy at which the row begins.
+            source: image, block of channels, and row of the data.
+            phase: number of the phase: pixels whose column leaves this remainder when divided by
+                the stride.
+        """
         w, width, stride = self.w, self.layout.size[3], self.w.stride_w
         data_height, data_width = self.shapes[0][2:4]
         if self.layout.folded:
@@ -369,7 +386,10 @@ class _Image:
     def _copy_pixel(
         self, start: Expression, n: Expression, c: Expression, place: tuple[Expression, Expression]
     ) -> None:
-        """Copy all channels of a block at one pixel, with zeros for missing channels."""
+        """Add statements that copy all channels of a block at one pixel.
+
+        Channels that are missing in the last block are copied as zeros.
+        """
         _, blocks, _, _, data_block = self.shapes[0]
         channels, copied_channels = self.layout.channels, self.layout.blocks * self.layout.channels
         count = tiles(channels, data_block)
@@ -404,7 +424,7 @@ class _Image:
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """Return the place in the copy of the first row of a block: see `TileOperands`."""
+        """Return the index in the copy of the first row of a block: see `TileOperands`."""
         w, layout, (line, first) = self.w, self.layout, place
         phases_y, phases_x, height, width = layout.size
         if layout.folded:
@@ -428,7 +448,7 @@ class _Image:
         place: tuple[Expression, Expression],
         across: Expression,
     ) -> None:
-        """Compute the output from a block's sums: see `TileOperands`."""
+        """Add loops that apply the epilogue to a block's sums: see `TileOperands`."""
         height, width = pixels(self.w)
         line, first = place
         with T.serial(0, self.b.block_rows) as r:

@@ -136,9 +136,10 @@ class ConvolutionInt8:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build a function with explicit loops that is equivalent to `function`.
+        """Return a function that computes the same as `function`, with the schedule of a config.
 
-        With Winograd's algorithm, `function` itself is scheduled.
+        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        With Winograd's algorithm, TVM's `Schedule` is applied to `function` itself.
         """
         if _transforms(values):
             return winograd.schedule(function, workload, spec, values)
@@ -172,7 +173,7 @@ image, step of the block)."""
 
 
 def must_copy(block: int, w: Workload, dot: DotProduct) -> bool:
-    """Return whether data cannot be read without being copied first.
+    """Return whether the kernel has to copy the data before it can multiply them.
 
     Args:
         block: input channels per block.
@@ -240,7 +241,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
 
 
 class _Convolution:
-    """Builder of the loops of one kernel."""
+    """Builder of the loops of one int8 convolution: `write` adds them to the TensorIR function."""
 
     def __init__(self, w: Workload, spec: CpuSpec, values: KnobValues) -> None:
         self.w, self.v, self.lanes = w, values, spec.lanes
@@ -285,7 +286,7 @@ class _Convolution:
         return Nest([(T.parallel if self.v["parallel"] else T.serial)(0, count)])
 
     def _start(self, axis: int, tile: Expression) -> Expression:
-        """Return the first row (axis 1) or column (axis 2) of a tile."""
+        """Return the first output row (`axis` 1) or output column (`axis` 2) of a register tile."""
         return tile_start(tile, self.size[axis - 1], self.t.tile[axis])
 
     # -- a register tile -----------------------------------------------------------------------
@@ -331,7 +332,7 @@ class _Convolution:
         return read
 
     def _reach(self, rows: int, columns: int) -> tuple[int, int]:
-        """Return the rows and columns of data that a number of output rows and columns read."""
+        """Return how many rows and columns of data the given output rows and columns depend on."""
         w = self.w
         return (
             (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
@@ -339,7 +340,7 @@ class _Convolution:
         )
 
     def _copy_all(self) -> TirBuffer:
-        """Copy all data with padding to a buffer."""
+        """Add loops that copy all data with padding, and return the buffer that holds the copy."""
         rows, columns = self._reach(*self.size)
         images = self.w.batch * self.blocks
         copy = T.alloc_buffer((images, rows, columns * self.steps), "int32")
@@ -355,7 +356,15 @@ class _Convolution:
         return read
 
     def _copy_chunk(self, n: Expression, first: tuple[Expression, ...]) -> Read:
-        """Copy the data that a chunk reads, and return a function that reads the copy."""
+        """Add loops that copy the data of one parallel chunk with padding.
+
+        Args:
+            n: number of the image.
+            first: first register tile of the chunk along channel blocks, rows and columns.
+
+        Returns:
+            A function that reads steps of the data from the copy.
+        """
         w, t = self.w, self.t
         rows, columns = self._reach(t.chunk[1] * t.tile[1], t.chunk[2] * t.tile[2])
         top = self._start(1, first[1]) * w.stride_h
@@ -376,9 +385,14 @@ class _Convolution:
         source: tuple[Expression, Expression, Expression, Expression],
         columns: int,
     ) -> None:
-        """Copy a row of the padded image.
+        """Add loops that copy a row of the padded image to a buffer.
 
-        `source` is the image, the block of channels, the row and the first column.
+        Args:
+            copy: the buffer.
+            to: leading indices in the buffer, which select the row.
+            source: the image, the block of channels, and the row and first column of the padded
+                image.
+            columns: number of columns to copy.
         """
         w = self.w
         n, c, y, x = source
@@ -406,7 +420,15 @@ class _Convolution:
         row: tuple[Expression, ...],
         columns: tuple[Expression, Expression, Expression],
     ) -> None:
-        """Copy columns `begin` to `end` of a row; `columns` is (first column, begin, end)."""
+        """Add loops that copy the part of a row that lies inside the image.
+
+        Args:
+            copy: the buffer.
+            to: leading indices in the buffer, which select the row.
+            row: the image, the block of channels and the row of the data.
+            columns: the column of the data at which the row of the copy begins, and the first and
+                the end column of the copy to write.
+        """
         x, begin, end = columns
         block, steps, dot, zero = self.t.ib, self.steps, self.dot, self.a.zero
         if block % dot.numbers:

@@ -171,8 +171,20 @@ def _cut_finer(
 ) -> dict[str, int]:  # fmt: skip
     """Cut the pixels into more chunks if some threads would have nothing to do.
 
-    A chunk consists of whole tiles, and all chunks have equally many. A prime number of tiles such
-    as 167 therefore stays one chunk if eight parts are wanted.
+    Chunks consist of whole register tiles, equally many each. If the number of tiles is a prime
+    number such as 167, the knob that asks for eight parts therefore has no effect. The function
+    increases the knobs `parts_oh` and `parts_ow` until there are at least two chunks per thread.
+
+    Args:
+        w: the workload.
+        spec: the processor.
+        values: the config so far, by knob name.
+        knobs: knobs of the search space.
+        size: rows and columns of the output, as the kernel sees them.
+
+    Returns:
+        The config with more chunks; `values` unchanged if there are enough already, or if no config
+            has enough.
     """
 
     def chunks(values: dict[str, int]) -> int:
@@ -192,9 +204,9 @@ def _cut_finer(
 
 
 def _worth_with_copy(w: Workload) -> float:
-    """Return the relative worth of a tile that does not divide the image.
+    """Return the relative worth, below 1, of a register tile that does not divide the image.
 
-    Such a tile needs a copy of the data.
+    Such a tile costs more because the data have to be copied to a larger buffer first.
     """
     multiplies = w.out_channels * w.kernel_h * w.kernel_w / (2 * w.stride_h * w.stride_w)
     return 1 / (1 + COPY_CYCLES / multiplies)  # cycles per vector of the data
@@ -210,10 +222,16 @@ def _chunks_overlap(w: Workload) -> bool:
 
 
 def _unrolled(w: Workload, spec: CpuSpec, block: int, dots: bool) -> int:
-    """Return the number of input channels per block whose multiply-adds are unrolled.
+    """Choose the number of input channels per block whose multiply-adds are unrolled.
 
     With the 32 registers of AVX-512, fewer iterations of the loop save 3 to 5 % (`cpu_peak`),
-    except with a dilation.
+    except in a convolution with a dilation.
+
+    Args:
+        w: the workload.
+        spec: the processor.
+        block: input channels per block.
+        dots: whether the kernel uses int8 dot products.
     """
     one = w.kernel_h * w.kernel_w == 1
     if block < 5 or (dots and one):
@@ -226,10 +244,20 @@ def _unrolled(w: Workload, spec: CpuSpec, block: int, dots: bool) -> int:
 def _tile(
     blocks: int, rows: int, columns: int, copied: float, spec: CpuSpec, dots: bool
 ) -> tuple[int, int, int]:
-    """Return the channel blocks, rows and columns of the best register tile.
+    """Choose the register tile with the most multiply-adds per instruction.
 
-    A tile that does not divide the image has the relative worth `copied`. With dot products
-    (`dots`), the numbers of the data are held in registers, too.
+    Args:
+        blocks: blocks of output channels.
+        rows: rows of the output.
+        columns: columns of the output.
+        copied: relative worth of a tile that does not divide the image, and so needs a padded copy
+            of the data; 1 is the worth of a tile that divides it.
+        spec: the processor.
+        dots: whether the kernel uses int8 dot products, which also hold numbers of the data in
+            registers.
+
+    Returns:
+        Channel blocks, rows and columns of the tile.
     """
     room = spec.registers - 2
 

@@ -57,7 +57,10 @@ class Dense:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build a function with explicit loops that is equivalent to `function`."""
+        """Return a function that computes the same as `function`, with the schedule of a config.
+
+        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        """
         return multiply(workload, GemmShape.of(workload, spec), values, packed=True)
 
     def pack_weights(

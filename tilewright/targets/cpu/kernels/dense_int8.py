@@ -84,7 +84,10 @@ class DenseInt8(Dense):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build a function with explicit loops that is equivalent to `function`."""
+        """Return a function that computes the same as `function`, with the schedule of a config.
+
+        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        """
         share = share_of(dot_product(spec))
         return multiply(workload, GemmShape.of(workload, spec), values, True, share)
 
@@ -118,7 +121,7 @@ class DenseInt8(Dense):
 
 
 def must_pack(w: Workload, dot: DotProduct) -> bool:
-    """Return whether data cannot be read without being packed first.
+    """Return whether the kernel has to pack the data before it can multiply them.
 
     Args:
         w: the workload.
@@ -149,7 +152,7 @@ class DotShare(Share):
         return self.dot.begin(self.a.workload, buffer[(*place, 0, at)], self.a.zero, 1)
 
     def _packed(self, column: Expression) -> tuple[TirBuffer, list[Expression]]:
-        """Return the buffer with a tile's packed weights, and the tile's place in it."""
+        """Return the buffer with the packed weights, and the indices that select a tile in it."""
         if self.weights is None:
             return self.a.weights, [column]
         return self.weights, [column - self.columns[0]]
@@ -219,13 +222,13 @@ class DotShare(Share):
 
 
 class _TwosShare(DotShare):
-    """`DotShare` for two products per step."""
+    """Version of `DotShare` for instructions that add two products per step."""
 
     dot = TWOS
 
 
 class _SignedFoursShare(DotShare):
-    """`DotShare` for four signed products per step."""
+    """Version of `DotShare` for instructions that add four products of signed data per step."""
 
     dot = SIGNED_FOURS
 

@@ -51,7 +51,7 @@ MAX_TILE_ROWS = 4
 
 @dataclass(frozen=True)
 class _ChannelTaps:
-    """Implementation of `targets.cpu.kernels.grouped_loops.Taps`."""
+    """Code for one kernel position of a depthwise convolution: see `grouped_loops.Taps`."""
 
     w: Workload
     tasks: int
@@ -168,7 +168,10 @@ class Depthwise:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build a function with explicit loops that is equivalent to `function`."""
+        """Return a function that computes the same as `function`, with the schedule of a config.
+
+        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        """
         w, block = workload, _block(workload, spec)
         taps = _ChannelTaps(w, w.out_channels // block, block, multiplies_pairs(spec, block))
         windows = WindowLoops(w, values, taps, block, block)

@@ -227,9 +227,10 @@ def epilogue_value(
 
 
 def _clipped(step: EpilogueOp, number: Expression) -> Expression:
-    """Return the larger or the smaller of a constant and a float32, or NaN for NaN.
+    """Return the larger or the smaller of the step's constant and a float32; NaN stays NaN.
 
-    If one operand is NaN, TVM's maximum and minimum return the second operand.
+    If one operand is NaN, TVM's maximum and minimum return the second operand, which is therefore
+    `number`.
     """
     clip = tirx.max if step.kind == "max" else tirx.min
     return clip(tirx.const(float(step.value), "float32"), number)
@@ -242,7 +243,15 @@ def _in_reals(
     at: Place,
     channel: Place,
 ) -> Expression:
-    """Apply all steps of an epilogue that begins with `dequantise`."""
+    """Apply all steps of an epilogue that begins with `dequantise`, in float32.
+
+    Args:
+        w: the workload.
+        inputs: operands of the epilogue by name.
+        value: the sum.
+        at: indices of the output value.
+        channel: indices of values per output channel, such as the bias.
+    """
 
     place = 1
 
@@ -299,9 +308,15 @@ def data_zero(inputs: Mapping[str, Tensor | TirBuffer]) -> Expression:
 
 
 def _in_integers(w: Workload, tensors: Mapping[str, Expression], value: Expression) -> Expression:
-    """Apply all steps to an int32 sum, wrapping like the reference.
+    """Apply all steps of the epilogue to an int32 sum. Overflows wrap, as in the reference.
 
-    Return its lowest eight bits. `tensors` are the values of the operands at the sum's place.
+    Args:
+        w: the workload.
+        tensors: operands of the epilogue by name, as values that belong to this sum.
+        value: the sum.
+
+    Returns:
+        The lowest eight bits of the result.
     """
     for step in w.epilogue:
         constant = tirx.const(step.value, "int32")

@@ -62,7 +62,7 @@ MAX_TILE_BLOCKS = 4
 
 @dataclass(frozen=True)
 class Reach:
-    """Input channels that tiles of output channels read.
+    """Input channels that tiles of output channels depend on, in a grouped convolution.
 
     Attributes:
         workload: the workload.
@@ -166,7 +166,7 @@ def first_of_last(reach: Reach) -> int:
 
 @dataclass(frozen=True)
 class _GroupTaps:
-    """Implementation of `targets.cpu.kernels.grouped_loops.Taps`."""
+    """Code for one kernel position of a grouped convolution: see `grouped_loops.Taps`."""
 
     reach: Reach
     out_block: int
@@ -360,7 +360,10 @@ class Grouped:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Build a function with explicit loops that is equivalent to `function`."""
+        """Return a function that computes the same as `function`, with the schedule of a config.
+
+        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        """
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         pairs = multiplies_pairs(spec, ob)

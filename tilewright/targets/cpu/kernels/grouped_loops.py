@@ -92,7 +92,11 @@ the tile, and the first pixel to compute with the one after the last."""
 
 
 class Taps(Protocol):
-    """Computation of a tap, which differs between kernels."""
+    """Code that multiplies the data by the weights of one kernel position, called a tap.
+
+    This is the part in which depthwise and grouped convolutions differ. A task computes some output
+    channels of an image.
+    """
 
     @property
     def tasks(self) -> int:
@@ -134,12 +138,12 @@ class Taps(Protocol):
 
 
 class WindowLoops:
-    """Builder of the loops of one kernel.
+    """Builder of the loops of one depthwise or grouped convolution.
 
     Args:
         w: the workload.
         values: the config, by knob name.
-        taps: computation of a tap.
+        taps: builder of the multiply-adds of one kernel position.
         in_block: input channels per block.
         out_block: output channels per block.
     """
@@ -180,10 +184,11 @@ class WindowLoops:
         return at * w.stride_w - w.pad_left + self.reach_w > w.width
 
     def _pieces(self) -> list[tuple[int, int]]:
-        """Divide the columns of tiles into those of a loop and those with their own code.
+        """Divide the columns of register tiles into one loop and tiles with their own code.
 
-        The loop's tiles are (first, one past the last). The other tiles touch the padding or begin
-        earlier, and are given as (column, -1).
+        Returns:
+            The loop, if there is one, as (first tile, end tile). Then, for each tile that touches
+                the padding or has to begin earlier, (first output column, -1).
         """
         w, count = self.w, tiles(self.w.out_width, self.width)
         inner = []
@@ -287,9 +292,16 @@ class WindowLoops:
         self, n: Expression, task: Expression, source: PaddedSource,
         at: tuple[Expression, Expression], border: bool, tests: bool,
     ) -> None:  # fmt: skip
-        """Build one register tile whose first pixel is `at`.
+        """Add the code of one register tile to the function.
 
-        A tile at the left or right border (`border`) has a constant column.
+        Args:
+            n: number of the image.
+            task: number of the task.
+            source: source of the data.
+            at: first output row and column of the tile.
+            border: whether the tile is at the left or right border. Its column is then a constant,
+                and pixels in the padding are left out.
+            tests: whether the code tests for each kernel row if it lies in the padding.
         """
         size, kind = self.width * self.out_block, sums_type(self.w)
         sums = [
@@ -313,7 +325,17 @@ class WindowLoops:
         self, task: Expression, source: PaddedSource, sums: list[list[TirBuffer]],
         at: tuple[Expression, Expression], border: bool, tests: bool,
     ) -> None:  # fmt: skip
-        """Build the loops over the kernel's rows and columns of one register tile."""
+        """Add the loops over the kernel's rows and columns of one register tile.
+
+        Args:
+            task: number of the task.
+            source: source of the data.
+            sums: buffers of sums, by row of the tile and block of output channels.
+            at: first output row and column of the tile.
+            border: whether the tile is at the left or right border, where pixels in the padding are
+                left out.
+            tests: whether the code tests for each kernel row if it lies in the padding.
+        """
         w, unroll = self.w, self.v["unroll_kernel"]
 
         def column(kh: Expression, kw: Expression) -> None:
@@ -352,9 +374,14 @@ class WindowLoops:
                 row(kh)
 
     def _pixels(self, x: int, kw: int) -> tuple[int, int]:
-        """Return which pixels of a tile at column `x` lie inside the image for a kernel column.
+        """Return which pixels of a tile read data inside the image, for one kernel column.
 
-        The result is the first pixel and one past the last.
+        Args:
+            x: first output column of the tile.
+            kw: number of the kernel column.
+
+        Returns:
+            The first such pixel of the tile, and the pixel after the last.
         """
         w = self.w
         inside = [
@@ -367,7 +394,17 @@ class WindowLoops:
     def _share_copy(
         self, copies: Copies, n: Expression, first: Expression, rows: tuple[Expression, Expression]
     ) -> PaddedSource:
-        """Copy the data that a task reads, with padding."""
+        """Add loops that copy the data of a task, with padding.
+
+        Args:
+            copies: builder of the copy.
+            n: number of the image.
+            first: first block of input channels that the task reads.
+            rows: the task's share of the rows of tiles, as (first, end).
+
+        Returns:
+            The copy, as a source of data.
+        """
         most = tiles(self.row_tiles, self.v["row_shares"]) * self.height
         top = tile_start(rows[0], self.w.out_height, self.height)
         return copies.of_rows((n, first), self.taps.blocks, top, min(most, self.w.out_height))

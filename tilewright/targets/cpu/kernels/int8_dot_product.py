@@ -160,15 +160,16 @@ class DotProduct:
         first: Expression,
         end: int,
     ) -> Expression:
-        """Read the numbers of a step one by one.
+        """Read the numbers of a step one by one instead of with one load.
 
         Args:
             w: the workload.
             data: buffer of the data.
-            place: indices of number 0.
+            place: indices of the number that `first` and `end` are counted from.
             zero: zero point of the data.
-            first: number of the first one to read.
-            end: number from which on the values are arbitrary, since their weights are zero.
+            first: position of the first number to read.
+            end: position after the last number that exists. Numbers from there on are not read, and
+                their values do not matter because their weights are zero.
 
         Returns:
             An int32, as the instruction takes it.
@@ -183,11 +184,11 @@ class DotProduct:
         return self._flipped(w, step)
 
     def placed(self, number: Expression, place: int) -> Expression:
-        """Put a number at its place in a step, with zeros elsewhere.
+        """Return a step that contains one number, with zeros in the other positions.
 
         Args:
             number: the number.
-            place: its place in the step.
+            place: position of the number in the step.
 
         Returns:
             An int32 expression.
@@ -327,7 +328,15 @@ def vector_of(numbers: int) -> int:
 def _fours(
     name: str, before: Expression, spread: Expression, weights: Expression, lanes: int
 ) -> Expression:
-    """Return sums to which `vpdpbusd` or `sdot` has added its products."""
+    """Return sums to which an instruction (`vpdpbusd` or `sdot`) has added four products per lane.
+
+    Args:
+        name: LLVM's name of the instruction.
+        before: the sums, a vector of int32.
+        spread: a step of the data, four bytes per lane.
+        weights: the weights, four bytes per lane.
+        lanes: number of sums.
+    """
 
     def as_bytes(
         value: Expression,
@@ -340,11 +349,17 @@ def _fours(
 
 
 def _twos(before: Expression, one: Expression, other: Expression, lanes: int) -> Expression:
-    """Return sums to which the products of two pairs of 16-bit numbers per lane are added.
+    """Return sums to which two products of 16-bit numbers per lane have been added.
 
-    LLVM combines both additions into one instruction if there is one (`vpdpwssd`). The fence
-    generates no instruction. Without it, LLVM would first add the products of several steps to each
-    other, for which there are not enough registers.
+    LLVM combines both additions into one instruction if there is one (`vpdpwssd`). The fence in the
+    code generates no instruction. Without it, LLVM would first add the products of several steps to
+    each other, for which there are not enough registers.
+
+    Args:
+        before: the sums, a vector of int32.
+        one: two 16-bit numbers per lane.
+        other: two 16-bit numbers per lane, which are multiplied by those of `one`.
+        lanes: number of sums.
     """
 
     def as_words(value: Expression) -> Expression:

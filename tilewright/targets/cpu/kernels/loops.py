@@ -39,14 +39,14 @@ MAX_UNROLLED = 1024
 
 
 def check_tile(accumulators: int, unrolled: int) -> None:
-    """Check a register tile against our limits.
+    """Check that a register tile is not too large to compile.
 
     Args:
-        accumulators: number of vectors of the tile.
+        accumulators: number of vectors of sums of the tile.
         unrolled: number of unrolled multiply-adds.
 
     Raises:
-        DoesNotApply: a limit is exceeded.
+        DoesNotApply: one of the numbers exceeds its limit.
     """
     if accumulators > MAX_ACCUMULATORS:
         raise DoesNotApply(f"a register tile of {accumulators} vectors, over {MAX_ACCUMULATORS}")
@@ -210,7 +210,7 @@ class Arguments:
     def finish(
         self, value: Expression, place: tuple[Expression, ...], channel: tuple[Expression, ...]
     ) -> None:
-        """Apply the epilogue to a sum and store the result.
+        """Add statements that apply the epilogue to a sum and store the result in the output.
 
         Args:
             value: the sum.

@@ -74,14 +74,17 @@ class MatmulTiles:
         return (*_batch_axes(workload), _sizes(workload)[1], workload.out_channels)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Build the function with explicit loops, which need no schedule."""
+        """Return the function with the schedule of the config.
+
+        Its loops are written explicitly, so that `schedule` has nothing to do.
+        """
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Matrices(workload, spec, b))
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return the function unchanged."""
+        """Return `function` unchanged, since `define` has written its loops already."""
         return function
 
     def pack_weights(
@@ -147,7 +150,10 @@ def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
 
 
 class _Matrices:
-    """`TileOperands` for matrix products."""
+    """Operands of a matrix product with AMX tiles: its data, its weights and its output.
+
+    The class implements `TileOperands`.
+    """
 
     def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
         self.w, self.b, self.spec, self.numbers = w, b, spec, numbers_of(w)
@@ -181,7 +187,13 @@ class _Matrices:
             self.weights = self.a.weights
 
     def _copy_row(self, place: list[Expression], step: Expression, start: Expression) -> None:
-        """Copy one row of a step."""
+        """Add loops that copy the numbers of one row that belong to one step.
+
+        Args:
+            place: indices of the row in the data.
+            step: number of the step along the depth.
+            start: index in the copy at which the numbers are stored.
+        """
         width, depth = self.row, self.w.in_channels
         last_numbers = depth - (self.b.steps - 1) * width
 
@@ -209,10 +221,10 @@ class _Matrices:
                     move(depth - last_numbers, last_numbers)
 
     def _pack_weights(self) -> None:
-        """Pack activations that are the second operand.
+        """Add loops that pack the second operand of a batched product, which is an activation.
 
-        Their order is matrices, blocks of columns, steps, tiles of a block, words, columns of a
-        tile.
+        The packed values are ordered by matrices, blocks of columns, steps, tiles of a block,
+        words, and columns of a tile.
         """
         b = self.b
         self.weights = T.alloc_buffer((b.matrices * self.size,), "int32")
@@ -229,9 +241,12 @@ class _Matrices:
     def _pack_pair(
         self, start: Expression, place: tuple[Expression, Expression, Expression], count: int
     ) -> None:
-        """Pack two rows of `count` columns, starting at `place` (matrix, row, column).
+        """Add statements that pack two rows of the second operand, whose numbers share words.
 
-        Missing rows and columns are zeros.
+        Args:
+            start: index in the packed operand at which the words are stored.
+            place: matrix, first of the two rows, and first column.
+            count: number of columns. Rows and columns beyond the operand's end are packed as zeros.
         """
         depth, (matrix, k, column) = self.w.in_channels, place
         zero = tirx.const(0, "float32")
@@ -253,7 +268,7 @@ class _Matrices:
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """Return the place in the copy of the first row of a block: see `TileOperands`."""
+        """Return the index in the copy of the first row of a block: see `TileOperands`."""
         return ((matrix * self.b.steps + at) * self.b.rows + place[1]) * self.row
 
     def finish(
@@ -263,7 +278,7 @@ class _Matrices:
         place: tuple[Expression, Expression],
         across: Expression,
     ) -> None:
-        """Compute the output from a block's sums: see `TileOperands`."""
+        """Add loops that apply the epilogue to a block's sums: see `TileOperands`."""
         b, column = self.b, self.b.first_column(across)
         width = min(b.block_columns, b.columns)
         with T.serial(0, b.block_rows) as r:

@@ -192,10 +192,10 @@ class GemmShape:
         return by_columns <= by_rows
 
     def _far_apart(self, tile_rows: int) -> bool:
-        """Return whether packing the weights pays off.
+        """Return whether the columns of a tile are stored so far apart that packing them pays off.
 
-        The numbers of a tile's columns lie so far apart in memory that a cache holds few of them,
-        and they are read often. With 1,024 columns, packing halves the time.
+        A cache then holds few of the weights that a tile reads, although each is read often. With
+        1,024 columns, packing halves the time.
         """
         return self.columns >= FAR_APART and tiles(self.rows, tile_rows) >= OFTEN
 
@@ -244,7 +244,9 @@ def multiply(
 
 
 class Share:
-    """Builder of one task of the parallel loop.
+    """Builder of one task of the parallel loop: one share of the rows times one of the columns.
+
+    Subclasses override how single products are computed.
 
     Args:
         arguments: parameters of the function that is being built.
@@ -361,9 +363,10 @@ class Share:
         return row - self.rows[0], column - self.columns[0]
 
     def _tiles(self) -> Nest:
-        """Return loops over the share's tiles.
+        """Return loops over the share's register tiles.
 
-        Their indices are those of a row tile and of a column tile.
+        The indices of the loops are the number of the tile of rows and the number of the tile of
+        columns.
         """
 
         def count(whole: int, parts: int, ends: tuple[Expression, Expression]) -> Expression:
@@ -376,10 +379,17 @@ class Share:
         return _Tiles(counts, (self.rows[0], self.columns[0]), bool(self.v["rows_inside"]))
 
     def _sums(self, before: Callable[[int, Expression], Expression]) -> list[list[TirBuffer]]:
-        """Allocate and initialise one buffer per chain and row of the tile.
+        """Allocate and initialise the buffers of sums of a register tile.
 
-        The first chain starts with `before(row, column)`, the others with zero. TVM puts buffers
-        below 1024 bytes on the stack, so that LLVM keeps them in registers.
+        TVM puts buffers below 1024 bytes on the stack, so that LLVM keeps them in registers.
+
+        Args:
+            before: returns the initial value of a sum, given its row and its column within the
+                tile. Only the first chain of partial sums starts with these values; the other
+                chains start with zero.
+
+        Returns:
+            One buffer per chain and row of the tile.
         """
 
         tile_columns = self.v["tile_vectors"] * self.vector
@@ -403,7 +413,15 @@ class Share:
         begin: Expression,
         depth: int,
     ) -> None:
-        """Add the products of one register tile over a part of the depth."""
+        """Add the products of one register tile over a part of the depth to its sums.
+
+        Args:
+            sums: one buffer per chain and row of the tile.
+            row: number of the tile of rows.
+            column: number of the tile of columns.
+            begin: first step of the depth.
+            depth: number of steps.
+        """
         chains, unroll = self.v["chains"], self.v["unroll_depth"]
         iterations = depth // (chains * unroll)
         if iterations:
@@ -440,7 +458,7 @@ class Share:
                 T.buffer_store(buffer, buffer[at] + left * right, [at])
 
     def left(self, row: Expression, r: int, k: Expression) -> Expression:
-        """Return `number` from the packed data, or from the data if they are not packed.
+        """Return the factor from the data, read from the packed copy if there is one.
 
         Args:
             row: number of the tile of rows.
@@ -474,7 +492,7 @@ class Share:
         return tile_start(row, self.p.rows, self.height)
 
     def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
-        """Return the number of the data that a step multiplies.
+        """Return the number of the data that a step broadcasts and multiplies.
 
         Args:
             row: number of the tile of rows.
@@ -510,10 +528,15 @@ class Share:
 
 
 class _Tiles(Nest):
-    """Nested loops over tiles of rows and columns, whose indices begin at `first`.
+    """Nested loops over tiles of rows and columns.
 
-    The loops themselves begin at 0, because TVM cannot compute features of stores in a loop of one
-    iteration that begins elsewhere.
+    The loops begin at 0, and `first` is added to their indices, because TVM cannot compute features
+    of stores in a loop of one iteration that begins elsewhere.
+
+    Args:
+        counts: number of tiles of rows and of columns.
+        first: first tile of rows and first tile of columns.
+        rows_inside: whether the loop over rows is the inner one.
     """
 
     def __init__(

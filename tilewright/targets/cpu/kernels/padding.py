@@ -122,10 +122,10 @@ class Copies:
         return (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1
 
     def of_everything(self) -> TirBuffer:
-        """Copy all data to a buffer, as far as they are read.
+        """Add loops that copy all data that the kernel reads, with padding.
 
         Returns:
-            The buffer, shape (n, blocks, rows, columns, block).
+            The buffer of the copy, shape (n, blocks, rows, columns, block).
         """
         w, blocks, rows = self.w, self.w.in_channels // self.block, self.height(self.w.out_height)
         copy = T.alloc_buffer((w.batch, blocks, rows, self.width, self.block), self.kind)
@@ -137,13 +137,16 @@ class Copies:
     def of_rows(
         self, place: tuple[Expression, Expression], blocks: int, first: Expression, rows: int
     ) -> PaddedSource:
-        """Copy the data that some output rows read.
+        """Add loops that copy the data that some output rows depend on, with padding.
 
         Args:
-            place: image and first block of channels.
+            place: number of the image, and first block of channels.
             blocks: number of blocks of channels.
             first: first output row.
             rows: number of output rows.
+
+        Returns:
+            The copy, as a source that is indexed by coordinates of the image.
         """
         w, (n, block) = self.w, place
         top, height = first * w.stride_h - w.pad_top, self.height(rows)

@@ -127,9 +127,10 @@ def transforms_weights(workload: Workload, m: int) -> bool:
 
 
 def _images_take_turns(w: Workload, t: CpuTiling, values: KnobValues) -> bool:
-    """Return whether images share the buffers of transformed data, one image after the other.
+    """Return whether each image passes through all stages before the next image begins.
 
-    The transformed data of all images would not fit a second-level cache.
+    The images then share the buffers of transformed data. This is done if the transformed data of
+    all images together would not fit the second-level cache.
     """
     rows, columns = t.covered
     size = NUMBER * (values["algorithm"] + 2) ** 2 * w.in_channels * rows * columns
@@ -137,7 +138,16 @@ def _images_take_turns(w: Workload, t: CpuTiling, values: KnobValues) -> bool:
 
 
 def _rounds(w: Workload, t: CpuTiling, m: int) -> int:
-    """Return the number of parts of the input channels whose weights are transformed in turn."""
+    """Return the number of parts of the input channels that are processed one after the other.
+
+    There are several parts only if the kernel transforms the weights: it transforms those of one
+    part at a time.
+
+    Args:
+        w: the workload.
+        t: the tile sizes.
+        m: output pixels per side of a tile.
+    """
     return w.in_channels // t.ib // t.channels if transforms_weights(w, m) else 1
 
 
@@ -258,7 +268,15 @@ def _filter_type(w: Workload) -> str:
 
 
 def _products(t: CpuTiling, rounds: int, left: Tensor, weights: Tensor) -> Tensor:
-    """Define the products. With several rounds, parts of the input channels are summed in turn."""
+    """Define the (m + 2)² matrix products as a tensor expression.
+
+    Args:
+        t: the tile sizes.
+        rounds: number of parts of the input channels, whose products are summed one after the
+            other.
+        left: the transformed data.
+        weights: the transformed weights.
+    """
     n, a, _, in_blocks, rows, columns, _ = (int(size) for size in left.shape)
     blocks, blocks_each = t.tile[0], in_blocks // rounds
     shape = (n, a, a, t.tiles[0] * blocks, rows, columns, t.ob)
@@ -337,7 +355,14 @@ def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues)
 
 
 def _schedule_products(sch: Schedule, part: Block, t: CpuTiling, values: KnobValues) -> None:
-    """Schedule the register tiles of a chunk's products."""
+    """Schedule the register tiles of a chunk's products.
+
+    Args:
+        sch: the schedule, which is changed.
+        part: the block that computes the products.
+        t: the tile sizes.
+        values: the config, by knob name.
+    """
     *spatial, b, c, i = sch.get_loops(part)[-8:]
     tiles, inner = _split_tiles(sch, spatial, t, values)
     sch.reorder(*tiles, c, i, *inner, b)
@@ -348,9 +373,10 @@ def _schedule_products(sch: Schedule, part: Block, t: CpuTiling, values: KnobVal
 
 
 def _schedule_rounds(sch: Schedule, part: Block, t: CpuTiling, values: KnobValues) -> Loop:
-    """Schedule the products of one part of the input channels after the other.
+    """Schedule the products so that one part of the input channels follows the other.
 
-    Return the loop over the parts.
+    Returns:
+        The loop over the parts.
     """
     *spatial, b, rounds = sch.get_loops(part)[-7:]
     tiles, inner = _split_tiles(sch, spatial, t, values)
@@ -369,9 +395,17 @@ def _schedule_rounds(sch: Schedule, part: Block, t: CpuTiling, values: KnobValue
 def _split_tiles(
     sch: Schedule, spatial: Sequence[Loop], t: CpuTiling, values: KnobValues
 ) -> tuple[list[Loop], list[Loop]]:
-    """Split the loops (p, q, channel block, row, column) into register tiles.
+    """Split the loops over products into loops over register tiles and loops within a tile.
 
-    Return the loops over the tiles, and the loops within a tile.
+    Args:
+        sch: the schedule, which is changed.
+        spatial: loops over rows p and columns q of the transformed patch, channel blocks, and rows
+            and columns of patches.
+        t: the tile sizes.
+        values: the config, by knob name.
+
+    Returns:
+        The loops over the tiles, and the loops within a tile.
     """
     p, q, o, y, x = spatial
     yt, yi = sch.split(y, [None, t.tile[1]])
@@ -393,7 +427,16 @@ def _schedule_tile(
     tile: list[Loop],
     lanes: Loop,
 ) -> None:
-    """Schedule one register tile of products; `reduced` is (block of channels, channel)."""
+    """Schedule one register tile of products.
+
+    Args:
+        sch: the schedule, which is changed.
+        block: the block that computes the products.
+        values: the config, by knob name.
+        reduced: loops over blocks of input channels and over the channels of a block.
+        tile: loops over the channel blocks, rows and columns of the tile.
+        lanes: loop over the output channels of a block, which is vectorised.
+    """
     c, i = reduced
     outer, inner = sch.split(i, [None, values["unroll_channels"]])
     sch.reorder(c, outer, inner, *tile, lanes)
@@ -430,8 +473,14 @@ def _schedule_input(
 ) -> None:
     """Schedule the transform of the data.
 
-    It is computed per chunk, or for a whole image before: within the loop `image`, or for all
-    images if that is None.
+    Args:
+        sch: the schedule, which is changed.
+        values: the config, by knob name. The knob `stages` selects whether data are transformed per
+            chunk, or all before the products.
+        chunk: loop over chunks of image rows.
+        blocks: the blocks of the transform.
+        image: loop over images within which the data of one image are transformed; None to
+            transform the data of all images first.
     """
     border, patch, half, left = blocks
     place = image if values["stages"] else chunk
@@ -498,14 +547,14 @@ def pack(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Arra
 
 
 def data_row(m: int, d: list[Expression]) -> list[Expression]:
-    """Transform a row of a patch.
+    """Apply Winograd's transform of the data to one row of a patch.
 
     Args:
         m: output pixels per side of a tile.
         d: the m + 2 numbers of the row.
 
     Returns:
-        m + 2 sums.
+        The m + 2 transformed numbers.
     """
     if m == 2:
         return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
@@ -517,14 +566,14 @@ def data_row(m: int, d: list[Expression]) -> list[Expression]:
 
 
 def filter_row(m: int, w: list[Expression]) -> list[Expression]:
-    """Transform a row of a filter.
+    """Apply Winograd's transform of the weights to one row of a filter.
 
     Args:
         m: output pixels per side of a tile.
         w: the three weights of the row.
 
     Returns:
-        m + 2 sums.
+        The m + 2 transformed weights.
     """
     if m == 2:
         even, odd = (w[0] + w[2]) * _number(1 / 2), w[1] * _number(1 / 2)
@@ -535,14 +584,14 @@ def filter_row(m: int, w: list[Expression]) -> list[Expression]:
 
 
 def inverse_row(m: int, p: list[Expression]) -> list[Expression]:
-    """Apply the inverse transform to a row of products.
+    """Apply Winograd's inverse transform to a row of products.
 
     Args:
         m: output pixels per side of a tile.
         p: the m + 2 numbers of the row.
 
     Returns:
-        m sums.
+        m output values.
     """
     if m == 2:
         return [p[0] + p[1] + p[2], p[1] - p[2] - p[3]]
@@ -572,11 +621,11 @@ def transformed_filters(m: int, filters: Array) -> NDArray[np.float64]:
 
 
 def chosen(row: Expression, values: list[Expression]) -> Expression:
-    """Return the value of a row as nested selections, which vanish when the loop is unrolled.
+    """Return `values[row]` as nested selections, which LLVM removes when the loop is unrolled.
 
     Args:
-        row: number of the row.
-        values: value of each row.
+        row: index into `values`.
+        values: the values to select from.
     """
     selection = values[-1]
     for number in reversed(range(len(values) - 1)):
