@@ -124,7 +124,9 @@ class Filled:
 
 @dataclass(eq=False)
 class Arenas:
-    """Memory that activations share.
+    """Memory blocks for the activations of a network.
+
+    Activations share memory if they are not in use at the same time.
 
     Attributes:
         sizes: size of each arena in bytes.
@@ -238,12 +240,12 @@ class Plot:
 def plots_of(
     network: BoardNetwork, machine: Machine, shared: Mapping[int, BoardTensor]
 ) -> list[Plot]:
-    """Return the pieces of memory that a network's tensors need.
+    """Return the ranges of memory that a network's tensors need, without their positions.
 
     Args:
         network: the network.
         machine: the machine.
-        shared: as in `arenas_of`.
+        shared: for the `id` of an output tensor, the input tensor whose place it takes.
 
     Raises:
         WorkloadError: two layers would write to the same place.

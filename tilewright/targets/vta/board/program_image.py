@@ -196,7 +196,11 @@ class _Text:
         return self.reason(name)
 
     def reason(self, text: str) -> tuple[int, int]:
-        """Append a text of any length. It must be the last one."""
+        """Append the reason why the C runtime cannot run the program, as the table's last text.
+
+        Returns:
+            Position of the text in the table, and its length in bytes.
+        """
         at, raw = len(self.bytes), text.encode()
         self.bytes += raw + b"\0"
         return at, len(raw)
