@@ -163,7 +163,10 @@ class StreamCost:
 
 
 class StreamTimer(Protocol):
-    """Interface for timing networks that share many layers, exactly as they would be built."""
+    """Ability to predict the cycles of networks, exactly as they would be built.
+
+    Networks that share layers are timed faster than by building each of them.
+    """
 
     def cost(self, graph: LayerGraph, schedules: Sequence[Pick]) -> StreamCost:
         """Return the costs of a network with given schedules.
@@ -213,7 +216,7 @@ class ImagesInFlight(Protocol):
 
     @property
     def dram_bytes(self) -> int:
-        """Bytes of all memory pages that the driver allocates for the program."""
+        """Size of all memory pages that the driver allocates for the program, in bytes."""
 
     def run(self, place: int, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
         """Run one segment for one image.
@@ -239,7 +242,9 @@ class HoldsImages(Protocol):
         """Load the program again, with buffers for `images` images."""
 
     def room_bytes(self, images: int) -> int:
-        """Return what `ImagesInFlight.dram_bytes` would be, without loading the program.
+        """Return the memory in bytes that the program would need for several images.
+
+        The result equals `ImagesInFlight.dram_bytes`, but the program is not loaded.
 
         Args:
             images: number of images to have buffers for.

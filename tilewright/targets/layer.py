@@ -140,7 +140,7 @@ class Layer:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the activations that the layer reads."""
+        """Names of the activations that the layer reads: data, residual, shortcut and weights."""
         beside = None if self.shortcut is None else self.shortcut.data
         return tuple(n for n in (self.data, self.residual, self.weight_from, beside) if n)
 

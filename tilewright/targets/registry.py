@@ -219,7 +219,14 @@ def check_target(text: str, space: str = "") -> None:
 
 
 def target_remarks(text: str) -> Sequence[str]:
-    """Return what a user should know before using the target. Raises like `check_target`."""
+    """Return sentences that a user should know before using a target.
+
+    Args:
+        text: name of the target, as for `make_target`.
+
+    Raises:
+        TilewrightError: as for `check_target`.
+    """
     kind, rest = kind_of(text)
     return kind.remarks(rest)
 

@@ -82,14 +82,17 @@ class RemoteTarget:
     def answers(
         self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
-        """Return the answers for the rows of a batch, each with the indices of the rows it is for.
+        """Ask for the answers to all rows of a batch, possibly in several calls.
 
         Args:
             call: name of the call.
             workload: the workload.
             ask: returns the answer for some rows.
-            failed: returns a substitute answer for rows that got none.
+            failed: returns a substitute answer for rows whose call failed.
             rows: row indices, shape (n,).
+
+        Returns:
+            Pairs of row indices and the answer for these rows. Together they cover all rows.
         """
         return in_parts(ask, failed, rows)
 
@@ -133,14 +136,17 @@ class TargetRaised(RpcFailed):
 def in_parts(
     ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
 ) -> list[tuple[NDArray[np.int64], T]]:
-    """Return the answers for the rows of a batch, each with the indices of the rows it is for.
+    """Ask for the answers to all rows of a batch, and isolate the rows that make a call fail.
 
-    A part that fails is split further, until single rows are left.
+    If a call fails, it is repeated with smaller parts of its rows, until single rows are left.
 
     Args:
         ask: returns the answer for some rows.
         failed: returns a substitute answer for a single row that fails.
         rows: row indices, shape (n,).
+
+    Returns:
+        Pairs of row indices and the answer for these rows. Together they cover all rows.
     """
     if not len(rows):
         return []

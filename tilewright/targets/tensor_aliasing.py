@@ -49,11 +49,14 @@ def lay_out(pairs: Iterable[tuple[K, K, int]]) -> list[dict[K, int]]:
 
 
 def overlapping(begins: Mapping[K, int], sizes: Mapping[K, int]) -> tuple[K, K] | None:
-    """Return two tensors that overlap, or None if there are none.
+    """Find two tensors whose memory overlaps.
 
     Args:
         begins: position of each tensor.
         sizes: size of each tensor. Tensors without a size are ignored.
+
+    Returns:
+        Two overlapping tensors; None if no tensors overlap.
     """
     order = sorted((begins[key], key) for key in begins if key in sizes)
     for (begin, one), (next_begin, other) in pairwise(order):

@@ -223,12 +223,12 @@ class Workload(Anchor):
 
     @property
     def results_height(self) -> int:
-        """Height of the tensor that the epilogue works on."""
+        """Height of the tensor that the epilogue works on: after a max-pool, before an average."""
         return size_left(self, (pattern for pattern in self.patterns if not pattern.is_behind))[0]
 
     @property
     def results_width(self) -> int:
-        """Width of the tensor that the epilogue works on."""
+        """Width of the tensor that the epilogue works on: after a max-pool, before an average."""
         return size_left(self, (pattern for pattern in self.patterns if not pattern.is_behind))[1]
 
     @property
@@ -300,7 +300,11 @@ class Workload(Anchor):
 
     @property
     def _with_own_steps(self) -> tuple[list[Pattern], list[Pattern]]:
-        """Patterns with epilogues of their own: those before and those after the workload's."""
+        """Patterns with epilogues of their own, such as a shortcut or an average.
+
+        The first list has the patterns that come before the workload's epilogue, the second list
+        the patterns that come after it.
+        """
         stepped = [pattern for pattern in self.patterns if pattern.has_steps]
         return [e for e in stepped if not e.is_behind], [e for e in stepped if e.is_behind]
 

@@ -196,7 +196,11 @@ class BoardBench:
             pass
 
     def reset(self) -> None:
-        """Program the FPGA. Raises `BoardDown` if that fails."""
+        """Reset the board by programming its FPGA again.
+
+        Raises:
+            BoardDown: the command that programs the FPGA fails.
+        """
         try:
             subprocess.run(
                 shlex.split(self.options.reset), check=True, capture_output=True, text=True,

@@ -314,7 +314,7 @@ class Cluster:
                 raise ClusterError(self._nobody(board))
 
     def _forget(self, future: distributed.Future) -> None:
-        """Release a future, so that the scheduler drops the call."""
+        """Cancel or release a call, so that the scheduler stops keeping it for this process."""
         with suppress(Exception):
             if future.status == "pending":
                 future.cancel()
@@ -385,9 +385,10 @@ class Cluster:
     # -- the connection ------------------------------------------------------------------------
 
     def _usable_client(self) -> distributed.Client:
-        """Return a connected client, and wait for the scheduler if necessary.
+        """Return a connected client, after waiting for the scheduler or reconnecting if necessary.
 
-        Raises `ClusterError` if the scheduler stays unreachable.
+        Raises:
+            ClusterError: the scheduler stays unreachable.
         """
         end = time.monotonic() + _patience()
         while True:

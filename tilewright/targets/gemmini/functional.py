@@ -328,7 +328,18 @@ def mvout_pooled(
 
 @stage
 def preload(m: GemminiMachine, regs: Registers, mems: Memories, rs1: int, rs2: int) -> None:
-    """Execute a PRELOAD: set the weights or initial sums and the next COMPUTE's destination."""
+    """Execute a PRELOAD, which prepares the next COMPUTE.
+
+    It records the destination of the result. It also sets the weights, or the initial sums in the
+    output-stationary data flow.
+
+    Args:
+        m: the machine.
+        regs: configuration registers; changed in place.
+        mems: local memories; changed in place.
+        rs1: first operand: local address and size of the weights or initial sums.
+        rs2: second operand: local address and size of the destination.
+    """
     config = regs.config
     config[reg.PRELOAD_RS1] = rs1
     config[reg.PRELOAD_RS2] = rs2
@@ -409,7 +420,11 @@ def read_operand(
 
 @stage
 def exchange(weights: NDArray[np.int32]) -> None:
-    """Swap the active weights with those of the last PRELOAD."""
+    """Swap the weights that the array uses with the weights of the last PRELOAD.
+
+    Args:
+        weights: active weights and preloaded weights, shape (2, 16, 16); changed in place.
+    """
     for r in range(DIM):
         for c in range(DIM):
             kept = weights[0, r, c]
@@ -419,7 +434,7 @@ def exchange(weights: NDArray[np.int32]) -> None:
 
 @stage
 def multiply(a: NDArray[np.int32], b: NDArray[np.int32], sums: NDArray[np.int32]) -> None:
-    """Add the product of two 16 × 16 blocks to the sums, which wrap around as int32."""
+    """Add the product a · b of two 16 × 16 blocks to `sums`, which wrap around as int32."""
     for r in range(DIM):
         for k in range(DIM):
             factor = a[r, k]

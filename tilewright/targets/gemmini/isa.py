@@ -148,7 +148,7 @@ class CommandStream(NamedTuple):
         return bool(((self.funct >= LOOP_WS) & (self.funct <= LOOP_STRIDES_DC)).any())
 
     def part(self, first: int, end: int) -> CommandStream:
-        """Return the commands first … end − 1."""
+        """Return the commands from index `first` to index `end`, exclusive."""
         return CommandStream(self.funct[first:end], self.rs1[first:end], self.rs2[first:end])
 
 

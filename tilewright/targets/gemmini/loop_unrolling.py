@@ -121,7 +121,17 @@ def row_offset(line: int, stride: int, block: int, element_bytes: int) -> int:
 
 @stage
 def load_a(m: GemminiMachine, loop: NDArray[np.int64], i: int, k: int) -> tuple[int, int, int]:
-    """Return the MVIN command for blocks of A, starting at block (i, k)."""
+    """Return the MVIN command that loads adjacent blocks of the matrix A.
+
+    Args:
+        m: the machine.
+        loop: settings of the loop, shape (LOOP_SETTINGS,).
+        i: row of blocks.
+        k: first column of blocks.
+
+    Returns:
+        Function code and the two operands.
+    """
     lines, across = loop[MAX_I], loop[MAX_J] if loop[IS_RESADD] else loop[MAX_K]
     line_pad, across_pad = loop[PAD_I], loop[PAD_J] if loop[IS_RESADD] else loop[PAD_K]
     line, at = i, k
@@ -140,9 +150,18 @@ def load_a(m: GemminiMachine, loop: NDArray[np.int64], i: int, k: int) -> tuple[
 
 @stage
 def load_b(m: GemminiMachine, loop: NDArray[np.int64], k: int, j: int) -> tuple[int, int, int]:
-    """Return the MVIN2 command for blocks of B, starting at block (k, j).
+    """Return the MVIN2 command that loads adjacent blocks of the matrix B.
 
-    It always has 16 rows, regardless of padding.
+    It always loads 16 rows, regardless of padding.
+
+    Args:
+        m: the machine.
+        loop: settings of the loop, shape (LOOP_SETTINGS,).
+        k: row of blocks.
+        j: first column of blocks.
+
+    Returns:
+        Function code and the two operands.
     """
     lines, across = loop[MAX_I] if loop[IS_RESADD] else loop[MAX_K], loop[MAX_J]
     across_pad = loop[PAD_J]
@@ -162,7 +181,11 @@ def load_b(m: GemminiMachine, loop: NDArray[np.int64], k: int, j: int) -> tuple[
 
 @stage
 def load_d(m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int) -> tuple[int, int, int]:
-    """Return the MVIN3 command for the bias at block (i, j)."""
+    """Return the MVIN3 command that loads the bias for the results from block (i, j) on.
+
+    Returns:
+        Function code and the two operands.
+    """
     blocks = blocks_at(j, loop[MAX_J], d_blocks(loop))
     n_columns = blocks * DIM - (loop[PAD_J] if j + blocks >= loop[MAX_J] else 0)
     n_rows = DIM - (loop[PAD_I] if i == loop[MAX_I] - 1 else 0)
@@ -175,9 +198,12 @@ def load_d(m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int) -> tuple[
 def loop_preload(
     m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int, k: int
 ) -> tuple[int, int, int]:
-    """Return the PRELOAD command of the product (i, j, k).
+    """Return the PRELOAD command for the product of blocks A(i, k) and B(k, j).
 
-    Weights are loaded only for the first row of blocks (i = 0).
+    It names the weights only for the first row of blocks (i = 0), because they stay in the array.
+
+    Returns:
+        Function code and the two operands.
     """
     line, at, across = k, j, loop[MAX_J]
     if loop[B_IS_TRANSPOSED]:
@@ -195,7 +221,11 @@ def loop_preload(
 def loop_compute(
     m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int, k: int
 ) -> tuple[int, int, int]:
-    """Return the COMPUTE command of the product (i, j, k)."""
+    """Return the COMPUTE command for the product of blocks A(i, k) and B(k, j).
+
+    Returns:
+        Function code and the two operands.
+    """
     line, at, across = i, k, loop[MAX_K]
     if loop[A_IS_TRANSPOSED]:
         line, at, across = k, i, loop[MAX_I]
@@ -207,7 +237,17 @@ def loop_compute(
 
 @stage
 def store_c(m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int) -> tuple[int, int, int]:
-    """Return the MVOUT command for blocks of C, starting at block (i, j)."""
+    """Return the MVOUT command that stores adjacent blocks of the result C.
+
+    Args:
+        m: the machine.
+        loop: settings of the loop, shape (LOOP_SETTINGS,).
+        i: row of blocks.
+        j: first column of blocks.
+
+    Returns:
+        Function code and the two operands.
+    """
     blocks = blocks_at(j, loop[MAX_J], c_blocks(loop))
     n_columns = blocks * DIM - (loop[PAD_J] if j + blocks >= loop[MAX_J] else 0)
     n_rows = DIM - (loop[PAD_I] if i == loop[MAX_I] - 1 else 0)
@@ -232,7 +272,14 @@ def c_blocks(loop: NDArray[np.int64]) -> int:
 
 @stage
 def block_size(loop: NDArray[np.int64], at: int, end: int, pad: int) -> int:
-    """Return the number of rows or columns of a block. The last block excludes the padding."""
+    """Return the number of rows or columns of a block; the last block excludes the padding.
+
+    Args:
+        loop: settings of the loop, shape (LOOP_SETTINGS,).
+        at: index of the block.
+        end: position of the number of blocks in the settings.
+        pad: position of the padding in the settings.
+    """
     return DIM - (loop[pad] if at == loop[end] - 1 else 0)
 
 

@@ -201,7 +201,15 @@ def check_command(
 
 @stage
 def check_product(regs: Registers, funct: int) -> int:
-    """Return the fault code of a PRELOAD or COMPUTE, 0 if it is valid. Record pending PRELOADs."""
+    """Check a PRELOAD or COMPUTE command, and record whether a PRELOAD waits for its COMPUTE.
+
+    Args:
+        regs: configuration registers; changed in place.
+        funct: function code of the command.
+
+    Returns:
+        The fault code; 0 if the command is valid.
+    """
     config = regs.config
     if config[reg.EX_SET] == 0:
         return f.NOT_CONFIGURED

@@ -281,7 +281,7 @@ class GemminiTarget:
         return GemminiTarget(redesign(self.spec, values))
 
     def breakdown(self, lowered: Lowered) -> None:
-        """None: the simulator does not say what a cycle went to."""
+        """Return None, because the simulator cannot tell how the cycles are divided."""
         return
 
     @property

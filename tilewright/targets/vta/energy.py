@@ -59,7 +59,11 @@ class EnergyConstants(BaseModel):
 
 
 def constants() -> EnergyConstants:
-    """Read the energy constants. Raise `SpecError` if the file is invalid."""
+    """Read the energy constants from the file that `TILEWRIGHT_ENERGY` names, or the shipped file.
+
+    Raises:
+        SpecError: the file cannot be read or is invalid.
+    """
     return _read(Path(os.environ.get(VARIABLE) or _STOCK))
 
 

@@ -221,6 +221,13 @@ def issue(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> No
     """Pass a command from the reservation station to its controller.
 
     A CONFIG of the load or store unit is complete when it is issued.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n).
+        part: part of the station: load, execute or store.
+        n: index of the entry within the part.
     """
     e = station_entry(part, n)
     command = s[e + RS_COMMAND]
@@ -245,7 +252,15 @@ def issue(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> No
 
 @stage
 def complete(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
-    """Mark a command as complete, and free its entry in the reservation station."""
+    """Mark a command as complete in this cycle, and free its entry in the reservation station.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        c: table of commands, in which the cycle is recorded, shape (COMMAND_ROWS, n).
+        part: part of the station: load, execute or store.
+        n: index of the entry within the part.
+    """
     e = station_entry(part, n)
     free(s, part, n)
     c[COMPLETE, s[e + RS_COMMAND]] = s[NOW]
@@ -254,7 +269,13 @@ def complete(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) ->
 
 @stage
 def free(s: UnitState, part: int, n: int) -> None:
-    """Remove entry `n` of a part of the reservation station, so that no entry waits for it."""
+    """Remove an entry of the reservation station, so that no other entry waits for it.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        part: part of the station: load, execute or store.
+        n: index of the entry within the part.
+    """
     s[STATION_VALID + part] &= ~(1 << n)
     s[STATION_COUNT + part] -= 1
     for other in range(PARTS):

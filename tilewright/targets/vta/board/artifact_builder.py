@@ -113,7 +113,10 @@ class VtaProgram:
         return check_layers(self.program, self.layers, seed)
 
     def c_files(self, header: str) -> None:
-        """None: a VTA reads its instructions from memory, they are not written as C."""
+        """Return None, because there is no C form of a VTA program.
+
+        A VTA reads its instructions from memory.
+        """
         return
 
     def with_room(self, images: int) -> VtaImages:
@@ -265,7 +268,7 @@ def _described(built: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]
 
 
 def _memory(built: Linked) -> dict[str, Json]:
-    """Return the buffers and the tensors in them, with offsets and sizes in bytes."""
+    """Return the memory layout as JSON: the buffers and the tensors in them, in bytes."""
     first = len(built.board.buffers) - sum(b.kind == "activations" for b in built.board.buffers)
     m = built.board.spec.machine
     tensors: list[dict[str, Json]] = []

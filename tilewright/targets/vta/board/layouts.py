@@ -52,7 +52,7 @@ class Packing:
 
     @property
     def place(self) -> tuple[int, ...]:
-        """Tuple that is equal for layouts which store a given tensor identically.
+        """Key for comparing layouts: equal if both layouts store a given tensor identically.
 
         Rows of channels that fit into one element are stored identically in a column and in an
         image.
@@ -144,7 +144,10 @@ def _rows(packing: Packing) -> Packing:
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Return the shape of a tensor as an image. Rows of channels are images of one pixel."""
+    """Return the shape (n, c, h, w) in which a tensor is treated as images.
+
+    Each row of channels of a tensor without height and width is an image of one pixel.
+    """
     if len(shape) == 4:
         n, c, h, w = shape
         return n, c, h, w

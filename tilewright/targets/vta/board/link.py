@@ -227,7 +227,10 @@ def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart
 
 
 def _freed(before: LinkedPart) -> LinkedPart:
-    """Make a program signal the load module when its last GEMM has read its weights."""
+    """Return a program that tells the load module when its last GEMM has read its weights.
+
+    The program sends a token, which allows the weights of the next layer to be loaded.
+    """
     words = before.words
     compute = modules(words) == MODULE_COMPUTE
     readers = np.flatnonzero(multiplies(words))

@@ -82,9 +82,10 @@ class Filled:
         return pieces
 
     def buffers(self) -> list[Buffer]:
-        """Return all buffers.
+        """Return the descriptions of all buffers of this kind.
 
-        Each is filled with the bytes that follow those of the previous one in the file.
+        The buffers are filled from one file, in order: each buffer's bytes follow those of the
+        previous buffer.
         """
         begins = np.cumsum([0, *self.sizes]).tolist()
         return [
@@ -123,7 +124,9 @@ class Filled:
 
 @dataclass(eq=False)
 class Arenas:
-    """Memory that activations share.
+    """Memory blocks for the activations of a network.
+
+    Activations share memory if they are not in use at the same time.
 
     Attributes:
         sizes: size of each arena in bytes.
@@ -179,16 +182,20 @@ def arenas_of(network: BoardNetwork, machine: Machine, shared: dict[int, BoardTe
 def _gap(
     rivals: Sequence[tuple[int, int, int]], sizes: Sequence[int], size: int, element: int
 ) -> tuple[int, int]:
-    """Return arena and offset for a new tensor, by best fit.
+    """Return where to store a new tensor in the arenas, by best fit.
 
-    It is the smallest free gap of at least `size` bytes. If there is none, it is the end of the
-    last conflicting tensor in the first arena that can still grow.
+    The tensor goes into the smallest free gap of at least `size` bytes. If there is no such gap, it
+    goes after the last conflicting tensor in the first arena that can still grow.
 
     Args:
         rivals: (arena, begin, end) of tensors that are in use at the same time.
         sizes: current sizes of the arenas.
         size: size of the new tensor in bytes.
-        element: element size of the new tensor in bytes.
+        element: element size of the new tensor in bytes, to a multiple of which the offset is
+            aligned.
+
+    Returns:
+        Index of the arena, and byte offset in it.
     """
     best: tuple[int, int, int] | None = None
     behind: tuple[int, int] | None = None
@@ -211,7 +218,7 @@ def _gap(
 
 @dataclass(frozen=True, eq=False)
 class Plot:
-    """A piece of memory for one tensor or for several tensors that lie inside one another.
+    """A range of memory for one tensor, or for several tensors that are stored inside one another.
 
     Attributes:
         name: name of the largest tensor.
@@ -233,12 +240,12 @@ class Plot:
 def plots_of(
     network: BoardNetwork, machine: Machine, shared: Mapping[int, BoardTensor]
 ) -> list[Plot]:
-    """Return the pieces of memory that a network's tensors need.
+    """Return the ranges of memory that a network's tensors need, without their positions.
 
     Args:
         network: the network.
         machine: the machine.
-        shared: as in `arenas_of`.
+        shared: for the `id` of an output tensor, the input tensor whose place it takes.
 
     Raises:
         WorkloadError: two layers would write to the same place.
@@ -297,14 +304,14 @@ Legal = Callable[[Placed, str], bool]
 
 
 def in_place(network: BoardNetwork, legal: Legal | None = None) -> dict[int, BoardTensor]:
-    """Determine which outputs may take the place of an input.
+    """Find the outputs that can overwrite one of their layer's inputs, which saves memory.
 
     Args:
         network: the network.
         legal: replacement for `is_legal`, for example with a cache.
 
     Returns:
-        The input tensor, by the `id` of the output tensor.
+        The input tensor that is overwritten, by the `id` of the output tensor.
     """
     legal = legal or is_legal
     shared: dict[int, BoardTensor] = {}
@@ -335,7 +342,7 @@ def in_place(network: BoardNetwork, legal: Legal | None = None) -> dict[int, Boa
 
 
 def is_legal(layer: Placed, role: str) -> bool:
-    """Return whether a layer's output may take the place of one of its inputs.
+    """Return whether a layer computes the same result if its output overwrites one of its inputs.
 
     Args:
         layer: the layer with its tensors.

@@ -180,7 +180,11 @@ class _Text:
         self.bytes = b""
 
     def add(self, name: str) -> tuple[int, int]:
-        """Append a name. Return its position and its length in bytes."""
+        """Append a name to the table.
+
+        Returns:
+            Position of the name in the table, and its length in bytes.
+        """
         raw = name.encode()
         if b"\0" in raw:
             raise BoardError(f"the name {name!r} holds a zero byte; rename the tensor in the model")
@@ -192,7 +196,11 @@ class _Text:
         return self.reason(name)
 
     def reason(self, text: str) -> tuple[int, int]:
-        """Append a text of any length. It must be the last one."""
+        """Append the reason why the C runtime cannot run the program, as the table's last text.
+
+        Returns:
+            Position of the text in the table, and its length in bytes.
+        """
         at, raw = len(self.bytes), text.encode()
         self.bytes += raw + b"\0"
         return at, len(raw)
@@ -264,9 +272,9 @@ def _damaged(name: str, how: str) -> BoardError:
 
 
 class _Names:
-    """Reader of names, in the order of the tables.
+    """Reader for the table of names, in the order in which the other tables refer to them.
 
-    The names may not overlap, so that all of them together are not longer than the file.
+    The names must not overlap, so that all of them together are not longer than the file.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -288,7 +296,10 @@ class _Names:
             raise _damaged(NETWORK, "has a name that is not text") from None
 
     def end(self, header: np.void) -> None:
-        """Check that only the reason why the program is not bare is left."""
+        """Check that the table contains nothing after the names except for one reason.
+
+        The reason says why the C runtime cannot run the program.
+        """
         if (self.at, len(self.text)) != (
             int(header["why_at"]), int(header["why_at"]) + int(header["why_bytes"]) + 1,
         ):  # fmt: skip
@@ -296,7 +307,11 @@ class _Names:
 
 
 def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], _Names]:
-    """Return header, tables and names of a file, after checking its digest and sizes."""
+    """Split the content of `network.bin` into its parts, after checking its digest and sizes.
+
+    Returns:
+        The header, the tables by name, and a reader for the names.
+    """
     if len(network) > MAX_NETWORK_BYTES:
         raise _damaged(NETWORK, f"is larger than {MAX_NETWORK_BYTES >> 20} MiB")
     if len(network) < HEADER.itemsize + _DIGEST_BYTES or not network.startswith(MAGIC):

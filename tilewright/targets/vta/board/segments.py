@@ -177,7 +177,7 @@ class _Maker:
         self.network.runs[-1].layers.append(Placed(program, at, tensors))
 
     def close(self) -> None:
-        """End the current segment."""
+        """End the current segment; the next layer begins a new segment."""
         self.open = False
 
     def store(self, name: str) -> None:
