@@ -303,7 +303,7 @@ def _calls(call: FusedCall) -> int:
 
 
 def _waste(call: FusedCall, written: Workload, blocks: Blocks) -> float:
-    """Return the fraction of a call's multiplications that are with padding zeros.
+    """Return the fraction of multiplications by zeros, from padding or between groups.
 
     It is 0 for calls that are not products.
 
