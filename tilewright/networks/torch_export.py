@@ -60,7 +60,13 @@ def convert_exported(path: Path, *, allow_code: bool) -> onnx.ModelProto:
 
 @lru_cache(maxsize=1)  # because a build reads a model twice
 def _converted(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
-    """Convert an archive, with a cache; time stamp and size distinguish versions of a file."""
+    """Convert an archive. The result is cached for each version of a file.
+
+    Args:
+        path: path of the archive.
+        changed_ns: time of the last change in nanoseconds, which identifies the version.
+        size: size of the file in bytes, which identifies the version as well.
+    """
     with tempfile.TemporaryDirectory() as folder:
         child = RpcProcess("tilewright.networks.torch_export", [], Limits(_SECONDS))
         try:

@@ -450,7 +450,17 @@ class _Tasks(_Rows):
     def joined(
         self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
     ) -> PrimFunc | None:
-        """Return the function, or None if a part is divided into other tasks."""
+        """Build the fused function.
+
+        Args:
+            scores: the first product.
+            between: the function between the products, which contains the softmax.
+            values: the second product.
+            lanes: number of float32 values per vector.
+
+        Returns:
+            The function, or None if one of the three parts cannot be divided into the same tasks.
+        """
         task = tirx.Var("task", "int32")
         shares = self._height // self._rows
         self._head = tirx.indexdiv(task, shares)
@@ -474,7 +484,17 @@ class _Tasks(_Rows):
         task: LoopVar,
         task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement | None:
-        """Return a task's statements for a product, or None if the kernel has other tasks."""
+        """Return the statements of one task of a product.
+
+        Args:
+            product: the product.
+            task: number of the task.
+            task_buffers: by number of a parameter, the buffer of the task that replaces it, and a
+                function that maps its indices.
+
+        Returns:
+            The statements, or None if the kernel is not divided into the same tasks.
+        """
         count = self._heads * self._height // self._rows
         w = replace(product.workload, batch=count, height=self._rows)
         try:
@@ -506,7 +526,17 @@ class _Heads(_Rows):
     def joined(
         self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
     ) -> PrimFunc | None:
-        """Return the function, or None if a kernel has an unexpected form."""
+        """Build the fused function.
+
+        Args:
+            scores: the first product.
+            between: the function between the products, which contains the softmax.
+            values: the second product.
+            lanes: number of float32 values per vector.
+
+        Returns:
+            The function, or None if a kernel has an unexpected form.
+        """
         task, share = tirx.Var("task", "int32"), tirx.Var("share", "int32")
         self._head = tirx.indexdiv(task, self._parts)
         first = (tirx.indexmod(task, self._parts) * self._each + share) * self._rows

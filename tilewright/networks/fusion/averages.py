@@ -82,7 +82,13 @@ def _inside(graph: IntegerGraph, name: str) -> dict[str, int]:
 
 
 def _why_whole(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> str:
-    """Return why an average of concatenated tensors cannot be split, "" if it can."""
+    """Return why an average of concatenated tensors cannot be split, "" if it can be split.
+
+    Args:
+        graph: the network.
+        average: the average.
+        inside: the tensors that are part of its input, each with its first channel.
+    """
     written = [layer.workload.out_channels for layer in graph.layers if layer.output in inside]
     if sum(written) != average.workload.out_channels:
         return "what lies side by side is not what layers write"
@@ -94,7 +100,18 @@ def _why_whole(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -
 
 
 def _parts(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> list[Layer]:
-    """Return one average per layer that writes a part of a tensor, in channel order."""
+    """Return the averages that together replace an average of concatenated tensors.
+
+    Each of them reads the channels that one layer writes.
+
+    Args:
+        graph: the network.
+        average: the average.
+        inside: the tensors that are part of its input, each with its first channel.
+
+    Returns:
+        The averages in the order of their channels.
+    """
     writers = {inside[layer.output]: layer for layer in graph.layers if layer.output in inside}
     return [
         _of_channels(average, writers[first], first, unused(graph, f"{average.output} {place}"))

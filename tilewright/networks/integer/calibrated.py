@@ -116,7 +116,13 @@ def _largest_sums(graph: IntegerGraph, values: Mapping[str, Array]) -> dict[str,
 
 
 def _join(graph: IntegerGraph, known: dict[str, Array], name: str) -> None:
-    """Add a concatenated value to the known values if all its parts are known."""
+    """Add a concatenated value to `known`, if all values that it consists of are known.
+
+    Args:
+        graph: the network.
+        known: values by name, which is updated.
+        name: name of the concatenated value.
+    """
     parts = sorted(
         (s for s in graph.slices if s.whole == name), key=lambda channel_slice: channel_slice.first
     )

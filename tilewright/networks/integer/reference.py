@@ -79,8 +79,14 @@ def of_shortcut(
 ) -> dict[str, Array]:
     """Return the tensors of a layer's shortcut, named as `targets.integer_reference` expects.
 
-    The shapes are (n, c, h, w) for the data, (o, c, 1, 1) for the weights and (o,) for bias and
-    shifts.
+    Args:
+        layer: the layer.
+        shortcut: the shortcut, whose sums are added to those of the layer.
+        values: arrays by value name.
+
+    Returns:
+        The data (n, c, h, w), the weights (o, c, 1, 1), and the bias and shifts (o,) if there are
+            any.
     """
     workload = layer.workload.of_shortcut
     assert workload is not None
@@ -141,7 +147,16 @@ def _as_image(values: Array, shape: tuple[int, int, int, int]) -> Array:
 
 
 def _flattened(image: Array, channels: int, block: int) -> Array:
-    """Return an image (1, c, h, w) in packed order, as (1, channels, 1, 1)."""
+    """Flatten an image in the order in which it is packed in blocks of channels.
+
+    Args:
+        image: array of shape (1, c, h, w).
+        channels: length of the result, with the last block of channels filled up by zeros.
+        block: number of channels per block.
+
+    Returns:
+        Array of shape (1, channels, 1, 1).
+    """
     _, c, h, w = image.shape
     if h * w == 1:
         return image.reshape(1, -1, 1, 1)

@@ -303,7 +303,15 @@ def _calls(call: FusedCall) -> int:
 
 
 def _waste(call: FusedCall, written: Workload, blocks: Blocks) -> float:
-    """Return the wasted fraction of multiplications; 0 for calls that are not products."""
+    """Return the fraction of multiplications by zeros, from padding or between groups.
+
+    It is 0 for calls that are not products.
+
+    Args:
+        call: the fused call.
+        written: the padded workload of the call.
+        blocks: block sizes of the accelerator.
+    """
     if not macs_of(call):
         return 0.0
     useful = macs_of(call) / _calls(call) / written.macs

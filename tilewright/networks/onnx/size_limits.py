@@ -222,10 +222,16 @@ class _Estimate:
     def _results(
         self, node: onnx.NodeProto, known: Mapping[str, _Known], asked: Container[str]
     ) -> dict[str, _Known]:
-        """Return shapes, types and known values of an operator's results.
+        """Return what is known about an operator's results: shapes, element types and small values.
 
-        A result whose shape depends on unknown values counts as 0 bytes. Values are computed only
-        for results in `asked`.
+        Args:
+            node: the operator.
+            known: known properties of tensors, by name.
+            asked: names of the tensors whose values have to be computed, if that is possible.
+
+        Returns:
+            Properties by name of the result. A result whose shape depends on unknown values counts
+                as 0 bytes.
         """
         inputs = [known.get(name, _NOTHING) for name in node.input if name]
         measured = node.op_type in ("Shape", "Size") and all(i.shape is not None for i in inputs)

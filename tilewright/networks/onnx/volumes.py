@@ -82,8 +82,14 @@ class Frames:
     def add(self, kind: str, inputs: Sequence[str], result: str, **attributes: object) -> str:
         """Append an operator that the original graph does not have.
 
+        Args:
+            kind: ONNX type of the operator.
+            inputs: names of the input tensors.
+            result: name of the result.
+            **attributes: attributes of the operator.
+
         Returns:
-            The name of its result.
+            The name of the result.
         """
         name = f"{result}/{kind.lower()}"
         while name in self._names:

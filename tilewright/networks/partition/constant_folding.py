@@ -80,7 +80,17 @@ def _computed(
     normal: NormalGraph, nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto],
     written: list[str],
 ) -> list[onnx.TensorProto]:  # fmt: skip
-    """Return the results of nodes as tensors, or an empty list if onnxruntime cannot run them."""
+    """Run operators in onnxruntime and return their results as constants.
+
+    Args:
+        normal: the graph.
+        nodes: the operators, which depend only on constants.
+        tensors: the constants that they read.
+        written: names of the results to return.
+
+    Returns:
+        The results, or an empty list if onnxruntime cannot run the operators.
+    """
     outputs = [onnx.ValueInfoProto(name=name) for name in written]
     graph = helper.make_graph(nodes, "constants", [], outputs, tensors)
     model = helper.make_model(

@@ -126,7 +126,14 @@ def _part(
     normal: NormalGraph, nodes: Sequence[onnx.NodeProto], inputs: Collection[str],
     outputs: Collection[str],
 ) -> onnx.ModelProto:  # fmt: skip
-    """Return some nodes of a graph as a model with the given inputs and outputs."""
+    """Return a model that consists of some nodes of a graph.
+
+    Args:
+        normal: the graph.
+        nodes: the nodes.
+        inputs: names of the model's inputs.
+        outputs: names of the model's outputs.
+    """
     source = normal.model
     reads = {name for node in nodes for name in node_reads(node)} | set(outputs)
     touched = reads | {name for node in nodes for name in node.output}

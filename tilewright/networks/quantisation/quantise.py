@@ -320,9 +320,16 @@ def int8_model(
     *,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Quantised | Existing:
-    """Return an int8 model: a float model is quantised, a quantised one is accepted as it is.
+    """Return an int8 model: a float model is quantised, and a quantised model is accepted as it is.
 
-    The arguments and errors are those of `quantise` and `as_it_is`.
+    Args:
+        model: the model with its weights.
+        samples: calibration samples, which only a float model needs; see `quantise`.
+        options: how scales are chosen. A quantised model uses only `keep_float`.
+        input_shapes: shape for each dynamic input, by input name.
+
+    Returns:
+        The model in QDQ form. The errors are those of `quantise` and `as_it_is`.
     """
     options = options or QuantiseOptions()
     if is_quantised(model):

@@ -139,9 +139,16 @@ class _QdqWriter:
         self, name: str, steps: NDArray[np.int8] | NDArray[np.int32], exponents: NDArray[np.int64],
         axis: int,
     ) -> str:  # fmt: skip
-        """Store a constant as integers and return the name of its dequantised tensor.
+        """Store a constant as integers, followed by a DequantizeLinear.
 
-        `exponents` contains one exponent, (1,), or one per channel along `axis`, (channels,).
+        Args:
+            name: name of the constant.
+            steps: the integers.
+            exponents: exponents of the scales, of shape (1,), or (channels,) for one per channel.
+            axis: axis of the channels.
+
+        Returns:
+            The name of the dequantised tensor.
         """
         kind = steps.dtype.name
         key = (name, tuple(exponents.tolist()), kind)

@@ -108,8 +108,13 @@ def integer_weights(flat: FlatGraph, anchor: Binding) -> IntegerWeights | None:
 def further_links(flat: FlatGraph, match: Match) -> tuple[Link, ...]:
     """Return the operations after a match that a kernel can compute in its epilogue.
 
-    The match must end with integers. Each repetition dequantises them, optionally adds an earlier
-    integer tensor, optionally clips, and quantises again. At most one addition is allowed in total.
+    The match must end with integers. The operations then dequantise these integers, optionally add
+    an earlier integer tensor, optionally clip, and quantise again. This may happen repeatedly, but
+    at most one addition is allowed in total.
+
+    Args:
+        flat: the graph.
+        match: the match.
     """
     found: list[Link] = []
     links = list(match.chain)
@@ -121,7 +126,16 @@ def further_links(flat: FlatGraph, match: Match) -> tuple[Link, ...]:
 
 
 def _requantised(flat: FlatGraph, written: Binding, may_add: bool) -> list[Link]:
-    """Return the operations from integers to the next integers; empty if others follow."""
+    """Return the operations that requantise integers: dequantise, add, clip and quantise.
+
+    Args:
+        flat: the graph.
+        written: the quantisation that writes the integers.
+        may_add: whether an addition is allowed.
+
+    Returns:
+        The operations in order; empty if other operations follow the integers.
+    """
     read = flat.sole_user(written.var)
     if read is None or read.op != DEQUANTISE or not _same_scale(written, read):
         return []

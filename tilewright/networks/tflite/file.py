@@ -91,9 +91,18 @@ def _vector(length: int, read: Callable[[], Any]) -> list[int]:
 
 
 def _all_places(size: int, parents: Integers, most: int) -> Integers:
-    """Return every index of a dense level below each node, as rows of indices.
+    """Return every index of a dense level below each node of the level above it.
 
-    Raises `DamagedTensor` if there are more than `most`, the number of elements of the tensor.
+    Args:
+        size: number of indices of the level.
+        parents: nodes of the level above, as rows of indices.
+        most: number of elements of the tensor.
+
+    Returns:
+        One row of indices per node.
+
+    Raises:
+        DamagedTensor: there are more than `most` nodes.
     """
     if size < 0 or size * len(parents) > most:
         raise DamagedTensor(f"one of its levels has the size {size}")
@@ -503,18 +512,38 @@ class _FlatbufferReader:
     def _places(
         self, vector: Callable[[], Any], length: int, tensors: int, what: str
     ) -> tuple[int, ...]:
-        """Return a vector of tensor indices, after checking that they exist."""
+        """Read a vector of tensor indices, and check that the tensors exist.
+
+        Args:
+            vector: reads the vector as an array.
+            length: length of the vector as the file states it.
+            tensors: number of tensors in the graph.
+            what: name of the vector, for messages.
+        """
         places = self._vector(vector, length, MAX_OPERANDS, what)
         if any(not -1 <= place < tensors for place in places):
             self._refuse(f"names {what} that it does not hold")
         return tuple(int(place) for place in places)
 
     def _vector(self, vector: Callable[[], Any], length: int, most: int, what: str) -> Any:
-        """Return the numbers of a vector; () if the file has none."""
+        """Read a vector of numbers; return () if the file does not contain it.
+
+        Args:
+            vector: reads the vector as an array.
+            length: length of the vector as the file states it.
+            most: largest length that is accepted.
+            what: name of the vector, for messages.
+        """
         return tuple(vector().tolist()) if self._within(length, most, what) else ()
 
     def _within(self, length: int, most: int, what: str) -> int:
-        """Return `length` after checking that it is at most `most`."""
+        """Return `length`; raise `ModelFileError` if it exceeds `most`.
+
+        Args:
+            length: a length that the file states.
+            most: largest length that is accepted.
+            what: name of the vector, for the message.
+        """
         if length > most:
             self._refuse(f"has {length} {what}, at most {most} are accepted")
         return length

@@ -56,7 +56,14 @@ class GraphBuilder:
         return self._same[key]
 
     def node(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        """Add a node with one result and return the name of the result."""
+        """Add a node with one result and return the name of the result.
+
+        Args:
+            op: ONNX operator type.
+            inputs: names of the input tensors.
+            name: prefix of the names of the node and of its result.
+            **attributes: attributes of the node.
+        """
         return self.results_of(op, inputs, name, 1, **attributes)[0]
 
     def results_of(
@@ -168,7 +175,15 @@ def operator_names(operators: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _layer(kind: str, output: str, weight: str) -> str:
-    """Return the part of a fused name that refers to the operator itself, up to its layer."""
+    """Return the name of an operator's own layer, as a part of the name of its output.
+
+    The output of fused operators has a name that lists the layers of all of them.
+
+    Args:
+        kind: kind of the operator.
+        output: name of its first output.
+        weight: name of its weights, "" if it has none.
+    """
     parts = [part for name in (weight, output) for part in name.split(";") if part]
     first = output.split(";")[0]
     chosen = kind.lower() if not first or _word(first).split(":")[0] in RESULTS else first

@@ -113,7 +113,14 @@ def _computed_sizes(writer: Writer, operator: TfliteOperator) -> list[int]:
 def _open_results(
     writer: Writer, operator: TfliteOperator, opened: list[int], computed: list[int]
 ) -> list[int]:
-    """Return the results of an operator whose sizes depend on values."""
+    """Return the tensor indices of an operator's results whose sizes depend on values.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
+        opened: inputs whose sizes depend on values.
+        computed: inputs whose values determine the shape of a result and are not known.
+    """
     if operator.kind in (*SHAPE_ONLY, "IF", "STABLEHLO_COMPOSITE"):
         return []  # subgraphs are examined when they are converted
     if operator.kind == "UNIQUE" and not opened:

@@ -130,7 +130,16 @@ def _places(
 
 
 def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
-    """Return the offsets of a slice's elements, of shape (*sizes of the remaining axes, rank)."""
+    """Return the offset of each element of a slice from the begin of the slice.
+
+    Args:
+        sizes: size of the slice along each axis of the data.
+        left_out: axes that the result does not have, along which the size is 1.
+        rank: number of axes of the data.
+
+    Returns:
+        Array of shape (*sizes of the remaining axes, rank).
+    """
     check_elements(math.prod(sizes) * rank)
     axes = np.meshgrid(*(np.arange(size, dtype=np.int64) for size in sizes), indexing="ij")
     grid = np.stack(axes, -1) if axes else np.zeros(0, np.int64)

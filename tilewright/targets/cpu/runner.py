@@ -168,7 +168,17 @@ class Runner:
         return "valid", "", seconds
 
     def _call_for(self, call: str, lowered: Lowered, row: int, space: Space, seed: int) -> Frame:
-        """Call the process for one config, after it has prepared the workload's tensors.
+        """Make a call to the process for one config, after preparing the workload's tensors there.
+
+        Args:
+            call: name of the call.
+            lowered: the compiled configs.
+            row: index of the config.
+            space: the search space of the workload.
+            seed: seed of the random tensors.
+
+        Returns:
+            The process's answer.
 
         Raises:
             RpcFailed: the call for this config failed.

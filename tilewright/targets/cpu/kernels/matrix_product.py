@@ -186,7 +186,13 @@ class GemmShape:
         }  # fmt: skip
 
     def _is_even(self, rows: int, vectors: int, shares: int) -> bool:
-        """Return whether shares of the columns would be at least as even as shares of the rows."""
+        """Return whether shares of the columns are at least as even as shares of the rows.
+
+        Args:
+            rows: rows of a register tile.
+            vectors: vectors of a register tile.
+            shares: number of shares.
+        """
         counts = tiles(self.columns, vectors * self.lanes), tiles(self.rows, rows)
         by_columns, by_rows = (tiles(count, shares) / count for count in counts)
         return by_columns <= by_rows

@@ -227,7 +227,10 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
 
 
 def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Tensor, Tensor]:
-    """Return the parameter of the weights, as `pack` returns them, and the transformed weights."""
+    """Return the function's parameter for the weights, and the transformed weights.
+
+    Both are the same tensor unless the kernel transforms the weights itself.
+    """
     m, tile = values["algorithm"], t.tile[0] * t.ob
     a, in_blocks = m + 2, w.in_channels // t.ib
     shape = (t.tiles[0], a, a, in_blocks, t.ib, tile)
