@@ -68,8 +68,21 @@ class Genetic(BaseExplorer[GeneticOptions]):
         tried: Flat,
         rng: np.random.Generator,
     ) -> Flat:
-        """Return a new population of untried configs, by crossover of parents drawn by fitness and
-        mutation."""
+        """Return the next population, made of untried configs.
+
+        Parents are drawn with probabilities proportional to their fitness, crossed at one point,
+        and mutated knob by knob.
+
+        Args:
+            space: the search space.
+            parents: flat indices of the parents, shape (p,).
+            fitness: fitness of the parents, shape (p,).
+            tried: flat indices that were tried, ascending.
+            rng: random generator.
+
+        Returns:
+            Flat indices of the new population.
+        """
         chance = (fitness + 1e-8) / (fitness + 1e-8).sum()
         genomes, count = space.unravel(parents), space.cardinalities
         known = {int(i) for i in tried}
