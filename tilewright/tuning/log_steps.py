@@ -34,8 +34,13 @@ def start_sessions(
 ) -> list[tuple[TuningTask, Session]]:
     """Return the task of each workload, and its session before the first trial.
 
+    Args:
+        options: options of the run.
+        subgraphs: the workloads.
+
     Raises:
-        OptionsError: the run should start from a champion, which only a tracked run can do.
+        OptionsError: the run should start from a champion, a registered model of an earlier
+            comparison, which only a tracked run can do.
     """
     if options.warm_start == CHAMPION:
         raise OptionsError(
@@ -80,7 +85,17 @@ def log_round(task: TuningTask, done: Round, emit: Listener) -> None:
 def log_workload(
     options: TuningOptions, task: TuningTask, tuned: TunedWorkload, session: Session, emit: Listener
 ) -> None:
-    """Report the result of tuning a workload. `session` holds the learned models."""
+    """Report the result of tuning a workload to `emit`.
+
+    A runner that tracks runs also logs the result and the learned models to MLflow.
+
+    Args:
+        options: options of the run.
+        task: the workload, target and tuner.
+        tuned: the result.
+        session: final session of the workload, which holds the learned models.
+        emit: receives the event.
+    """
     emit(WorkloadTuned(tuned))
 
 

@@ -184,7 +184,14 @@ def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Ta
 
 
 def own_targets(owner: int) -> None:
-    """Use the targets of `owner` (1 or more) in this context, in any thread."""
+    """Give this context targets of its own, which no other workload uses, in any thread.
+
+    A target with a separate process serves one workload at a time. Later calls of `target_named` in
+    this context return the targets of `owner`.
+
+    Args:
+        owner: number of the owner, 1 or more.
+    """
     _OWNER.set(-owner)
 
 
