@@ -105,7 +105,14 @@ def compare_networks(
 
 
 def tune_run(job: NetworkJob, emit: Listener) -> Summary:
-    """Tune a network like `tilewright tune --bare`. Raises like `tune_network`."""
+    """Tune one network with one tuner and seed, like `tilewright tune --bare`.
+
+    Raises the errors of `tune_network`.
+
+    Args:
+        job: the network, tuner, seed and output directory of the run.
+        emit: receives the events.
+    """
     found = tune_network(LocalRunner(emit), job.options)
     draw_run(job.options.folder, found)
     return found.summary

@@ -74,9 +74,13 @@ def tuned(
 
 
 def ended(summary: Summary, remark: str) -> Summary | State[Summary]:
-    """Return the summary, within a Prefect state if there is a remark.
+    """Return the result of a flow: the summary, within a Prefect state if there is a remark.
 
     The state has Prefect's standard name, since automations that wait for the end of a run use it.
+
+    Args:
+        summary: contents of `summary.json`.
+        remark: message of the state, or "".
     """
     return Completed(message=remark, data=summary) if remark else summary
 

@@ -42,8 +42,13 @@ def show_trials(
 ) -> None:
     """Show one table per layer with one line per trial, fastest first.
 
-    Each line has the knobs, or the reason if the trial is not valid. `best` limits the number of
-    trials per layer. `names` gives the names of the workloads by ID.
+    Each line has the knobs, or the reason if the trial is not valid.
+
+    Args:
+        frame: the trials.
+        names: names of the workloads by ID.
+        best: maximum number of trials per layer; None for all.
+        console: the terminal.
     """
     for workload, trials in frame.groupby("workload", sort=False):
         known = names.get(str(workload))
