@@ -327,7 +327,17 @@ def tuned_picks(
 
 
 def _tried(workload: Workload, target: Target, trials: int, seed: int) -> tuple[float, Pick] | None:
-    """Return the best schedule of a short tuning run with its cost; None if no trial is valid."""
+    """Tune a workload with a few trials, without a store.
+
+    Args:
+        workload: the workload.
+        target: the target.
+        trials: number of trials.
+        seed: seed of the tuner.
+
+    Returns:
+        Cost and schedule of the best trial; None if no trial is valid.
+    """
     # It imports pandas and more, which takes as long as building a small network.
     from tilewright.flows.tuning import tune
 

@@ -201,7 +201,14 @@ def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
 
 
 def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> TuningNetwork:
-    """Read a network and find its workloads: all, those of some layers, or a single one.
+    """Read a network and find the workloads to tune in it.
+
+    They are all workloads, the workloads of some layers, or a single given workload.
+
+    Args:
+        run: runner of the steps.
+        options: options of the run.
+        target: the target.
 
     Raises the errors of `tune_network`.
     """
@@ -640,7 +647,13 @@ def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round 
 
 
 def tune_session(task: Task, trials: int, batch: int) -> Session:
-    """Tune without a store in rounds of `batch` trials, and return the final session."""
+    """Tune a workload without a store, and return the final session.
+
+    Args:
+        task: the workload, target and tuner.
+        trials: maximum number of trials.
+        batch: trials per round.
+    """
     session = Session.start(task)
     for done in rounds_without_store(LocalRunner(), task, session, trials=trials, batch=batch):
         session = done.session

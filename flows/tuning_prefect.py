@@ -54,7 +54,13 @@ def tuned(
     listen: Listener = ignore,
     parent: str | None = None,
 ) -> tuple[Summary, str]:
-    """Tune a network within a flow.
+    """Tune a network within a Prefect flow that is already running.
+
+    Args:
+        options: options of the run.
+        tracking: tracking options.
+        listen: receives the events.
+        parent: MLflow run of the comparison that the run belongs to, if any.
 
     Returns:
         The summary, and a remark if everything was already recorded, or "".

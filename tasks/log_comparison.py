@@ -232,7 +232,20 @@ def _open(
     client: MlflowClient, parent: str, key: str, tuner: str, seed: int, plan: ComparisonPlan,
     runs: Sequence[TunerRun],
 ) -> str:  # fmt: skip
-    """Create a run whose start time is as long ago as its runs took."""
+    """Create the MLflow run of one tuner and seed, and return its ID.
+
+    Its start time is set so that the run's duration in MLflow is the time that the tuner's runs
+    took.
+
+    Args:
+        client: MLflow client.
+        parent: MLflow run of the comparison.
+        key: digest that identifies the run.
+        tuner: name of the tuner.
+        seed: the seed.
+        plan: plan of the comparison.
+        runs: the tuner's runs with this seed, one per workload.
+    """
     begun = int((time.time() - sum(run.wall_seconds for run in runs)) * 1000)
     workloads = counted(len(plan.test_bed.workloads), "workload")
     note = (

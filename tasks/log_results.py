@@ -299,7 +299,14 @@ def _tags(params: Mapping[str, Json]) -> dict[str, str]:
 
 
 def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) -> Dataset:
-    """Log the table of trials, also as a dataset, and the convergence plot."""
+    """Log the convergence plot and the table of trials, and return the table as an MLflow dataset.
+
+    Args:
+        run_id: MLflow run of the workload.
+        layer: display name of the workload.
+        trials: the trials.
+        picture: the plot as PNG.
+    """
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / output_dir.TRIALS
         table.write_bytes(outputs.parquet(trials))

@@ -141,9 +141,14 @@ class _Model(Model):
 
 
 def log_model(client: MlflowClient, entry: ModelEntry, learned: LearnedModel) -> str:
-    """Log a model, unless the same version is already logged, and return its ID.
+    """Log a model to MLflow, unless the same version is already logged, and return its ID.
 
     Other versions of the same name in the run are deleted.
+
+    Args:
+        client: MLflow client.
+        entry: name, run, version and tags of the logged model.
+        learned: the model with examples of its features.
 
     Raises:
         MlflowException: the server fails.

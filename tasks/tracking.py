@@ -282,17 +282,29 @@ def log_dataset(run_id: str, dataset: Dataset, context: str) -> None:
 
 
 def source_dataset(name: str, source: str, digest: str) -> Dataset:
-    """Return a dataset that is identified by its location and a digest of its contents.
+    """Return an MLflow dataset that is identified by its location and a digest of its contents.
 
-    MLflow shows the first characters of the digest; the profile has all of it.
+    MLflow shows only the first characters of the digest; the dataset's profile has the whole
+    digest.
+
+    Args:
+        name: name of the dataset.
+        source: path or name of the data.
+        digest: digest of the contents.
     """
     profile = canonical({"sha256": digest}).decode()
     return Dataset(name, digest[:_DIGEST], "local", _source(source), profile=profile)
 
 
 def table_dataset(run_id: str, name: str, file: Path, table: pd.DataFrame) -> Dataset:
-    """Return a table that is logged with a run as `file` as a dataset, with its columns and
-    digest."""
+    """Return an MLflow dataset that describes a table, with its columns and digest.
+
+    Args:
+        run_id: MLflow run with which the table is logged.
+        name: name of the dataset.
+        file: file of the table among the run's artifacts.
+        table: the table.
+    """
     file_digest = digest(file.read_bytes())
     place = f"{_client().get_run(run_id).info.artifact_uri}/{file.name}"
     kinds = {"i": "long", "f": "double"}

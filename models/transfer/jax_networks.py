@@ -253,7 +253,13 @@ def _read(weights: _Params, name: str, x: jax.Array) -> jax.Array:
 
 
 def _layer(weights: _Params, name: str, h: jax.Array) -> jax.Array:
-    """Apply RMS normalisation and a linear layer."""
+    """Apply RMS normalisation and a linear layer.
+
+    Args:
+        weights: weights by name.
+        name: prefix of the layer's weights.
+        h: input; its last axis has the layer's inputs.
+    """
     h = h * jax.lax.rsqrt((h * h).mean(axis=-1, keepdims=True) + 1e-6)
     return h * weights[f"{name} gain"] @ weights[f"{name} matrix"] + weights[f"{name} bias"]
 

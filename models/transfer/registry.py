@@ -48,7 +48,12 @@ def kinds() -> list[str]:
 def make_model(
     kind: str, seed: int = 0, options: Mapping[str, object] | None = None
 ) -> Transferred:
-    """Build an untrained model.
+    """Build an untrained transfer model.
+
+    Args:
+        kind: name of the kind, as in `kinds`.
+        seed: seed of the random generator.
+        options: option values by name; missing options have their defaults.
 
     Raises:
         UnknownName: there is no such kind.

@@ -114,10 +114,15 @@ class TimedTrees(XGBoost):
 def _matrices(
     x: Matrix, y: NDArray[np.float32], held: Validation | None, threads: int, exact: bool
 ) -> list[xgb.DMatrix]:
-    """Return the training rows and, if there are any, the held-out rows as XGBoost matrices.
+    """Convert the training rows and, if there are any, the held-out rows to XGBoost matrices.
 
-    Trees that were grown on other rows need `exact` matrices, since the quantiles of few rows lie
-    far apart.
+    Args:
+        x: rows of shape (rows, columns).
+        y: labels of shape (rows,).
+        held: held-out rows with labels, or None.
+        threads: number of threads.
+        exact: whether to keep exact values instead of quantiles. Trees that were grown on other
+            rows need exact values, since the quantiles of few rows lie far apart.
     """
     parts = [(x, y)] + ([held] if held is not None and len(held[1]) else [])
     if exact:

@@ -198,9 +198,12 @@ class ActorCritic:
         return found
 
     def _loss(self, weights: jax.Array, steps: PolicySteps, counted: jax.Array) -> jax.Array:
-        """Compute PPO's clipped surrogate loss plus the critic's squared error minus the entropy.
+        """Compute PPO's loss: clipped surrogate, critic's squared error and policy's entropy.
 
-        `counted` marks the steps that count; the others are padding.
+        Args:
+            weights: all weights.
+            steps: one minibatch of steps.
+            counted: which steps count, shape (steps,); the others are padding.
         """
         log_policy, expected = self._networks(weights, steps.seen)
         ratio = jnp.exp(self._log_chance(log_policy, steps.done) - steps.log_chance)

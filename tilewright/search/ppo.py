@@ -203,6 +203,11 @@ def _advantages(walk: _Walk, discount: float, trace: float) -> NDArray[np.float6
     """Compute generalised advantage estimates (Schulman et al., 2016), shape (steps, walkers).
 
     The value after a walker's last step is zero.
+
+    Args:
+        walk: steps of all walkers, with rewards and the critic's predictions.
+        discount: factor per step by which later rewards count less (γ).
+        trace: weight of longer estimates against shorter ones (λ).
     """
     gain = np.zeros_like(walk.earned)
     later, after = np.zeros(gain.shape[1]), np.zeros(gain.shape[1])

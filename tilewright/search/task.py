@@ -57,7 +57,13 @@ class GivenTask:
 
 
 def make_task(target: Target, workload: Workload, explorer: Explorer, seed: int) -> GivenTask:
-    """Return the task of tuning a workload.
+    """Return the task of tuning a workload, with its target and tuner as objects.
+
+    Args:
+        target: target that compiles and measures the programs.
+        workload: the workload to tune.
+        explorer: the tuner.
+        seed: seed of all random generators.
 
     Raises:
         WorkloadError: the target has no schedule for the workload.

@@ -60,7 +60,13 @@ class FinalChoice:
 
 
 def leaders_of(task: TuningTask, history: History, count: int) -> list[Schedule]:
-    """Return the fastest trials by their recorded latencies, at most `count`."""
+    """Return the fastest trials of a workload as schedules, by their recorded latencies.
+
+    Args:
+        task: the workload, target and tuner.
+        history: trials of the workload.
+        count: maximum number of schedules.
+    """
     return [trial_schedule(task, history, int(row)) for row in history.fastest(count)]
 
 

@@ -76,7 +76,15 @@ def log_workloads_added(subgraphs: Sequence[Subgraph], emit: Listener) -> None:
 
 
 def log_round(task: TuningTask, done: Round, emit: Listener) -> None:
-    """Report the result of a round, with the workload's number of trials and their valid share."""
+    """Report the result of a round to `emit`.
+
+    The event also has the workload's number of trials so far and the fraction of valid trials.
+
+    Args:
+        task: the workload, target and tuner.
+        done: the round.
+        emit: receives the event.
+    """
     history = done.session.history
     valid_share = float(history.valid.mean())
     emit(RoundDone(task.workload.id, done.index, len(history), done.best, valid_share))

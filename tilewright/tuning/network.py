@@ -94,7 +94,12 @@ class Subgraph:
 
 @dataclass(frozen=True)
 class Extracted:
-    """The workloads to tune in a network, in order of first use, and their share of the network."""
+    """The workloads that were found in a network, and how much of the network they cover.
+
+    Attributes:
+        subgraphs: the workloads to tune, in order of first use.
+        macs: multiply-accumulates of the whole network and of these workloads.
+    """
 
     subgraphs: tuple[Subgraph, ...]
     macs: Macs

@@ -77,7 +77,14 @@ class Summary(TypedDict):
 
 
 class TargetRow(TypedDict):
-    """The target in `schedules.json`. `targets.registry.rebuild` can rebuild it from `spec`."""
+    """The target in `schedules.json`.
+
+    Attributes:
+        name: name of the target.
+        kind: kind of the target.
+        fingerprint: digest of the properties on which programs and latencies depend.
+        spec: specification from which `targets.registry.rebuild` can rebuild the target.
+    """
 
     name: str
     kind: str
@@ -86,7 +93,14 @@ class TargetRow(TypedDict):
 
 
 class SchedulesFile(TypedDict):
-    """Contents of `schedules.json`."""
+    """Contents of `schedules.json`.
+
+    Attributes:
+        version: version of the format.
+        network: name of the network.
+        target: the target for which the schedules were tuned.
+        schedules: one entry per workload.
+    """
 
     version: int
     network: str

@@ -266,8 +266,11 @@ def _drawn(workload: Workload, target: Target, seed: int) -> Configs | None:
 
 
 def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pick] | None:
-    """Return the best of random configs by the estimate, with its measured cost, if it compiles and
-    runs."""
+    """Find the best of random configs by a closed-form estimate, and measure it.
+
+    Returns:
+        Its measured cost and its schedule; None if it does not compile or run.
+    """
     estimates = capability(target, Estimates)
     if estimates is None or (configs := _drawn(workload, target, seed)) is None:
         return None

@@ -125,6 +125,12 @@ def tuning_task_of(
 ) -> TuningTask:
     """Return the task of one workload of a run.
 
+    Args:
+        options: options of the run.
+        workload: the workload.
+        names: names of the layers with this workload.
+        count: number of calls per inference.
+
     Raises:
         UnknownName: a name is unknown.
         TransferError: the folder of the warm start holds no model.

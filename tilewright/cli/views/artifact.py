@@ -35,7 +35,14 @@ def show_built(manifest: Mapping[str, Json], out: Path, console: Console) -> Non
 
 
 def show_run(artifact: Artifact, spent: Profile, output: Path, console: Console) -> None:
-    """Show the time of an inference."""
+    """Show the time of an inference, and where its outputs were written.
+
+    Args:
+        artifact: the artifact that was run.
+        spent: time per layer.
+        output: file of the outputs.
+        console: the terminal.
+    """
     say(console, f"{_line(artifact, spent)} → {output}")
 
 

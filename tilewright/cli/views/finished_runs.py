@@ -163,8 +163,18 @@ def show(
     out: Path,
     console: Console,
 ) -> None:
-    """Show which features drove each model, how accurate it was, the location of the picture, and
-    advice."""
+    """Show the explanation of a run's models.
+
+    It says which features drove each model, how accurate the model was, where the picture is, and
+    what to do next.
+
+    Args:
+        explained: what drove the models, per workload.
+        models: summary of each model.
+        advice: what to do next.
+        out: file of the picture.
+        console: the terminal.
+    """
     for model in models:
         _show_features(model, console)
     console.print(Text("How right they were", "bold"))

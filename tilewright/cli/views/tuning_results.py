@@ -42,7 +42,15 @@ def show_results(
     links: Mapping[str, str],
     console: Console,
 ) -> None:
-    """Show the table of results, what was reused, the files, and links to the run's pages."""
+    """Show the table of results, what was reused, the files, and links to the run's pages.
+
+    Args:
+        summary: contents of `summary.json`.
+        folder: output directory of the run.
+        reused_stages: number of steps whose results were reused.
+        links: addresses of the run's pages by name.
+        console: the terminal.
+    """
     console.print(results_table(summary, console.width))
     say(
         console,

@@ -81,7 +81,10 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         return ExplorerState({"P": model}, arrays)
 
     def _model(self, space: Space, history: History, seed: int) -> CostModel:
-        """Fit AutoTVM's model on throughput relative to the best trial; 0 for invalid trials."""
+        """Fit AutoTVM's cost model to the trials.
+
+        The targets are throughputs relative to the best trial, and 0 for invalid trials.
+        """
         throughput = history.throughput
         model = self.learners.regressor("autotvm-ranker", seed)
         model.fit(knob_features(space, history.configs), throughput / throughput.max())

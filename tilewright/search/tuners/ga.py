@@ -104,7 +104,16 @@ class Genetic(BaseExplorer[GeneticOptions]):
 
 
 def _throughput(space: Space, history: History, parents: Flat) -> NDArray[np.float64]:
-    """Return the throughput of each parent relative to the best; 0 if it is not valid."""
+    """Return the fitness of the parents: their throughput relative to the best valid trial.
+
+    Args:
+        space: the search space.
+        history: trials so far.
+        parents: flat indices of configs.
+
+    Returns:
+        Array of shape (parents,); 0 where the trial is not valid.
+    """
     speed = history.throughput
     by_config = dict(zip(space.ravel(history.configs).tolist(), speed.tolist(), strict=True))
     found = np.array([by_config.get(int(i), 0.0) for i in parents])

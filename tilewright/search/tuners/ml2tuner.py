@@ -293,8 +293,22 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, every: Candidates, prior: Prior | None,
         features: Features, wanted: int, batch: int,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Return the rows to compile: by expected improvement, and a few random ones that test the
-        models."""
+        """Choose the candidates to compile.
+
+        Most are chosen by expected improvement; a few are random, to test the models.
+
+        Args:
+            beliefs: predictions after the rounds so far.
+            history: trials so far.
+            every: all scored configs.
+            prior: predictions of these configs that need no measurement.
+            features: input of Model P for these configs.
+            wanted: number of candidates to choose.
+            batch: number of trials of the round.
+
+        Returns:
+            Row indices of `every`.
+        """
         rng = beliefs.problem.rng(history.round, "check")
         chance = beliefs.log_chance(every.scores.get("V", np.ones(len(every))))
         value = chance - every.scores["P"]
@@ -412,11 +426,22 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, configs: Configs, prior: Prior | None, features: Features,
         hidden: Features, chance: NDArray[np.float64],
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Return all rows of compiled programs, in the order to measure them before any trial.
+        """Return the order in which compiled programs are measured before there is any trial.
 
         The order is that of the estimates. Without estimates, programs with the least work are
         mixed with programs spread over the space and with the choice of a transferred model, if
         there is one.
+
+        Args:
+            beliefs: predictions before the first trial.
+            configs: configs of the programs, shape (m, knobs).
+            prior: predictions of `configs` that need no measurement, or None.
+            features: input of Model P for `configs`.
+            hidden: counters of the programs, one row per config.
+            chance: probability that each program is valid, shape (m,).
+
+        Returns:
+            All row indices of `configs`.
         """
         every = np.arange(len(configs))
         if beliefs.estimates:
