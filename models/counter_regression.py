@@ -151,7 +151,7 @@ def _total(
         exponent: the exponent p by which the modules' times are combined.
 
     Returns:
-        Cycles of the overlapping modules together, shape (n,), the modules' times relative to the
+        Cycles of the whole programs, shape (n,), the modules' times relative to the
         slowest module, shape (3, n), and the time of the slowest module, shape (n,).
     """
     times = np.array([counts[:, module == k] @ prices[module == k] for k in (LOAD, COMPUTE, STORE)])

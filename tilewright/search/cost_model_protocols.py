@@ -71,7 +71,7 @@ class CostModel(Protocol):
 class Draft(CostModel, Protocol):
     """The draft model: a simple analytic latency model over the counters of a compiled program.
 
-    Model A learns only how far the measured latency is from the draft model's prediction.
+    Model A, which predicts the latency of compiled programs, uses its prediction as a feature.
     """
 
     def shares(self, x: Features) -> Features:
