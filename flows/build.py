@@ -68,7 +68,12 @@ core."""
 
 @dataclass(frozen=True)
 class SchedulesFound(Event):
-    """`done` of `whole` workloads have a schedule."""
+    """Progress of choosing schedules in a build.
+
+    Attributes:
+        done: number of workloads that have a schedule.
+        whole: number of all workloads.
+    """
 
     done: int
     whole: int
@@ -220,6 +225,15 @@ def choose_schedules(
 ) -> list[Pick]:
     """Choose a schedule for each layer: from a tuned folder, or the best of a few trials.
 
+    Args:
+        options: options of the build, which name the folder or the number of trials.
+        target: the accelerator.
+        graph: the network in integers.
+        emit: receives the progress.
+
+    Returns:
+        Schedules in the order of the layers.
+
     Raises:
         PickError: the folder does not have the schedules.
         WorkloadError: a workload has no schedule that runs.
@@ -234,9 +248,16 @@ def choose_schedules(
 def choose_kernels(
     options: BuildOptions, target: Target, layers: Sequence[KernelLayer], emit: Listener
 ) -> tuple[dict[Workload, Pick], tuple[str, ...]]:
-    """Choose a schedule for each workload that has one that runs; TVM compiles the others.
+    """Choose a schedule for each workload of a CPU library that has a schedule that runs.
 
-    A tuned folder has the schedules of layers without their activation, which has the same space.
+    TVM compiles the other workloads. A tuned folder has the schedules of layers without their
+    activation, which has the same space.
+
+    Args:
+        options: options of the build, which name the folder or the number of trials.
+        target: the CPU target.
+        layers: layers for which the target has kernels.
+        emit: receives the progress.
 
     Returns:
         Schedules by workload, and warnings about workloads without a schedule.
@@ -306,7 +327,17 @@ def tuned_picks(
 
 
 def _tried(workload: Workload, target: Target, trials: int, seed: int) -> tuple[float, Pick] | None:
-    """Return the best schedule of a short tuning run with its cost; None if no trial is valid."""
+    """Tune a workload with a few trials, without a store.
+
+    Args:
+        workload: the workload.
+        target: the target.
+        trials: number of trials.
+        seed: seed of the tuner.
+
+    Returns:
+        Cost and schedule of the best trial; None if no trial is valid.
+    """
     # It imports pandas and more, which takes as long as building a small network.
     from tilewright.flows.tuning import tune
 

@@ -42,8 +42,18 @@ from tilewright.tuning.outputs import Summary
 def compare_tuners(
     run: LocalRunner, plan: ComparisonPlan, folder: Path, cluster: str = "", fresh: bool = False
 ) -> Comparison:
-    """Run every tuner of a plan, and write the report and the record. Raises like
-    `run_comparison`."""
+    """Run every tuner of a plan on its workloads, and write the report and the record.
+
+    Args:
+        run: executes the steps.
+        plan: the comparison.
+        folder: folder for finished runs and the report.
+        cluster: the Dask cluster whose workers make the runs, as in `--cluster`; "" for this
+            process.
+        fresh: whether to repeat runs that the folder holds.
+
+    Raises the errors of `run_comparison`.
+    """
     compared = run_comparison(run, plan, folder, cluster, fresh)
     run(write_report, compared, folder)
     run.call(log_comparison, compared, folder)
@@ -105,7 +115,14 @@ def compare_networks(
 
 
 def tune_run(job: NetworkJob, emit: Listener) -> Summary:
-    """Tune a network like `tilewright tune --bare`. Raises like `tune_network`."""
+    """Tune one network with one tuner and seed, like `tilewright tune --bare`.
+
+    Raises the errors of `tune_network`.
+
+    Args:
+        job: the network, tuner, seed and output directory of the run.
+        emit: receives the events.
+    """
     found = tune_network(LocalRunner(emit), job.options)
     draw_run(job.options.folder, found)
     return found.summary

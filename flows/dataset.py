@@ -71,7 +71,17 @@ def build_dataset(
 def _measured(
     run: LocalRunner, plan: DatasetPlan, missing: list[PlanPart], tell: Progress, cluster: str
 ) -> Iterator[tuple[PlanPart, bytes]]:
-    """Yield parts with their files: in the order of the plan, or on a cluster as they finish."""
+    """Measure the missing parts of a dataset, and yield each part with the contents of its file.
+
+    Parts come in the order of the plan, or on a cluster in the order in which they finish.
+
+    Args:
+        run: executes the steps.
+        plan: plan of the dataset.
+        missing: parts that are not built yet.
+        tell: receives the progress.
+        cluster: address of the Dask cluster, or "" for this process.
+    """
     if not cluster:
         for part in missing:
             yield part, run(measure_part, plan, part, tell)

@@ -129,7 +129,7 @@ def _check_unserved(client: SyncPrefectClient, file: Path) -> None:
     Otherwise the workers of the pool would also get the runs of that process.
 
     Raises:
-        DeployError: a process serves one of them.
+        DeployError: a process serves one of the deployments.
     """
     from prefect.exceptions import ObjectNotFound
 
@@ -173,9 +173,13 @@ def _automations(file: Path) -> list[dict[str, Any]]:
 
 
 def _apply(client: SyncPrefectClient, wanted: dict[str, Any]) -> str:
-    """Create an automation, or update the one with the same name.
+    """Create an automation, or update the one with the same name, and return a line about it.
 
     Prefect's synchronous client has no methods for this, so the REST API is used.
+
+    Args:
+        client: Prefect client.
+        wanted: contents of the automation.
     """
     name = str(wanted["name"])
     asked = {"automations": {"name": {"any_": [name]}}}

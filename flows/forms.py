@@ -33,10 +33,10 @@ class FormError(TilewrightError):
 def flat(
     *forms: Form, first: Sequence[str] = (), without: Collection[str] = ()
 ) -> Callable[[Callable[..., R]], Callable[..., R | State[Any]]]:
-    """Return a decorator that replaces parameters of options models by all of their fields.
+    """Return a decorator that replaces parameters of options models by all fields of these models.
 
-    If the function raises a `TilewrightError`, the run ends as failed with its message, without a
-    traceback.
+    Prefect then shows one form field per option. If the function raises a `TilewrightError`, the
+    run ends as failed with its message, without a traceback.
 
     Args:
         *forms: options models, in the order of the function's parameters.
@@ -80,9 +80,13 @@ def flat(
 
 
 def filled(form: Form, given: dict[str, Any]) -> Any:
-    """Return an options model with the given values of its fields.
+    """Build an options model from the parameters of a flow run.
 
     A value that equals the default counts as not given.
+
+    Args:
+        form: the options model.
+        given: values by parameter. Parameters that are not fields of the model are ignored.
 
     Raises:
         FormError: a value is invalid.

@@ -156,8 +156,9 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
 
 @contextmanager
 def _trials_of_run(run: LocalRunner, options: TuningOptions) -> Iterator[TrialStore]:
-    """Own the trials of a run. While another command owns those of a shared run, help it.
+    """Open the trials of a run as their owner.
 
+    If another command owns the trials of a shared run, this command first helps to make trials.
     Raises the errors of `trials_of_folder`.
     """
     helped = False
@@ -200,7 +201,14 @@ def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
 
 
 def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> TuningNetwork:
-    """Read a network and find its workloads: all, those of some layers, or a single one.
+    """Read a network and find the workloads to tune in it.
+
+    They are all workloads, the workloads of some layers, or a single given workload.
+
+    Args:
+        run: runner of the steps.
+        options: options of the run.
+        target: the target.
 
     Raises the errors of `tune_network`.
     """
@@ -299,11 +307,15 @@ def tune_workloads(
 
 
 def _teachers(options: TuningOptions, starts: Sequence[tuple[TuningTask, Session]]) -> int:
-    """Return the number of workloads that later ones learn from.
+    """Return how many workloads are tuned first, so that later workloads learn from them.
 
-    They are tuned first, one after the other, so that equal seeds give equal trials however many
-    workloads are tuned at the same time. Nobody learns from trials that several commands make
-    together, since these depend on timing.
+    This order makes equal seeds give equal trials, however many workloads are tuned at the same
+    time afterwards. The number is 0 if several commands make the trials together, since these
+    trials depend on timing.
+
+    Args:
+        options: options of the run.
+        starts: task and initial session of each workload.
     """
     learning = len(starts) > 1 and not options.shared and starts[0][0].explorer.shares
     return min(TEACHERS, len(starts) - 1) if learning else 0
@@ -317,7 +329,17 @@ def fuse_network(
     store: TrialStore,
     limit: TimeLimit,
 ) -> Decided:
-    """Decide which operators are fused. Additional workloads are tuned like the others.
+    """Decide which operators of a tuned network are fused.
+
+    Workloads that only another fusion needs are tuned first, like all others.
+
+    Args:
+        run: runner of the steps.
+        options: options of the run.
+        network: the network and the target.
+        tuned: the workloads that are tuned so far.
+        store: the trial store.
+        limit: time limit.
 
     Raises the errors of `tune_network`, and `FusionError`.
     """
@@ -332,7 +354,12 @@ def fuse_network(
 
 
 def time_limit_of(options: TuningOptions, workloads: int) -> TimeLimit:
-    """Return the time limit of a run, which starts now."""
+    """Start the time limit of a run.
+
+    Args:
+        options: options of the run.
+        workloads: number of workloads among which the time is divided.
+    """
     seconds = seconds_of_duration(options.time_limit)
     return TimeLimit(seconds, workloads, 1 if seconds is None else at_a_time(options))
 
@@ -599,6 +626,12 @@ def rounds_without_store(
 def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round | None:
     """Make one round of up to `n` trials without a store.
 
+    Args:
+        run: runner of the steps.
+        task: the workload, target and tuner.
+        session: session before the round.
+        n: maximum number of trials.
+
     Returns:
         The round, which contains the session after it, or None if there is nothing to propose.
     """
@@ -614,7 +647,13 @@ def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round 
 
 
 def tune_session(task: Task, trials: int, batch: int) -> Session:
-    """Tune without a store in rounds of `batch` trials, and return the final session."""
+    """Tune a workload without a store, and return the final session.
+
+    Args:
+        task: the workload, target and tuner.
+        trials: maximum number of trials.
+        batch: trials per round.
+    """
     session = Session.start(task)
     for done in rounds_without_store(LocalRunner(), task, session, trials=trials, batch=batch):
         session = done.session
@@ -629,7 +668,14 @@ def _check_counts(trials: int, batch: int) -> None:
 def learn(
     run: LocalRunner, task: Task, session: Session, clock: Stopwatch | None = None
 ) -> Session:
-    """Retrain the models on the rounds that they have not seen. `clock` measures the time."""
+    """Return the session after its models were retrained on all rounds that they have not seen.
+
+    Args:
+        run: runner of the steps.
+        task: the workload, target and tuner.
+        session: session with rounds that the models may not have seen.
+        clock: measures the time of training, if given.
+    """
     if not session.begun:
         session = session.with_begun(run(begin_models, task, session))
     while session.unlearned:
@@ -669,8 +715,14 @@ def propose_batch(
 
 
 def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
-    """Return a recorded round as a batch. Nothing is measured, but the configs are lowered
-    again."""
+    """Return a round of the trial store as a batch, as if it had just been measured.
+
+    The configs are lowered again, because the store does not keep programs.
+
+    Args:
+        task: the workload, target and tuner.
+        finished: the recorded round.
+    """
     target, workload = task.target, task.problem.workload
     rows, kept = target.lower(workload, finished.configs), None
     if len(finished.compiled):

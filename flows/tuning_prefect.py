@@ -54,7 +54,13 @@ def tuned(
     listen: Listener = ignore,
     parent: str | None = None,
 ) -> tuple[Summary, str]:
-    """Tune a network within a flow.
+    """Tune a network within a Prefect flow that is already running.
+
+    Args:
+        options: options of the run.
+        tracking: tracking options.
+        listen: receives the events.
+        parent: MLflow run of the comparison that the run belongs to, if any.
 
     Returns:
         The summary, and a remark if everything was already recorded, or "".
@@ -74,9 +80,13 @@ def tuned(
 
 
 def ended(summary: Summary, remark: str) -> Summary | State[Summary]:
-    """Return the summary, within a Prefect state if there is a remark.
+    """Return the result of a flow: the summary, within a Prefect state if there is a remark.
 
     The state has Prefect's standard name, since automations that wait for the end of a run use it.
+
+    Args:
+        summary: contents of `summary.json`.
+        remark: message of the state, or "".
     """
     return Completed(message=remark, data=summary) if remark else summary
 

@@ -196,7 +196,14 @@ def _runs(graph: IntegerGraph) -> Iterator[list[Layer] | CpuIsland]:
 
 
 def _read_elsewhere(graph: IntegerGraph, run: Sequence[Layer]) -> list[str]:
-    """Return the values of a group of layers that other layers, TVM or the caller read."""
+    """Return the values of a group of layers that are read outside of the group.
+
+    The reader may be another layer, TVM or the caller.
+
+    Args:
+        graph: the network in integers.
+        run: the group of layers.
+    """
     own = {layer.output for layer in run}
     read = set(graph.results.values())
     for step in graph.steps:

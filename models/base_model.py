@@ -11,14 +11,20 @@ class WrongFeatures(TilewrightError):
 
 
 class FittedModel:
-    """Remembers the names of the columns that a model was fitted on, and rejects other columns."""
+    """Base class that stores the columns that a model was fitted on, and rejects other columns.
+
+    Attributes:
+        columns: names of the features of the last fit.
+        width: number of features of a model that was read from a file; None if unknown.
+    """
 
     columns: tuple[str, ...] = ()
     width: int | None = None
     """Number of features of a model that was read from a file, or None if it is unknown."""
 
     def remember(self, x: Features) -> None:
-        """Remember the columns of `x`. Every `fit` calls this method."""
+        """Store the columns of `x` as those that the model is fitted on. Every `fit` calls this
+        method."""
         self.columns, self.width = x.names, None
 
     def check(self, x: Features) -> None:

@@ -40,13 +40,13 @@ _SHARES = tuple(
 class CounterRegression(FittedModel):
     """Analytic latency model: predicts log2 latency from the counters of a lowered program.
 
-    Each counter has a non-negative price in cycles. Three modules (load, compute, store) work in
-    parallel, so their times t are not added: a program takes (Σ t^p)^(1/p), which lies between
-    their sum (p = 1) and the slowest module (p → ∞). The time of counters that overlap with nothing
-    is added. Prices and p are fitted to the relative error with Levenberg-Marquardt, starting from
-    the non-negative least squares solution for p = 1 (Lawson & Hanson, Solving Least Squares
-    Problems, 1974). A few points suffice. If the model is built without columns (see `of`), all
-    counters are simply added up. The model is saved as plain NPZ.
+    Each counter has a non-negative price in cycles. Three hardware modules (load, compute, store)
+    work in parallel, so their times t are not simply added: a program takes (Σ t^p)^(1/p), which
+    lies between their sum (p = 1) and the time of the slowest module (p → ∞). The time of counters
+    that overlap with nothing is added. Prices and p are fitted to the relative error with
+    Levenberg-Marquardt, starting from the non-negative least squares solution for p = 1 (Lawson &
+    Hanson, Solving Least Squares Problems, 1974). A few points suffice. If the model is built
+    without columns (see `of`), all counters are simply added up. The model is saved as plain NPZ.
     """
 
     kind = "draft"
@@ -61,7 +61,8 @@ class CounterRegression(FittedModel):
 
     @classmethod
     def of(cls, hidden: Features) -> CounterRegression:
-        """Return an untrained model for counters with the columns of `hidden`."""
+        """Return an untrained model whose prices apply to the counters that are columns of
+        `hidden`."""
         draft = cls(0, False, {})
         draft.module = np.array([_MODULE[each.unit] for each in hidden.columns], np.int64)
         return draft
@@ -102,7 +103,10 @@ class CounterRegression(FittedModel):
         return np.asarray(np.log2(np.maximum(total, 1.0)) - self.shift)
 
     def shares(self, x: Features) -> Features:
-        """Return how busy the load, compute and store modules are, and the exposed share.
+        """Predict how busy the load, compute and store modules are while each program runs.
+
+        Args:
+            x: counters with one row per program.
 
         Returns:
             Features with one row per program and four columns: the busy time of each module divided
@@ -138,7 +142,18 @@ def _exponent(logarithm: float) -> float:
 def _total(
     counts: Matrix, prices: Vector, module: NDArray[np.int64], exponent: float
 ) -> tuple[Vector, Matrix, Vector]:
-    """Return cycles (n,), module times relative to the slowest module (3, n), and its time (n,)."""
+    """Compute the run time of programs, and which module limits it.
+
+    Args:
+        counts: counters, shape (n, counters).
+        prices: cycles per count, shape (counters,).
+        module: index of the module to which each counter belongs, shape (counters,).
+        exponent: the exponent p by which the modules' times are combined.
+
+    Returns:
+        Cycles of the whole programs, shape (n,), the modules' times relative to the
+        slowest module, shape (3, n), and the time of the slowest module, shape (n,).
+    """
     times = np.array([counts[:, module == k] @ prices[module == k] for k in (LOAD, COMPUTE, STORE)])
     slowest = np.maximum(times.max(axis=0), 1e-9)
     share = times / slowest
@@ -149,9 +164,14 @@ def _total(
 def _residuals(
     theta: Vector, rows: Matrix, y: Vector, module: NDArray[np.int64], rest: float
 ) -> Vector:
-    """Return the errors in log2 cycles, followed by the regularisation terms.
+    """Compute what Levenberg-Marquardt minimises: errors in log2 cycles, then regularisation terms.
 
-    `theta` holds the log prices and log(p - 1).
+    Args:
+        theta: the fitted parameters: log prices, followed by log(p - 1).
+        rows: counters, shape (n, counters).
+        y: log2 of the measured latencies, shape (n,).
+        module: index of the module to which each counter belongs.
+        rest: log price towards which the regularisation pulls all log prices.
     """
     total, _, _ = _total(rows, np.exp(theta[:-1]), module, _exponent(theta[-1]))
     pull = np.append(_HOLD * (theta[:-1] - rest), _HOLD * theta[-1])

@@ -97,7 +97,7 @@ def gp_features(workload: Workload, space: Space, configs: Configs) -> Features:
 def volumes(workload: Workload, values: Columns) -> Columns:
     """Return the log2 sizes of the input, weight and output tiles that are in use at the same time.
 
-    All threads and buffer slots are included.
+    The sizes include the tiles of all threads and all buffer slots.
 
     Args:
         workload: the workload.
@@ -193,8 +193,9 @@ def _reference(
 ) -> tuple[tuple[str, ...], NDArray[np.float64], NDArray[np.float64]]:
     """Return names, means and standard deviations of the columns that vary over a space.
 
-    They are computed on a fixed random sample of configs. For Gaussian processes, columns that
-    correlate almost perfectly with an earlier column are left out.
+    They are computed on a fixed random sample of configs, so that the scaling of columns does not
+    depend on the configs at hand. For Gaussian processes, columns that correlate almost perfectly
+    with an earlier column are left out.
     """
     rng = np.random.default_rng(0)
     flat = (
@@ -222,8 +223,17 @@ def _by_name(space: Space, configs: Configs) -> Columns:
 def _cut(
     workload: Workload, space: Space, name: str, tile: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the number of parts into which a tile splits its axis, and the fraction of work that
-    the last part wastes."""
+    """Return into how many parts a tile splits its axis, and how much work the last part wastes.
+
+    Args:
+        workload: the workload, which has the extents of the axes.
+        space: its search space.
+        name: name of the tile knob.
+        tile: tile sizes, shape (n,).
+
+    Returns:
+        Numbers of parts, and the wasted work as a fraction of the axis, both of shape (n,).
+    """
     knob = next(knob for knob in space.knobs if knob.name == name)
     extent = float(getattr(workload, _EXTENT[name])) if name in _EXTENT else max(knob.values)
     parts = np.ceil(extent / np.maximum(tile, 1))
@@ -263,7 +273,7 @@ _SHAPES = (
 
 
 def words(name: str) -> str:
-    """Return a description of a feature column for people."""
+    """Return a description of a feature column in plain words, for pages and tables."""
     if name == "log2_tiles":
         return "tiles of the layer (log2)"
     if name.endswith("_volume_times_tiles"):
@@ -354,9 +364,18 @@ def loop_features(workload: Workload, space: Space, configs: Configs) -> Feature
 def _nest(
     workload: Workload, space: Space, knobs: dict[str, PerConfig], rows: int
 ) -> list[tuple[str, PerConfig]]:
-    """Return the loops from the outermost to the innermost, each as its axis and its log2 length.
+    """Return the loops of configs from the outermost to the innermost.
 
     Channels are counted in the unit of their knob. An axis without a knob is a single outer loop.
+
+    Args:
+        workload: the workload.
+        space: its search space.
+        knobs: knob values by name, each of shape (rows,).
+        rows: number of configs.
+
+    Returns:
+        The axis of each loop, and its log2 length per config.
     """
     w, whole = workload, np.zeros(rows)
     extents = {"b": w.batch, "h": w.results_height, "w": w.results_width, "co": 1, "ci": 1}

@@ -88,7 +88,13 @@ class GaussianProcess(FittedModel):
             self.noise += float(np.median(known))
 
     def _search(self, x: Matrix, z: Vector, known: Vector | None) -> None:
-        """Find the hyperparameters with the highest posterior probability (see `_evidence`)."""
+        """Set the hyperparameters to the values with the highest posterior (see `_evidence`).
+
+        Args:
+            x: features, shape (points, columns).
+            z: standardised targets, shape (points,).
+            known: known noise variance of each target, shape (points,), or None.
+        """
         width = x.shape[1]
         start = np.concatenate([np.log(self.lengths), [_NOISE, _LINEAR]])
         bounds = [(-2.0, 5.0)] * width + [(math.log(1e-4), -1.0), (math.log(1e-3), 2.0)]
@@ -111,15 +117,16 @@ class GaussianProcess(FittedModel):
     def propose(
         self, x: Features, offset: Vector, best: float, log_chance: Vector, n: int
     ) -> NDArray[np.int64]:
-        """Choose a batch of rows to measure, by log expected improvement and the kriging believer.
+        """Choose a batch of rows to measure by log expected improvement.
 
         The rows are chosen one after the other. Each maximises the log expected improvement over
         `best` plus `log_chance`, after the predicted means of the rows chosen before are taken as
-        measured (Ginsbourger et al., 2010).
+        measured (the kriging believer of Ginsbourger et al., 2010).
 
         Args:
             x: features of m candidates.
-            offset: values to add to the predictions, shape (m,).
+            offset: known part of each candidate's target, shape (m,). It is added to the
+                prediction, because the model was fitted to targets minus this part.
             best: lowest target measured so far.
             log_chance: log probability that each candidate is valid, shape (m,).
             n: number of rows to choose.
@@ -201,8 +208,17 @@ def _kernel(a: Matrix, b: Matrix, linear: float) -> Matrix:
 
 
 def _covariance(one: Vector, other: Vector, inner: Matrix, linear: float) -> Matrix:
-    """Return the covariances (a, b) of points with squared norms (a,) and (b,) and inner products
-    (a, b)."""
+    """Compute covariances from squared norms and inner products of scaled points.
+
+    Args:
+        one: squared norms of the first points, shape (a,).
+        other: squared norms of the second points, shape (b,).
+        inner: inner products, shape (a, b).
+        linear: weight of the linear kernel.
+
+    Returns:
+        Covariances of shape (a, b).
+    """
     square = one[:, None] + other[None, :] - 2.0 * inner
     distance = np.sqrt(5.0 * np.maximum(square, 0.0))
     matern = (1.0 + distance + distance**2 / 3.0) * np.exp(-distance)
@@ -210,8 +226,13 @@ def _covariance(one: Vector, other: Vector, inner: Matrix, linear: float) -> Mat
 
 
 def _noisy(kernel: Matrix, noise: float, known: Vector | None) -> Matrix:
-    """Return the covariance of noisy targets: `known` adds a noise variance per row, `noise` the
-    same to all rows."""
+    """Add noise variances to the diagonal of a kernel matrix.
+
+    Args:
+        kernel: covariances of the noiseless targets, shape (n, n).
+        noise: learned variance, the same for all rows.
+        known: known variance of each row, shape (n,), or None.
+    """
     covariance = kernel + noise * np.eye(len(kernel))
     return covariance if known is None else covariance + np.diag(known)
 
@@ -221,8 +242,12 @@ def _evidence(
 ) -> tuple[float, Vector]:
     """Return the negative log posterior of the hyperparameters and its gradient.
 
-    `theta` holds the log length scales, the log of the noise beyond the known noise, and the log
-    weight of the linear kernel.
+    Args:
+        theta: log length scales, log of the learned noise (beyond the known noise), and log weight
+            of the linear kernel.
+        x: features, shape (points, columns).
+        z: standardised targets, shape (points,).
+        known: known noise variance of each target, shape (points,), or None.
     """
     width = x.shape[1]
     noise, linear = math.exp(theta[-2]), math.exp(theta[-1])
@@ -255,8 +280,17 @@ def _evidence(
 
 
 def _thinned(y: Vector, points: int) -> NDArray[np.int64]:
-    """Return the rows to keep: half have the lowest targets, the others are spread evenly over the
-    rest."""
+    """Choose at most `points` rows of a large training set, with a preference for low targets.
+
+    Half of the chosen rows have the lowest targets; the others are spread evenly over the rest.
+
+    Args:
+        y: targets, shape (n,).
+        points: number of rows to keep.
+
+    Returns:
+        Indices of the chosen rows.
+    """
     order = np.argsort(y, kind="stable")
     if len(order) <= points:
         return np.sort(order)

@@ -34,7 +34,10 @@ _SCALE = 0.5  # log2 counts are put on about the scale of the other columns
 
 
 def hidden_features(hidden: Features) -> Features:
-    """Compute log2 sums of counters, the sums per iteration, and the total work per iteration.
+    """Compute model columns from the counters that lowering reports for each program.
+
+    The columns are log2 sums of counters, these sums per iteration, and the total work per
+    iteration.
 
     Args:
         hidden: counters with one row per program. NaN counts as 0.
@@ -84,11 +87,11 @@ def _text(name: str) -> str:
 
 
 def work(hidden: Features) -> NDArray[np.float64]:
-    """Return log2 of the iterations plus log2 of the bytes of each program, shape (rows,).
+    """Estimate the work of programs: log2 of iterations plus log2 of bytes, shape (rows,).
 
-    This is a rough order of programs without any fitted price: less of both is hardly ever slower.
-    Bytes whose transfer overlaps with nothing cost more than other bytes, and iterations after the
-    last load count separately, because they hide no transfer.
+    This is a rough order of programs without any fitted price: a program with less of both is
+    hardly ever slower. Bytes whose transfer overlaps with nothing cost more than other bytes, and
+    iterations after the last load count separately, because they hide no transfer.
 
     Args:
         hidden: counters with one row per program.

@@ -70,7 +70,7 @@ def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) ->
 
     Args:
         kind: name of the kind of model, as in `kinds`.
-        classify: whether the model predicts a chance rather than a number.
+        classify: whether the model predicts a probability rather than a number.
         columns: names of the features that the model was fitted on; empty if they are unknown.
         path: file that `CostModel.save` wrote.
 

@@ -28,7 +28,11 @@ class StoreError(TilewrightError):
 
 
 def save_state(state: ExplorerState, folder: Path) -> list[Path]:
-    """Write all models and arrays of a state into a folder.
+    """Write all models and arrays of a tuner's state into a folder.
+
+    Args:
+        state: fitted models and arrays that the tuner carries from round to round.
+        folder: folder to write to.
 
     Returns:
         Paths of the files written; the index is the last one.

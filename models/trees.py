@@ -28,7 +28,14 @@ _ONE_CLASS_MARGIN = 0.02  # a class never seen is unlikely, not impossible
 
 
 class _Boosted(FittedModel):
-    """Base class for XGBoost and LightGBM. If the labels are all equal, it predicts a constant."""
+    """Base class of the XGBoost and LightGBM models.
+
+    If all labels are equal, the model predicts this label for every row.
+
+    Attributes:
+        kind: name under which the kind of model is registered.
+        suffix: file name suffix of the saved model.
+    """
 
     kind: str
     suffix: str
@@ -227,8 +234,10 @@ class AutoTVMRanker(XGBoost):
 
 
 class _StopAtRecall(xgb.callback.TrainingCallback):  # type: ignore[misc]
-    """Stops boosting when the average recall@n has not grown for 20 rounds; checks every second
-    round."""
+    """XGBoost callback that stops boosting when the average recall@n has not grown for 20 rounds.
+
+    The recall is computed after every second round.
+    """
 
     def __init__(self, data: xgb.DMatrix, y: NDArray[np.float64], n: int) -> None:
         super().__init__()

@@ -84,7 +84,7 @@ class Key:
 
 
 class Record(Generic[T]):
-    """Wrapper of a stage's result for Prefect.
+    """Wrapper that hides a stage's result from Prefect's inspection.
 
     Prefect inspects plain values and would draw an edge from each task that returned a value equal
     to a part of the arguments.
@@ -128,12 +128,12 @@ class RecordSerializer(Serializer):  # Prefect registers no generic ones
 
 @dataclass(frozen=True)
 class Done(Generic[T]):
-    """A finished stage.
+    """A finished stage: its result, and how it was obtained.
 
     Attributes:
-        key: key of the result.
+        key: key under which the result is stored.
         value: the result.
-        reused: whether the result was already stored.
+        reused: whether the result was already stored, so that the step was not executed.
         state: final state of the task run. Later tasks name it as their predecessor.
     """
 
@@ -146,7 +146,7 @@ class Done(Generic[T]):
 def unsearched(value: R) -> R:
     """Wrap a large argument of a task, so that Prefect does not search it for futures.
 
-    The task receives the value itself.
+    The task receives the argument itself, without the wrapper.
     """
     return quote(value)  # type: ignore[return-value]  # the engine takes the annotation off
 
@@ -227,11 +227,11 @@ class Stage(Generic[P, T]):
         )(_named_like(step, lambda told, title: _known(told, title)))  # fmt: skip
 
     def run(self, after: Sequence[object], names: Mapping[str, object], *given: Any) -> Done[T]:
-        """Run the stage.
+        """Run the stage as a Prefect task, or take its result from the storage.
 
         Args:
-            after: states and results of the tasks that this one follows.
-            names: further values for the template of the name.
+            after: states and results of the tasks that this task follows in Prefect's graph.
+            names: further values for the template of the task run's name.
             *given: arguments of the step.
         """
         key = self.key(*given)
@@ -253,10 +253,13 @@ class Stage(Generic[P, T]):
         return found
 
     def show_known(self, after: Sequence[object], told: str, title: str) -> State[None]:
-        """Show a task run that ends as `Cached`, because the trial store already has the result.
+        """Create a task run that ends as `Cached` at once, for a step that need not be executed.
+
+        This is for rounds that were read from the trial store, so that Prefect's graph shows them
+        too.
 
         Args:
-            after: states and results of the tasks that this one follows.
+            after: states and results of the tasks that this task follows in Prefect's graph.
             told: line for the log of the task.
             title: name of the task run.
         """

@@ -51,8 +51,13 @@ class ChampionError(TilewrightError):
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """Identifies the registered models of a workload on a target and space, of all tuners and
-    roles."""
+    """Key of a workload's registered models, which leads to the models of all tuners and roles.
+
+    Attributes:
+        target: name of the target.
+        space: name of the schedule space.
+        workload: the workload.
+    """
 
     target: str
     space: str
@@ -83,7 +88,13 @@ class ModelPlace:
 def load_champion(
     target: Target, space: str, workload: Workload, tuner: str
 ) -> ExplorerState | None:
-    """Load the champion's models for a workload.
+    """Load the models of a workload's champion: the best tuner of a comparison.
+
+    Args:
+        target: the target.
+        space: name of the schedule space.
+        workload: the workload.
+        tuner: name of the tuner that will use the models.
 
     Returns:
         The state of the tuner, or None if there is no champion.
@@ -99,7 +110,7 @@ def load_champion(
 
 
 def registered(target: str, space: str, workload: Workload) -> bool:
-    """Return whether a workload has a champion."""
+    """Return whether the model registry has a champion for a workload on a target and space."""
     return bool(champions(ModelPlace(target, space, workload)))
 
 
@@ -119,7 +130,17 @@ def _plain(text: str) -> str:
 
 
 def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[str, CostModel]:
-    """Load a registered model. Returns its role and the model."""
+    """Load a registered model, after checking that it fits the target, workload and tuner.
+
+    Args:
+        name: name of the registered model.
+        target: the target.
+        workload: the workload.
+        tuner: name of the tuner that will use the model.
+
+    Returns:
+        The role of the model, such as "P", and the model.
+    """
     registered = MlflowClient().get_model_version_by_alias(name, ALIAS)
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -164,7 +185,8 @@ def _check_meant_for(
 
 
 class ChampionMetadata(BaseModel):
-    """Metadata of a champion: who trained it on what, and how its file is read."""
+    """Metadata of a champion's model: the tuner that trained it, its role, and how its file is
+    read."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -244,9 +266,17 @@ def features_of(target: Target, problem: Problem) -> str:
 
 
 def champion_state(task: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
-    """Return the champion's state, and the task that starts from it.
+    """Prepare a task to start from the champion, the registered models of the best tuner.
 
-    A task that starts from a champion has trials of its own. Returns None if there is no champion.
+    A task that starts from a champion has another key, and thereby other trials, than the same task
+    without a champion.
+
+    Args:
+        task: the task of a workload.
+
+    Returns:
+        The task that starts from the champion, and the state with the champion's models. None if
+        there is no champion.
 
     Raises:
         ChampionError: the champion does not fit.
@@ -261,7 +291,7 @@ def check_champions(tasks: Sequence[TuningTask]) -> None:
     """Check that at least one of the workloads has a champion.
 
     Raises:
-        ChampionError: none has.
+        ChampionError: no workload has a champion.
     """
     if any(registered(s.target.name, s.space_name, s.workload) for s in tasks):
         return

@@ -52,7 +52,14 @@ _FAST = 1  # of zlib: programs shrink to a quarter, and little more at higher le
 
 @dataclass(frozen=True)
 class Codec(Generic[T]):
-    """Encoding of one type of results as bytes."""
+    """Encoding of one type of results as bytes.
+
+    Attributes:
+        name: name of the codec, which is stored with the bytes.
+        type: type of the results.
+        encode: converts a result to bytes.
+        decode: converts the bytes back.
+    """
 
     name: str
     type: Any  # of the values
@@ -63,7 +70,14 @@ class Codec(Generic[T]):
 def _json_codec(
     name: str, kind: Any, to_json: Callable[[T], Json], from_json: Callable[[Json], T]
 ) -> Codec[T]:
-    """Return a codec for values that are stored as JSON. The order of keys is preserved."""
+    """Return a codec for values that are stored as JSON. The order of keys is preserved.
+
+    Args:
+        name: name of the codec.
+        kind: type of the values.
+        to_json: converts a value to JSON.
+        from_json: converts the JSON back.
+    """
 
     def encode(value: T) -> bytes:
         return json.dumps(to_json(value), separators=(",", ":"), allow_nan=False).encode()
@@ -378,14 +392,22 @@ def digest_of(value: object) -> str:
 
 
 class _Recent:
-    """Cache of the values that were last encoded or decoded, by the digests of their bytes."""
+    """Cache of the values that were last encoded or decoded, by the digests of their bytes.
+
+    It saves encoding a value again only to compute its digest.
+    """
 
     def __init__(self) -> None:
         self._held: OrderedDict[str, object] = OrderedDict()
         self._changing = threading.Lock()
 
     def remember(self, value: object, content: str) -> None:
-        """Add a value and drop the oldest one."""
+        """Add a value to the cache, and drop the oldest value if the cache is full.
+
+        Args:
+            value: the value.
+            content: digest of its bytes.
+        """
         if value is None:
             return
         with self._changing:

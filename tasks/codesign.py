@@ -110,7 +110,16 @@ def logged(listen: Listener) -> Listener:
 
 @step("files in {options.folder}")
 def _write_results(options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
-    """Write the front, its specifications, the measurements, the summary and the page."""
+    """Write all files of a co-design run.
+
+    They are the Pareto front, the specifications of its machines, the measurements, the summary and
+    the page.
+
+    Args:
+        options: options of the run, which name the folder.
+        outcome: the Pareto front and the measurements.
+        wall: duration of the run in seconds.
+    """
     steps.log_codesign(options, outcome, wall)
     draw_front(options.folder, outcome)
 
@@ -142,7 +151,10 @@ def _log_run(options: CodesignOptions, run_id: str, outcome: CodesignOutcome) ->
 
 
 def curves(event: SearchProgress) -> dict[str, float]:
-    """Return one step of a run's curves in MLflow. MLflow leaves out infinite values."""
+    """Return the values that one progress event adds to a run's curves in MLflow, by metric name.
+
+    Infinite values are included; MLflow leaves them out.
+    """
     return {
         EVERY: float(event.trials),
         "latency/best_milliseconds": 1e3 * event.latency,

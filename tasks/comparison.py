@@ -66,7 +66,12 @@ class _Recorded(TrackedRunner):
         self._done = 0
 
     def _begin(self, runs: int, kept: int) -> None:
-        """Open the run in MLflow, and show how many runs are finished."""
+        """Open the run of the comparison in MLflow, and start the progress bar.
+
+        Args:
+            runs: number of runs of tuners in the comparison.
+            kept: number of runs that are already finished.
+        """
         self._runs, self._done = runs, kept
         flow_run_id = str(flow_run.id)
         tags = {
@@ -93,7 +98,13 @@ class _Recorded(TrackedRunner):
         files: Sequence[Path],
         network_runs: Sequence[NetworkRun] = (),
     ) -> None:
-        """Show the leaderboards in Prefect, and write them to MLflow."""
+        """Show the leaderboards in Prefect, and write them to the comparison's run in MLflow.
+
+        Args:
+            boards: the leaderboards.
+            files: files to log as artifacts.
+            network_runs: the compared runs of networks, if any.
+        """
         if self._bar is not None:
             self._bar.end()
         verdicts = plain("; ".join(map(verdict, boards)))

@@ -25,13 +25,13 @@ EVERY = "fusion/evaluations"
 def decide_fusion(
     after: Sequence[object], asked: ToDecide, model: str, run_id: str
 ) -> Done[Decided]:
-    """Decide what is fused, or reuse an earlier decision under the same conditions.
+    """Decide which operators are fused, or reuse an earlier decision under the same conditions.
 
     Args:
-        after: tasks that this one follows.
-        asked: the tuned run.
+        after: tasks that this task follows in Prefect's graph.
+        asked: the run whose workloads are tuned.
         model: key of the imported model.
-        run_id: MLflow run of the network.
+        run_id: MLflow run of the network, which gets the curves of the search.
 
     Raises the errors of `tilewright.fusion.decide_fusion`.
     """
@@ -52,8 +52,10 @@ def figures(decided: Decided) -> dict[str, float]:
 
 
 def keep_decision(network: str, key: Key, decided: Decided | None) -> Decided:
-    """Return the new decision, so that Prefect stores it. Not called if an earlier one is
-    stored."""
+    """Return `decided`, so that Prefect stores it as the result of this task.
+
+    The task is not executed if an earlier decision with the same key is stored.
+    """
     assert decided is not None, "what the cache has is not decided again"
     return decided
 

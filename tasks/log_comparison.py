@@ -74,13 +74,13 @@ def comparison_name(options: CompareOptions) -> str:
 def open_comparison(
     options: CompareOptions, runs: int, links: Links, tags: Mapping[str, str]
 ) -> str:
-    """Open the run of a comparison's folder.
+    """Open the MLflow run of a comparison's folder: resume it, or create it at the first call.
 
     Args:
         options: what is compared.
-        runs: how many runs the comparison has.
+        runs: number of runs of tuners in the comparison.
         links: pages that the description links to, by their name.
-        tags: tags of the run besides those of its subject.
+        tags: tags of the run besides the tags of its subject.
 
     Returns:
         The ID of the run, which the caller closes.
@@ -162,14 +162,14 @@ def log_workload_runs(
     Runs that an earlier call wrote are not written again.
 
     Args:
-        parent: run of the comparison.
+        parent: MLflow run of the comparison.
         plan: plan of the comparison.
-        results: results of all runs.
-        runs: runs of tuners.
-        progress: called with 1 after every run.
+        results: results of all runs, from which curves and metrics are computed.
+        runs: the runs of tuners on single workloads.
+        progress: called with 1 after every child run.
 
     Returns:
-        The ID of the run of each tuner and seed.
+        MLflow run ID by tuner and seed.
     """
     client, seeds = tracking.client(), {}
     known = tracking.finished_below(parent)
@@ -232,7 +232,20 @@ def _open(
     client: MlflowClient, parent: str, key: str, tuner: str, seed: int, plan: ComparisonPlan,
     runs: Sequence[TunerRun],
 ) -> str:  # fmt: skip
-    """Create a run whose start time is as long ago as its runs took."""
+    """Create the MLflow run of one tuner and seed, and return its ID.
+
+    Its start time is set so that the run's duration in MLflow is the time that the tuner's runs
+    took.
+
+    Args:
+        client: MLflow client.
+        parent: MLflow run of the comparison.
+        key: digest that identifies the run.
+        tuner: name of the tuner.
+        seed: the seed.
+        plan: plan of the comparison.
+        runs: the tuner's runs with this seed, one per workload.
+    """
     begun = int((time.time() - sum(run.wall_seconds for run in runs)) * 1000)
     workloads = counted(len(plan.test_bed.workloads), "workload")
     note = (
@@ -280,5 +293,10 @@ def _steps(results: Results) -> NDArray[np.int64]:
 
 
 def _plain(name: str, otherwise: str = "-") -> str:
-    """Return a name with only the characters that MLflow allows in the name of a metric."""
+    """Return a name with only the characters that MLflow allows in the name of a metric.
+
+    Args:
+        name: the name.
+                otherwise: name to return if no allowed character is left.
+    """
     return re.sub(r"[^A-Za-z0-9_\-. :/]", " ", name).strip() or otherwise

@@ -61,10 +61,10 @@ def open_network_run(
 
     Args:
         options: options of the run.
-        about: values that identify the run.
-        params: parameters of the run.
+        about: values that identify the run, so that a stopped run is resumed.
+        params: parameters that MLflow shows.
         workloads: number of workloads.
-        parent: run of the comparison that it belongs to, if any.
+        parent: MLflow run of the comparison that the run belongs to, if any.
 
     Returns:
         The ID of the run.
@@ -105,7 +105,14 @@ def log_network_dataset(run_id: str, model: Model) -> None:
 def open_workload_run(
     options: TuningOptions, task: TuningTask, parent: str, params: Mapping[str, Json]
 ) -> str:
-    """Open the child run of one workload, and return its ID."""
+    """Open the MLflow run of one workload, a child of the network's run, and return its ID.
+
+    Args:
+        options: options of the run.
+        task: task of the workload.
+        parent: MLflow run of the network.
+        params: parameters that MLflow shows.
+    """
     workload, names = task.workload, task.names
     about = {"parent": parent, "workload": workload.id}
     name = layer(names, workload)
@@ -145,7 +152,13 @@ def log_artifacts(
 ) -> None:
     """Log the trials, convergence plot, final figures and learned models of one workload to MLflow.
 
-    `version` identifies what the models of `session` learned from.
+    Args:
+        layer: display name of the workload.
+        tuned: the tuned workload.
+        folder: output directory of the run.
+        run_id: MLflow run of the workload.
+        version: digest that identifies the data from which the models of `session` have learned.
+        session: final session of the workload.
     """
     trials = outputs.trials_of(folder, [tuned])
     row = tuned.summary()
@@ -178,8 +191,12 @@ def log_network_artifacts(
 ) -> None:
     """Write the output directory, log its files to MLflow, and create Prefect artifacts.
 
-    The Prefect artifacts are a table and a summary, which begins with `remark` if that is not
-    empty.
+    Args:
+        folder: the output directory.
+        target: entry about the target for `schedules.json`.
+        found: the tuned network.
+        run_id: MLflow run of the network.
+        remark: sentence with which the Prefect summary begins, or "".
     """
     summary, tuned = found.summary, found.workloads
     written = outputs.write_outputs(folder, target, found)
@@ -226,8 +243,14 @@ def _network_figures(summary: outputs.Summary) -> dict[str, float]:
 
 
 def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
-    """Return the figures of a run as metrics, as far as they are known: the gains over the rule and
-    over the fallback, and the four latencies in cycles and milliseconds."""
+    """Return the latencies and gains of a run as MLflow metrics, as far as they are known.
+
+    They are the gains over the rule (the schedule used without tuning) and over the fallback (the
+    stock compiler's schedule), and the four latencies in cycles and milliseconds.
+
+    Args:
+        row: entry of a workload, or the total, in `summary.json`.
+    """
     figures = four_figures(row)
     known = {name: getattr(figures, name) for name in FIGURES}
     metrics = {
@@ -247,7 +270,7 @@ def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
 
 
 def _ends(row: WorkloadRow | Total) -> dict[str, float]:
-    """Return the ends of the 95 % intervals, if the target's measurements vary."""
+    """Return the ends of the 95 % intervals of latencies as metrics, if measurements vary."""
     if "validation" not in row:
         return {}
     time, gain = row["validation"]["tuned_interval"], row["validation"]["gain_interval"]
@@ -276,7 +299,14 @@ def _tags(params: Mapping[str, Json]) -> dict[str, str]:
 
 
 def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) -> Dataset:
-    """Log the table of trials, also as a dataset, and the convergence plot."""
+    """Log the convergence plot and the table of trials, and return the table as an MLflow dataset.
+
+    Args:
+        run_id: MLflow run of the workload.
+        layer: display name of the workload.
+        trials: the trials.
+        picture: the plot as PNG.
+    """
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / output_dir.TRIALS
         table.write_bytes(outputs.parquet(trials))
@@ -292,8 +322,17 @@ def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) ->
 def _log_models(
     run_id: str, tuned: TunedWorkload, read: Dataset, version: str, models: Sequence[LearnedModel]
 ) -> None:
-    """Log each model in the flavour of its library, with its error on trials that it had not
-    seen."""
+    """Log each model in the flavour of its library.
+
+    Each model is logged with its error on trials that it had not seen.
+
+    Args:
+        run_id: MLflow run of the workload.
+        tuned: the tuned workload.
+        read: dataset of the trials that the models learned from.
+        version: digest that identifies the training data.
+        models: the models.
+    """
     workload = tuned.workload
     tags = {"workload": str(workload), "workload_id": workload.id, "tuner": tuned.task.tuner,
             "target": tuned.task.target.name, "dataset_digest": read.digest}  # fmt: skip

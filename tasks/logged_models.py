@@ -112,7 +112,15 @@ def model_name(role: str, names: tuple[str, ...], workload: Workload) -> str:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """Description of a logged model: its name, run, version ID, tags and metadata."""
+    """Description under which a model is logged.
+
+    Attributes:
+        name: name of the logged model.
+        run_id: MLflow run that it belongs to.
+        version: identifies the training data, or "". A version is logged only once.
+        tags: tags of the logged model.
+        metadata: metadata that is stored in the model's folder.
+    """
 
     name: str
     run_id: str
@@ -133,9 +141,14 @@ class _Model(Model):
 
 
 def log_model(client: MlflowClient, entry: ModelEntry, learned: LearnedModel) -> str:
-    """Log a model, unless the same version is already logged, and return its ID.
+    """Log a model to MLflow, unless the same version is already logged, and return its ID.
 
     Other versions of the same name in the run are deleted.
+
+    Args:
+        client: MLflow client.
+        entry: name, run, version and tags of the logged model.
+        learned: the model with examples of its features.
 
     Raises:
         MlflowException: the server fails.
@@ -182,6 +195,10 @@ class Flavoured:
 
     Requirements are named explicitly: MLflow would need ten seconds to infer them by loading the
     model in a new process.
+
+    Attributes:
+        flavour: MLflow module of the model's library, or of models without such a module.
+        arguments: arguments of `Model.log` besides the flavour.
     """
 
     flavour: ModuleType
@@ -209,9 +226,12 @@ def survey_no_packages() -> None:
 
 
 def flavoured(model: CostModel, folder: Path) -> Flavoured:
-    """Return flavour and arguments for a model.
+    """Return the MLflow flavour of a model, and the arguments for logging it.
 
-    A model without booster is saved in `folder`, and `tasks.native_flavor` reads it.
+    Args:
+        model: the model.
+        folder: folder in which a model without booster is saved; `tasks.native_flavor` reads its
+            file.
     """
     survey_no_packages()
     booster = booster_of(model)

@@ -16,7 +16,11 @@ from tilewright.tuning.run_figures import CurveLayer, network_curve, unit_of
 
 
 def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
-    """Return one step of a workload's curves, of all known latencies."""
+    """Return the values that one step adds to a workload's curves: all known latencies.
+
+    Args:
+        latencies: latencies by the name of their curve; None if unknown.
+    """
     known = {name: each for name, each in latencies.items() if each is not None}
     if all(each.cycles > 0 for each in known.values()):
         return {f"cycles/{name}": float(each.cycles) for name, each in known.items()}

@@ -44,7 +44,14 @@ from tilewright.tasks.logged_models import (
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A registered model of the best run."""
+    """A model of the best run that was added to MLflow's model registry.
+
+    Attributes:
+        role: role of the model, such as "P".
+        workload: name of the workload in the comparison.
+        name: name of the registered model.
+        version: its version.
+    """
 
     role: str
     workload: str
@@ -145,7 +152,14 @@ def _dethrone(client: MlflowClient, place: ModelPlace) -> None:
 
 
 def provide(client: MlflowClient, name: str, text: str, tags: dict[str, str]) -> None:
-    """Create a registered model unless it exists."""
+    """Create a registered model in MLflow, unless one with this name exists.
+
+    Args:
+        client: MLflow client.
+        name: name of the registered model.
+        text: description.
+        tags: tags.
+    """
     try:
         client.create_registered_model(name, tags=tags, description=text)
     except MlflowException as error:
@@ -185,7 +199,8 @@ def _describe_model(
 
 
 def _kind(model: CostModel) -> dict[str, Json]:
-    """Return metadata that is needed to build a model before its file is read."""
+    """Return metadata that is needed to build an empty model of the same kind before loading its
+    file."""
     return {
         "kind": model.kind,
         "classify": bool(getattr(model, "classify", False)),

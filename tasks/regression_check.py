@@ -73,8 +73,13 @@ class WatchedRun:
 
 @step("regression watch")
 def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedRun:
-    """Compare the finished run in a folder with the last comparable run, and report to Prefect and
-    MLflow."""
+    """Compare a finished run with the last comparable run, and report to Prefect and MLflow.
+
+    Args:
+        folder: output directory of the run.
+        summary: contents of its `summary.json`.
+        options: how much worse the run may be.
+    """
     run_id = summary["mlflow_run_id"]
     title = network_title(summary["network"], summary["target"], summary["tuner"])
     found = tracking.tags_of(run_id)
@@ -112,8 +117,18 @@ def _report_verdict(
     baseline: str | None = None,
     verdict: DiffVerdict | None = None,
 ) -> WatchedRun:
-    """Report the verdict as an artifact, a tag, log lines and an event in Prefect, and as tags and
-    a metric in MLflow."""
+    """Report the result of a comparison, and return it.
+
+    It is reported as an artifact, a tag, log lines and an event in Prefect, and as tags and a
+    metric in MLflow.
+
+    Args:
+        summary: contents of `summary.json`.
+        watched: the result.
+        page: text of the artifact, in Markdown.
+        baseline: ID of the run that was compared with, if there is one.
+        verdict: the detailed comparison, if there is one.
+    """
     create_markdown_artifact(key="regression-watch", markdown=page, description=watched.word)
     logger = get_run_logger()
     (logger.warning if watched.worse else logger.info)(f"regression watch: {watched.sentence}")
@@ -129,10 +144,11 @@ def _report_verdict(
 
 
 def _first_start() -> datetime:
-    """Return when the flow run started first.
+    """Return when the flow run started for the first time.
 
-    A flow run that is retried keeps its first start, and each attempt is a run of its own in
-    MLflow. A regression that is retried is thus compared with the run before it, not with itself.
+    A flow run that is retried keeps its first start, but each attempt has a run of its own in
+    MLflow. By this time, a retried run is compared with the run before its first attempt, not with
+    itself.
     """
     with get_client(sync_client=True) as client:
         started = client.read_flow_run(UUID(str(flow_run.id))).start_time

@@ -30,7 +30,8 @@ _ALWAYS = "time_again"
 
 
 class RunProgress:
-    """Collects the events of a run, from any thread."""
+    """Listener that collects the events of a run, from any thread, for a progress bar and a
+    remark."""
 
     def __init__(self) -> None:
         self._began: Counter[str] = Counter()
@@ -57,8 +58,8 @@ class RunProgress:
             self._shown.end()
 
     def remark(self, summary: Summary) -> str:
-        """Return a remark about a finished run in which everything was already recorded; "" for
-        other runs."""
+        """Return a remark if everything in a finished run was already recorded; "" for other
+        runs."""
         rows = summary["workloads"]
         trials = sum(row["trials"] for row in rows)
         done = self._began - self._reused

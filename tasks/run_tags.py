@@ -29,12 +29,16 @@ def tag_flow_run(params: Params) -> None:
 
 
 def board_of(target: str) -> str:
-    """Return the tag of tasks that measure on a board; "" for any other target."""
+    """Return the tag of tasks that measure on the board `target`; "" for a target that is no
+    board."""
     return target if kind_of(target)[0].make_on is not None else ""
 
 
 def take_turns(tag: str) -> None:
-    """Allow only one task with this tag to run at a time, unless its limit is set already."""
+    """Limit the tasks with this tag to one at a time in Prefect.
+
+    A limit that is already set for the tag stays as it is.
+    """
     with get_client(sync_client=True) as client:
         try:
             client.read_concurrency_limit_by_tag(tag)

@@ -62,10 +62,10 @@ MEASURING = {
 
 
 class PrefectRunner(TrackedRunner):
-    """Runs the steps in `tasks.steps_prefect` as tasks whose results Prefect stores.
+    """Base class of runners whose steps are Prefect tasks (`tasks.steps_prefect`).
 
-    Each task waits for the previous one, `before`, even if it does not use its result, so that
-    Prefect's graph shows an edge.
+    Each task waits for the previous task, which the runner keeps in `before`, even if it does not
+    use its result, so that Prefect's graph shows an edge.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PrefectRunner(TrackedRunner):
 
 
 class NetworkRunner(PrefectRunner):
-    """Performs the steps of a network.
+    """Runner that performs the steps of a network as Prefect tasks, and logs to MLflow.
 
     `parent` is the MLflow run of the comparison that the run belongs to, if any.
     """
@@ -145,10 +145,20 @@ class NetworkRunner(PrefectRunner):
         session: Session, store: TrialStore, most_trials: int, shared: bool = False,
         limit: TimeLimit | None = None,
     ) -> Flow[TunedWorkload]:  # fmt: skip
-        """Tune a workload with an MLflow run.
+        """Tune a workload, with an MLflow run unless nothing is left to do.
 
         No MLflow run is made if the same command has finished before and the trial store has all
         trials.
+
+        Args:
+            flow: function that returns the generator of the workload's steps.
+            options: options of the run.
+            task: the workload, target and tuner.
+            session: session before the first round.
+            store: the trial store.
+            most_trials: maximum number of trials, of all workloads together if they share trials.
+            shared: whether the workloads share their trials.
+            limit: time limit, if any.
         """
         given = (options, task, session, store, most_trials, shared, limit)
         if self._repeats and not shared and _is_recorded(options, task, store, self.emit):
@@ -241,8 +251,10 @@ class NetworkRunner(PrefectRunner):
 
 
 class WorkloadRunner(PrefectRunner):
-    """Performs the steps of a workload, and logs them to an open MLflow run (`run_id` and its
-    `log`), if there is one."""
+    """Runner that performs the steps of one workload as Prefect tasks.
+
+    It logs to the open MLflow run `run_id` of the workload through `log`, if there is one.
+    """
 
     def __init__(
         self,
@@ -288,11 +300,20 @@ class WorkloadRunner(PrefectRunner):
                 self._round = session.unlearned[0].round - 1 if retrains else session.history.round
 
     def _turns(self, step: Step) -> AbstractContextManager[object]:
-        """Return a context that waits until no other task measures on the same board."""
+        """Return a context that waits until no other task measures on the same board.
+
+        For other targets and for steps that do not measure, the context does nothing.
+        """
         return tags(self._board) if self._board and step in MEASURING else nullcontext()
 
     def _show_known(self, step: Step, place: int, told: str) -> None:
-        """Show the task of a step of a round whose result is already recorded."""
+        """Create a finished task run for a step of a round whose result is already recorded.
+
+        Args:
+            step: the step.
+            place: index of the round.
+            told: line for the log of the task.
+        """
         stage = STAGES[step]
         title = stage.run_name.format(layer=self.layer, round=place)
         self.before = [stage.show_known(self.before, told, title)]

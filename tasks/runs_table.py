@@ -83,11 +83,11 @@ def tracking_client(workspace: Workspace) -> MlflowClient | None:
 
 
 def network_runs(client: MlflowClient, also: str = "") -> list[Run]:
-    """Return the runs of networks, latest first.
+    """Return the finished and unfinished runs of networks in MLflow, latest first.
 
     Args:
         client: MLflow client.
-        also: further condition in MLflow's filter syntax.
+        also: further condition in MLflow's filter syntax, or "".
 
     Raises:
         MlflowException: the server fails.

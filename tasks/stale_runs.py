@@ -59,7 +59,7 @@ class OutputOptions(Protocol):
 def retire_dead_runs(options: OutputOptions, current: str) -> int:
     """Mark all unfinished runs and tasks on an output directory as crashed, except the current run.
 
-    The caller owns the output directory, so none of them can still be running.
+    The caller owns the output directory, so no other run on it can still be alive.
 
     Args:
         options: options of the current run.

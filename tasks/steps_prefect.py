@@ -139,7 +139,7 @@ def _extracted_line(found: Extracted, *_: object) -> str:
 
 
 def _baselines_line(found: Baselines, *_: object) -> str:
-    """`fallback 12,049 cycles, rule 1,124 cycles`."""
+    """Return a log line such as `fallback 12,049 cycles, rule 1,124 cycles`."""
     parts = []
     if found.fallback is not None:
         parts.append(f"fallback {latency_text(found.fallback)}")
@@ -206,8 +206,12 @@ def latency_text(latency: Latency) -> str:
 
 
 def _failed(reasons: Iterable[str], how: str) -> str:
-    """Return a text that counts each failure reason, most frequent first. Empty reasons are
-    ignored."""
+    """Count failure reasons, and return them as text with the most frequent reason first.
+
+    Args:
+        reasons: reason of each config; "" is ignored.
+        how: words that introduce the text, such as "failed to compile".
+    """
     counts = Counter(reason for reason in reasons if reason)
     if not counts:
         return ""

@@ -19,25 +19,25 @@ Step = Callable[..., Any]
 
 
 def as_task(work: Step, run_name: RunName, body: Step | None = None) -> Step:
-    """Return a Prefect task with the name of the step `work`, which calls `body` or else `work`.
+    """Make a Prefect task that executes a step.
 
     Args:
-        work: the step.
+        work: the step, whose name the task gets.
         run_name: names the runs of the task from the arguments of the step.
-        body: function to call instead of `work`.
+        body: function to call instead of `work`, with the same arguments; None to call `work`.
     """
     return wraps(work)(step(run_name, work.__name__)(body or work))
 
 
 class TrackedRunner(LocalRunner):
-    """Runs the steps in `own`, each with the implementation that is registered for it.
+    """Runner that replaces some steps by implementations of its own, such as Prefect tasks.
 
     Use it as a context manager, which ends the MLflow run `run_id`, if one was opened, as finished,
     failed or stopped by the user.
 
     Args:
         emit: receives the events.
-        own: implementations by step; other steps are called directly.
+        own: implementations by the step that they replace; all other steps are called directly.
         system_metrics: whether to log system metrics to the MLflow run.
     """
 
@@ -51,7 +51,13 @@ class TrackedRunner(LocalRunner):
         self._monitor: SystemMetricsMonitor | None = None
 
     def belong_to(self, run_id: str) -> None:
-        """Use the MLflow run `run_id` from now on, with system metrics if they were requested."""
+        """Set the MLflow run that this runner logs to and ends.
+
+        System metrics are logged to it from now on, if they were requested.
+
+        Args:
+            run_id: ID of the MLflow run.
+        """
         self.run_id = run_id
         self._monitor = tracking.start_monitor(run_id, self.system_metrics)
 

@@ -87,14 +87,14 @@ def open_run(
 ) -> str:
     """Resume the unfinished run with this key, or create a new one, and return its ID.
 
-    Tags are updated; parameters are written once.
+    The tags of a resumed run are updated; its parameters are written only once.
 
     Args:
         name: name of the run.
-        key: key of the run.
+        key: digest of what the run is about, as `run_key` returns it.
         params: parameters of the run.
         tags: tags of the run.
-        parent: parent run. A run with a parent is resumed even if it had finished.
+        parent: parent run, if any. A run with a parent is resumed even if it had finished.
         reopen: whether to resume the run even if it had finished.
         fresh: whether to always create a new run.
     """
@@ -114,7 +114,15 @@ def open_run(
 def _create(
     name: str, key: str, params: Mapping[str, Json], parent: str | None, held: Run | None
 ) -> str:
-    """Create a run and return its ID. `held` is a finished run of the same command, if any."""
+    """Create an MLflow run and return its ID.
+
+    Args:
+        name: name of the run.
+        key: digest of what the run is about.
+        params: parameters of the run.
+        parent: parent run, if any.
+        held: finished run of the same command, to which the new run refers, if there is one.
+    """
     links = {MLFLOW_RUN_NAME: name, KEY_TAG: key}
     if parent:
         links[MLFLOW_PARENT_RUN_ID] = parent
@@ -155,9 +163,10 @@ def last_like(before: datetime, like: Mapping[str, str], rather: Mapping[str, st
     """Return the ID of the last comparable run that finished successfully, or None.
 
     Args:
-        before: the run must have ended before this time.
+        before: time before which the run must have ended.
         like: tags that the run must have. Their values are digests, so they need no escaping.
-        rather: further tags of preferred runs.
+        rather: further tags: a run that also has these tags is preferred to later runs without
+            them.
     """
     ended = f"attributes.end_time < {int(before.timestamp() * 1000)}"
     for wanted in (dict(like) | dict(rather), like):
@@ -185,7 +194,7 @@ def _latest(key: str) -> Run | None:
 
 
 def close_run(run_id: str, status: str = "FINISHED") -> None:
-    """End a run with one of MLflow's statuses (`ended_by`)."""
+    """End an MLflow run with a status, as `ended_by` returns it."""
     client = _client()
     begun = client.get_run(run_id).info.start_time
     # a clock may have been set back meanwhile: no run ends before it began
@@ -202,11 +211,15 @@ def ended_by(error: BaseException | None) -> str:
 
 
 class StepLog:
-    """Logs metrics of one run by step. Steps that the run already has are not logged again.
+    """Logs metrics of one MLflow run by step. Steps that the run already has are not logged again.
 
     A call costs MLflow about the same whatever its size, so steps are collected for up to a second.
-    Leaving the context logs the remaining ones. A killed run that resumes logs only the missing
-    steps, which it finds by the metric `every`.
+    Leaving the context logs the steps that are still collected.
+
+    Args:
+        run_id: ID of the run.
+        every: metric that every step has. A killed run that resumes finds by it which steps are
+            missing.
     """
 
     def __init__(self, run_id: str, every: str = STEP_METRIC) -> None:
@@ -269,17 +282,29 @@ def log_dataset(run_id: str, dataset: Dataset, context: str) -> None:
 
 
 def source_dataset(name: str, source: str, digest: str) -> Dataset:
-    """Return a dataset that is identified by its location and a digest of its contents.
+    """Return an MLflow dataset that is identified by its location and a digest of its contents.
 
-    MLflow shows the first characters of the digest; the profile has all of it.
+    MLflow shows only the first characters of the digest; the dataset's profile has the whole
+    digest.
+
+    Args:
+        name: name of the dataset.
+        source: path or name of the data.
+        digest: digest of the contents.
     """
     profile = canonical({"sha256": digest}).decode()
     return Dataset(name, digest[:_DIGEST], "local", _source(source), profile=profile)
 
 
 def table_dataset(run_id: str, name: str, file: Path, table: pd.DataFrame) -> Dataset:
-    """Return a table that is logged with a run as `file` as a dataset, with its columns and
-    digest."""
+    """Return an MLflow dataset that describes a table, with its columns and digest.
+
+    Args:
+        run_id: MLflow run with which the table is logged.
+        name: name of the dataset.
+        file: file of the table among the run's artifacts.
+        table: the table.
+    """
     file_digest = digest(file.read_bytes())
     place = f"{_client().get_run(run_id).info.artifact_uri}/{file.name}"
     kinds = {"i": "long", "f": "double"}
@@ -295,7 +320,15 @@ def table_dataset(run_id: str, name: str, file: Path, table: pd.DataFrame) -> Da
 
 
 def log_model_error(run_id: str, model_id: str, dataset: Dataset, name: str, error: float) -> None:
-    """Log the error of a model on a dataset before the model learned from it."""
+    """Log the error that a model had on a dataset before the model learned from it.
+
+    Args:
+        run_id: MLflow run.
+        model_id: ID of the logged model.
+        dataset: the dataset.
+        name: name of the metric.
+        error: value of the metric.
+    """
     now = int(time.time() * 1000)
     found = Metric(
         name, error, now, 0, model_id=model_id, dataset_name=dataset.name,
@@ -450,10 +483,10 @@ def _made() -> Experiment:
 
 
 def _retire(key: str) -> None:
-    """Take the key away from older runs, which keep their data, and end those that still run.
+    """Remove the key from older runs with this key, and end those that are marked as running.
 
-    This is for a run that starts over. Older runs that were killed, and their children, are still
-    marked as running.
+    This is for a run that starts over, so that later commands resume the new run. The older runs
+    keep their data. Runs that were killed, and their children, are still marked as running.
     """
     while (old := _latest(key)) is not None:
         _client().set_tag(old.info.run_id, KEY_TAG, f"{key} (superseded)")

@@ -53,7 +53,15 @@ _JUDGED_ON = ("dataset", "split", "split_seed", "split_rows", "held_out")
 
 @dataclass(frozen=True)
 class Registered:
-    """A version of a registered model, its aliases, and the run that made it."""
+    """A version of a registered model in MLflow.
+
+    Attributes:
+        name: name of the registered model.
+        version: the version.
+        aliases: aliases of the version, such as `newest`.
+        run_id: MLflow run that trained it.
+        flow_run_id: Prefect flow run that trained it.
+    """
 
     name: str
     version: str
@@ -206,6 +214,11 @@ def _is_best(client: MlflowClient, name: str, tags: Mapping[str, str]) -> bool:
 
     It should if there is no champion, if it is at least as accurate on the same rows, or if the
     champion was evaluated on other rows and learned from fewer rows.
+
+    Args:
+        client: MLflow client.
+        name: name of the registered model.
+        tags: tags of the version, with its accuracy and the digest of the rows.
     """
     try:
         champion = client.get_model_version_by_alias(name, ALIAS)

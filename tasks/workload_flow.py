@@ -52,7 +52,7 @@ def workload_flow(
         task: task of the workload.
         params: parameters of the run.
         parent: MLflow run of the network.
-        after: tasks that the flow follows.
+        after: tasks that the flow follows in Prefect's graph.
     """
     name = ascii_only(layer(task.names, task.workload))  # Prefect's graph draws nothing else
 

@@ -42,13 +42,13 @@ def columns_of(
     hardware: Mapping[str, float],
     hidden: Features | None = None,
 ) -> Features:
-    """Compute all columns of configs on a piece of hardware.
+    """Compute all columns of a transfer model's input for configs on a piece of hardware.
 
     Args:
         workload: the workload.
         space: its search space.
         configs: knob indices, int array of shape (n, knobs).
-        hardware: `Target.hardware_features`.
+        hardware: properties of the hardware by name, as in `Target.hardware_features`.
         hidden: counters of the compiled programs, one row per config; rows that did not compile are
             NaN. Without it, there are no columns of the group `program`.
 
@@ -67,8 +67,10 @@ def columns_of(
 
 
 def _of_hardware(hardware: Mapping[str, float]) -> dict[str, float]:
-    """Return log2 of the hardware's properties. Properties that are 0 are missing in the hardware
-    and are left out."""
+    """Return log2 of the hardware's properties by name.
+
+    A property with the value 0 means that the hardware lacks the feature, so it is left out.
+    """
     return {
         f"hardware {name}": value if name.startswith("log2_") else float(np.log2(value))
         for name, value in hardware.items()
@@ -97,8 +99,7 @@ def _logs(hidden: Features) -> Features:
 
 
 def _sums(hidden: Features) -> Features:
-    """Return the hidden features that all targets share; NaN for programs that were not
-    compiled."""
+    """Return the sums of counters that all targets have in common; NaN for uncompiled programs."""
     found = hidden_features(hidden)
     unknown: NDArray[np.bool_] = np.asarray(np.isnan(hidden.matrix).all(axis=1))
     matrix = np.where(unknown[:, None], np.nan, found.matrix)
@@ -159,10 +160,14 @@ _DEPTHS = {"inp": "log2_inp_depth", "wgt": "log2_wgt_depth", "out": "log2_acc_de
 
 
 def with_derived(features: Features) -> Features:
-    """Append the derived columns to features.
+    """Append columns that express a program's work relative to the speed of the hardware.
 
-    The derived columns that start with `LATE` are added only if there are columns of the group
-    `program`.
+    These derived columns are computed from the other columns by name. The derived columns whose
+    names start with `LATE` need counters of compiled programs, so they are added only if there are
+    columns of the group `program`.
+
+    Args:
+        features: columns of hardware, workload, schedule and, where compiled, program.
     """
     names = {name: k for k, name in enumerate(features.names)}
 
@@ -179,14 +184,24 @@ def with_derived(features: Features) -> Features:
 
 
 def _peak(get: _Get) -> _Column:
-    """Return log2 of the cycles (or seconds, up to a constant) that all multiplications take at
-    peak."""
+    """Return log2 of the time that all multiplications of a workload take at peak speed.
+
+    The unit is cycles, or seconds up to a constant.
+
+    Args:
+        get: returns a column by its name; NaN if there is no such column.
+    """
     blocks = sum(get(f"hardware {name}") for name in ("batch", "block_in", "block_out"))
     return get("workload macs") - _first([np.asarray(blocks), get("hardware peak_gflops")])
 
 
 def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
-    """Return the derived columns that follow from knobs, shapes and hardware."""
+    """Return the derived columns that need only knobs, shapes and hardware properties.
+
+    Args:
+        get: returns a column by its name; NaN if there is no such column.
+        peak: result of `_peak`, to which the columns are relative.
+    """
     columns = {"peak": peak}
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
     tiles = sum(_or_0(get(f"schedule log2_parts_tile_{axis}")) for axis in ("b", "h", "w", "co"))
@@ -215,7 +230,12 @@ def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
 
 
 def _late(get: _Get, peak: _Column) -> dict[str, _Column]:
-    """Return the derived columns that need the counters of compiled programs."""
+    """Return the derived columns that need the counters of compiled programs.
+
+    Args:
+        get: returns a column by its name; NaN if there is no such column.
+        peak: result of `_peak`, to which the columns are relative.
+    """
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
     cycles = {
         unit: _total(get, names) / (1.0 if unit == "compute" else np.exp2(bus))
@@ -268,7 +288,12 @@ def _put_gemmini(get: _Get, *known: dict[str, _Column]) -> None:
 
 
 def _total(get: _Get, names: Sequence[str]) -> _Column:
-    """Sum counters that are stored as log2(1 + count)."""
+    """Sum counters that are stored as log2(1 + count).
+
+    Args:
+        get: returns a column by its name.
+        names: names of the columns to sum.
+    """
     counts = [np.exp2(get(f"program {name}")) - 1.0 for name in names]
     return np.asarray(np.sum(counts, axis=0))
 

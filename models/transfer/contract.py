@@ -21,8 +21,9 @@ class Prediction:
     """Predictions of a transfer model for programs.
 
     Attributes:
-        log_latency: log2 of the latency up to a constant per task, shape (rows,). The constant is
-            different for programs that are not compiled yet, so compare them only with each other.
+        log_latency: log2 of the latency plus an unknown constant per task, so that only programs of
+            the same task can be compared, shape (rows,). The constant differs between compiled and
+            uncompiled programs, so these must not be compared with each other either.
         spread: expected standard deviation of the error on unseen tasks, shape (rows,).
         chance: probability that the program is valid, shape (rows,).
     """

@@ -97,8 +97,12 @@ def trust_model(folder: Path) -> None:
 def check_trusted(folder: Path, index: Index) -> None:
     """Check that this workspace trained the model or that its user has declared it trusted.
 
+    Args:
+        folder: folder of the model.
+        index: its index, as `read_index` returned it.
+
     Raises:
-        TransferError: neither holds.
+        TransferError: the model is neither signed by this workspace nor declared trusted.
     """
     try:
         signature = read_plain(folder / SIGNATURE, limit=_SIGNATURE_BYTES).decode().strip()
@@ -175,7 +179,12 @@ def read_files(folder: Path, index: Index, names: tuple[str, ...]) -> dict[str, 
 
 
 def no_model(folder: Path, why: object) -> TransferError:
-    """Return an error that tells the user what to do about a folder without a usable model."""
+    """Return an error that tells the user what to do about a folder without a usable model.
+
+    Args:
+        folder: the folder.
+        why: what is wrong with it.
+    """
     if isinstance(why, ValidationError):
         first = why.errors()[0]
         why = f"{INDEX}: {'.'.join(map(str, first['loc']))}: {first['msg']}"

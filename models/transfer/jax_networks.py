@@ -99,7 +99,8 @@ UNROLLED = 2
 class Decisions:
     """Bidirectional LSTMs over the tokens of a schedule, followed by attention.
 
-    All columns that belong to no token are added to the input of the first LSTM as a common
+    A token is the group of columns that describe one knob of the schedule. All columns that belong
+    to no token, such as those of the hardware, are added to the input of the first LSTM as a common
     context.
 
     Attributes:
@@ -207,8 +208,16 @@ class Decisions:
         return jnp.concatenate([forth, back], axis=2).transpose(1, 0, 2)
 
     def _attention(self, weights: _Params, h: jax.Array, present: jax.Array) -> jax.Array:
-        """Apply self-attention to the present tokens and return the mean over tokens, (rows,
-        width)."""
+        """Apply self-attention to the tokens that a row has, and average over these tokens.
+
+        Args:
+            weights: weights by name.
+            h: embedded tokens, shape (rows, tokens, width).
+            present: which tokens a row has, shape (rows, tokens).
+
+        Returns:
+            Array of shape (rows, width).
+        """
         rows, tokens, _ = h.shape
 
         def heads(name: str) -> jax.Array:
@@ -228,7 +237,13 @@ def _mean(h: jax.Array, present: jax.Array) -> jax.Array:
 
 
 def _read(weights: _Params, name: str, x: jax.Array) -> jax.Array:
-    """Apply a linear layer to columns; the embedding of a column replaces an unknown value."""
+    """Apply a linear input layer; an unknown (NaN) value is replaced by its column's embedding.
+
+    Args:
+        weights: weights by name.
+        name: prefix of the layer's weights.
+        x: rows of shape (rows, columns).
+    """
     known = ~jnp.isnan(x)
     return (
         jnp.where(known, x, 0.0) @ weights[f"{name} matrix"]
@@ -238,7 +253,13 @@ def _read(weights: _Params, name: str, x: jax.Array) -> jax.Array:
 
 
 def _layer(weights: _Params, name: str, h: jax.Array) -> jax.Array:
-    """Apply RMS normalisation and a linear layer."""
+    """Apply RMS normalisation and a linear layer.
+
+    Args:
+        weights: weights by name.
+        name: prefix of the layer's weights.
+        h: input; its last axis has the layer's inputs.
+    """
     h = h * jax.lax.rsqrt((h * h).mean(axis=-1, keepdims=True) + 1e-6)
     return h * weights[f"{name} gain"] @ weights[f"{name} matrix"] + weights[f"{name} bias"]
 
@@ -251,10 +272,10 @@ _EPSILON = 1e-8
 
 
 class Taken(NamedTuple):
-    """Random masking of values during training.
+    """How values are masked at random during training, so that the model learns to do without them.
 
     Attributes:
-        program: probability that a row loses all its late columns.
+        program: probability that a row loses all its late columns, as if it was not compiled.
         column: probability that any single value is lost.
         late: bool array of shape (columns,): columns that are known only after compilation.
         single: bool array of shape (columns,): columns that may be lost alone.
@@ -274,16 +295,16 @@ def descend(
     seed: int,
     start: NamedWeights | None = None,
 ) -> tuple[NamedWeights, LearningOutcome]:
-    """Train a network on a lesson with Adam.
+    """Train a network with Adam on the rows of a lesson.
 
     Args:
         network: the network.
-        lesson: training and held-out rows.
+        lesson: training and held-out rows, with the time limit of the training.
         scaled: function that normalises rows of shape (rows, columns).
         options: `models.transfer.neural.NeuralOptions` with a batch size.
         seed: seed of the random generator.
         start: weights to fine-tune. If they are given, the weights with the lowest error on the
-            held-out rows after any epoch are returned; otherwise the last ones.
+            held-out rows after any epoch are returned; otherwise the weights after the last step.
 
     Returns:
         The weights by name, and how far the training came.
@@ -343,7 +364,17 @@ def descend(
 def ask(
     network: JaxNetwork, weights: NamedWeights, x: Matrix, scaled: Callable[[Matrix], Matrix]
 ) -> NDArray[np.float64]:
-    """Predict the labels, shape (rows,), of rows of shape (rows, columns)."""
+    """Predict the labels of rows with a trained network.
+
+    Args:
+        network: the network.
+        weights: its weights by name.
+        x: rows of shape (rows, columns); unknown values are NaN.
+        scaled: function that normalises rows.
+
+    Returns:
+        Labels of shape (rows,).
+    """
     labels_of_rows = np.empty(len(x))
     with on_cpu():
         for begin_at in range(0, len(x), _ASKED_AT_ONCE):
@@ -386,14 +417,19 @@ class _Best:
         self.before = self.least = self._squared_errors(start)
 
     def look(self, weights: Any) -> None:
-        """Keep these weights if their error is lower than all before."""
+        """Evaluate weights on the held-out rows, and keep a copy if their error is the lowest so
+        far."""
         off = self._squared_errors(weights)
         if off.mean() < self.least.mean():
             self.least, self.found = off, _as_numpy(weights)
 
     @property
     def weights(self) -> NamedWeights:
-        """Return the best weights, or the initial ones if the improvement may be due to chance."""
+        """Return the weights with the lowest held-out error.
+
+        If their improvement over the initial weights may be due to chance, the initial weights are
+        returned.
+        """
         return self.found if surely_less(self.least, self.before) else self.start
 
     def _squared_errors(self, weights: Any) -> NDArray[np.float64]:
@@ -441,9 +477,22 @@ def _loop(
     network: JaxNetwork, weights: Any, adam: Any, x: jax.Array, y: jax.Array, rows: ArrayLike,
     count: ArrayLike, seed: ArrayLike, rate: ArrayLike, taken: Taken,
 ) -> tuple[Any, Any, jax.Array]:  # fmt: skip
-    """Run the first `count` training steps, with the minibatches in `rows` of shape (steps, batch).
+    """Run the first `count` training steps in one compiled loop.
 
-    Returns the new weights, the new state of Adam and the mean loss.
+    Args:
+        network: the network.
+        weights: weights before the steps.
+        adam: state of Adam before the steps.
+        x: all training rows, normalised.
+        y: labels of the rows.
+        rows: row indices of each minibatch, shape (steps, batch).
+        count: number of minibatches to use.
+        seed: seed of the random masking.
+        rate: learning rate of all these steps.
+        taken: how values are masked.
+
+    Returns:
+        The new weights, the new state of Adam and the mean loss.
     """
     adam.hyperparams["learning_rate"] = jnp.asarray(rate)
     key, rows = jax.random.key(seed, impl="threefry2x32"), jnp.asarray(rows)
@@ -466,8 +515,16 @@ def _loop(
 
 
 def _masked_rows(x: jax.Array, key: jax.Array, taken: Taken) -> tuple[jax.Array, jax.Array]:
-    """Mask values at random. Returns the masked rows, and which rows look as if they were not
-    compiled."""
+    """Replace random values of rows by NaN.
+
+    Args:
+        x: rows of shape (rows, columns).
+        key: JAX random key.
+        taken: how values are masked.
+
+    Returns:
+        The masked rows, and which rows look as if they were not compiled, shape (rows,).
+    """
     rows, alone = jax.random.split(key)
     uncompiled = jax.random.uniform(rows, (x.shape[0],)) < taken.program
     gone = jax.random.uniform(alone, x.shape) < taken.column

@@ -54,15 +54,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Lesson:
-    """Training data of a transfer model.
+    """Training data of a transfer model, in the form that each kind of model learns from.
 
     Attributes:
         names: names of the columns.
         x: rows of shape (rows, columns); unknown values are NaN.
-        y: labels for compiled and for not yet compiled programs, two arrays of shape (rows,); see
-            `training_data.labels`.
-        held_x: held-out rows that decide when to stop.
-        held_y: their labels.
+        y: two arrays of labels of shape (rows,): for rows as compiled programs, and for the same
+            rows before compilation; see `training_data.labels`.
+        held_x: held-out rows that decide when to stop, with the same columns.
+        held_y: labels of the held-out rows, in the same form as `y`.
         until: latest end of the training, in seconds of `time.monotonic`.
         say: called with lines that report the progress.
     """
@@ -97,7 +97,15 @@ class Transferred(ABC):
     """Base class of cost models that transfer between hardware and workloads.
 
     Columns are identified by name, so their order does not matter. Columns that the model was not
-    trained with are ignored; missing columns and NaN are masked.
+    trained with are ignored; missing columns and NaN are treated as unknown values.
+
+    Attributes:
+        kind: name of the kind of model.
+        file: name of the file that holds what was learned.
+        options_type: class of the options.
+        refining: options whose default in fine-tuning differs from the options of the original
+            model.
+        lasting: options that the learned weights depend on, so that fine-tuning cannot change them.
     """
 
     kind: ClassVar[str]
@@ -120,11 +128,23 @@ class Transferred(ABC):
 
     @abstractmethod
     def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
-        """Learn to predict labels. If `start` is given, continue from what it has learned."""
+        """Learn to predict the labels of a lesson.
+
+        Args:
+            lesson: the training data.
+            start: model whose learned state is the starting point, or None to start anew.
+        """
 
     @abstractmethod
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
-        """Predict the labels, shape (rows,), of rows with the model's columns."""
+        """Predict the labels of rows.
+
+        Args:
+            x: rows of shape (rows, columns), with the model's columns in the model's order.
+
+        Returns:
+            Labels of shape (rows,), which order the programs of a task by latency.
+        """
 
     @abstractmethod
     def _packed(self) -> bytes:
@@ -209,10 +229,19 @@ class Transferred(ABC):
     def _constants(
         self, x: Matrix, compiled: NDArray[np.bool_], said: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the offset of predictions after compilation to those before, shape (rows,).
+        """Return the offset of predictions after compilation to predictions before.
 
-        With this offset, programs of one task can be compared even if some of them are only partly
-        known. A task without compiled rows gets the mean offset of all compiled rows.
+        Labels before and after compilation differ by a constant per task. The constant is estimated
+        from the compiled rows, which are predicted once more as if they were not compiled. A task
+        without compiled rows gets the mean offset of all compiled rows.
+
+        Args:
+            x: rows of shape (rows, columns).
+            compiled: which rows are compiled, shape (rows,).
+            said: predictions for all rows, shape (rows,).
+
+        Returns:
+            Offset per row, shape (rows,).
         """
         early = self._rank(uncompiled(x[compiled], self.columns, np.ones(compiled.sum(), np.bool_)))
         above, task = said[compiled] - early, of_tasks(x, self.columns)
@@ -238,7 +267,11 @@ class Transferred(ABC):
         write_model(folder, index, {self.file: self._packed(), CHANCE: self._chance.packed()})
 
     def read(self, folder: Path, index: Index) -> None:
-        """Load the model of a folder with this index into this object.
+        """Load the saved model of a folder into this object.
+
+        Args:
+            folder: folder of the model.
+            index: its index, as `models.transfer.files.read_index` returned it.
 
         Raises:
             TransferError: the folder holds no usable model.
@@ -278,8 +311,14 @@ class Transferred(ABC):
 
 @dataclass(frozen=True)
 class _Given:
-    """Rows of a model's columns with labels, task IDs and a mask of the rows that have a
-    latency."""
+    """Rows of a training table in the columns of a model, with labels and task IDs.
+
+    Attributes:
+        x: rows of shape (rows, columns).
+        y: labels as compiled programs and before compilation, two arrays of shape (rows,).
+        task: ID of each row's task, shape (rows,).
+        valid: which rows have a latency, shape (rows,).
+    """
 
     x: Matrix
     y: tuple[Labels, Labels]
@@ -299,6 +338,10 @@ class _Given:
 
         If `start` is given, the mean residual of `start` in each task is subtracted from the
         labels: few rows cannot determine the constants of tasks, and predictions do not need them.
+
+        Args:
+            names: names of the columns.
+            start: model that is fine-tuned, or None.
         """
         x, task = self.x[self.valid], self.task[self.valid]
         compiled, before = (y[self.valid] for y in self.y)
@@ -328,7 +371,11 @@ def _check_rows(table: TrainingTable) -> None:
 
 
 def options_of(kind: type[Transferred], given: Mapping[str, object] | None = None) -> CommonOptions:
-    """Return the options of a kind, with the given values.
+    """Validate options for a kind of transfer model and fill in the defaults.
+
+    Args:
+        kind: class of the model.
+        given: option values by name.
 
     Raises:
         TransferError: an option is unknown, or its value is invalid.

@@ -214,7 +214,14 @@ def _is_parts(knob: str, names: Sequence[str]) -> bool:
 
 
 def _knob(name: str, start: str) -> str:
-    """Return what follows `start` in the name of a schedule column, or "" if the name does not
-    match."""
+    """Return the knob that a schedule column describes, if the column's name begins with `start`.
+
+    Args:
+        name: name of the column.
+        start: beginning of the name, before the knob.
+
+    Returns:
+        The rest of the name, or "" if the name does not match.
+    """
     whole = _GROUP + start
     return name.removeprefix(whole) if name.startswith(whole) else ""

@@ -118,9 +118,14 @@ def _labels(weights: NamedWeights, layers: int, x: Matrix) -> Matrix:
 
 
 def _read(weights: NamedWeights, x: Matrix) -> Matrix:
-    """Compute the input layer. A column with the same value in all rows is multiplied only once.
+    """Compute the input layer for normalised rows.
 
-    In a tuner, this holds for all columns of the hardware and the workload.
+    A column with the same value in all rows is multiplied only once. In a tuner, this holds for all
+    columns of the hardware and the workload.
+
+    Args:
+        weights: weights by name.
+        x: rows of shape (rows, columns); unknown values are NaN.
     """
     first, unknown = x[0], np.isnan(x)
     same = ((x == first) | unknown).all(axis=0) & (unknown == unknown[0]).all(axis=0)

@@ -17,10 +17,11 @@ from tilewright.models.transfer.model import Transferred, options_of
 
 @dataclass(frozen=True)
 class _TransferKind:
-    """Import path of a kind, and the packages that it needs.
+    """A registered kind of transfer model: where its class is, and which packages it needs.
 
     Attributes:
-        place: import path. The module is imported late, since its library takes a second to load.
+        place: import path of the class. The module is imported only when a model is needed, since
+            its library takes a second to load.
         to_learn: packages that training needs.
         to_ask: packages that prediction needs.
     """
@@ -47,7 +48,12 @@ def kinds() -> list[str]:
 def make_model(
     kind: str, seed: int = 0, options: Mapping[str, object] | None = None
 ) -> Transferred:
-    """Build an untrained model.
+    """Build an untrained transfer model.
+
+    Args:
+        kind: name of the kind, as in `kinds`.
+        seed: seed of the random generator.
+        options: option values by name; missing options have their defaults.
 
     Raises:
         UnknownName: there is no such kind.
@@ -60,10 +66,15 @@ def make_model(
 def refined(
     start: Transferred, seed: int = 0, options: Mapping[str, object] | None = None
 ) -> Transferred:
-    """Build an untrained model that will fine-tune `start`.
+    """Return an untrained model that can continue the training of `start`.
 
     It has the kind and the options of `start`, except for the defaults of fine-tuning and the given
     options. Pass `start` to its `fit`.
+
+    Args:
+        start: the trained model.
+        seed: seed of the random generator.
+        options: option values by name, which replace those of `start`.
 
     Raises:
         TransferError: an option is unknown or cannot be changed.

@@ -26,7 +26,7 @@ PATIENCE = 60
 
 
 class _Until(xgb.callback.TrainingCallback):  # type: ignore[misc]
-    """Ends training at a given time."""
+    """XGBoost callback that ends training once a time (of `time.monotonic`) has passed."""
 
     def __init__(self, until: float) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class TimedTrees(XGBoost):
         self, x: Matrix, y: NDArray[np.float32], held: Validation | None, threads: int,
         until: float, start: TimedTrees | None = None,
     ) -> tuple[int, float, str]:  # fmt: skip
-        """Grow trees until a time limit.
+        """Grow trees until a time limit, and store them in this object.
 
         Args:
             x: rows of shape (rows, columns).
@@ -58,8 +58,8 @@ class TimedTrees(XGBoost):
             held: held-out rows that decide when to stop, if any.
             threads: number of threads.
             until: time limit, in seconds of `time.monotonic`.
-            start: trees to continue from. The new trees are appended to its trees, or dropped if
-                they are not significantly better on `held`.
+            start: trees to continue from. The new trees are appended to these trees, or dropped if
+                they do not predict `held` significantly better.
 
         Returns:
             The number of trees grown, the duration in seconds, and the reason for the end:
@@ -114,10 +114,15 @@ class TimedTrees(XGBoost):
 def _matrices(
     x: Matrix, y: NDArray[np.float32], held: Validation | None, threads: int, exact: bool
 ) -> list[xgb.DMatrix]:
-    """Return the training rows and, if there are any, the held-out rows as XGBoost matrices.
+    """Convert the training rows and, if there are any, the held-out rows to XGBoost matrices.
 
-    Trees that were grown on other rows need `exact` matrices, since the quantiles of few rows lie
-    far apart.
+    Args:
+        x: rows of shape (rows, columns).
+        y: labels of shape (rows,).
+        held: held-out rows with labels, or None.
+        threads: number of threads.
+        exact: whether to keep exact values instead of quantiles. Trees that were grown on other
+            rows need exact values, since the quantiles of few rows lie far apart.
     """
     parts = [(x, y)] + ([held] if held is not None and len(held[1]) else [])
     if exact:
@@ -143,9 +148,9 @@ class Chance:
         self, start: Chance, x: Matrix, valid: NDArray[np.bool_], held: Validation, threads: int,
         until: float,
     ) -> None:  # fmt: skip
-        """Continue from the trees of `start` with a few rows.
+        """Add trees to those of `start`, fitted to a few rows of new hardware or workloads.
 
-        If that is not better on the held-out rows, the trees of `start` are kept as they are.
+        If the result is not better on the held-out rows, the trees of `start` are kept as they are.
 
         Args:
             start: the classifier to continue from.

@@ -131,8 +131,10 @@ def is_late(names: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def may_go(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which columns may be masked alone, shape (names,). `REFERENCE` may not, since labels
-    are relative to it."""
+    """Return which columns may be masked alone during training, shape (names,).
+
+    The column `REFERENCE` may not, since labels are relative to it.
+    """
     return np.array([name != REFERENCE for name in names], dtype=np.bool_)
 
 
@@ -179,8 +181,8 @@ def reference(x: Matrix, names: Sequence[str]) -> NDArray[np.float32]:
 def half_known(x: Matrix, names: Sequence[str]) -> NDArray[np.bool_]:
     """Return which rows have some compilation results, but not all that `reference` needs.
 
-    Labels of compiled programs are relative to `reference`, so such rows are treated as not
-    compiled.
+    `reference` is the analytic latency estimate. Labels of compiled programs are relative to it, so
+    such rows are treated as not compiled.
 
     Args:
         x: rows of shape (rows, names).
@@ -196,7 +198,13 @@ def half_known(x: Matrix, names: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def uncompiled(x: Matrix, names: Sequence[str], rows: NDArray[np.bool_]) -> Matrix:
-    """Return `x` (rows, names) with the late columns of the selected `rows` (rows,) set to NaN."""
+    """Return a copy of `x` in which some rows look as if they were not compiled.
+
+    Args:
+        x: rows of shape (rows, names).
+        names: names of the columns.
+        rows: which rows lose their late columns (known only after compilation), shape (rows,).
+    """
     return np.where(rows[:, None] & is_late(names), np.float32(np.nan), x) if rows.any() else x
 
 
@@ -214,7 +222,12 @@ def of_tasks(x: Matrix, names: Sequence[str]) -> NDArray[np.int64]:
 
 
 def labels(table: TrainingTable, x: Matrix, names: Sequence[str]) -> tuple[Labels, Labels]:
-    """Compute the labels of the rows of a table.
+    """Compute the labels of the rows of a table, for compiled programs and before compilation.
+
+    The labels of compiled programs are log2 latency minus the analytic estimate (`reference`) and
+    the time at peak speed, where both are known. The labels before compilation are log2 latency
+    minus the mean of the row's task; they replace the former where the estimate is unknown. Both
+    only define an order within a task.
 
     Args:
         table: the table.
@@ -222,10 +235,8 @@ def labels(table: TrainingTable, x: Matrix, names: Sequence[str]) -> tuple[Label
         names: names of the columns.
 
     Returns:
-        Labels for compiled programs and for programs before compilation, both of shape (rows,). The
-        first is log2 latency minus the `reference` and the time at peak where both are known. The
-        second is log2 latency minus the mean of its task, and replaces the first where the
-        reference is unknown. Both only define an order within a task. NaN for invalid programs.
+        Labels as compiled programs, and labels before compilation, both of shape (rows,); NaN for
+        invalid programs.
     """
     _, task = np.unique(table.task, return_inverse=True)
     valid = table.valid
@@ -242,9 +253,12 @@ def labels(table: TrainingTable, x: Matrix, names: Sequence[str]) -> tuple[Label
 def less_constants(y: Labels, said: NDArray[np.float64], task: NDArray[np.int64]) -> Labels:
     """Subtract from each label the mean residual of its task.
 
+    The labels then contain only differences between programs of a task, which is all that a tuner
+    needs.
+
     Args:
-        y: labels of shape (rows,).
-        said: predictions of shape (rows,).
+        y: labels of shape (rows,); NaN for invalid programs.
+        said: predictions of a model for the rows, shape (rows,).
         task: task IDs of shape (rows,).
     """
     _, place = np.unique(task, return_inverse=True)

@@ -155,8 +155,16 @@ class _Clock:
 
 
 def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Validation, Validation]:
-    """Return the training rows and the validation rows with randomly masked values, each with
-    labels."""
+    """Mask random values of a lesson's rows, as training on incomplete rows requires.
+
+    Args:
+        lesson: the training data.
+        options: probabilities of masking.
+        seed: seed of the random generator.
+
+    Returns:
+        The training rows and the held-out rows, each with labels.
+    """
     parts = []
     for place, (x, (compiled, before)) in enumerate(
         ((lesson.x, lesson.y), (lesson.held_x, lesson.held_y))

@@ -38,9 +38,10 @@ _SHOWN = 120  # characters of a path
 
 
 def explained(error: BaseException) -> str | None:
-    """Return the cause of an error and the next step, if the cause is external.
+    """Return a message about the external cause of an error, and what to do next.
 
-    Returns None for a defect of this code, and for errors whose own message is sufficient.
+    External causes are, for example, a full disk or a locked database. Returns None for a defect of
+    this code, and for errors whose own message is sufficient.
     """
     if isinstance(error, TilewrightError) and not isinstance(error, ServerError):
         return None

@@ -37,10 +37,10 @@ _NAMES = {"model": model_text, "target": target_text, "warm start": warm_start_t
 
 
 class OfferedFields:
-    """The fields of an options model that a command has, in this order.
+    """Selection of the fields of an options model that a command offers, in this order.
 
     Args:
-        names: names of fields.
+        *names: names of fields.
         required: fields that the user must give.
         changed: different spellings for this command, by field.
         described: different help texts for this command, by field.
@@ -193,7 +193,16 @@ def _default(field: FieldInfo, option: CliOption) -> Any:
 
 
 def _read(name: str, field: FieldInfo, given: Any) -> Any:
-    """Return the value of a field from an option; None if the option is not given."""
+    """Convert the value of a command's option to the value of a field.
+
+    Args:
+        name: name of the field.
+        field: definition of the field.
+        given: value from Typer; None if the option is not given.
+
+    Returns:
+        The value of the field; None if the option is not given.
+    """
     option, flag = cli_option(field), flag_of(name, field)
     if given is None:
         return None
@@ -209,7 +218,13 @@ def _read(name: str, field: FieldInfo, given: Any) -> Any:
 
 
 def _read_table(field: FieldInfo, flag: str, option: CliOption, texts: list[str]) -> Any:
-    """Return the dictionary given by repeated NAME=VALUE pairs.
+    """Parse the NAME=VALUE pairs of a repeated option into a dictionary.
+
+    Args:
+        field: definition of the field.
+        flag: name of the option, for error messages.
+        option: how the option is spelled.
+        texts: the given texts.
 
     Raises:
         TilewrightError: a pair is malformed.

@@ -86,7 +86,11 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _file_or_text(text: str, *, always: bool) -> str:
-    """Return the absolute path if the text names a file or `always` is set, and the text
-    otherwise."""
+    """Return an absolute path for the name of a file, and any other text unchanged.
+
+    Args:
+        text: the text.
+        always: whether to treat the text as a path even if there is no such file.
+    """
     place = from_start(Path(text))
     return str(place) if text and (always or place.is_file()) else text

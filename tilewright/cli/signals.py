@@ -67,9 +67,13 @@ def stopped_status() -> int:
 
 
 def keep_count(noun: str, count: Callable[[], int]) -> None:
-    """Register what is kept if the command is stopped, such as a number of trials.
+    """Register what a stopped command keeps, such as trials, for the closing message.
 
     The same command resumes from there.
+
+    Args:
+        noun: what is counted, in the singular, such as "trial".
+        count: returns the present number.
     """
     _State.kept = noun, count
 
@@ -146,9 +150,13 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def _deliver_again(
     report: Callable[[UnraisableHookArgs], object], lost: UnraisableHookArgs
 ) -> None:
-    """Deliver a lost interrupt again; it does not count as a second Ctrl-C.
+    """Send an interrupt again that Python could only report as unraisable.
 
-    This is a `sys.unraisablehook`. All other exceptions are passed to `report`.
+    This is a `sys.unraisablehook`. The repeated signal does not count as a second Ctrl-C.
+
+    Args:
+        report: the original hook, which receives all other exceptions.
+        lost: the unraisable exception.
     """
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         report(lost)

@@ -65,15 +65,16 @@ def spread_out(x: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDAr
 
 
 def in_turn(one: NDArray[np.int64], other: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """Interleave two orders of rows and remove duplicates.
+    """Merge two rankings of rows into one by taking rows from both in turn, without duplicates.
 
     Args:
-        one: row indices of shape (a,).
-        other: row indices of shape (b,).
-        share: fraction of the places that rows of `one` get.
+        one: first ranking: row indices of shape (a,), best first.
+        other: second ranking: row indices of shape (b,), best first.
+        share: fraction of the positions in the merged ranking that go to rows of `one`, from 0 to
+            1.
 
     Returns:
-        Distinct row indices.
+        Merged ranking: distinct row indices, best first.
     """
     turn = np.concatenate([np.arange(len(one)) / share, np.arange(len(other)) / (1 - share)])
     mixed = np.concatenate([one, other])[np.argsort(turn, kind="stable")]

@@ -42,15 +42,15 @@ _MOMENTS = {"first_moments": "mu", "second_moments": "nu"}
 
 
 class LearnedError(TilewrightError):
-    """The stored weights belong to networks of another size."""
+    """The stored weights cannot be loaded because they belong to networks of another size."""
 
 
 class LearnedPolicy(NamedTuple):
-    """Weights of policy and critic, and the state of Adam.
+    """Weights of the policy and critic networks, and the state of their optimiser Adam.
 
     Attributes:
-        weights: all weights as a vector of shape (numbers,). The policy comes first; each layer has
-            a matrix (outputs, inputs) and its biases.
+        weights: all weights as one vector of shape (numbers,). The policy network comes first; each
+            layer has a matrix (outputs, inputs) and its biases.
         adam: state of the optimiser.
     """
 
@@ -59,12 +59,13 @@ class LearnedPolicy(NamedTuple):
 
 
 class PolicySteps(NamedTuple):
-    """Steps of walks to learn from.
+    """Steps that the agent took during its walks, as training data for `ActorCritic.improve`.
 
     Attributes:
-        seen: observed positions, float32, shape (steps, knobs).
-        done: actions, int32, shape (steps, knobs).
-        log_chance: log probability of the actions, float32, shape (steps,).
+        seen: position of each knob that the agent observed before the step, float32, shape
+            (steps, knobs).
+        done: action per knob: 0 (down), 1 (stay) or 2 (up), int32, shape (steps, knobs).
+        log_chance: log probability of the actions when they were drawn, float32, shape (steps,).
         gain: advantage of the actions, float32, shape (steps,).
         goal: returns, which the critic learns to predict, float32, shape (steps,).
     """
@@ -84,9 +85,18 @@ def on_cpu() -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class ActorCritic:
-    """A policy that moves each knob down, up or not at all, and a critic that predicts the return.
+    """Policy network, which moves each knob down, up or not at all, and a critic network.
 
-    Equal objects share their compiled code.
+    The object holds only sizes and hyperparameters. The weights are passed to its methods. Equal
+    objects share their compiled code.
+
+    Attributes:
+        knobs: number of knobs of the search space.
+        temperature: divisor of the policy's logits; higher values make actions more random.
+        clip: PPO's limit on the change of a probability ratio.
+        entropy: weight of the policy's entropy in the loss.
+        value: weight of the critic's squared error in the loss.
+        learning_rate: learning rate of Adam.
     """
 
     knobs: int
@@ -97,11 +107,11 @@ class ActorCritic:
     learning_rate: float
 
     def begin(self, seed: int, arrays: Mapping[str, NDArray[np.generic]]) -> LearnedPolicy:
-        """Return new networks, or those that `arrays` hold.
+        """Return newly initialised networks, or restore the networks stored in `arrays`.
 
         Args:
-            seed: seed of the initial weights.
-            arrays: result of `arrays` of an earlier agent, or empty.
+            seed: seed of the initial weights; unused if networks are restored.
+            arrays: result of the method `arrays` of an earlier agent; empty for new networks.
 
         Raises:
             LearnedError: the stored networks have another size.
@@ -122,10 +132,13 @@ class ActorCritic:
         )
 
     def arrays(self, learned: LearnedPolicy) -> dict[str, NDArray[np.generic]]:
-        """Return the arrays from which `begin` can continue.
+        """Serialise networks and optimiser as arrays, from which `begin` restores them.
+
+        Args:
+            learned: the networks and the state of Adam.
 
         Returns:
-            float32 vectors of shape (numbers,), and the number of updates, shape (1,).
+            By name, float32 vectors of shape (numbers,), and the number of updates, shape (1,).
         """
         vectors = {"weights": learned.weights} | {
             ours: tree_utils.tree_get(learned.adam, its) for ours, its in _MOMENTS.items()
@@ -138,17 +151,17 @@ class ActorCritic:
     def act(
         self, weights: ArrayLike, seed: ArrayLike, step: ArrayLike, seen: ArrayLike
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Draw actions from the policy.
+        """Draw one action per knob for each walker, and predict the walkers' returns.
 
         Args:
-            weights: all weights.
+            weights: all weights, as in `LearnedPolicy.weights`.
             seed: seed of the walk.
-            step: index of the step.
-            seen: observed positions, shape (walkers, knobs).
+            step: index of the step within the walk; together with `seed`, it determines the draw.
+            seen: observed positions of the knobs, shape (walkers, knobs).
 
         Returns:
             Actions 0 (down), 1 (stay) or 2 (up), shape (walkers, knobs); their log probabilities
-            and the critic's predictions, both of shape (walkers,).
+            and the critic's predictions of the return, both of shape (walkers,).
         """
         log_policy, expected = self._networks(weights, seen)
         draw = jax.random.fold_in(_key(seed), step)
@@ -159,13 +172,17 @@ class ActorCritic:
     def improve(
         self, learned: LearnedPolicy, steps: PolicySteps, parts: ArrayLike, count: ArrayLike
     ) -> LearnedPolicy:
-        """Update the networks with one minibatch after the other.
+        """Return the networks after one optimiser update per minibatch, in the given order.
 
         Args:
-            learned: the networks before.
-            steps: the steps to learn from.
-            parts: step indices of the minibatches, shape (updates, minibatch); -1 is padding.
-            count: number of minibatches to use.
+            learned: networks and optimiser state before the updates.
+            steps: the recorded steps to learn from.
+            parts: indices into `steps`, one minibatch per row, shape (updates, minibatch). -1 is
+                padding, which keeps the array shape constant so that nothing is recompiled.
+            count: number of minibatches to use, from the first on.
+
+        Returns:
+            New networks and optimiser state.
         """
 
         def update(k: jax.Array, learned: LearnedPolicy) -> LearnedPolicy:
@@ -181,8 +198,13 @@ class ActorCritic:
         return found
 
     def _loss(self, weights: jax.Array, steps: PolicySteps, counted: jax.Array) -> jax.Array:
-        """Compute PPO's clipped surrogate loss with the critic's squared error and the policy's
-        entropy."""
+        """Compute PPO's loss: clipped surrogate, critic's squared error and policy's entropy.
+
+        Args:
+            weights: all weights.
+            steps: one minibatch of steps.
+            counted: which steps count, shape (steps,); the others are padding.
+        """
         log_policy, expected = self._networks(weights, steps.seen)
         ratio = jnp.exp(self._log_chance(log_policy, steps.done) - steps.log_chance)
         surrogate = self._surrogate(ratio, steps.gain)

@@ -12,11 +12,13 @@ ENUMERABLE = 200_000
 
 
 def untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the flat indices of all configs that were not tried, for a small or listed space.
+    """Return the flat indices of all configs that were not tried yet.
+
+    This enumerates the space, so it must be small, or given as an explicit list of configs.
 
     Args:
-        space: a listed space, or one with at most `ENUMERABLE` configs.
-        tried: flat indices that were tried, ascending.
+        space: a space given as a list, or one with at most `ENUMERABLE` configs.
+        tried: flat indices of the configs that were tried, ascending.
 
     Returns:
         Flat indices of shape (n,).
@@ -26,7 +28,12 @@ def untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def without(flat: NDArray[np.int64], tried: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the values of `flat` (n,) that are not in `tried` (m,), which must be ascending."""
+    """Return the flat indices in `flat` that are not in `tried`.
+
+    Args:
+        flat: flat indices of configs, shape (n,).
+        tried: flat indices to remove, ascending, shape (m,).
+    """
     return flat[~_occurs_in(flat, tried)]
 
 
@@ -59,11 +66,12 @@ def sample(
 
 
 def drawn(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw about `n` configs of a space, whether tried or not; all of them if it has no more.
+    """Draw about `n` random configs of a space, including configs that were already tried.
 
     Args:
         space: the search space.
-        n: number of draws; duplicates are dropped.
+        n: number of draws; duplicates are dropped. A space with at most `n` configs is returned
+            completely.
         rng: random generator.
 
     Returns:

@@ -20,14 +20,20 @@ Floats = NDArray[np.float64]
 
 class CostModel(Protocol):
     """A regressor or classifier over rows of features. It is saved in a native format, never
-    pickled."""
+    pickled.
+
+    Attributes:
+        kind: name under which the kind of model is registered.
+        suffix: file name suffix of the saved model.
+        columns: names of the features that the model was fitted on.
+    """
 
     kind: str  # the name `Learners.regressor` / `.classifier` knows it by
     suffix: str  # of the file it is saved to, with the dot
     columns: tuple[str, ...]  # names of the features it was fitted on; empty before
 
     def fit(self, x: Features, y: Floats) -> None:
-        """Fit the model.
+        """Fit the model to rows of features and their targets, replacing an earlier fit.
 
         A single class, a single row and NaN features are allowed.
 
@@ -63,7 +69,10 @@ class CostModel(Protocol):
 
 
 class Draft(CostModel, Protocol):
-    """A simple latency model over the counters of a program."""
+    """The draft model: a simple analytic latency model over the counters of a compiled program.
+
+    Model A, which predicts the latency of compiled programs, uses its prediction as a feature.
+    """
 
     def shares(self, x: Features) -> Features:
         """Return how long each unit of the machine is busy, relative to the busiest unit.
@@ -96,23 +105,29 @@ class Surrogate(CostModel, Protocol):
     def propose(
         self, x: Features, offset: Floats, best: float, log_chance: Floats, n: int
     ) -> NDArray[np.int64]:
-        """Choose rows by expected improvement, weighted by the probability of being valid.
+        """Choose a batch by expected improvement and the probability of being valid.
 
         Args:
             x: features of m candidates.
-            offset: values to add to the predictions, shape (m,).
+            offset: known part of each candidate's latency, shape (m,), in the unit of the targets.
+                It is added to the prediction, because the model was fitted to targets minus this
+                part.
             best: lowest target so far; lower is better.
             log_chance: log probability that each candidate is valid, shape (m,).
-            n: number of rows to choose.
+            n: number of candidates to choose.
 
         Returns:
-            Row indices of shape (n,).
+            Row indices of the chosen candidates, shape (n,).
         """
 
 
 @runtime_checkable
 class Boosted(Protocol):
-    """A cost model of boosted trees. `booster` is the object of its library."""
+    """A cost model of boosted trees whose underlying XGBoost or LightGBM object is accessible.
+
+    Attributes:
+        booster: the booster object of the library.
+    """
 
     booster: Any
 
@@ -149,18 +164,32 @@ class Learners(Protocol):
         """
 
     def loop_features(self, problem: Problem, configs: Configs) -> Features:
-        """Return AutoTVM's description of the loop nest of configs (n, knobs), one row per
-        config."""
+        """Return AutoTVM's features of the loop nest, with one row per config of `configs`.
+
+        Args:
+            problem: the tuning problem; its space contains the configs.
+            configs: knob indices, int array of shape (n, knobs).
+        """
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
         """Return features of configs (n, knobs) on a common scale, for models that use
         distances."""
 
     def hidden_features(self, hidden: Features) -> Features:
-        """Return columns for models, computed from the counters of compiled programs."""
+        """Return model input columns that are computed from the counters of compiled programs.
+
+        Args:
+            hidden: counters that lowering reported, one row per program.
+        """
 
     def relative_features(self, hidden: Features) -> Features:
-        """Return columns computed from counters that do not grow with the size of the workload."""
+        """Return columns from program counters that do not grow with the size of the workload.
+
+        They allow one model to learn from workloads of different sizes.
+
+        Args:
+            hidden: counters that lowering reported, one row per program.
+        """
 
     def work(self, hidden: Features) -> Floats:
         """Return an estimate of the work of programs in log2, shape (rows,), from their counters.
@@ -169,7 +198,11 @@ class Learners(Protocol):
         """
 
     def draft(self, hidden: Features) -> Draft:
-        """Return an untrained `Draft` for counters with these columns."""
+        """Return an untrained draft model, which predicts latency from the columns of `hidden`.
+
+        Args:
+            hidden: counters of compiled programs. Only their columns matter.
+        """
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
         """Return an untrained regressor.
@@ -186,7 +219,7 @@ class Learners(Protocol):
         """
 
     def validity(self, seed: int, **parameters: float) -> VetoModel:
-        """Return an untrained Model V."""
+        """Return an untrained Model V, which predicts the probability that a config is valid."""
 
     def surrogate(self, seed: int, **parameters: float) -> Surrogate:
-        """Return an untrained model with uncertainty."""
+        """Return an untrained regressor that also predicts its uncertainty."""

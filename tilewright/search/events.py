@@ -19,7 +19,11 @@ class StageBegan(Event):
 
 @dataclass(frozen=True)
 class StageReused(Event):
-    """The result of a step already existed from an earlier run."""
+    """The result of a step was taken from an earlier run, so the step was not executed.
+
+    Attributes:
+        name: name of the step's function.
+    """
 
     name: str
 

@@ -52,20 +52,25 @@ class Candidates:
         return Candidates(self.configs[rows], {k: v[rows] for k, v in self.scores.items()})
 
     def before(self, others: Candidates) -> Candidates:
-        """Append other candidates that have the same scores. `vetoed` of the result is 0."""
+        """Return these candidates followed by `others`, which must have the same scores.
+
+        `vetoed` of the result is 0.
+        """
         scores = {k: np.concatenate([v, others.scores[k]]) for k, v in self.scores.items()}
         return Candidates(np.concatenate([self.configs, others.configs]), scores)
 
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """The lowered rows to measure, in order, and their predictions.
+    """A tuner's answer to which of the lowered configs are measured in this round.
 
     Attributes:
-        rows: rows of the lowered batch to measure, shape (m,).
-        scores: predictions for these rows, followed by those for the `earlier` ones.
-        earlier: configs of earlier rounds that compiled and are measured now, shape (e, knobs).
-        keep_compiled: whether to keep the other compiled rows in `History.compiled`.
+        rows: rows of the lowered batch to measure, in order, shape (m,).
+        scores: predictions by model for these rows, followed by the predictions for `earlier`.
+        earlier: configs that compiled in earlier rounds and are measured only now, shape
+            (e, knobs), or None.
+        keep_compiled: whether to keep the compiled rows that are not measured in
+            `History.compiled`, so that a later round can measure them.
     """
 
     rows: NDArray[np.int64]
@@ -84,12 +89,13 @@ ROLES = {
 
 @dataclass(frozen=True)
 class ModelInput:
-    """Input of one model for a batch.
+    """Input of one model for the configs of a batch.
 
     Attributes:
-        rows: rows of the batch, shape (m,).
+        rows: rows of the batch that the model can be asked about, shape (m,).
         features: features of these rows.
-        offset: values to add to the model's predictions, shape (m,).
+        offset: known part of each prediction, such as an estimated log2 latency, shape (m,). The
+            model learned only the rest, so the offset is added to its predictions.
     """
 
     rows: NDArray[np.int64]
@@ -109,6 +115,10 @@ class ExplorerState:
     """State that an explorer carries from round to round: learned models and plain arrays.
 
     `models.save_state` and `models.load_state` keep it on disk in native formats.
+
+    Attributes:
+        models: fitted models by role, such as "P", "V" and "A".
+        arrays: other data by name, such as the trials of earlier workloads.
     """
 
     models: dict[str, CostModel] = field(default_factory=dict)
@@ -116,8 +126,15 @@ class ExplorerState:
 
 
 def veto_threshold(explorer: Explorer, state: ExplorerState) -> float:
-    """Return the probability below which a tuner's Model V vetoes a config; 0 if nothing is
-    vetoed."""
+    """Return the probability of being valid below which a tuner's Model V vetoes a config.
+
+    Args:
+        explorer: the tuner.
+        state: its state, which holds Model V once it was fitted.
+
+    Returns:
+        A probability; 0 if the tuner vetoes nothing.
+    """
     model = state.models.get("V")
     own = model.threshold if isinstance(model, VetoModel) else 0.0
     return own or float(explorer.options.model_dump().get("veto", 0.0))
@@ -172,39 +189,73 @@ class Explorer(Protocol):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
-        """Return the candidates to lower, best first.
+        """Drop candidates that are unlikely to be valid, and return those to lower, best first.
 
-        A tuner that looks at compiled programs returns about (α+1)·n of them.
+        A tuner that ranks compiled programs with Model A returns about (α+1)·n of them, where α is
+        its option `alpha`.
+
+        Args:
+            problem: the problem to tune.
+            state: state of the explorer.
+            history: trials so far.
+            candidates: result of `generate`.
+            n: batch size.
         """
 
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
-        """Choose at most `n` rows of `lowered` to measure, and at least one if there is any."""
+        """Choose which of the lowered configs are measured in this round.
+
+        Args:
+            problem: the problem to tune.
+            state: state of the explorer.
+            history: trials so far.
+            lowered: the lowered configs with their compile results and hidden features.
+            n: maximum number of configs to measure. At least one is chosen if there is any.
+        """
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Return the state after round `history.round - 1`, whose trials are the last ones of
-        `history`."""
+        """Return the state after the models were retrained on a finished round.
+
+        Args:
+            problem: the problem to tune.
+            state: state before the round.
+            history: trials including those of the finished round `history.round - 1`, which come
+                last.
+        """
 
     @property
     def shares(self) -> bool:
-        """Whether the tuner learns from other workloads of a run by `share`."""
+        """Whether later workloads of a run start with what the tuner learned on earlier
+        workloads, which `share` adds to the state."""
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Return the state that later workloads of the run start with.
+        """Add a finished workload to the state that later workloads of the run start with.
 
         Args:
             problem: the problem of the finished workload.
-            state: what earlier workloads have shared.
+            state: state that earlier workloads have shared.
             history: trials of the finished workload.
+
+        Returns:
+            The shared state including this workload.
         """
 
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        """Return the input of each model for the lowered programs, by the model's role.
+        """Return each model's input for lowered programs, so that predictions can be analysed.
 
-        Inputs that exist only within the explorer's own search are left out.
+        Args:
+            problem: the problem to tune.
+            state: state of the explorer.
+            history: trials so far.
+            lowered: the lowered programs.
+
+        Returns:
+            Inputs by the model's role, such as "P". Models whose input exists only within the
+            explorer's own search are left out.
         """
 
 

@@ -117,12 +117,13 @@ class History:
     def unmeasured(self, space: Space) -> tuple[Configs, Features]:
         """Return the configs that compiled and are not measured yet, and their hidden features.
 
+        Configs that other processes are measuring now are left out.
+
         Args:
             space: the space of the configs.
 
         Returns:
-            Configs of shape (k, knobs) without those that other processes are measuring now, and
-            hidden features with one row per config.
+            Configs of shape (k, knobs), and hidden features with one row per config.
         """
         if self.compiled is None or self.compiled_hidden is None:
             return self.configs[:0], Features.none(0)
@@ -133,13 +134,15 @@ class History:
         self, lowered: Lowered, measured: Measurements, failed: Configs,
         compiled: Lowered | None = None,
     ) -> History:  # fmt: skip
-        """Return the history after one more round.
+        """Return the history extended by one measured round.
 
         Args:
-            lowered: the measured rows, in the order of the trials.
-            measured: their measurements.
-            failed: other configs that were lowered and did not compile, shape (m, knobs).
-            compiled: other programs that compiled and remain candidates.
+            lowered: the measured configs, lowered, in the order of the trials.
+            measured: measurements of `lowered`, one per row.
+            failed: further configs that were lowered in the round and did not compile, shape
+                (m, knobs).
+            compiled: further programs that compiled and that a later round may still measure; None
+                if the tuner keeps none.
         """
         columns = lowered.hidden.columns if len(self) == 0 else self.hidden.columns
         new = lowered.hidden.matrix if lowered.hidden.columns == columns else None
@@ -165,8 +168,10 @@ class History:
     def _compiled_after(
         self, measured: Lowered, new: Lowered | None
     ) -> tuple[Configs | None, Features | None]:
-        """Return the unmeasured programs after a round: earlier ones without `measured`, and the
-        new ones."""
+        """Return the compiled, unmeasured programs after a round: configs and hidden features.
+
+        They are the earlier ones without the rows of `measured`, followed by the rows of `new`.
+        """
         configs, hidden = self.compiled, self.compiled_hidden
         if configs is not None and hidden is not None:
             left = ~_occur_in(configs, measured.configs)
@@ -194,15 +199,23 @@ def _occur_in(configs: Configs, others: Configs) -> NDArray[np.bool_]:
 
 
 def trials_of(problem: Problem, history: History) -> Lowered:
-    """Return the valid trials as a batch without programs. The performance models learned from
-    these."""
+    """Return the valid trials as a batch without programs, in the form in which models get batches.
+
+    Args:
+        problem: the problem that was tuned.
+        history: its trials.
+    """
     rows = np.flatnonzero(history.valid)
     texts = np.full(len(rows), "", dtype=object)
     return Lowered(problem.workload, history.configs[rows], texts, texts, history.hidden.rows(rows))
 
 
 def noise_of(problem: Problem, history: History) -> NDArray[np.float64] | None:
-    """Estimate the variance of `log_latency` of each valid trial from its repeats.
+    """Estimate the noise variance of the log2 latency of each valid trial from its repeats.
+
+    Args:
+        problem: the problem that was tuned.
+        history: its trials.
 
     Returns:
         Array of shape (valid trials,). None if the target is deterministic or no trial was
@@ -214,7 +227,7 @@ def noise_of(problem: Problem, history: History) -> NDArray[np.float64] | None:
 
 
 def figure_variance(repeats: Ragged) -> NDArray[np.float64] | None:
-    """Estimate the variance of log2 of each trial's median latency.
+    """Estimate the variance of each trial's median latency, on a log2 scale.
 
     A variance estimated from few repeats is uncertain, so each is shrunk towards the common
     variance of all trials, as in an empirical Bayes estimate (Smyth, Linear models and empirical
@@ -240,16 +253,17 @@ def figure_variance(repeats: Ragged) -> NDArray[np.float64] | None:
 
 
 def new_programs(history: History, hidden: Features) -> NDArray[np.int64]:
-    """Return the rows of compiled programs that differ from all measured and all earlier programs.
+    """Return the compiled programs that are not equal to a measured or preceding program.
 
-    Programs are compared by their hidden features.
+    Different configs can compile to equal programs, which need not be measured twice. Two programs
+    count as equal if their hidden features are equal.
 
     Args:
         history: trials so far.
-        hidden: hidden features of the compiled programs.
+        hidden: hidden features of the compiled programs, one row per program.
 
     Returns:
-        Row indices, ascending; all rows if there are no hidden features.
+        Row indices into `hidden`, ascending; all rows if there are no hidden features.
     """
     if not hidden.columns:
         return np.arange(len(hidden))

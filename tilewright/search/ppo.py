@@ -51,10 +51,15 @@ class PPOOptions(Options):
 
 @dataclass(frozen=True)
 class _Walk:
-    """Steps of all walkers; the first axis is time.
+    """Recorded steps of all walkers in one episode; the first axis is time, the second the walker.
 
-    It holds what each walker saw, its actions (0, 1 or 2 per knob), their log probability, the
-    rewards, the critic's predictions, and whether the walker was still walking.
+    Attributes:
+        seen: positions of the knobs before each step.
+        done: actions: 0 (down), 1 (stay) or 2 (up) per knob.
+        log_chance: log probability of the actions.
+        earned: rewards.
+        expected: the critic's predictions of the return.
+        walking: whether the walker was still walking.
     """
 
     seen: NDArray[np.float32]
@@ -66,13 +71,14 @@ class _Walk:
 
 
 class Agent:
-    """Actor and critic with their optimiser.
+    """Agent that walks through a search space and trains its actor and critic on the walks.
 
     Args:
         options: hyperparameters.
-        cardinalities: number of values of each knob.
+        cardinalities: number of values of each knob, int array of shape (knobs,).
         seed: seed of the random generator.
-        arrays: result of `arrays` of an earlier agent, or empty.
+        arrays: result of the method `arrays` of an earlier agent, from which this agent continues;
+            empty for a new agent.
         networks: networks to use instead of the default ones.
     """
 
@@ -92,7 +98,7 @@ class Agent:
             self._learned = self._networks.begin(seed, arrays)
 
     def explore(self, start: Places, score: Score) -> Places:
-        """Walk one episode from each row of `start`, and learn from the episode.
+        """Walk one episode from each row of `start`, then train the networks on it.
 
         Args:
             start: initial configs, shape (walkers, knobs).
@@ -109,7 +115,14 @@ class Agent:
         return met
 
     def expects(self, places: Places) -> NDArray[np.float64]:
-        """Return the return that the critic predicts from configs (n, knobs) on, shape (n,)."""
+        """Predict with the critic which return a walk earns that starts at each config.
+
+        Args:
+            places: configs, knob indices of shape (n, knobs).
+
+        Returns:
+            Predicted returns, shape (n,).
+        """
         found, size = [], _QUERIED
         with self._jax.on_cpu():
             for begin in range(0, len(places), size):
@@ -146,7 +159,7 @@ class Agent:
         return _Walk(*(np.stack(each) for each in zip(*steps, strict=True))), np.concatenate(met)
 
     def _learn(self, walk: _Walk, rng: np.random.Generator) -> None:
-        """Train for several epochs of minibatches on the steps of one episode."""
+        """Train actor and critic for several epochs of minibatches on the steps of one episode."""
         options = self.options
         # As many as an episode can have, so that the same program serves every episode.
         most = min(options.learned, options.steps * walk.walking.shape[1])
@@ -190,6 +203,11 @@ def _advantages(walk: _Walk, discount: float, trace: float) -> NDArray[np.float6
     """Compute generalised advantage estimates (Schulman et al., 2016), shape (steps, walkers).
 
     The value after a walker's last step is zero.
+
+    Args:
+        walk: steps of all walkers, with rewards and the critic's predictions.
+        discount: factor per step by which later rewards count less (γ).
+        trace: weight of longer estimates against shorter ones (λ).
     """
     gain = np.zeros_like(walk.earned)
     later, after = np.zeros(gain.shape[1]), np.zeros(gain.shape[1])

@@ -30,13 +30,17 @@ _TRANSFERRED = Feature("transferred", text="log2 latency by a model learned else
 
 @dataclass(frozen=True)
 class Prior:
-    """Prior predictions of configs.
+    """Predictions of configs from before any measurement of this workload.
+
+    They come from the target's closed-form estimates or from a model that was trained elsewhere (a
+    transferred model).
 
     Attributes:
         log_latency: predicted log2 latency, shape (configs,).
-        log_share: log2 of the used share of the fullest scratchpad, shape (configs,). For a
-            transferred model, the value that gives its predicted probability of being valid.
-        features: the other predictions, as features.
+        log_share: log2 of the used share of the fullest scratchpad, shape (configs,); above 0 the
+            config does not fit. For a transferred model, the value from which `chance` computes the
+            model's predicted probability of being valid.
+        features: the other predictions, as features for the tuner's models.
         error: expected error of the predicted log2 latency.
     """
 
@@ -47,8 +51,10 @@ class Prior:
 
     @property
     def chance(self) -> NDArray[np.float64]:
-        """Probability that a config is valid, from its overuse of a scratchpad, shape
-        (configs,)."""
+        """Probability that each config is valid, shape (configs,).
+
+        It falls the more a config exceeds the capacity of a scratchpad.
+        """
         return np.asarray(np.exp(-_SHARE_COST * np.maximum(self.log_share, 0.0)))
 
 
@@ -59,15 +65,16 @@ def prior_of(
     estimates: bool = True,
     weight: float = 1.0,
 ) -> Prior | None:
-    """Return the prior predictions of configs.
+    """Return the predictions of configs that are available before any measurement.
 
-    The target's own estimates are preferred, if it offers them and `estimates` allows them.
-    Otherwise, the prior is the prediction of a transferred model, multiplied by `weight`.
+    The target's closed-form estimates are preferred, if it offers them and `estimates` allows them.
+    Otherwise, they are the predictions of a transferred model, a model trained on other workloads
+    or hardware, whose log2 latencies are multiplied by `weight`.
 
     Args:
         problem: the problem to tune.
         configs: knob indices, int array of shape (n, knobs).
-        believed: predictions of a transferred model, if there is one.
+        believed: predictions of a transferred model for `configs`, if there is one.
         estimates: whether closed-form estimates may be used.
         weight: weight of the transferred model, from 0 to 1.
 
@@ -110,11 +117,14 @@ def _relative(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
 
 
 def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:
-    """Return the weight of a transferred model, from 0 to 1, given measured latencies.
+    """Estimate how far a transferred model can be trusted, from how well it predicted the trials.
 
     Args:
         believed: predictions of the model for the trials.
         measured: measured log2 latencies of the trials, shape (n,).
+
+    Returns:
+        Weight from 0 (ignore the model) to 1; 1 if there are fewer than two trials.
     """
     if len(measured) < 2:
         return 1.0
@@ -129,5 +139,13 @@ def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:
 
 
 def estimated(prior: Prior | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the prior log2 latency of the given rows, shape (rows,); zeros without a prior."""
+    """Return the log2 latency that the prior predicts for some of its configs.
+
+    Args:
+        prior: predictions from before any measurement, or None.
+        rows: indices of the configs, shape (rows,).
+
+    Returns:
+        Array of shape (rows,); zeros without a prior.
+    """
     return np.zeros(len(rows)) if prior is None else prior.log_latency[rows]

@@ -23,10 +23,10 @@ The result has one row per config. One of its columns has the meaning `latency`.
 
 @dataclass(frozen=True)
 class Belief:
-    """Predictions of a transferred model for configs.
+    """Predictions of a transferred model, which was trained on other workloads or hardware.
 
     Attributes:
-        log_latency: log2 latency up to a constant, shape (n,).
+        log_latency: log2 latency up to a constant, so only differences matter, shape (n,).
         spread: typical error of `log_latency`, shape (n,).
         chance: probability that the config is valid, shape (n,).
     """
@@ -95,11 +95,20 @@ class Problem:
         return int(np.ceil((min(alpha, affordable) + 1) * n))
 
     def affordable(self, looking: float) -> float:
-        """Return how many configs can be compiled in `looking` times the time of one
-        measurement."""
+        """Return how many configs can be compiled within a multiple of the time of one measurement.
+
+        Args:
+            looking: limit on the compile time, as a multiple of the time of one measurement.
+        """
         return looking * self.costs.measuring / self.costs.compiling
 
     def rng(self, round_index: int, stage: str) -> np.random.Generator:
-        """Return the random generator of one stage of one round. It does not depend on earlier
-        draws."""
+        """Return the random generator of one stage of one round.
+
+        It depends only on the seed and the arguments, so a resumed run draws the same numbers.
+
+        Args:
+            round_index: index of the round.
+            stage: name of the stage.
+        """
         return np.random.default_rng([self.seed, round_index, zlib.crc32(stage.encode())])

@@ -73,12 +73,12 @@ class Registration:
 
     @property
     def absent(self) -> list[str]:
-        """Required modules that are not installed."""
+        """Modules that the tuner needs and that are not installed."""
         return [name for name in self.modules if importlib.util.find_spec(name) is None]
 
     @property
     def missing(self) -> str:
-        """Command that installs the missing modules; empty if none is missing."""
+        """Command that installs the tuner's missing modules; empty if no module is missing."""
         return f"pip install 'tilewright[{self.extra}]'" if self.absent else ""
 
 

@@ -48,25 +48,57 @@ Known = Mapping[int, Trial]
 
 
 def begin_models(task: Task, session: Session) -> ExplorerState:
-    """Return the state of the tuner before the first round."""
+    """Call the tuner's `begin` and return its state before the first round.
+
+    Args:
+        task: the workload, the target and the tuner.
+        session: trials and models before the first round.
+    """
     with on_one_thread():
         return task.explorer.begin(task.problem, session.models)
 
 
 def retrain_models(task: Task, session: Session) -> ExplorerState:
-    """Retrain the models on the first round that they have not seen yet."""
+    """Retrain the tuner's models on the oldest round that they have not learned from.
+
+    Args:
+        task: the workload, the target and the tuner.
+        session: trials and models so far; `session.unlearned` must not be empty.
+
+    Returns:
+        The tuner's state after training.
+    """
     with on_one_thread():
         return task.explorer.learn(task.problem, session.models, session.unlearned[0])
 
 
 def generate_candidates(task: Task, session: Session, n: int) -> Candidates:
-    """Return the tuner's candidates, best first. They are empty if the space is exhausted."""
+    """Ask the tuner for candidates for the next batch, best first.
+
+    Args:
+        task: the workload, the target and the tuner.
+        session: trials and models so far.
+        n: batch size; the tuner may return more candidates.
+
+    Returns:
+        The candidates; empty if the space is exhausted.
+    """
     with on_one_thread():
         return task.explorer.generate(task.problem, session.models, session.history, n)
 
 
 def filter_candidates(task: Task, session: Session, candidates: Candidates, n: int) -> Candidates:
-    """Return the candidates to lower, after Model V's veto."""
+    """Remove the candidates that Model V, the tuner's validity classifier, vetoes.
+
+    Args:
+        task: the workload, the target and the tuner.
+        session: trials and models so far.
+        candidates: the tuner's candidates, best first.
+        n: batch size.
+
+    Returns:
+        The candidates to lower, best first.
+    """
     if not len(candidates):
         return candidates
     with on_one_thread():
@@ -76,7 +108,14 @@ def filter_candidates(task: Task, session: Session, candidates: Candidates, n: i
 def lower_and_choose(task: Task, session: Session, kept: Candidates, n: int) -> Batch:
     """Lower the candidates, and choose at most `n` of them to measure.
 
-    A config that does not compile is a row with a failure.
+    Args:
+        task: the workload, the target and the tuner.
+        session: trials and models so far.
+        kept: the candidates that remain after the veto.
+        n: batch size.
+
+    Returns:
+        The batch to measure. A config that does not compile is a row with a failure.
     """
     lowered = task.target.lower(task.problem.workload, kept.configs)
     return replace(choose_batch(task, session, lowered, n), vetoed=kept.vetoed)
@@ -114,7 +153,16 @@ def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batc
 
 
 def measure_batch(task: Task, batch: Batch, known: Known) -> Measurements:
-    """Measure a batch. Rows that `known` holds are not measured again."""
+    """Measure the configs of a batch on the target.
+
+    Args:
+        task: the workload, the target and the tuner.
+        batch: the configs to measure, with their programs.
+        known: existing trials by flat index. Configs that it contains are not measured again.
+
+    Returns:
+        Measurements with one row per config of the batch.
+    """
     flat = task.problem.space.ravel(batch.rows.configs)
     unknown = np.array([int(i) not in known for i in flat], dtype=np.bool_)
     if unknown.all():
@@ -135,7 +183,7 @@ def trial_at(measured: Measurements, row: int) -> Trial:
 
 
 def measurements_of(trials: Sequence[Trial]) -> Measurements:
-    """Return trials as measurements with one row per trial. Counters are not kept."""
+    """Convert trials to measurements with one row per trial, without hardware counters."""
     repeated = any(trial.repeats for trial in trials)
     return Measurements(
         status=np.array([trial.status for trial in trials], dtype=object),
@@ -171,7 +219,8 @@ def model_errors(
 
 
 def _merged(fresh: NDArray[np.bool_], new: Measurements, held: Measurements) -> Measurements:
-    """Return rows of `new` where `fresh` is set, and rows of `held` elsewhere."""
+    """Combine two sets of measurements of the same rows: `new` where `fresh` is set, else
+    `held`."""
     order = np.argsort(np.concatenate([np.flatnonzero(fresh), np.flatnonzero(~fresh)]))
     both = Measurements(
         np.concatenate([new.status, held.status]),

@@ -20,17 +20,17 @@ class Round:
 
     Attributes:
         index: index of the round.
-        candidates: number of candidates that the explorer named.
-        vetoed: number of configs that Model V vetoed.
-        lowered: number of configs lowered beyond the trials.
-        failed_compiles: number of these that did not compile.
+        candidates: number of candidates that the tuner proposed.
+        vetoed: number of candidates that Model V, the validity classifier, vetoed.
+        lowered: number of configs that were lowered but not measured.
+        failed_compiles: number of configs among `lowered` that did not compile.
         configs: configs of the trials, in order, shape (n, knobs).
-        measured: their measurements.
+        measured: measurements of `configs`.
         best: latency of the fastest trial of the run so far, or None if none is valid.
-        best_config: its config, shape (knobs,).
-        model_errors: errors of the models on this batch.
-        stage_seconds: duration of each stage.
-        reused: whether the round was read from the trial store.
+        best_config: config of the fastest trial, shape (knobs,).
+        model_errors: errors of the models' predictions for this batch, by name.
+        stage_seconds: duration of each stage in seconds.
+        reused: whether the round was read from the trial store instead of being measured.
         session: session after the round.
     """
 
@@ -65,12 +65,13 @@ class Round:
 def describe_round(
     session: Session, batch: Batch, recorded: Mapping[str, float] | None = None
 ) -> Round:
-    """Return a description of the last round of a session.
+    """Summarise the last round of a session for displays and for the scheduler.
 
     Args:
         session: session after the round.
         batch: batch of the round.
-        recorded: stored errors of the models, if the round was read from the trial store.
+        recorded: stored errors of the models by name, if the round was read from the trial store;
+            otherwise they are computed from the batch.
     """
     history, measured = session.history, batch.measurements()
     best = history.best
@@ -95,12 +96,15 @@ def describe_round(
 class TrialRequest:
     """Request of a workload for its next round, in a run whose workloads share the trials.
 
+    The workload fills in `history`, `exhausted` and `baseline`; the scheduler answers by setting
+    `granted` and `made`.
+
     Attributes:
         history: trials of the workload so far.
-        exhausted: whether nothing is left to try.
-        baseline: latency without trials, in the unit of `History.latency`, if it is deterministic.
+        exhausted: whether no untried config is left.
+        baseline: latency without tuning, in the unit of `History.latency`, if it is deterministic.
         granted: number of trials that the scheduler grants; 0 ends the workload's rounds.
-        made: number of trials of all workloads so far, set by the scheduler.
+        made: number of trials of all workloads so far.
     """
 
     history: History
@@ -111,14 +115,14 @@ class TrialRequest:
 
 
 class Stopwatch:
-    """Measures wall-clock seconds by stage."""
+    """Measures wall-clock seconds and adds them up by stage."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def of(self, stage: str) -> Iterator[None]:
-        """Add the duration of the `with` block to a stage, unless the block raises."""
+        """Add the duration of the `with` block to the total of `stage`, unless the block raises."""
         start = time.perf_counter()
         yield
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start

@@ -114,8 +114,15 @@ class StoredRun:
         return self.store.transaction() if self._shared else nullcontext()
 
     def news(self, first: int, trials: int) -> list[FinishedRound]:
-        """Return finished rounds from index `first` on, until they hold at least `trials`
-        trials."""
+        """Return finished rounds from index `first` on, up to a number of trials.
+
+        The last round returned is the one with which the rounds hold at least `trials` trials. If
+        no other process shares the run, only the first call returns rounds.
+
+        Args:
+            first: index of the first round to return.
+            trials: number of trials after which to stop.
+        """
         if self._asked and not self._shared:
             return []  # nobody else adds rounds
         self._asked = True
@@ -128,8 +135,11 @@ class StoredRun:
         return new_rounds
 
     def finished(self, first: int = 0) -> list[FinishedRound]:
-        """Return the finished rounds from index `first` on, in order, up to the first incomplete
-        one."""
+        """Return the finished rounds in order, up to the first incomplete round.
+
+        Args:
+            first: index of the first round to return.
+        """
         made: dict[int, dict[int, TrialRow]] = defaultdict(dict)
         with self.store.reading() as connection:
             used = self._mine(ROUNDS) & (ROUNDS.c.round >= first)
@@ -158,7 +168,8 @@ class StoredRun:
         return found
 
     def known(self) -> Known:
-        """Return the trials that need not be measured again, by flat index."""
+        """Return the stored trials, which need not be measured again, by the flat index of their
+        config."""
         if self._known_once and not self._shared:
             return self._known  # nobody else adds trials, and no config is proposed twice
         self._known_once = True
@@ -195,7 +206,8 @@ class StoredRun:
         return np.array(configs, dtype=np.int32).reshape(-1, len(self.space.knobs))
 
     def claim(self, batch: Batch) -> None:
-        """Record that this process measures the batch."""
+        """Record in the store that this process measures the batch, so that no other process
+        does."""
         if not self._shared:
             return
         self._claim = uuid.uuid4().hex
@@ -204,14 +216,16 @@ class StoredRun:
         self._insert(CLAIMS, [about | configs | vars(ProcessStamp.own())])
 
     def settle(self, index: int, batch: Batch) -> tuple[int, NDArray[np.int64]]:
-        """Add a measured batch and remove its claim.
+        """Store the trials of a measured batch and remove this process's claim.
 
         Args:
-            index: index of the round, if no other process has added rounds meanwhile.
+            index: index of the round, unless other processes have added rounds meanwhile.
             batch: the measured batch.
 
         Returns:
-            The actual index of the round, and the rows that were added, shape (at most rows,).
+            The index under which the round was stored, and the rows of the batch that were added,
+            shape (at most rows,). Rows that another process has measured or claimed meanwhile are
+            not added.
         """
         with self.store.transaction() as connection:
             if not self._shared:
@@ -260,7 +274,14 @@ class StoredRun:
             self._insert(ROUNDS, [closing])
 
     def correct(self, measured: Known) -> int:
-        """Replace recorded trials by new measurements, given by flat index. Return their number."""
+        """Replace stored trials by new measurements of the same configs.
+
+        Args:
+            measured: new trials by the flat index of their config.
+
+        Returns:
+            The number of replaced trials.
+        """
         with self.store.transaction() as connection:
             found = self._by_index(self._trials(of_others=self._other_runs))
             wrong = {row["id"]: i for i, row in found if i in measured}
@@ -274,7 +295,11 @@ class StoredRun:
         return len(rows)
 
     def validations(self, choice: str) -> list[ValidationMeasurement]:
-        """Return the validation measurements of a choice, in order."""
+        """Return the stored validation measurements of a final choice, in order.
+
+        Args:
+            choice: name of the choice, which includes the configs that it compares.
+        """
         used = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
         with self.store.reading() as connection:
             rows = connection.execute(sa.select(VALIDATIONS).where(used)).all()
@@ -287,12 +312,18 @@ class StoredRun:
         return [one for block in sorted(blocks) for one in blocks[block]]
 
     def add_validations(self, choice: str, made: Sequence[ValidationMeasurement]) -> None:
-        """Add the validation measurements of one block of a choice."""
+        """Store the validation measurements of one block, a complete series of turns.
+
+        Args:
+            choice: name of the choice that the measurements belong to.
+            made: the measurements of the block.
+        """
         text = _MEASURED.dump_json(list(made)).decode()
         self._insert(VALIDATIONS, [{"choice": choice, "block": made[0].block, "measured": text}])
 
     def forget_validations(self, choice: str) -> None:
-        """Mark the validation measurements of a choice as rejected."""
+        """Mark the stored validation measurements of a final choice as rejected, so they are not
+        reused."""
         of_choice = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
         wrong = sa.update(VALIDATIONS).values(rejected="it does not measure this any more")
         with self.store.transaction() as connection:
@@ -346,9 +377,10 @@ class StoredRun:
     # -- rows -----------------------------------------------------------------------------------
 
     def _mine(self, table: sa.Table, of_others: bool = False) -> sa.ColumnElement[bool]:
-        """Return an SQL condition for the rows of this run that were not rejected.
+        """Return an SQL condition for the rows of `table` that this run uses.
 
-        With `of_others`, it covers all runs of this workload on this target.
+        Rejected rows are excluded. With `of_others`, the condition covers all runs of this workload
+        on this target.
         """
         workload, target, run = self.key
         mine = (RUNS.c.folder == self.store.folder) & (RUNS.c.workload == workload)

@@ -18,21 +18,21 @@ class Batch:
     """One round: the configs to measure, their programs and hidden features, and the measurements.
 
     A tuner with Model A lowers more configs than it measures. The fields `unmeasured_…` describe
-    those that were lowered and not chosen. A batch that was read from the trial store has neither
-    reasons nor scores.
+    the configs that were lowered and not chosen. A batch that was read from the trial store has
+    neither reasons nor scores.
 
     Attributes:
         rows: the configs to measure, lowered.
-        scores: predictions of the rows, by role of the model.
-        unmeasured_failed: other configs that did not compile, shape (m, knobs).
-        unmeasured_count: number of other configs that were lowered.
+        scores: predictions for `rows` by role of the model, each of shape (n,).
+        unmeasured_failed: unmeasured configs that did not compile, shape (m, knobs).
+        unmeasured_count: number of all unmeasured configs that were lowered.
         reasons: reason of each config that did not compile.
-        candidates: number of configs that the tuner named.
-        vetoed: number of configs that Model V vetoed.
-        unmeasured_compiled: other configs that compiled and remain candidates, without their
-            programs; None if the tuner keeps none.
-        measured: the measurements of the rows, once they were made.
-        stage_seconds: duration of each step.
+        candidates: number of configs that the tuner proposed.
+        vetoed: number of configs that Model V, the validity classifier, vetoed.
+        unmeasured_compiled: unmeasured configs that compiled and that a later round may measure,
+            without their programs; None if the tuner keeps none.
+        measured: the measurements of `rows`; None before they were made.
+        stage_seconds: duration of each step in seconds.
     """
 
     rows: Lowered
@@ -100,15 +100,22 @@ class Session:
         return replace(self, models=models, unlearned=self.unlearned[1:])
 
     def with_shared(self, state: ExplorerState) -> Session:
-        """Return the session before the first round, with what other workloads of the run have
-        shared."""
+        """Return the session before the first round, with the state from other workloads.
+
+        Args:
+            state: result of `Explorer.share` on workloads of the run that are finished.
+        """
         if not state.arrays:
             return self
         arrays = {**self.models.arrays, **state.arrays}
         return replace(self, models=replace(self.models, arrays=arrays))
 
     def with_pending(self, pending: Configs | None) -> Session:
-        """Return the session with the configs (p, knobs) that other processes are measuring."""
+        """Return the session with the configs that other processes are measuring now.
+
+        Args:
+            pending: configs of shape (p, knobs), or None. The tuner must not propose them.
+        """
         if pending is None:
             return self
         return replace(self, history=replace(self.history, pending=pending))

@@ -54,7 +54,12 @@ class SharedTrials:
 
 
 def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
-    """Return the state with the trials of one more workload added."""
+    """Return a tuner's state with the trials of one more workload added.
+
+    Args:
+        state: state that earlier workloads have shared.
+        trials: trials of the finished workload.
+    """
     values = (
         trials.visible.matrix, _described(trials.visible), trials.compiled,
         trials.hidden.matrix, _described(trials.hidden), trials.valid,
@@ -66,7 +71,8 @@ def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
 
 
 def trials_in(state: ExplorerState) -> list[SharedTrials]:
-    """Return the trials of other workloads that a state holds, in the order of the workloads."""
+    """Return the trials of earlier workloads that a tuner's state holds, in the order of
+    addition."""
     shared: list[SharedTrials] = []
     while _name(len(shared), _PARTS[0]) in state.arrays:
         visible, columns, compiled, hidden, counters, valid, log_latency, estimate = (

@@ -41,8 +41,15 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class GivenTask:
-    """A task whose objects already exist. `tuning.tuning_task.TuningTask` refers to them by
-    name."""
+    """A task whose target, tuner and problem already exist as objects.
+
+    In contrast, `tuning.tuning_task.TuningTask` refers to its target and tuner by name.
+
+    Attributes:
+        target: target that compiles and measures the programs.
+        explorer: tuner of the task.
+        problem: problem that the tuner solves.
+    """
 
     target: Target
     explorer: Explorer
@@ -50,7 +57,13 @@ class GivenTask:
 
 
 def make_task(target: Target, workload: Workload, explorer: Explorer, seed: int) -> GivenTask:
-    """Return the task of tuning a workload.
+    """Return the task of tuning a workload, with its target and tuner as objects.
+
+    Args:
+        target: target that compiles and measures the programs.
+        workload: the workload to tune.
+        explorer: the tuner.
+        seed: seed of all random generators.
 
     Raises:
         WorkloadError: the target has no schedule for the workload.

@@ -70,10 +70,10 @@ class RoundRow(TypedDict):
     Attributes:
         round: index of the round.
         trials: number of its trials.
-        lowered: number of configs that were lowered beyond the trials.
-        failed: those of them that did not compile.
-        errors: errors of the models that chose the round.
-        compiled: those of them that compiled and may still be measured.
+        lowered: number of configs that were lowered but not measured.
+        failed: configs among `lowered` that did not compile.
+        errors: errors of the models that chose the round, by name.
+        compiled: configs among `lowered` that compiled and may still be measured.
     """
 
     round: _Count
@@ -90,10 +90,10 @@ Rejected = tuple[Mapping[Any, Any], str]
 
 
 def check_rows(kind: type[R], rows: Sequence[Mapping[Any, Any]]) -> tuple[list[R], list[Rejected]]:
-    """Parse rows and check their values.
+    """Parse database rows and separate valid rows from invalid ones.
 
     Args:
-        kind: type of the rows.
+        kind: type of the rows, `TrialRow` or another `TypedDict`, which defines the allowed values.
         rows: rows as they are stored.
 
     Returns:

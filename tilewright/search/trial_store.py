@@ -67,7 +67,15 @@ _ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 def _table(
     name: str, texts: str, numbers: str = "", *more: sa.Column[Any], run: bool = True
 ) -> sa.Table:
-    """Return a table with an ID, a run ID, and columns of texts and integers."""
+    """Define a table with an ID, a run ID, and columns of texts and integers.
+
+    Args:
+        name: name of the table.
+        texts: names of the text columns, separated by spaces.
+        numbers: names of the integer columns, separated by spaces.
+        run: whether the table has a run ID.
+        *more: further columns.
+    """
     columns: list[sa.Column[Any]] = [sa.Column("id", _ID, primary_key=True)]
     if run:
         columns.append(sa.Column("run_id", _ID, sa.ForeignKey("trial_runs.id"), index=True))
@@ -126,7 +134,12 @@ class RunInUse(TilewrightError):
 
 
 class _OpenConnections(threading.local):
-    """Connections that a thread uses now."""
+    """Database connections that are open in the present thread.
+
+    Attributes:
+        writer: connection of the present transaction, if there is one.
+        reader: connection of the present read, if there is one.
+    """
 
     writer: sa.Connection | None = None
     reader: sa.Connection | None = None

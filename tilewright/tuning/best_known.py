@@ -27,7 +27,14 @@ from tilewright.tuning.verification import latency_of_trial, reproduces
 
 
 def describe_run(store: TrialStore, task: TuningTask) -> None:
-    """Store the tuner and the seed of a run, since its ID in the trial store is only a digest."""
+    """Record in the trial store which tuner and seed made a run.
+
+    The store identifies the run only by a digest of these settings.
+
+    Args:
+        store: the trial store.
+        task: a task of the run.
+    """
     name = _note_name(store, task.store_key[2])
     if not store.note(name):
         about: dict[str, Json] = {"tuner": task.tuner, "seed": task.seed}
@@ -38,13 +45,17 @@ def best_known(
     task: TuningTask, record: StoredRun, chosen: Schedule | None, timed: dict[int, Trial],
     emit: Listener,
 ) -> Schedule | None:  # fmt: skip
-    """Return the fastest schedule in the trial store for a workload, on a deterministic target.
+    """Return the fastest schedule for a workload that any run in the trial store has found.
+
+    This is for deterministic targets, on which a recorded latency can be checked exactly.
 
     Args:
         task: the workload and the run that ends.
-        record: the trials of the run, in the store that also has those of other runs.
-        chosen: the schedule that the run ends with; it is returned unless another one is faster.
-        timed: trials that were measured again, by flat index; this function adds its own.
+        record: trials of the run; its store also holds the trials of other runs.
+        chosen: the schedule that the run ends with; it is returned unless another run found a
+            faster schedule.
+        timed: trials that were measured again, by flat index; this function adds the trials that it
+            measures.
         emit: receives notes about trials whose recorded latency differs from the present one. Such
             trials are corrected in the store.
     """
@@ -77,7 +88,11 @@ def best_known(
 def earlier_winners(task: TuningTask, record: StoredRun) -> list[Schedule]:
     """Return the schedules that won the final choices of earlier runs, on a target with noise.
 
-    The next final choice measures them again.
+    The next final choice measures these schedules again, together with the run's own best trials.
+
+    Args:
+        task: the workload.
+        record: trials of the run, in the store that also holds the trials of earlier runs.
     """
     if task.target.deterministic:
         return []
@@ -90,11 +105,18 @@ def earlier_winners(task: TuningTask, record: StoredRun) -> list[Schedule]:
 def run_that_found(
     task: TuningTask, record: StoredRun, history: History, chosen: Schedule | None, emit: Listener
 ) -> FoundBy | None:
-    """Return the run that found the chosen schedule, and report it to `emit`.
+    """Return the earlier run that found the chosen schedule, and report it to `emit`.
+
+    Args:
+        task: the workload.
+        record: trials of the run, in the store that also holds the trials of earlier runs.
+        history: trials of this run.
+        chosen: the chosen schedule, if there is one.
+        emit: receives a note about the earlier run.
 
     Returns:
         The run, with tuner and seed None if an earlier version made it. None if the schedule is
-        among the trials of this run (`history`) or is not a trial.
+        among the trials of this run or is not a trial.
     """
     if chosen is None or chosen.source != TRIAL:
         return None

@@ -43,7 +43,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BuiltArtifact:
-    """Manifest of an artifact that was written, and warnings about it."""
+    """An artifact that was written.
+
+    Attributes:
+        manifest: contents of its manifest.
+        warnings: warnings for the user.
+    """
 
     manifest: Mapping[str, Json]
     warnings: tuple[str, ...]
@@ -147,9 +152,9 @@ def integer_network(
         options: options of the build. Fused operators follow `options.schedules`, if given.
         target: the target.
         network: the network.
-        refused: operators that onnxruntime must run because TVM cannot compile them, with the
-            reason by name.
-        apart: whether to fuse nothing that may run separately.
+        refused: operators that TVM cannot compile and onnxruntime therefore runs, by name, with the
+            reason.
+        apart: whether to fuse no operators that can also run separately.
 
     Raises:
         ArtifactError: the target cannot run whole programs.
@@ -198,7 +203,14 @@ def integer_network(
 
 
 def _seconds(graph: IntegerGraph, of_operators: Mapping[str, float]) -> Mapping[str, float]:
-    """Add the CPU time of regions, which is the sum of the time of their operators."""
+    """Return the CPU time of operators and of regions, in seconds by name.
+
+    The time of a region, which onnxruntime runs as a whole, is the sum of its operators' times.
+
+    Args:
+        graph: the network in integers.
+        of_operators: estimated seconds by operator.
+    """
     of_regions = {
         REGION_NAME.format(number): sum(of_operators.get(name, 0.0) for name, _ in region.operators)
         for number, region in enumerate(graph.regions)
@@ -210,6 +222,12 @@ def link_artifact(
     options: BuildOptions, target: Target, made: IntegerNetwork, picks: Sequence[Pick]
 ) -> Mapping[str, Json]:
     """Write the artifact of a network with one schedule per layer, and return its manifest.
+
+    Args:
+        options: options of the build.
+        target: the target.
+        made: the quantised network.
+        picks: schedules, one per layer in the order of the network.
 
     Raises:
         ArtifactError: the error of the outputs exceeds the tolerance.
@@ -225,10 +243,17 @@ def link_artifact(
 
 
 def noisiest_layers(options: BuildOptions, made: IntegerNetwork) -> tuple[str, ...]:
-    """Return the layers to keep in float after the outputs exceeded the usual tolerance.
+    """Choose layers to keep in float, because the outputs of a quantised network are inaccurate.
 
-    These are as many layers as are already kept, at least one, in the order of their quantisation
-    noise. Returns none if the model was already quantised, or if the user gave a tolerance.
+    The layers with the highest quantisation noise are chosen: as many as are already kept in float,
+    at least one.
+
+    Args:
+        options: options of the build whose outputs exceeded the tolerance.
+        made: the quantised network of that build.
+
+    Returns:
+        Names of layers; empty if the model was already quantised or if the user gave a tolerance.
     """
     layers = as_list(as_object(made.quantisation).get("layers", []))
     noise = {
@@ -250,7 +275,12 @@ def why_not_compiled(network: Network) -> str:
 
 
 def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> IntegerGraph:
-    """Return the network with the operators fused that a tuned folder says are fused.
+    """Return the network with exactly those fusions made that a tuned folder was tuned for.
+
+    Args:
+        graph: the network in integers.
+        labels: whether each optional fusion is made, by its name.
+        path: the tuned folder, for error messages.
 
     Raises:
         PickError: the network does not offer one of these fusions.

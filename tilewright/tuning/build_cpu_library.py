@@ -94,10 +94,10 @@ class CpuNetwork:
 
     Attributes:
         network: the network.
-        split: its compiled part and the regions that onnxruntime runs.
+        split: the part of the network that is compiled, and the regions that onnxruntime runs.
         layers: layers for which the target has kernels. If there are none, onnxruntime runs the
             whole network.
-        why: why there are no such layers.
+        why: reason why there are no layers with kernels, or "".
     """
 
     network: Network
@@ -154,6 +154,12 @@ def run_in_onnxruntime(
 ) -> tuple[CompiledFiles, tuple[str, ...]]:
     """Return the artifact of a network that onnxruntime runs completely, and warnings about it.
 
+    Args:
+        options: options of the build.
+        target: the CPU target.
+        network: the network.
+        why: reason why nothing is compiled, for the warning.
+
     Raises the errors of `networks.artifact.library.region_files`.
     """
     last = network.as_region()
@@ -166,11 +172,18 @@ def run_in_onnxruntime(
 
 
 def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
-    """Return why onnxruntime should run the whole network; "" if the compiled artifact is as fast.
+    """Compare a compiled network with onnxruntime, and return why onnxruntime should run all of it.
 
     Both run the same inputs alternately, on a single thread. Processor time is compared, so that
     other work on the machine has no influence. Inferences shorter than `LEAST_SECONDS` are too
     short to compare.
+
+    Args:
+        network: the network.
+        made: the compiled artifact.
+
+    Returns:
+        The reason with both times, or "" if the compiled artifact is as fast.
     """
     with ThreadPoolExecutor(1, "tilewright-comparison") as thread:
         ours, theirs = thread.submit(_seconds_beside_onnxruntime, network, made).result()
@@ -248,7 +261,16 @@ def _judged(
     options: BuildOptions, target: Target, source: LastRegions | Whole, made: CompiledFiles,
     bound: float,
 ) -> CompiledFiles:  # fmt: skip
-    """Measure the accuracy on given or seeded samples, and add it to the manifest.
+    """Measure the accuracy of a compiled network, and add the result to the manifest of a copy.
+
+    The inputs are the user's calibration samples, or else random inputs with a fixed seed.
+
+    Args:
+        options: options of the build.
+        target: the CPU target.
+        source: the original model, which gives the reference outputs.
+        made: the compiled files.
+        bound: largest accepted relative error.
 
     Raises:
         ArtifactError: the error exceeds the bound.
@@ -276,12 +298,13 @@ def _judged(
 
 @dataclass(frozen=True)
 class DynamicModel:
-    """A model with dynamic dimensions.
+    """A model with dynamic dimensions, which is compiled once per requested size.
 
     Attributes:
         inputs: shapes of the inputs, with dynamic dimensions by name.
         wanted: shapes at each of the requested sizes.
-        obstacles: why inputs must not be padded along a dimension, by its name; "" if they may.
+        obstacles: by name of a dimension, the reason why inputs must not be padded along it to the
+            next size; "" if padding is allowed.
     """
 
     inputs: Mapping[str, NamedShape]
@@ -313,7 +336,14 @@ def read_sizes(options: BuildOptions) -> DynamicModel:
 def join_sizes(
     options: BuildOptions, target: Target, model: DynamicModel, made: Sequence[CompiledFiles]
 ) -> CompiledFiles:
-    """Join the libraries of a model's sizes into one artifact."""
+    """Join the libraries that were compiled for the sizes of a dynamic model into one artifact.
+
+    Args:
+        options: options of the build.
+        target: the CPU target.
+        model: the model with its sizes.
+        made: compiled files, one per size, in the order of `model.wanted`.
+    """
     sizes = [each.sizes for each in model.wanted]
     return join_libraries(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)
 

@@ -62,7 +62,13 @@ def _networks() -> list[str]:
 
 
 def _pattern(names: Iterable[str], beginnings: Iterable[str], paths: bool = True) -> str:
-    """Return a regular expression for the names, texts with the given beginnings, and paths."""
+    """Return a regular expression that matches the accepted texts of a form's field.
+
+    Args:
+        names: texts that are accepted as they are.
+        beginnings: texts with which an accepted text may begin.
+        paths: whether paths of files are accepted too.
+    """
     begun = [f"{_plain(each)}.*" for each in beginnings] + [".*[./].*"] * paths
     return f"^({'|'.join([*map(_plain, names), *begun])})$"
 

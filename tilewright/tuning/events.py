@@ -31,7 +31,13 @@ class WorkloadFound:
 
 @dataclass(frozen=True)
 class NetworkFound(Event):
-    """The model was read, and these workloads will be tuned."""
+    """The model was read, and the workloads to tune in it are known.
+
+    Attributes:
+        name: name of the network.
+        target: name of the target.
+        workloads: the workloads that will be tuned, in order of first use.
+    """
 
     name: str
     target: str
@@ -40,7 +46,11 @@ class NetworkFound(Event):
 
 @dataclass(frozen=True)
 class WorkloadsAdded(Event):
-    """These workloads will also be tuned, because a different fusion of the network needs them."""
+    """Further workloads will be tuned, because a different fusion of the network needs them.
+
+    Attributes:
+        workloads: the further workloads.
+    """
 
     workloads: tuple[WorkloadFound, ...]
 
@@ -51,7 +61,7 @@ class WorkloadBegan(Event):
 
     Attributes:
         id: ID of the workload.
-        baseline: latency without tuning, if the target knows it.
+        rule: latency of the schedule that is used without tuning, if the target knows it.
         roofline: lower bound of the latency, if the target knows it.
     """
 
@@ -96,6 +106,10 @@ class RoundDone(Event):
 
 @dataclass(frozen=True)
 class WorkloadTuned(Event):
-    """Tuning of a workload is done."""
+    """Tuning of a workload is done.
+
+    Attributes:
+        outcome: the tuned workload with its latencies and its chosen schedule.
+    """
 
     outcome: TunedWorkload

@@ -101,10 +101,15 @@ def export_schedules(folder: Path, form: str, written: float) -> ExportedText:
 
 
 def _exports(target: _ExportedTarget, folder: Path, form: str) -> ExportsSchedules:
-    """Return the run's target, if it can export this format.
+    """Rebuild the target of a run, and check that it can export schedules in a format.
+
+    Args:
+        target: description of the target in `schedules.json`.
+        folder: output directory of the run.
+        form: name of the format.
 
     Raises:
-        ExportError: it cannot.
+        ExportError: the target cannot export this format.
     """
     made = _target(target, folder)
     exports = None if made is None else capability(made, ExportsSchedules)
@@ -152,9 +157,13 @@ _ERRORS = {"compile_error": "CompilationFailedConfig"}
 
 
 def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
-    """Return Kernel Tuner's cache of a workload, with times in milliseconds by knob values.
+    """Return the trials of a workload as Kernel Tuner's cache file, in JSON, with times in ms.
 
-    The values of each knob are those that were tried.
+    The values listed for each knob are those that occur in the trials.
+
+    Args:
+        run: the trials of the run.
+        layer: the workload to export.
     """
     trials = _rows(run.of(layer.id))
     knobs = list(trials[0][1]) if trials else []
@@ -174,8 +183,14 @@ def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
 
 
 def t4_results(run: RunTrials, layer: RunLayer) -> str:
-    """Return a T4 file of a workload, with times in milliseconds, and cycles if the target counts
-    them."""
+    """Return the trials of a workload as a T4 file, a results format that several tuners share.
+
+    Times are in milliseconds. Cycles are included if the target counts them.
+
+    Args:
+        run: the trials of the run.
+        layer: the workload to export.
+    """
     results: list[Json] = []
     for row, values in _rows(run.of(layer.id)):
         valid, time = row["status"] == "valid", 1e3 * float(str(row["seconds"]))

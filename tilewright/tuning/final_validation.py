@@ -46,11 +46,11 @@ contenders."""
 
 @dataclass(frozen=True)
 class FinalChoice:
-    """The chosen schedule and the baseline with their reported latencies.
+    """Result of a final choice: the chosen schedule and the baseline, with latencies.
 
     Attributes:
-        chosen: the chosen schedule, or None if none runs.
-        baseline: the baseline, or None if there is none that runs.
+        chosen: the chosen schedule, or None if no schedule runs.
+        baseline: the schedule that is used without tuning, or None if there is none that runs.
         validation: statistics of the measurements.
     """
 
@@ -60,13 +60,26 @@ class FinalChoice:
 
 
 def leaders_of(task: TuningTask, history: History, count: int) -> list[Schedule]:
-    """Return the fastest trials by their recorded latencies, at most `count`."""
+    """Return the fastest trials of a workload as schedules, by their recorded latencies.
+
+    Args:
+        task: the workload, target and tuner.
+        history: trials of the workload.
+        count: maximum number of schedules.
+    """
     return [trial_schedule(task, history, int(row)) for row in history.fastest(count)]
 
 
 def choice_name(leaders: Sequence[Schedule], baseline: Schedule | None, trials: int) -> str:
-    """Return the ID of a choice in the trial store: a digest of its contenders and the number of
-    trials."""
+    """Return the ID of a final choice in the trial store.
+
+    It is a digest of everything that the choice depends on, so that a repeated command finds it.
+
+    Args:
+        leaders: the best trials, which take part in the choice.
+        baseline: the schedule that is used without tuning, if there is one.
+        trials: number of trials of the run.
+    """
     others = [] if baseline is None else [baseline]
     entered: list[Json] = [[e.source, e.space, list(e.config)] for e in [*leaders, *others]]
     return digest(canonical([entered, trials, TURNS, REPORT_TURNS]))[:16]
@@ -81,9 +94,10 @@ def choose_validated(
     comparison cannot be chosen.
 
     Args:
-        leaders: the best trials.
-        baseline: the baseline, if there is one.
-        bench: function that measures contenders. Its errors are passed on.
+        leaders: the best trials of the run by their recorded latencies.
+        baseline: the schedule that is used without tuning, if there is one.
+        bench: function that measures a block: it receives the block's index, the schedules and the
+            number of turns, and returns the measurements. Its errors are passed on.
     """
     found: list[ValidationMeasurement] = []
 
@@ -117,11 +131,13 @@ def choose_validated(
 def measure_leaders(
     task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
 ) -> list[ValidationMeasurement]:
-    """Measure schedules in turns, with the order reversed in every second turn.
+    """Measure each schedule once per turn, with the order reversed in every second turn.
+
+    Drift of the machine's speed therefore affects all schedules equally.
 
     Args:
         task: the workload, target and tuner.
-        block: index of the block.
+        block: index of this block of turns, which is stored with the measurements.
         contenders: the schedules.
         turns: number of turns.
 
@@ -148,7 +164,13 @@ def measure_leaders(
 def is_block(
     held: Sequence[ValidationMeasurement], contenders: Sequence[Schedule], turns: int
 ) -> bool:
-    """Return whether `held` has exactly the measurements of these contenders in these turns."""
+    """Return whether recorded measurements are exactly those of one complete block.
+
+    Args:
+        held: recorded measurements.
+        contenders: schedules that the block measures.
+        turns: number of turns of the block.
+    """
     wanted = {
         (turn, slot, each.source, each.config)
         for turn in range(turns)
@@ -158,8 +180,12 @@ def is_block(
 
 
 def _programs(task: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[list[int], Lowered]]:
-    """Return the lowered contenders with their positions: trials as one batch, the baseline
-    separately."""
+    """Lower the schedules that are to be measured, as few batches as possible.
+
+    Returns:
+        Batches of programs: the trials as one batch, the baseline as another. Each comes with the
+        positions of its schedules in `contenders`.
+    """
     slots = [slot for slot, each in enumerate(contenders) if each.source == TRIAL]
     groups = []
     if slots:
@@ -172,8 +198,16 @@ def _programs(task: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[li
 def _best(
     contenders: Sequence[Schedule], measure: Bench, block: int
 ) -> tuple[Schedule | None, int]:
-    """Return the winner of the halving, or None if no schedule runs, and the index of the next
-    block."""
+    """Find the best schedule by sequential halving: after each block, the better half stays.
+
+    Args:
+        contenders: the schedules.
+        measure: function that measures a block of turns.
+        block: index of the first block.
+
+    Returns:
+        The winner, or None if no schedule runs, and the index of the next block.
+    """
     left = list(range(len(contenders)))
     costs = np.empty((0, len(contenders)))
     while len(left) > 1:
@@ -188,9 +222,16 @@ def _best(
 
 
 def _ranked(costs: NDArray[np.float64], left: list[int]) -> list[int]:
-    """Return the columns in `left` of `costs` (turns, contenders), best first.
+    """Rank the schedules that are left, best first.
 
     The order is by the median over all turns of the log cost relative to the median of the turn.
+
+    Args:
+        costs: cost of each schedule in each turn, shape (turns, contenders).
+        left: columns of the schedules that are left.
+
+    Returns:
+        The columns in `left`, reordered.
     """
     if not left:
         return []
@@ -202,7 +243,11 @@ def _ranked(costs: NDArray[np.float64], left: list[int]) -> list[int]:
 def _figures(
     found: Sequence[ValidationMeasurement], contenders: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return seconds (NaN where not valid) and cycles, both of shape (turns, contenders)."""
+    """Arrange measurements as arrays with one row per turn and one column per schedule.
+
+    Returns:
+        Seconds (NaN where not valid) and cycles, both of shape (turns, contenders).
+    """
     turns = max(each.turn for each in found) + 1
     seconds, cycles = np.full((turns, contenders), np.nan), np.full((turns, contenders), -1)
     for each in found:
@@ -232,19 +277,21 @@ def _reported(
 
 
 class NotMeasured(Exception):
-    """A part of a choice was not recorded."""
+    """A block of a final choice is not in the trial store, so the recorded choice is incomplete."""
 
 
 class ChoiceRecords:
-    """A final choice and its record in the trial store.
+    """A final choice among the best trials, whose measurements are kept in the trial store.
+
+    A repeated or resumed command reads the recorded measurements instead of measuring again.
 
     Args:
         task: the workload, target and tuner.
         record: trials of the run; the validation measurements are stored there.
         history: trials of the run.
-        baseline: the baseline, if there is one.
+        baseline: the schedule that is used without tuning, if there is one.
         count: number of the fastest trials that take part.
-        winners: schedules that won earlier choices; they take part too.
+        winners: schedules that won the choices of earlier runs; they take part too.
     """
 
     def __init__(
@@ -290,13 +337,15 @@ class ChoiceRecords:
     def confirmed(self, held: FinalChoice, timed: dict[int, Trial]) -> bool:
         """Check the recorded latency of the chosen schedule by measuring it again.
 
+        If the record is not plausible, its measurements are marked as rejected in the trial store,
+        and the choice must be made again.
+
         Args:
             held: the recorded choice.
             timed: measurements by flat index; the new one is added.
 
         Returns:
-            Whether the record is plausible. If not, it is rejected, and the choice must be made
-            again.
+            Whether the record is plausible.
         """
         chosen = held.chosen
         if chosen is None:
@@ -314,8 +363,13 @@ class ChoiceRecords:
         return False
 
     def _bench(self, measure: Bench) -> Bench:
-        """Return a function that gives recorded blocks and measures from the first incomplete block
-        on."""
+        """Return a function that returns recorded blocks of turns, and measures the missing blocks.
+
+        Once a block is missing or incomplete, this block and all later blocks are measured.
+
+        Args:
+            measure: function that measures a block.
+        """
         held = self.record.validations(self.name)
 
         def bench(

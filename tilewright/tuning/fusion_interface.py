@@ -64,11 +64,11 @@ class FusionSummary(TypedDict):
 
 @dataclass(frozen=True)
 class Decided:
-    """The result of deciding on fusion.
+    """Result of deciding which operators of a network are fused.
 
     Attributes:
         summary: entry in `summary.json`.
-        file: contents of the file that `tilewright build` reads.
+        file: contents of `fusion.json`, which `tilewright build` reads.
     """
 
     summary: FusionSummary
@@ -81,8 +81,16 @@ TuneMore = Callable[[Sequence[Subgraph]], list[TunedWorkload]]
 
 @dataclass(frozen=True)
 class ToDecide:
-    """Input for deciding on fusion: a run whose workloads are tuned. `more` tunes further
-    workloads."""
+    """Input for deciding on fusion: a run whose workloads are tuned.
+
+    Attributes:
+        options: options of the run.
+        target: the target.
+        network: name of the network.
+        tuned: the workloads that are tuned so far.
+        more: function that tunes further workloads, which other fusions need.
+        emit: receives events.
+    """
 
     options: TuningOptions
     target: Target

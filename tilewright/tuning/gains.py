@@ -22,13 +22,14 @@ FIGURES = (FALLBACK, RULE, "tuned", "bound")
 
 @dataclass(frozen=True)
 class FourFigures:
-    """The latencies by which a run is judged. A latency is None where it is not known.
+    """The four latencies by which a run is judged. A latency is None if it is not known.
 
     Attributes:
-        fallback: the stock compiler's schedule for a layer for which it publishes none.
-        rule: the schedule that Tilewright uses without a trial.
-        tuned: the schedule that tuning chose.
-        bound: what no schedule beats.
+        fallback: latency of the schedule that the stock compiler uses for a layer for which it
+            publishes no schedule.
+        rule: latency of the schedule that Tilewright uses without a trial.
+        tuned: latency of the schedule that tuning chose.
+        bound: latency that no schedule can beat.
     """
 
     fallback: Latency | None
@@ -37,11 +38,14 @@ class FourFigures:
     bound: Latency | None
 
     def gain_over(self, name: Literal["rule", "fallback"]) -> float | None:
-        """Return how many times as long the schedule `name` takes as the tuned one.
+        """Return the speed-up of the tuned schedule over the schedule `name`.
+
+        Args:
+            name: "rule", the schedule used without a trial, or "fallback", the stock compiler's.
 
         Returns:
-            The ratio of cycles where both are counted, otherwise of seconds; None where one of the
-                two latencies is not known.
+            Latency of the schedule `name` divided by the tuned latency: in cycles where both are
+                counted, otherwise in seconds. None where one of the two latencies is not known.
         """
         return latency_ratio(self.rule if name == RULE else self.fallback, self.tuned)
 
@@ -50,8 +54,8 @@ def four_figures(row: Mapping[str, object]) -> FourFigures:
     """Return the four latencies of a workload, or of all workloads of a network.
 
     Args:
-        row: a workload or the total in `summary.json`, with keys such as `rule_cycles` and
-            `rule_seconds`. A missing key counts as null.
+        row: entry of a workload, or the total, in `summary.json`, with keys such as `rule_cycles`
+            and `rule_seconds`. A missing key counts as null.
     """
 
     def latency(name: str) -> Latency | None:
@@ -65,15 +69,22 @@ def four_figures(row: Mapping[str, object]) -> FourFigures:
 
 
 def as_latency(seconds: float | None, cycles: int | None) -> Latency | None:
-    """Return a latency of `summary.json`, None where neither seconds nor cycles are known."""
+    """Combine two entries of `summary.json` into a latency; None if both are unknown.
+
+    Args:
+        seconds: seconds of one call, or None.
+        cycles: cycles of one call, or None if the target counts none.
+    """
     if seconds is None and cycles is None:
         return None
     return Latency(math.nan if seconds is None else seconds, -1 if cycles is None else cycles)
 
 
 def latency_ratio(before: Latency | None, after: Latency | None) -> float | None:
-    """Return how many times as long `before` takes as `after`: in cycles where both are counted,
-    otherwise in seconds. None where that is not known."""
+    """Return `before` divided by `after`: in cycles where both are counted, otherwise in seconds.
+
+    Returns None where one of the two latencies is not known.
+    """
     if before is None or after is None:
         return None
     if before.cycles > 0 and after.cycles > 0:
@@ -83,8 +94,13 @@ def latency_ratio(before: Latency | None, after: Latency | None) -> float | None
 
 
 def network_figures(counts: Sequence[int], layers: Sequence[FourFigures]) -> FourFigures:
-    """Return the four latencies of an inference: those of each workload times its count. One that
-    is not known of a workload is not known of the network."""
+    """Return the four latencies of an inference: the sums over workloads, each times its calls.
+
+    Args:
+        counts: calls of each workload per inference.
+        layers: latencies of one call of each workload. A latency that is unknown for one workload
+            is unknown for the network.
+    """
 
     def total(name: str) -> Latency | None:
         each: list[Latency | None] = [getattr(layer, name) for layer in layers]
@@ -101,9 +117,14 @@ def network_figures(counts: Sequence[int], layers: Sequence[FourFigures]) -> Fou
 
 
 def inference_total(counts: Sequence[int], figures: Sequence[float | None]) -> float | None:
-    """Return the sum of the workloads' figures, each times its calls per inference.
+    """Return the sum of a quantity over workloads, each value times the workload's calls.
 
-    Returns None if a figure is unknown.
+    Args:
+        counts: calls of each workload per inference.
+        figures: value per call of each workload.
+
+    Returns:
+        The sum, or None if a value is unknown.
     """
     known = [count * figure for count, figure in zip(counts, figures, strict=True) if figure]
     return sum(known) if known and len(known) == len(figures) else None
@@ -116,15 +137,31 @@ Figure = Literal[
 
 
 class Macs(TypedDict):
-    """Multiply-accumulates of one inference: of the whole network, and of the offloaded part."""
+    """Numbers of multiply-accumulates of one inference.
+
+    Attributes:
+        total: multiply-accumulates of the whole network.
+        offloaded: multiply-accumulates of the layers that run on the target.
+    """
 
     total: int
     offloaded: int
 
 
 class PublishedTotals(TypedDict):
-    """The workloads whose rule is a schedule that the stock compiler publishes, each times its
-    count; null where there are none or one of them is."""
+    """Totals over the workloads for which the stock compiler publishes a schedule.
+
+    The published schedule of such a workload is its rule, the schedule used without a trial. Each
+    workload counts times its calls per inference. A total is null if there are no such workloads or
+    if it is unknown for one of them.
+
+    Attributes:
+        workloads: number of these workloads.
+        rule_cycles: cycles of the published schedules.
+        rule_seconds: seconds of the published schedules.
+        tuned_cycles: cycles of the tuned schedules.
+        tuned_seconds: seconds of the tuned schedules.
+    """
 
     workloads: int
     rule_cycles: int | None
@@ -134,8 +171,13 @@ class PublishedTotals(TypedDict):
 
 
 class LatencyFigures(TypedDict):
-    """Latencies without tuning, tuned and at best, and where the rule's schedule comes from; null
-    where nothing is known."""
+    """Latencies of a workload or network in `summary.json`; null where a latency is unknown.
+
+    `rule` is the schedule used without a trial, and `rule_source` says where that schedule comes
+    from. `fallback` is the stock compiler's schedule where it publishes none, `tuned` the chosen
+    schedule, `roofline` the limit by multiply-accumulates, and `bound` a latency that no schedule
+    beats.
+    """
 
     rule_cycles: int | None
     rule_seconds: float | None
@@ -151,10 +193,13 @@ class LatencyFigures(TypedDict):
 
 
 class Total(LatencyFigures):
-    """Of one inference's tuned layers: each workload times its count; null where one of them
-    is. `tuned_microjoules` estimates what accelerator and memory spend. `rule_source` is
-    `mixed` where the rule's schedules come from several places. `validation` is there where all
-    workloads have it."""
+    """Totals over the tuned layers of one inference, each workload times its calls.
+
+    A total is null where the value of one of the workloads is unknown. `tuned_microjoules`
+    estimates the energy consumption of accelerator and memory. `rule_source` is `mixed` if the
+    rule's schedules come from several places. `validation` is present if all workloads have
+    validation measurements.
+    """
 
     published: PublishedTotals
     tuned_microjoules: NotRequired[float]
@@ -162,7 +207,11 @@ class Total(LatencyFigures):
 
 
 def totals(rows: Sequence[WorkloadRow]) -> Total:
-    """Return what the tuned layers of one inference take without tuning, tuned and at best."""
+    """Sum up the latencies of the tuned layers of one inference.
+
+    Args:
+        rows: entries of the workloads in `summary.json`.
+    """
     published = [row for row in rows if is_published(row["rule_source"])]
     sources = {row["rule_source"] for row in rows}
     total: Total = {

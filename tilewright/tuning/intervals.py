@@ -59,14 +59,19 @@ def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval |
 class ValidationRow(TypedDict):
     """Entry about validation measurements in `summary.json`, for one call or for an inference.
 
+    Validation measurements decide between the best trials and the rule, the schedule that is used
+    without tuning. A turn measures each of these schedules once.
+
     Attributes:
         measurements: number of validation measurements.
-        seconds: their total duration.
-        tuned_turns: seconds of the chosen schedule per turn of the report; None where it failed.
-        baseline_turns: seconds of the baseline per turn of the report; None where it failed.
+        seconds: total duration of these measurements.
+        tuned_turns: seconds of the chosen schedule per turn of the last block; None where it
+            failed.
+        rule_turns: seconds of the rule's schedule per turn of the last block; None where it failed.
         tuned_interval: 95 % interval of the chosen schedule's seconds, if known.
-        baseline_interval: 95 % interval of the baseline's seconds, if known.
-        gain_interval: 95 % interval of the gain, if known.
+        rule_interval: 95 % interval of the seconds of the rule's schedule, if known.
+        gain_interval: 95 % interval of the ratio of the rule's seconds to the chosen schedule's, if
+            known.
     """
 
     measurements: int
@@ -80,14 +85,15 @@ class ValidationRow(TypedDict):
 
 @dataclass(frozen=True)
 class ValidationStats:
-    """Validation measurements of a run.
+    """Validation measurements of a run, which decide between its best trials and the baseline.
 
     Attributes:
-        measurements: their number.
-        seconds: their total duration.
-        tuned: seconds of the chosen schedule per turn of the report, shape (turns,); NaN where it
-            failed.
-        baseline: seconds of the baseline per turn of the report; empty if there is none.
+        measurements: number of validation measurements.
+        seconds: total duration of these measurements.
+        tuned: seconds of the chosen schedule per turn of the last block, shape (turns,); NaN where
+            it failed.
+        baseline: seconds of the baseline (the schedule used without tuning) in the same turns;
+            empty if there is no baseline.
     """
 
     measurements: int
@@ -120,11 +126,13 @@ class ValidationStats:
 
 
 def inference(counts: Sequence[int], rows: Sequence[ValidationRow]) -> ValidationRow:
-    """Combine the entries of all workloads into one for an inference, turn by turn.
+    """Combine the entries of all workloads into one entry for an inference, turn by turn.
+
+    The seconds of a turn are the sum over workloads, each times its calls.
 
     Args:
         counts: calls of each workload per inference.
-        rows: entries of the workloads. Turns that not all of them have are left out.
+        rows: entries of the workloads. Turns that some workload lacks are left out.
     """
     return ValidationStats(
         sum(row["measurements"] for row in rows),

@@ -34,8 +34,13 @@ def start_sessions(
 ) -> list[tuple[TuningTask, Session]]:
     """Return the task of each workload, and its session before the first trial.
 
+    Args:
+        options: options of the run.
+        subgraphs: the workloads.
+
     Raises:
-        OptionsError: the run should start from a champion, which only a tracked run can do.
+        OptionsError: the run should start from a champion, a registered model of an earlier
+            comparison, which only a tracked run can do.
     """
     if options.warm_start == CHAMPION:
         raise OptionsError(
@@ -71,7 +76,15 @@ def log_workloads_added(subgraphs: Sequence[Subgraph], emit: Listener) -> None:
 
 
 def log_round(task: TuningTask, done: Round, emit: Listener) -> None:
-    """Report the result of a round, with the workload's number of trials and their valid share."""
+    """Report the result of a round to `emit`.
+
+    The event also has the workload's number of trials so far and the fraction of valid trials.
+
+    Args:
+        task: the workload, target and tuner.
+        done: the round.
+        emit: receives the event.
+    """
     history = done.session.history
     valid_share = float(history.valid.mean())
     emit(RoundDone(task.workload.id, done.index, len(history), done.best, valid_share))
@@ -80,7 +93,17 @@ def log_round(task: TuningTask, done: Round, emit: Listener) -> None:
 def log_workload(
     options: TuningOptions, task: TuningTask, tuned: TunedWorkload, session: Session, emit: Listener
 ) -> None:
-    """Report the result of tuning a workload. `session` holds the learned models."""
+    """Report the result of tuning a workload to `emit`.
+
+    A runner that tracks runs also logs the result and the learned models to MLflow.
+
+    Args:
+        options: options of the run.
+        task: the workload, target and tuner.
+        tuned: the result.
+        session: final session of the workload, which holds the learned models.
+        emit: receives the event.
+    """
     emit(WorkloadTuned(tuned))
 
 

@@ -94,7 +94,12 @@ class Subgraph:
 
 @dataclass(frozen=True)
 class Extracted:
-    """The workloads to tune in a network, in order of first use, and their share of the network."""
+    """The workloads that were found in a network, and how much of the network they cover.
+
+    Attributes:
+        subgraphs: the workloads to tune, in order of first use.
+        macs: multiply-accumulates of the whole network and of these workloads.
+    """
 
     subgraphs: tuple[Subgraph, ...]
     macs: Macs
@@ -214,13 +219,13 @@ def extract_subgraphs(
 
 
 def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
-    """Return a single workload as a network of its own.
+    """Return a single workload in the form of a network that consists only of it.
 
     The default epilogue of integer steps is left out for pools and for floating-point workloads.
 
     Args:
-        text: text of the workload.
-        epilogue: its epilogue.
+        text: text of the workload, such as `conv2d:n=1,c=64,…`.
+        epilogue: text of its epilogue, the operations on the result.
 
     Raises:
         WorkloadError: the text is invalid.

@@ -53,7 +53,12 @@ def trials_of_folder(
 
 
 def record_of(store: TrialStore, task: TuningTask) -> StoredRun:
-    """Return the trials of one workload of a run."""
+    """Return the access to one workload's trials in the trial store of a run.
+
+    Args:
+        store: the open trial store.
+        task: the workload with the target, tuner and seed that identify its trials.
+    """
     return StoredRun(
         store, task.store_key, task.problem.space,
         other_runs=task.target.deterministic, shared=task.shared,
@@ -62,7 +67,10 @@ def record_of(store: TrialStore, task: TuningTask) -> StoredRun:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Own an output directory that has no trials itself. Raises the errors of `TrialStore`."""
+    """Own an output directory that holds no trials of its own during a `with` block.
+
+    No other command can write to the directory meanwhile. Raises the errors of `TrialStore`.
+    """
     with TrialStore(folder.absolute() / OWNER):
         yield
 

@@ -58,7 +58,7 @@ def check_folder(folder: Path) -> None:
     """Check that files can be written to `folder`, without leaving anything behind.
 
     Raises:
-        OutputError: they cannot.
+        OutputError: files cannot be written there.
     """
     existing = folder.absolute()
     while not existing.exists() and existing != existing.parent:
@@ -116,7 +116,7 @@ def forget_results(folder: Path) -> None:
 
 
 def at_work(folder: Path) -> str | None:
-    """Return a description of the command that works on an output directory; None if none does.
+    """Return a description of the command that is writing to an output directory; None if none is.
 
     Raises:
         TrialStoreError: the database cannot be read.
@@ -130,10 +130,10 @@ def at_work(folder: Path) -> str | None:
 
 
 def check_idle(folder: Path) -> None:
-    """Check that no command works on an output directory.
+    """Check that no command is writing to an output directory.
 
     Raises:
-        RunInUse: a command does.
+        RunInUse: a command is writing to it.
     """
     try:
         command = at_work(folder)

@@ -77,7 +77,14 @@ class Summary(TypedDict):
 
 
 class TargetRow(TypedDict):
-    """The target in `schedules.json`. `targets.registry.rebuild` can rebuild it from `spec`."""
+    """The target in `schedules.json`.
+
+    Attributes:
+        name: name of the target.
+        kind: kind of the target.
+        fingerprint: digest of the properties on which programs and latencies depend.
+        spec: specification from which `targets.registry.rebuild` can rebuild the target.
+    """
 
     name: str
     kind: str
@@ -86,7 +93,14 @@ class TargetRow(TypedDict):
 
 
 class SchedulesFile(TypedDict):
-    """Contents of `schedules.json`."""
+    """Contents of `schedules.json`.
+
+    Attributes:
+        version: version of the format.
+        network: name of the network.
+        target: the target for which the schedules were tuned.
+        schedules: one entry per workload.
+    """
 
     version: int
     network: str
@@ -154,8 +168,13 @@ def target_row(options: TuningOptions, target: Target) -> TargetRow:
 
 @dataclass(frozen=True)
 class TunedNetwork:
-    """A tuned network: its summary, its workloads in order of first use, and the decision on
-    fusion."""
+    """Result of tuning a network.
+
+    Attributes:
+        summary: contents of `summary.json`.
+        workloads: the tuned workloads in order of first use.
+        decided: decision on fusion, if there was one.
+    """
 
     summary: Summary
     workloads: tuple[TunedWorkload, ...]
@@ -166,6 +185,11 @@ def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[
     """Write all files of the output directory, and return their paths.
 
     The summary is written last, since a folder with a summary is complete.
+
+    Args:
+        folder: the output directory.
+        target: entry about the target for `schedules.json`.
+        found: the tuned network.
 
     Raises:
         OSError: a file cannot be written.
@@ -191,7 +215,15 @@ def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[
 
 
 def trials_of(folder: Path, tuned: Sequence[TunedWorkload]) -> pd.DataFrame:
-    """Return the trials of the given workloads, one row per trial, in the order of the network."""
+    """Read the trials of the given workloads from an output directory's trial store.
+
+    Args:
+        folder: the output directory.
+        tuned: the workloads, in the order of the network.
+
+    Returns:
+        Table with one row per trial, in the order of the workloads.
+    """
     with read_store(folder) as store:
         tables = [store.frame([one.task.store_key]).iloc[: one.trials] for one in tuned]
     return pd.concat(tables, ignore_index=True)

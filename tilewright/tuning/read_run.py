@@ -96,5 +96,10 @@ def _with_keys(row: Mapping[str, Json], renamed: Mapping[str, str]) -> dict[str,
 
 
 def foreign(folder: Path, why: object) -> str:
-    """Return the error message for a folder that this version cannot read."""
+    """Return the error message for a folder that this version cannot read.
+
+    Args:
+        folder: the folder.
+        why: what is wrong with its files.
+    """
     return f"{folder} was not written by this version of 'tilewright tune' ({why}); tune again"

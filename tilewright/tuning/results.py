@@ -254,7 +254,16 @@ def mean_errors(rounds: Sequence[Round]) -> dict[str, float]:
 def choose_schedule(
     task: TuningTask, history: History, baseline: Schedule | None
 ) -> Schedule | None:
-    """Return the fastest valid trial, or the baseline if it is faster; None without either."""
+    """Return the fastest valid trial as a schedule, or the baseline if it is faster.
+
+    Args:
+        task: the workload, target and tuner.
+        history: trials of the workload.
+        baseline: the schedule that is used without tuning, if there is one.
+
+    Returns:
+        The schedule; None if no trial is valid and there is no baseline.
+    """
     if baseline is not None and baseline.compared:
         baseline = None
     best = history.best
@@ -267,7 +276,13 @@ def choose_schedule(
 
 
 def trial_schedule(task: TuningTask, history: History, row: int) -> Schedule:
-    """Return a valid trial as a schedule."""
+    """Convert one valid trial to a schedule.
+
+    Args:
+        task: the workload, target and tuner.
+        history: trials of the workload.
+        row: row of the trial in `history`.
+    """
     config = tuple(int(index) for index in history.configs[row])
     space, latency = task.problem.space, latency_at(history, row)
     assert latency is not None, "a row has a latency"
@@ -275,9 +290,15 @@ def trial_schedule(task: TuningTask, history: History, row: int) -> Schedule:
 
 
 def latency_to_beat(task: TuningTask, baseline: Schedule | None) -> float | None:
-    """Return the latency of a call without trials, in the unit of `History.latency`.
+    """Return the latency of a call with the schedule that is used without tuning.
 
-    Returns None if the baseline cannot be chosen or its latency varies.
+    Args:
+        task: the workload, target and tuner.
+        baseline: that schedule, if there is one.
+
+    Returns:
+        Latency in the unit of `History.latency`. None if the baseline cannot be chosen or its
+        latency varies from measurement to measurement.
     """
     if baseline is None or baseline.compared or not task.target.deterministic:
         return None

@@ -43,12 +43,12 @@ def best_so_far(latencies: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class CurveLayer:
-    """A workload as the curve of its network needs it.
+    """A workload of a network, with the values that the network's convergence curve depends on.
 
     Attributes:
-        id: the ID of the workload.
-        count: its calls in an inference.
-        figures: its latencies; those of a run that goes on are not known.
+        id: ID of the workload.
+        count: number of calls per inference.
+        figures: latencies of one call; None while the run is not finished.
     """
 
     id: str
@@ -57,12 +57,13 @@ class CurveLayer:
 
 
 def network_curve(trials: pd.DataFrame, layers: Sequence[CurveLayer], unit: Unit) -> Floats:
-    """Return the convergence curve of a network.
+    """Return the convergence curve of a network: the latency of an inference after each trial.
 
-    Each workload counts with its best schedule so far, and with the rule's until it has a valid
-    trial that is faster. The trials of the workloads take turns round by round. The last point of
-    a finished run is its tuned latency, so the curve ends where the tables do: there, a schedule
-    may have been timed again, or come from an earlier run.
+    Each workload counts with its best schedule so far. Until it has a valid trial that is faster,
+    it counts with the rule, the schedule used without tuning. The trials of the workloads take
+    turns round by round. The last point of a finished run is its tuned latency, so that the curve
+    ends at the latency that the tables show. That latency may differ from the best trial, because
+    the schedule was measured again or comes from an earlier run.
 
     Args:
         trials: the trials of all workloads.
@@ -70,8 +71,7 @@ def network_curve(trials: pd.DataFrame, layers: Sequence[CurveLayer], unit: Unit
         unit: the unit of latencies.
 
     Returns:
-        The latency of an inference after each trial, shape (trials,). NaN until each workload has
-            a schedule.
+        Latencies of shape (trials,). NaN until each workload has a schedule.
     """
     order = trials.reset_index(drop=True).sort_values("round", kind="stable").index.to_numpy()
     latencies = trial_latencies(trials, unit)[order]

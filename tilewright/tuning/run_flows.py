@@ -57,7 +57,12 @@ def run_in_threads(flows: Sequence[Flow[R]], at_a_time: int) -> list[R]:
 
 
 def run_to_end(flow: Flow[R], stop: threading.Event | None = None) -> R:
-    """Run a flow and return its result. Once `stop` is set, it is stopped after its round."""
+    """Run the flow of one workload to its end and return its result.
+
+    Args:
+        flow: generator of the workload's steps, which yields after each round.
+        stop: once this event is set, the flow is stopped after its present round.
+    """
     try:
         while stop is None or not stop.is_set():
             next(flow)

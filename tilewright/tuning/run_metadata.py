@@ -48,9 +48,12 @@ class FolderTaken(TilewrightError):
 
 
 class Origin(TypedDict):
-    """Origin of a network or target: its name, and path and digest of its file.
+    """Origin of a network or target, by which an output directory recognises it.
 
-    If it is not a file, the path is its name and the digest is empty.
+    Attributes:
+        name: name of the network or target.
+        place: path of its file; equal to `name` if it is not a file.
+        digest: digest of the file's contents; "" if it is not a file.
     """
 
     name: str
@@ -59,7 +62,15 @@ class Origin(TypedDict):
 
 
 class WorkloadNames(TypedDict):
-    """A workload of a run: its ID, text, epilogue, layers and calls per inference."""
+    """A workload of a run in `run.json`.
+
+    Attributes:
+        id: ID of the workload.
+        workload: text of the workload.
+        epilogue: text of its epilogue, the operations on the result.
+        names: names of the layers with this workload.
+        count: number of calls per inference.
+    """
 
     id: str
     workload: str
@@ -179,7 +190,7 @@ def check_vacant(options: TuningOptions) -> None:
     """Check that a run would not overwrite the results of another run.
 
     Raises:
-        FolderTaken: it would.
+        FolderTaken: the output directory holds the results of another network or target.
     """
     held = None if options.fresh else read_run(options.folder)
     if held is None:
@@ -210,10 +221,15 @@ def replaced(options: TuningOptions) -> str | None:
 def write_run(
     options: TuningOptions, subgraphs: Sequence[Subgraph], tasks: Sequence[TuningTask]
 ) -> None:
-    """Write `run.json`.
+    """Write `run.json`, which says which run the output directory holds.
 
-    A resumed run keeps its date. If the run differs from the previous one, its summary is removed,
-    since the new run is not complete yet.
+    A resumed run keeps the date of its start. If the run differs from the previous one in the
+    directory, the previous summary is removed, since the new run is not complete yet.
+
+    Args:
+        options: options of the run.
+        subgraphs: the workloads.
+        tasks: tasks of the workloads, in the same order.
 
     Raises:
         OSError: the file cannot be written.

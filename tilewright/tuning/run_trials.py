@@ -37,8 +37,16 @@ class RunUnreadable(TilewrightError):
 
 @dataclass(frozen=True)
 class RunLayer:
-    """A workload of a run: what it is called in a table, its text, the layers that are one, how
-    often an inference runs it. `figures` are those of a call; None while the run goes on."""
+    """A workload of a run, as pages and exports describe it.
+
+    Attributes:
+        id: ID of the workload.
+        name: display name for tables.
+        text: text of the workload, with its shapes.
+        names: names of the layers with this workload.
+        count: number of calls per inference.
+        figures: latencies of one call; None while the run is not finished.
+    """
 
     id: str
     name: str

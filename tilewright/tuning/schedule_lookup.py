@@ -91,8 +91,10 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
 
 
 class PickTable:
-    """Table of schedules that also finds those of similar workloads, which can use the same
-    schedule."""
+    """Table of tuned schedules by workload.
+
+    A lookup also finds the schedule of a similar workload, if both can use the same schedule.
+    """
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
@@ -107,26 +109,34 @@ class PickTable:
         self._alike[_same_kinds(workload, self.blocks)] = pick
 
     def exact(self, workload: Workload) -> Pick | None:
-        """Return the schedule of a workload whose programs differ only in immediates; None if none
-        is known."""
+        """Return the schedule of a workload with the same programs, or None if unknown.
+
+        Programs count as the same if they differ only in immediates, the constants in instructions.
+        """
         return self._own.get(workload) or self._exact.get(_same_programs(workload, self.blocks))
 
     def closest_match(self, workload: Workload) -> Pick | None:
-        """Return the exact schedule, or else that of a workload that can use the same schedules."""
+        """Return the result of `exact`, or else the schedule of a similar workload.
+
+        That workload can use the same schedules. Returns None if there is none.
+        """
         kinds = self._alike.get(_same_kinds(workload, self.blocks))
         kinds = kinds or self._alike.get(_same_kinds(_by_channel(workload), self.blocks))
         return self.exact(workload) or kinds
 
 
 def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Workload | None]:
-    """Return the rule that merges max-pools into convolutions as in a tuned folder.
+    """Return a function that merges max-pools into convolutions in the same way as a tuned folder.
+
+    A schedule for a merged workload can only be used if the build merges the same layers.
 
     Args:
         folder: output directory of `tilewright tune`.
         target: the target.
 
     Returns:
-        Function of a convolution and a pool that returns the merged workload, or None.
+        Function of a convolution and a pool that returns the merged workload, or None if the two
+        stay separate.
 
     Raises:
         PickError: the folder holds no schedules.
@@ -164,7 +174,8 @@ def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
 
 
 def _hint(missing: Sequence[Workload]) -> str:
-    """Return the option that tunes workloads with shifts per channel."""
+    """Return a hint for the error message about missing schedules: the option that would tune
+    them."""
     own = any(op.kind == "shr_channel" for workload in missing for op in workload.epilogue)
     return " (--epilogue per-channel)" if own else ""
 
@@ -185,15 +196,17 @@ def _by_channel(workload: Workload) -> Workload:
 def pick_without_trials(
     workload: Workload, target: Target, seed: int = 0, tried: tuple[float, Pick] | None = None
 ) -> Pick:
-    """Choose the best schedule that needs no search: the baseline, an estimated one or a given one.
+    """Choose the best schedule that needs no search.
 
-    Where measurements vary, the estimated one must be clearly faster than the baseline.
+    The candidates are the baseline, the best of random configs by a closed-form estimate, and a
+    schedule from a short tuning run, if it is given. Where measurements vary, the estimated
+    schedule must be clearly faster than the baseline.
 
     Args:
         workload: the workload.
         target: the target.
-        seed: seed of the configs that are estimated.
-        tried: cost and schedule of a trial, if there is one.
+        seed: seed of the random configs.
+        tried: cost and schedule of the best trial of a short tuning run, if there was one.
 
     Raises:
         WorkloadError: none of these schedules runs.
@@ -253,8 +266,11 @@ def _drawn(workload: Workload, target: Target, seed: int) -> Configs | None:
 
 
 def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pick] | None:
-    """Return the best of random configs by the estimate, with its measured cost, if it compiles and
-    runs."""
+    """Find the best of random configs by a closed-form estimate, and measure it.
+
+    Returns:
+        Its measured cost and its schedule; None if it does not compile or run.
+    """
     estimates = capability(target, Estimates)
     if estimates is None or (configs := _drawn(workload, target, seed)) is None:
         return None

@@ -189,7 +189,16 @@ class _Place(Enum):
 
 @dataclass
 class _Running(Generic[R]):
-    """A flow, its context, and the progress of its workload."""
+    """A flow that a `TaskScheduler` runs, and the progress of its workload.
+
+    Attributes:
+        flow: generator of the workload's steps.
+        state: progress of the workload.
+        context: context variables in which the flow runs.
+        place: whether the flow runs, waits or has ended.
+        request: its last request for a round, if it waits for one.
+        results: result of the flow, once it has ended.
+    """
 
     flow: Flow[R]
     state: TaskState
@@ -267,7 +276,8 @@ class TaskScheduler(Generic[R]):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _advance(self, task: _Running[R]) -> None:
-        """Run a flow until it requests trials or ends."""
+        """Run a flow until it requests trials or ends, and store its request or result in
+        `task`."""
         try:
             task.request = task.context.run(self._until_request, task)
         except StopIteration as end:
@@ -286,7 +296,7 @@ class TaskScheduler(Generic[R]):
             request.granted = 0
 
     def _settle(self, task: _Running[R]) -> None:
-        """Update the state of a flow that has advanced."""
+        """Update the state of a flow that has advanced: ended, exhausted or waiting for a round."""
         task.state = replace(task.state, in_hand=0)
         request = task.request
         if request is None:
@@ -327,7 +337,10 @@ class TaskScheduler(Generic[R]):
         return self._resume(self._at(_Place.ENDS), _Place.LAST)
 
     def _resume(self, tasks: Sequence[_Running[R]], place: _Place) -> _Running[R] | None:
-        """Set the state of the first of these flows and return it; None if there is none."""
+        """Set the state of the first flow in `tasks` to `place`, and return this flow.
+
+        Returns None if `tasks` is empty.
+        """
         if not tasks:
             return None
         tasks[0].place = place

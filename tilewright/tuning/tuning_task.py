@@ -125,6 +125,12 @@ def tuning_task_of(
 ) -> TuningTask:
     """Return the task of one workload of a run.
 
+    Args:
+        options: options of the run.
+        workload: the workload.
+        names: names of the layers with this workload.
+        count: number of calls per inference.
+
     Raises:
         UnknownName: a name is unknown.
         TransferError: the folder of the warm start holds no model.
@@ -184,7 +190,14 @@ def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Ta
 
 
 def own_targets(owner: int) -> None:
-    """Use the targets of `owner` (1 or more) in this context, in any thread."""
+    """Give this context targets of its own, which no other workload uses, in any thread.
+
+    A target with a separate process serves one workload at a time. Later calls of `target_named` in
+    this context return the targets of `owner`.
+
+    Args:
+        owner: number of the owner, 1 or more.
+    """
     _OWNER.set(-owner)
 
 

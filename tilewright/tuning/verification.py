@@ -41,7 +41,7 @@ class WrongSchedule(TilewrightError):
 
 
 def measure_baseline(task: TuningTask) -> Baselines:
-    """Measure the baseline and the fallback of a workload."""
+    """Measure the schedules that are available without tuning: the baseline and the fallback."""
     fallback = fallback_schedule(task.target, task.workload)
     return Baselines(schedule_of_baseline(task), None if fallback is None else fallback.latency)
 
@@ -57,10 +57,14 @@ def schedule_of_baseline(task: TuningTask) -> Schedule | None:
 
 
 def verify_schedule(task: TuningTask, chosen: Schedule) -> int | None:
-    """Run a schedule on random tensors and compare its outputs with the reference.
+    """Run a schedule on random tensors and compare its outputs with the reference implementation.
+
+    Args:
+        task: the workload and the target.
+        chosen: the schedule to check.
 
     Returns:
-        0 wrong values, or None if the target cannot run programs on data.
+        Number of wrong values, which is 0, or None if the target cannot run programs on data.
 
     Raises:
         WrongSchedule: some values are wrong.
@@ -78,8 +82,16 @@ def verify_schedule(task: TuningTask, chosen: Schedule) -> int | None:
 
 
 def baseline_again(task: TuningTask, baseline: Schedule, emit: Listener) -> Schedule | None:
-    """Measure a winning baseline again, and return it with its present latency if the stored one is
-    wrong."""
+    """Measure a baseline that won the final choice again, to check its stored latency.
+
+    Args:
+        task: the workload, target and tuner.
+        baseline: the schedule that is used without tuning, with its stored latency.
+        emit: receives a note if the stored latency is wrong.
+
+    Returns:
+        The baseline, with its present latency if the stored one is wrong; None if it fails.
+    """
     again = schedule_of_baseline(task)
     if again is not None and reproduces(task.target, baseline.latency, again.latency):
         return baseline
@@ -95,17 +107,20 @@ def baseline_again(task: TuningTask, baseline: Schedule, emit: Listener) -> Sche
 def wrong_winners(
     task: TuningTask, history: History, timed: dict[int, Trial], emit: Listener
 ) -> Known:
-    """Measure the fastest trials again until one reproduces its recorded latency.
+    """Measure the fastest trials again until one of them reproduces its recorded latency.
+
+    A trial store comes from a file that anyone could have changed, so the winner is not reported
+    without this check.
 
     Args:
         task: the workload, target and tuner.
         history: trials of the run.
         timed: measurements by flat index. New ones are added, and existing ones are trusted.
-        emit: receives notes.
+        emit: receives notes about trials that did not reproduce their latency.
 
     Returns:
-        New measurements of the trials that did not reproduce, by flat index. The session must then
-        be rebuilt from a corrected record.
+        New measurements of the trials that did not reproduce, by flat index. If there are any, the
+        record must be corrected and the session be rebuilt from it.
     """
     emit(StageBegan("time_again"))
     wrong = _wrong_winners(task, history, timed)
@@ -141,6 +156,11 @@ def reproduces(target: Target, claimed: Latency, found: Latency) -> bool:
 
     On a deterministic target both must be equal. On other targets, the new latency may be up to
     `NOISE` times as long as the recorded one.
+
+    Args:
+        target: the target.
+        claimed: the recorded latency.
+        found: the newly measured latency.
     """
     if target.deterministic:
         near = math.isclose(claimed.seconds, found.seconds, rel_tol=1e-9)
@@ -156,8 +176,10 @@ def latency_of_trial(trial: Trial) -> Latency | None:
 
 
 def microjoules_of(task: TuningTask, chosen: Schedule | None) -> float | None:
-    """Estimate the energy of one call of the chosen schedule in microjoules; None if it is
-    unknown."""
+    """Estimate the energy of one call of the chosen schedule in microjoules.
+
+    Returns None if there is no schedule or if the target cannot estimate energy.
+    """
     if chosen is None or capability(task.target, HasEnergy) is None:
         return None
     spent = picojoules_of(task.target, task.target.measure(lowered_of(task, chosen)))

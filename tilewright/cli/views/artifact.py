@@ -35,12 +35,19 @@ def show_built(manifest: Mapping[str, Json], out: Path, console: Console) -> Non
 
 
 def show_run(artifact: Artifact, spent: Profile, output: Path, console: Console) -> None:
-    """Show the time of an inference."""
+    """Show the time of an inference, and where its outputs were written.
+
+    Args:
+        artifact: the artifact that was run.
+        spent: time per layer.
+        output: file of the outputs.
+        console: the terminal.
+    """
     say(console, f"{_line(artifact, spent)} → {output}")
 
 
 def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
-    """Show the time per layer, one row per layer, and then that of the CPU."""
+    """Show the time per layer, one row per layer, followed by the time of the CPU."""
     whole, titles = max(1, spent.cycles), layer_titles(artifact.manifest)
     rows = [
         {
@@ -272,7 +279,7 @@ def rate(images_per_second: float) -> str:
 
 
 def _cpu_line(artifact: Artifact, planned: PipelinePlan) -> str:
-    """Return a sentence about the origin of the CPU times."""
+    """Return a sentence that says whether the CPU times of a pipeline are measured or estimated."""
     packing = f"{milliseconds(planned.cpu.packing)} ms of it packing"
     slower = f"for a CPU that takes {artifact.host_slowdown:g} times as long"
     if not planned.has_islands:

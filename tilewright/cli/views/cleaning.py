@@ -17,10 +17,15 @@ def show_removable(
     console: Console, workspace: Workspace, cache: UnusedCache, runs: int, freed: int | None,
     compacted: Mapping[Path, int | None],
 ) -> None:  # fmt: skip
-    """Show what can be removed, or what was removed.
+    """Show what `tilewright clean` can remove, or what it has removed.
 
-    `freed` is None if nothing was removed. `compacted` maps a database to the bytes that it
-    released, or None if another process uses it.
+    Args:
+        console: the terminal.
+        workspace: the workspace.
+        cache: cached stages that no command used recently.
+        runs: number of Prefect's records of ended runs.
+        freed: bytes that were freed; None if nothing was removed.
+        compacted: bytes that each database released; None if another process uses it.
     """
     done = freed is not None
     size = cache.size if freed is None else freed

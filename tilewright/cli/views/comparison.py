@@ -41,7 +41,10 @@ from tilewright.tuning.gains import as_latency
 
 
 class ComparisonBars:
-    """Progress bars: one for the space that is being enumerated, then one for the runs."""
+    """Progress bars of a comparison: one for the space being enumerated, then one for the runs.
+
+    The object is a listener, which is called with the events of the comparison.
+    """
 
     def __init__(self, console: Console, bars: Bars) -> None:
         self.console = console

@@ -42,8 +42,13 @@ def show_trials(
 ) -> None:
     """Show one table per layer with one line per trial, fastest first.
 
-    Each line has the knobs, or the reason if the trial is not valid. `best` limits the number of
-    trials per layer. `names` gives the names of the workloads by ID.
+    Each line has the knobs, or the reason if the trial is not valid.
+
+    Args:
+        frame: the trials.
+        names: names of the workloads by ID.
+        best: maximum number of trials per layer; None for all.
+        console: the terminal.
     """
     for workload, trials in frame.groupby("workload", sort=False):
         known = names.get(str(workload))
@@ -158,8 +163,18 @@ def show(
     out: Path,
     console: Console,
 ) -> None:
-    """Show which features drove each model, how accurate it was, the location of the picture, and
-    advice."""
+    """Show the explanation of a run's models.
+
+    It says which features drove each model, how accurate the model was, where the picture is, and
+    what to do next.
+
+    Args:
+        explained: what drove the models, per workload.
+        models: summary of each model.
+        advice: what to do next.
+        out: file of the picture.
+        console: the terminal.
+    """
     for model in models:
         _show_features(model, console)
     console.print(Text("How right they were", "bold"))

@@ -183,10 +183,14 @@ def _width(head: str, cells: Sequence[str | Text]) -> int:
 
 
 class Silence:
-    """Prints what is running now and then, while nothing else is printed, for logs and pipes.
+    """Prints what a command is doing if nothing else is printed for a while, for logs and pipes.
 
     Use it as a context manager. The first line is printed after `FIRST_WORD` seconds of silence,
-    later ones after `QUIET` seconds. `words` returns the text.
+    later ones after `QUIET` seconds.
+
+    Args:
+        console: where to print.
+        words: returns the line to print.
     """
 
     def __init__(self, console: Console, words: Callable[[], str]) -> None:
@@ -205,7 +209,7 @@ class Silence:
             self._thread.join()  # no line comes behind the results, or while the process ends
 
     def broken(self) -> None:
-        """Report that something else was printed."""
+        """Restart the wait, because something else was printed."""
         self._spoke.set()
 
     def _break(self) -> None:

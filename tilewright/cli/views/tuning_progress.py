@@ -78,7 +78,7 @@ class Display(Protocol):
 
 
 class Heard:
-    """Passes events to a display, and counts the reused steps."""
+    """Listener that passes events to a display, and counts the steps whose results were reused."""
 
     def __init__(self, display: Display) -> None:
         self.display = display
@@ -104,7 +104,18 @@ def make_display(console: Console, trials: int, first: str = READING) -> Display
 
 @dataclass
 class LayerProgress:
-    """Progress of a layer, one line of the display."""
+    """Progress of a layer, one line of the display.
+
+    Attributes:
+        name: display name of the layer.
+        count: number of calls per inference.
+        rule: latency of the schedule that is used without tuning, if known.
+        best: latency of the best trial so far.
+        trials: number of trials so far.
+        valid_share: fraction of the trials that are valid.
+        begun: whether tuning of the layer has begun.
+        done: whether it has ended.
+    """
 
     name: str
     count: int

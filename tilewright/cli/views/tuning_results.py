@@ -42,7 +42,15 @@ def show_results(
     links: Mapping[str, str],
     console: Console,
 ) -> None:
-    """Show the table of results, what was reused, the files, and links to the run's pages."""
+    """Show the table of results, what was reused, the files, and links to the run's pages.
+
+    Args:
+        summary: contents of `summary.json`.
+        folder: output directory of the run.
+        reused_stages: number of steps whose results were reused.
+        links: addresses of the run's pages by name.
+        console: the terminal.
+    """
     console.print(results_table(summary, console.width))
     say(
         console,
@@ -62,9 +70,17 @@ def show_results(
 
 
 def results_table(summary: Summary, width: int = 80) -> Table:
-    """Lists the four latencies of each layer, what was gained over the rule and over the fallback,
-    and the trials, as far as there is room: cycles where the target counts them, and milliseconds.
-    What a target cannot tell has no column."""
+    """Return the table of a run's latencies, one line per layer, with as many columns as fit.
+
+    The columns are the four latencies of each layer, the gains of tuning over the rule (the
+    schedule used without tuning) and over the fallback (the stock compiler's schedule), and the
+    trials. Latencies are in cycles where the target counts them, and in milliseconds. Unknown
+    values have no column.
+
+    Args:
+        summary: contents of `summary.json`.
+        width: width of the terminal in characters.
+    """
     rows = summary["workloads"]
     names = [layer(row["names"], parse_workload(row["workload"], row["epilogue"])) for row in rows]
     counts = [str(row["count"]) for row in rows] + [""]
@@ -77,8 +93,11 @@ def results_table(summary: Summary, width: int = 80) -> Table:
 
 
 def headline(summary: Summary) -> str:
-    """Return what the tuned layers of an inference take, how much faster that is than the rule and
-    than the fallback, and how far it is from the bound."""
+    """Return a sentence about the latency of an inference's tuned layers.
+
+    It says how much faster they are than with the rule (the schedule used without tuning) and with
+    the fallback (the stock compiler's schedule), and how far they are from the lower bound.
+    """
     total = summary["total"]
     subject = f"{printable(summary['network'])} on {printable(summary['target'])}"
     if four_figures(total).tuned is None:
@@ -120,8 +139,11 @@ def _total_name(summary: Summary) -> str:
 
 
 def coverage(summary: Summary) -> str:
-    """Return how much of the network the run covers, and for how many workloads the rule is a
-    schedule that the stock compiler publishes."""
+    """Return a sentence about how much of the network was tuned.
+
+    It also says for how many workloads the rule, the schedule used without tuning, is a schedule
+    that the stock compiler publishes.
+    """
     rows, part = summary["workloads"], summary.get("part", {})
     share = share_of(summary["macs"])
     said = f"{percent(share)} of the network's MACs"
@@ -136,7 +158,10 @@ def coverage(summary: Summary) -> str:
 
 
 def _published(summary: Summary) -> str:
-    """Say for how many workloads the rule is a published schedule, where there are any."""
+    """Return for how many workloads the rule is a schedule that the stock compiler publishes.
+
+    Returns an empty text if there are no such workloads.
+    """
     known, rows = summary["total"]["published"]["workloads"], summary["workloads"]
     if not known:
         return ""

@@ -40,7 +40,7 @@ class _ByEstimates(BaseExplorer[OptionsT]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Return the next configs of the order.
+        """Return the untried configs that come next in the fixed order.
 
         Raises:
             NoEstimates: the target offers no closed-form estimates.
@@ -65,11 +65,19 @@ class _ByEstimates(BaseExplorer[OptionsT]):
 
     @abstractmethod
     def cost(self, estimated: Features) -> NDArray[np.float64]:
-        """Return the estimated cost that defines the order, shape (n,). Ties go to the lower
-        latency."""
+        """Return the estimated cost by which configs are ordered, lowest first.
+
+        Configs of equal cost are ordered by estimated latency.
+
+        Args:
+            estimated: closed-form estimates with one row per config.
+
+        Returns:
+            Array of shape (n,).
+        """
 
     def wanted(self, problem: Problem, n: int) -> int:
-        """Return how many configs to name for a batch of `n`."""
+        """Return how many candidates to propose for a batch of `n` trials."""
         return n
 
 

@@ -114,15 +114,16 @@ def anneal(
 
     Args:
         space: the search space.
-        score: predicted score by flat index; higher is better.
-        options: options of the tuner.
+        score: function that predicts scores of flat indices; higher is better.
+        options: options of the tuner, such as the number of chains and steps.
         tried: flat indices that were tried, ascending.
-        chains: flat indices where the chains of the previous plan ended, or None.
+        chains: flat indices at which the chains of the previous search ended, where these chains
+            start; None to start at random configs.
         rng: random generator.
 
     Returns:
-        The best untried configs, best first, shape (at most `plan`,), and the end points of the
-        chains, shape (chains,), both as flat indices.
+        Two arrays of flat indices: the best untried configs, best first, shape (at most `plan`,),
+        and the end points of the chains, shape (chains,).
     """
     if chains is None:
         points = candidates.sample(space, options.chains, np.empty(0, np.int64), rng)
@@ -144,17 +145,22 @@ def cooled(
     move: Callable[[Points], Points], keep: Callable[[Points, NDArray[np.float64]], bool],
     steps: int, patience: int, rng: np.random.Generator,
 ) -> Points:  # fmt: skip
-    """Run chains of simulated annealing and return their end points.
+    """Run several chains of simulated annealing, and return where they end.
+
+    The visited points are not returned. The function `keep` collects the best of them.
 
     Args:
         points: start points, shape (chains, …).
-        score: score of points; higher is better.
-        move: proposes a move of each point.
-        keep: receives all visited points and their scores, and returns whether the set of best
-            points changed.
+        score: scores of points, shape (chains,); higher is better.
+        move: proposes a changed copy of each point.
+        keep: receives all visited points and their scores, stores the best, and returns whether the
+            stored set changed.
         steps: maximum number of steps.
-        patience: number of steps without a change of the best set after which to stop.
+        patience: number of steps without a change of the stored set after which to stop.
         rng: random generator.
+
+    Returns:
+        Last point of each chain, shape (chains, …).
     """
     scores = score(points)
     keep(points, scores)
@@ -203,10 +209,14 @@ def random_walk(
 
 
 def scorer(space: Space, predict: Callable[[Configs], NDArray[np.float64]]) -> Score:
-    """Return a function that scores flat indices (n,) with a model.
+    """Return a function that predicts scores for flat indices of configs.
 
     For a small space, all scores are computed once and looked up in a table, in which configs that
     the space does not list score -inf.
+
+    Args:
+        space: the search space.
+        predict: model that maps configs of shape (n, knobs) to scores of shape (n,).
     """
     total = int(np.prod(space.cardinalities))
     if total > candidates.ENUMERABLE:
@@ -227,17 +237,20 @@ def keep_best(
     top: NDArray[np.int64],
     top_scores: NDArray[np.float64],
 ) -> bool:
-    """Insert points into the set of best points, in place, and return whether any was inserted.
+    """Update the arrays `top` and `top_scores`, which hold the best points so far, in place.
 
     A point replaces the worst of the set if its score is higher, unless it was tried or is already
     in the set.
 
     Args:
-        points: flat indices of shape (n,).
-        scores: their scores, shape (n,).
-        tried: flat indices that were tried, ascending, shape (m,).
-        top: set of the best points.
-        top_scores: their scores.
+        points: new points: flat indices of shape (n,).
+        scores: scores of the new points, shape (n,).
+        tried: flat indices that were tried and must not enter the set, ascending, shape (m,).
+        top: flat indices of the best points so far; updated.
+        top_scores: scores of the best points so far; updated.
+
+    Returns:
+        Whether any point was inserted.
     """
     changed = False
     worst = np.argmin(top_scores)

@@ -43,7 +43,14 @@ a compiled program is valid, `V` from its knobs, `runs` also from its hidden fea
 
 @dataclass(frozen=True)
 class TunerBeliefs:
-    """All predictions about a problem between two rounds."""
+    """All predictions of latency and validity that `ml2tuner` can make between two rounds.
+
+    Attributes:
+        options: options of the tuner.
+        learners: source of features and untrained models.
+        problem: the workload and its search space.
+        state: the fitted models and the stored predictions.
+    """
 
     options: ML2TunerOptions
     learners: Learners
@@ -57,14 +64,16 @@ class TunerBeliefs:
 
     @property
     def informed(self) -> bool:
-        """Whether there is a prior before the first trial."""
+        """Whether latencies can be predicted before the first trial, by estimates or another
+        model."""
         return self.estimates or self.problem.transferred is not None
 
     @property
     def screened(self) -> NDArray[np.int64]:
-        """Flat indices of the configs that looked best at the start, ascending, shape (m,).
+        """Flat indices of the most promising configs, chosen before the first trial, shape (m,).
 
-        Empty if there are none, or if the trials contradict the transferred model that chose them.
+        They are ascending. The array is empty if no configs were screened, or if the trials
+        contradict the transferred model that chose them.
         """
         weights = self.state.arrays.get(WEIGHTS)
         if SCREENED not in self.state.arrays or (
@@ -74,7 +83,11 @@ class TunerBeliefs:
         return self.state.arrays[SCREENED].astype(np.int64)
 
     def looks(self, hidden: Features) -> bool:
-        """Return whether Model A can use the counters of lowered programs."""
+        """Return whether Model A, which ranks compiled programs, is used and has input.
+
+        Args:
+            hidden: counters of lowered programs. Only their columns matter.
+        """
         return self.options.use_a and len(hidden.columns) > 0
 
     # -- before any trial ----------------------------------------------------------------------
@@ -82,12 +95,17 @@ class TunerBeliefs:
     def prior(
         self, configs: Configs, hidden: Features | None = None, said: Belief | None = None
     ) -> Prior | None:
-        """Return the prior predictions of configs, weighted by how well they held so far.
+        """Return the predictions of configs that need no measurement of them.
+
+        They are closed-form estimates or predictions of a transferred model, which was trained on
+        other workloads or hardware. The latter are weighted by how well they predicted the trials
+        so far.
 
         Args:
             configs: knob indices, int array of shape (n, knobs).
             hidden: counters of the compiled programs, one row per config, if they are compiled.
-            said: result of the method `said`, if it is known already.
+            said: predictions of the transferred model for `configs`, if the method `said` was
+                already called for them.
         """
         weights = self.state.arrays.get(WEIGHTS)
         role = 0 if hidden is None else 1
@@ -100,16 +118,18 @@ class TunerBeliefs:
         self, configs: Configs, prior: Prior | None, features: Features, hidden: Features,
         said: Belief | None = None,
     ) -> tuple[Prior | None, Features]:  # fmt: skip
-        """Return the prior and the features of configs after they are compiled.
+        """Update the predictions and features of configs after they were compiled.
 
-        They differ from those before only if a transferred model can use the counters.
+        Only a transferred model that can use the counters changes them. Without it, `prior` and
+        `features` are returned as they are.
 
         Args:
             configs: knob indices, int array of shape (n, knobs).
-            prior: prior before compilation.
-            features: features before compilation.
+            prior: predictions before compilation.
+            features: input of Model P before compilation.
             hidden: counters of the compiled programs, one row per config.
-            said: result of the method `said`, if it is known already.
+            said: predictions of the transferred model for the compiled programs, if the method
+                `said` was already called for them.
         """
         if self.problem.transferred is None:
             return prior, features
@@ -117,12 +137,13 @@ class TunerBeliefs:
         return prior, self.features(configs, prior)
 
     def screen(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
-        """Return the state with the most promising of the given configs.
+        """Return the state with a list of the most promising of the given configs (`screened`).
 
-        It also stores the predictions of a transferred model for them.
+        The state also gets the transferred model's predictions for these configs, if there is such
+        a model, so that it is not asked again.
 
         Args:
-            flat: flat indices of shape (n,).
+            flat: flat indices of configs, shape (n,).
             count: number of configs to keep.
         """
         configs = self.problem.space.unravel(flat)
@@ -135,11 +156,13 @@ class TunerBeliefs:
         return replace(self.state, arrays=arrays)
 
     def remembered(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
-        """Return the state with predictions of a transferred model for further configs.
+        """Return the state with further configs in the list of screened configs.
+
+        The transferred model's predictions for the new configs are stored with them.
 
         Args:
-            flat: flat indices of new configs, shape (n,).
-            count: number of earlier configs to keep, the most promising ones.
+            flat: flat indices of the configs to add, shape (n,).
+            count: number of configs to keep from the earlier list, the most promising first.
         """
         before, kept = self.state.arrays[SCREENED].astype(np.int64), self.state.arrays[SAID]
         new = self.said(self.problem.space.unravel(flat))
@@ -152,19 +175,26 @@ class TunerBeliefs:
         return replace(self.state, arrays=arrays)
 
     def _promising(self, configs: Configs, said: Belief | None) -> NDArray[np.int64]:
-        """Return the rows of configs (n, knobs), ordered by how fast and valid they are predicted
-        to be."""
+        """Rank configs by predicted latency and validity, and return their row indices, best first.
+
+        Args:
+            configs: knob indices, shape (n, knobs).
+            said: predictions of the transferred model for `configs`, if there is such a model.
+        """
         prior = prior_of(self.problem, configs, said, self.options.estimates)
         assert prior is not None, "something is believed"
         rough = prior.log_latency / prior.error - np.log(prior.chance)
         return np.argsort(rough, kind="stable")
 
     def weighed(self, history: History, *said: Belief | None) -> ExplorerState:
-        """Return the state with updated weights of a transferred model for P and A.
+        """Return the state with a transferred model's weights, fitted to the trials.
+
+        A model whose predictions disagree with the trials gets a lower weight.
 
         Args:
             history: trials so far.
-            *said: predictions for the valid trials, before and after compilation.
+            *said: the model's predictions for the valid trials: first those before compilation,
+                which give the weight for P, then those after compilation, for A.
         """
         latency = history.log_latency[history.valid]
         weights = [weight_of(each, latency) for each in said if each is not None]
@@ -198,9 +228,16 @@ class TunerBeliefs:
     # -- after trials --------------------------------------------------------------------------
 
     def scores(self, configs: Configs, prior: Prior | None, features: Features | None) -> Scores:
-        """Return the combined predictions of configs (n, knobs).
+        """Predict latency and validity of configs with the prior and the fitted models together.
 
-        `P` is log2 latency, and `V` is the probability of being valid.
+        Args:
+            configs: knob indices, shape (n, knobs).
+            prior: predictions that need no measurement, or None.
+            features: input of Model P for `configs`, or None to leave Model P out.
+
+        Returns:
+            Predictions of shape (n,) by name: `P`, the log2 latency, and `V`, the probability of
+            being valid. A prediction that cannot be made is left out.
         """
         scores: Scores = {}
         models = self.state.models
@@ -219,8 +256,12 @@ class TunerBeliefs:
     def goal(self, history: History, role: Literal["P", "A"]) -> float:
         """Return the log2 latency that a new trial has to beat.
 
-        It is that of the best trial. If measurements vary, it is the lowest latency that the model
-        predicts for a valid trial, because the lowest measurement may be a lucky one.
+        It is the latency of the best trial. If measurements vary, it is the lowest latency that the
+        model predicts for a valid trial, because the lowest measurement may be a lucky one.
+
+        Args:
+            history: trials so far.
+            role: model that predicts, "P" (before compilation) or "A" (after compilation).
         """
         assert history.best is not None, "there is a valid trial"
         if self.problem.deterministic:
@@ -236,17 +277,26 @@ class TunerBeliefs:
         return float((self.state.models[role].predict(asked.features) + asked.offset).min())
 
     def log_chance(self, chance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the weighted log of probabilities (n,) of being valid.
+        """Return the log of the given probabilities of being valid, times a weight, shape (n,).
 
-        If compiling is slower than measuring, a failed trial costs little in comparison, so the
-        weight is lower and more risk is taken.
+        The tuner adds it to the log expected improvement of each config. If compiling is slower
+        than measuring, a failed trial costs little in comparison, so the weight is lower.
+
+        Args:
+            chance: predicted probabilities that configs are valid, shape (n,).
         """
         slow = self.problem.affordable(self.options.looking) < 1
         weight = self.options.risk if slow else 1.0
         return np.asarray(weight * np.log(np.maximum(chance, _LEAST_CHANCE)))
 
     def runs(self, configs: Configs, prior: Prior | None, hidden: Features) -> NDArray[np.float64]:
-        """Predict the probability that compiled programs (n,) are valid."""
+        """Predict the probability that compiled programs run and give correct results, shape (n,).
+
+        Args:
+            configs: configs of the programs, shape (n, knobs).
+            prior: predictions of `configs` that need no measurement.
+            hidden: counters of the programs, one row per config.
+        """
         models = self.state.models
         trees = self.tree_features(configs, prior)
         if "runs" in models:
@@ -256,7 +306,15 @@ class TunerBeliefs:
     # -- features ------------------------------------------------------------------------------
 
     def features(self, configs: Configs, prior: Prior | None) -> Features:
-        """Return the input of Model P for configs (n, knobs), one row per config."""
+        """Return the input of Model P, which predicts the latency before compilation.
+
+        Args:
+            configs: knob indices, shape (n, knobs).
+            prior: predictions of `configs` that need no measurement; they become columns too.
+
+        Returns:
+            Features with one row per config.
+        """
         features = self.learners.gp_features(self.problem, configs)
         return features if prior is None else features.beside(prior.features)
 
@@ -264,19 +322,20 @@ class TunerBeliefs:
         self, history: History, configs: Configs, prior: Prior | None, features: Features,
         hidden: Features, said: Belief | None = None,
     ) -> ModelInput:  # fmt: skip
-        """Return the input of Model A for compiled programs.
+        """Return the input of Model A, which predicts the latency of compiled programs.
 
         The columns are those of Model P, the program's counters, and the latency that the draft
-        model predicts relative to the best trial. The offset is the prediction of models that
-        learned from other workloads of the run, or else the prior.
+        model (one price per counter) predicts relative to the best trial. The offset, which is
+        added to Model A's predictions, is the latency predicted by models that learned from other
+        workloads of the run, or else by the prior.
 
         Args:
             history: trials so far.
             configs: configs of the programs, shape (n, knobs).
-            prior: their prior before compilation.
-            features: their features for Model P.
-            hidden: their counters.
-            said: predictions of the transferred model, if they are known already.
+            prior: predictions of `configs` from before compilation.
+            features: input of Model P for `configs`.
+            hidden: counters of the programs, one row per config.
+            said: predictions of the transferred model for the programs, if they are known already.
         """
         every, prior_before = np.arange(len(configs)), prior
         prior, features = self.revealed(configs, prior, features, hidden, said)
@@ -288,10 +347,15 @@ class TunerBeliefs:
         return ModelInput(every, columns, estimated(prior, every) if mean is None else mean)
 
     def shared_input(self, hidden: Features, prior: Prior | None) -> ModelInput:
-        """Return the input of the shared Model A for compiled programs (n,).
+        """Return the input of the Model A that all workloads of a run share.
 
-        The shared model learned the error of the draft model on other workloads, from columns that
-        do not depend on a workload's size.
+        The draft model predicts the latency with one price per counter. The shared Model A learned
+        the error of this prediction on other workloads, from columns that do not depend on a
+        workload's size.
+
+        Args:
+            hidden: counters of n compiled programs.
+            prior: predictions of the programs from before compilation.
         """
         every = np.arange(len(hidden))
         latency = estimated(prior, every)
@@ -299,9 +363,14 @@ class TunerBeliefs:
         return ModelInput(every, columns, self.state.models["shared_draft"].predict(hidden))
 
     def shared_mean(self, hidden: Features, prior: Prior | None) -> NDArray[np.float64] | None:
-        """Predict the log2 latency of compiled programs (n,) from the trials of other workloads.
+        """Predict the log2 latency of compiled programs from the trials of other workloads.
 
-        The prediction holds up to a constant. Returns None if there are no such trials.
+        Args:
+            hidden: counters of n compiled programs.
+            prior: predictions of the programs from before compilation.
+
+        Returns:
+            Array of shape (n,), up to a constant; None without trials of other workloads.
         """
         if "shared_A" not in self.state.models or not self.others_with(hidden):
             return None
@@ -310,7 +379,7 @@ class TunerBeliefs:
 
     @cached_property
     def others(self) -> list[SharedTrials]:
-        """Trials of workloads of this run that were tuned before.
+        """Trials of the workloads of this run that were tuned before this workload.
 
         Empty if there is a transferred model, since such a model knows more about this workload.
         """
@@ -318,16 +387,18 @@ class TunerBeliefs:
         return trials_in(self.state) if sharing else []
 
     def others_with(self, hidden: Features) -> list[SharedTrials]:
-        """Return the trials of other workloads whose programs have the same hidden features."""
+        """Return the trials of other workloads whose programs have the same counters as
+        `hidden`."""
         names = hidden.names
         return [each for each in self.others if names and each.hidden.names == names]
 
     def shared_features(self, hidden: Features, latency: NDArray[np.float64]) -> Features:
-        """Return the columns of the Model A that workloads share, one row per program.
+        """Return the input columns of the Model A that workloads share, one row per program.
 
         Args:
             hidden: counters of the programs.
-            latency: estimated log2 latency, shape (n,); used only if there are estimates.
+            latency: log2 latency of the programs by closed-form estimates, shape (n,); used only if
+                the target offers estimates.
         """
         draft = cast(Draft, self.state.models["shared_draft"])
         columns = self.learners.relative_features(hidden).beside(draft.shares(hidden))
@@ -337,16 +408,28 @@ class TunerBeliefs:
         return columns
 
     def bias(self, hidden: Features, log_latency: NDArray[np.float64]) -> float:
-        """Return the mean error of the shared draft model on a workload's valid trials, in log2.
+        """Return the mean error of the shared draft model on one workload's valid trials, in log2.
 
-        It is positive if the draft predicts latencies that are too low.
+        The draft model predicts the latency with one price per counter. A positive value means that
+        it predicts latencies that are too low.
+
+        Args:
+            hidden: counters of the trials' programs.
+            log_latency: measured log2 latencies of the trials, shape (n,).
         """
         return float((log_latency - self.state.models["shared_draft"].predict(hidden)).mean())
 
     def tree_features(self, configs: Configs, prior: Prior | None) -> Features:
-        """Return the input of Model V for configs (n, knobs), one row per config.
+        """Return the input of Model V, which predicts whether a config is valid.
 
         If Model V is shared with other workloads, no column depends on the workload's space.
+
+        Args:
+            configs: knob indices, shape (n, knobs).
+            prior: predictions of `configs` that need no measurement; they become columns too.
+
+        Returns:
+            Features with one row per config.
         """
         if self.others:
             return self.absolute_features(configs, prior)
@@ -356,7 +439,15 @@ class TunerBeliefs:
         return features.beside(Features(prior.log_share[:, None], (_FULLEST,)))
 
     def absolute_features(self, configs: Configs, prior: Prior | None) -> Features:
-        """Return the input of a Model V that workloads share, one row per config."""
+        """Return the input of a Model V (validity classifier) that all workloads of a run share.
+
+        Args:
+            configs: knob indices, shape (n, knobs).
+            prior: predictions of `configs` that need no measurement; they become columns too.
+
+        Returns:
+            Features with one row per config. All spaces with the same knobs have the same columns.
+        """
         features = self.learners.absolute_features(self.problem, configs)
         if prior is None or not self.estimates:
             return features

@@ -81,7 +81,10 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         return ExplorerState({"P": model}, arrays)
 
     def _model(self, space: Space, history: History, seed: int) -> CostModel:
-        """Fit AutoTVM's model on throughput relative to the best trial; 0 for invalid trials."""
+        """Fit AutoTVM's cost model to the trials.
+
+        The targets are throughputs relative to the best trial, and 0 for invalid trials.
+        """
         throughput = history.throughput
         model = self.learners.regressor("autotvm-ranker", seed)
         model.fit(knob_features(space, history.configs), throughput / throughput.max())
@@ -95,7 +98,10 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         tried: NDArray[np.int64],
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
-        """Return the flat indices of the best untried configs visited, repeated once per visit."""
+        """Let the agent walk, and return the best untried configs that it visited.
+
+        The result has flat indices, and each config is repeated once per visit.
+        """
         score = scorer(space, lambda configs: model.predict(knob_features(space, configs)))
 
         def earned(places: Places) -> NDArray[np.float64]:
@@ -125,14 +131,16 @@ def adaptive_sample(
     """Choose one untried config per cluster of visited configs.
 
     The configs are clustered by k-means over the two knobs with the most values, with 8, 16, … 64
-    clusters, until the inertia is no longer reduced by the factor `knee`. The centroid gives the
-    values of these two knobs.
+    clusters, until the inertia (the sum of squared distances to the centres) is no longer reduced
+    by the factor `knee`. The centre of a cluster gives the chosen config's values of these two
+    knobs.
 
     Args:
         space: the search space.
-        met: flat indices of visited configs, with repetitions.
+        met: flat indices of the visited configs, repeated once per visit.
         tried: flat indices that were tried.
-        others: how to choose the other knobs: the cluster's mode, or a random member.
+        others: how to choose the values of all other knobs: "mode" takes the most frequent value in
+            the cluster, "random" takes the values of a random config of the cluster.
         knee: factor by which more clusters must reduce the inertia.
         rng: random generator.
 
@@ -166,17 +174,18 @@ def clusters(
     knee: float,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Cluster points by k-means, with more clusters until the inertia no longer falls enough.
+    """Cluster points by k-means, trying more and more clusters until the fit hardly improves.
 
     Args:
         points: points of shape (n, axes).
-        times: number of visits of each point, shape (n,).
+        times: number of visits of each point, its weight, shape (n,).
         counts: numbers of clusters to try, ascending.
-        knee: factor by which the inertia must fall to go on.
+        knee: factor by which the inertia, the sum of squared distances to the centres, must fall to
+            try the next number of clusters.
         rng: random generator.
 
     Returns:
-        Cluster of each point, shape (n,), and the centres, shape (clusters, axes).
+        Index of each point's cluster, shape (n,), and the centres, shape (clusters, axes).
     """
     distinct, last = len(np.unique(points, axis=0)), np.inf
     for k in counts:
@@ -197,17 +206,18 @@ def representatives(
     others: Literal["mode", "random"],
     rng: np.random.Generator,
 ) -> NDArray[np.int32]:
-    """Return configs that can represent a cluster, preferred one first.
+    """Return configs that can represent a cluster, the preferred config first.
 
-    The preferred config takes the two knobs `two` from the centre. Random members follow, in case
-    the preferred config is already known.
+    The preferred config has the centre's values of the two clustered knobs. Random members of the
+    cluster follow, in case the preferred config was already tried.
 
     Args:
         members: configs of the cluster, shape (n, knobs).
         times: number of visits of each member, shape (n,).
-        two: indices of the two clustered knobs.
-        centre: their values at the centre.
-        others: how to choose the other knobs: the cluster's mode, or a random member.
+        two: indices of the two knobs by which the configs were clustered.
+        centre: values of these two knobs at the cluster's centre, shape (2,).
+        others: how to choose the values of all other knobs: "mode" takes the most frequent value in
+            the cluster, "random" takes the values of a random member.
         rng: random generator.
     """
     drawn = members[rng.permutation(len(members))]

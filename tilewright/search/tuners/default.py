@@ -47,10 +47,10 @@ class Default(BaseExplorer[DefaultOptions]):
     """Gaussian process and calibrated validity model, on top of estimates if allowed."""
 
     def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
-        """Screen a large space once for the configs that are predicted to be best.
+        """Return the state before the first round, with a large space screened.
 
-        For a small space, the predictions of a transferred model are stored, so that it is not
-        asked again.
+        Screening finds promising configs, the candidates of later rounds. For a small space, only
+        the predictions of a transferred model are stored, so that the model is not asked again.
         """
         space, passed = problem.space, self.options.passed
         small = 2 * passed >= space.size
@@ -102,10 +102,10 @@ class Default(BaseExplorer[DefaultOptions]):
     def _pool(
         self, beliefs: Beliefs, history: History, rng: np.random.Generator
     ) -> tuple[Configs, Prior | None]:
-        """Return the configs that the models score, and their prior.
+        """Return the untried configs that the models score, and their prior predictions.
 
         For a large space these are the screened configs, or else a random sample and the neighbours
-        of the best.
+        of the best configs.
         """
         space, size = beliefs.problem.space, self.options.pool
         if beliefs.problem.transferred is not None and not beliefs.estimates:
@@ -125,9 +125,20 @@ class Default(BaseExplorer[DefaultOptions]):
         self, problem: Problem, configs: Configs, rows: NDArray[np.int64],
         value: NDArray[np.float64], wanted: int, rng: np.random.Generator,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Choose the first batch by estimates: some of the best configs, and others spread out.
+        """Choose the candidates of the first batch: the best by estimate, and others spread out.
 
         The spread-out configs show where the estimates are wrong.
+
+        Args:
+            problem: the tuning problem.
+            configs: all scored configs, shape (m, knobs).
+            rows: row indices of `configs`, from the best to the worst by estimate.
+            value: estimated merit of these rows, in the same order; higher is better.
+            wanted: number of spread-out configs.
+            rng: random generator.
+
+        Returns:
+            Row indices of `configs`, in the order in which to take them.
         """
         near = rows[value > value[0] - _NEAR]
         spread = near[
@@ -138,10 +149,16 @@ class Default(BaseExplorer[DefaultOptions]):
     def _spread(
         self, beliefs: Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
-        """Return the choice of a transferred model, then configs spread over the space.
+        """Combine the candidates of a transferred model with configs spread over the space.
 
-        The latter are chosen as if there were no transferred model, since it may be wrong, also
-        about what compiles.
+        The spread-out configs are chosen as if there were no transferred model, since it may be
+        wrong, also about what compiles.
+
+        Args:
+            beliefs: predictions before the first round.
+            few: candidates that the transferred model ranks best.
+            wanted: number of candidates in all.
+            rng: random generator.
         """
         problem = beliefs.problem
         flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
@@ -157,11 +174,17 @@ class Default(BaseExplorer[DefaultOptions]):
         self, beliefs: Beliefs, history: History, every: Candidates, promising: Candidates,
         wanted: int,
     ) -> Candidates:  # fmt: skip
-        """Fill the remaining places with random configs that test the models.
+        """Fill the remaining places with random configs that test the predictions.
 
-        Configs that are predicted to be fast and valid are drawn more often. If there is a
-        transferred model, the draws are taken from the configs in `every`, so that it is not asked
-        about new ones.
+        Configs that are predicted to be fast and valid are drawn more often.
+
+        Args:
+            beliefs: predictions after the rounds so far.
+            history: trials so far.
+            every: all scored configs. If there is a transferred model, configs are drawn only from
+                these, so that it is not asked about new configs.
+            promising: candidates that are already chosen; they come first in the result.
+            wanted: number of candidates in all.
         """
         if len(promising) >= wanted:
             return promising
@@ -234,10 +257,15 @@ class Default(BaseExplorer[DefaultOptions]):
     def _first_compiled(
         self, lowered: Lowered, fresh: NDArray[np.int64], prior: Prior | None
     ) -> NDArray[np.int64]:
-        """Return the order of compiled rows before any trial.
+        """Return the order in which compiled programs are measured before there is any trial.
 
-        The rows with the least work come first, mixed with rows that are spread over the space. The
-        order that a transferred model predicts, if there is one, is interleaved with it.
+        Programs with the least work come first, alternating with programs spread over the space. If
+        there is a transferred model, the order of its predictions is interleaved too.
+
+        Args:
+            lowered: the lowered configs.
+            fresh: rows of `lowered` that compiled to distinct programs.
+            prior: predictions of a transferred model for the rows of `lowered`, or None.
         """
         work = self.learners.work(lowered.hidden.rows(fresh))
         least = in_turn(fresh[np.argsort(work, kind="stable")], fresh, self.options.trust)
@@ -283,9 +311,9 @@ class Default(BaseExplorer[DefaultOptions]):
     def _looked_further(
         self, problem: Problem, state: ExplorerState, history: History
     ) -> ExplorerState:
-        """Ask a transferred model about more configs and add them to the state.
+        """Return the state with a transferred model's predictions for more configs.
 
-        The configs that it was asked about so far may lack the best ones.
+        The configs that the model was asked about so far may lack the best configs of the space.
         """
         beliefs = self._beliefs(problem, state)
         if problem.transferred is None or beliefs.estimates or not len(beliefs.screened):
@@ -314,10 +342,10 @@ class Default(BaseExplorer[DefaultOptions]):
         return {role: each for role, each in asked.items() if role in state.models}
 
     def _failed(self, problem: Problem, history: History) -> Configs:
-        """Return the failed compiles that Model V learns from, at most as many as there are trials.
+        """Return the failed compiles from which Model V, the validity classifier, learns.
 
-        Configs that compiled without being measured are not known to be valid, so learning from all
-        failures would make Model V too pessimistic.
+        At most as many failures as trials are used. Configs that compiled without being measured
+        are not known to be valid, so learning from all failures would make Model V too pessimistic.
         """
         drawn = problem.rng(history.round, "failed").permutation(len(history.failed))
         return history.failed[np.sort(drawn[: len(history)])]
@@ -326,7 +354,7 @@ class Default(BaseExplorer[DefaultOptions]):
         return Beliefs(self.options, self.learners, problem, state)
 
     def _wanted(self, beliefs: Beliefs, n: int) -> int:
-        """Return how many configs to compile for a batch of `n`."""
+        """Return how many configs to compile for a batch of `n` trials."""
         blind = not beliefs.state.models and not beliefs.estimates
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
         later = self.options.warm_alpha if warm else self.options.alpha

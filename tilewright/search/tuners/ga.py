@@ -68,8 +68,21 @@ class Genetic(BaseExplorer[GeneticOptions]):
         tried: Flat,
         rng: np.random.Generator,
     ) -> Flat:
-        """Return a new population of untried configs, by crossover of parents drawn by fitness and
-        mutation."""
+        """Return the next population, made of untried configs.
+
+        Parents are drawn with probabilities proportional to their fitness, crossed at one point,
+        and mutated knob by knob.
+
+        Args:
+            space: the search space.
+            parents: flat indices of the parents, shape (p,).
+            fitness: fitness of the parents, shape (p,).
+            tried: flat indices that were tried, ascending.
+            rng: random generator.
+
+        Returns:
+            Flat indices of the new population.
+        """
         chance = (fitness + 1e-8) / (fitness + 1e-8).sum()
         genomes, count = space.unravel(parents), space.cardinalities
         known = {int(i) for i in tried}
@@ -91,7 +104,16 @@ class Genetic(BaseExplorer[GeneticOptions]):
 
 
 def _throughput(space: Space, history: History, parents: Flat) -> NDArray[np.float64]:
-    """Return the throughput of each parent relative to the best; 0 if it is not valid."""
+    """Return the fitness of the parents: their throughput relative to the best valid trial.
+
+    Args:
+        space: the search space.
+        history: trials so far.
+        parents: flat indices of configs.
+
+    Returns:
+        Array of shape (parents,); 0 where the trial is not valid.
+    """
     speed = history.throughput
     by_config = dict(zip(space.ravel(history.configs).tolist(), speed.tolist(), strict=True))
     found = np.array([by_config.get(int(i), 0.0) for i in parents])

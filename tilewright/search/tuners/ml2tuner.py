@@ -88,10 +88,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return with_trials(state, trials)
 
     def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
-        """Fit the shared models on trials of other workloads, and screen a large space once.
+        """Return the state before the first round: shared models and screened configs.
 
-        Screening finds the configs that are predicted to be best. For a small space, the
-        predictions of a transferred model are stored, so that it is not asked again.
+        The shared models are fitted on trials of other workloads of the run. The promising
+        (screened) configs are the candidates of later rounds. For a small space, only the
+        predictions of a transferred model are stored, so that the model is not asked again.
         """
         beliefs = self._beliefs(problem, state)
         if beliefs.others:
@@ -260,10 +261,17 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, seen: NDArray[np.int64], blind: bool,
         rng: np.random.Generator,
     ) -> tuple[Configs, Prior | None]:  # fmt: skip
-        """Return the configs that the models score, and their prior.
+        """Return the configs that the models score, and their prior predictions.
 
         For a large space these are the screened configs, or else a random sample and the neighbours
-        of the best.
+        of the best configs.
+
+        Args:
+            beliefs: predictions after the rounds so far.
+            history: trials so far.
+            seen: flat indices of configs that must not be proposed, ascending.
+            blind: whether nothing is predicted yet, neither by estimates nor by a model.
+            rng: random generator.
         """
         space, size = beliefs.problem.space, self.options.pool
         if blind:
@@ -285,8 +293,22 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, every: Candidates, prior: Prior | None,
         features: Features, wanted: int, batch: int,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Return the rows to compile: by expected improvement, and a few random ones that test the
-        models."""
+        """Choose the candidates to compile.
+
+        Most are chosen by expected improvement; a few are random, to test the models.
+
+        Args:
+            beliefs: predictions after the rounds so far.
+            history: trials so far.
+            every: all scored configs.
+            prior: predictions of these configs that need no measurement.
+            features: input of Model P for these configs.
+            wanted: number of candidates to choose.
+            batch: number of trials of the round.
+
+        Returns:
+            Row indices of `every`.
+        """
         rng = beliefs.problem.rng(history.round, "check")
         chance = beliefs.log_chance(every.scores.get("V", np.ones(len(every))))
         value = chance - every.scores["P"]
@@ -305,10 +327,22 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, asked: ModelInput, goal: float,
         chance: NDArray[np.float64], n: int, pending: Configs | None,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Return `n` rows by the expected improvement of Model P.
+        """Choose `n` candidates by the expected improvement that Model P predicts.
 
         Configs that other processes are measuring count as chosen before, with the latency that P
-        predicts.
+        predicts, so that the choice differs from them.
+
+        Args:
+            beliefs: predictions after the rounds so far.
+            history: trials so far.
+            asked: input of Model P for the candidates.
+            goal: log2 latency to improve on.
+            chance: probability that each candidate is valid, shape (m,).
+            n: number of candidates to choose.
+            pending: configs that other processes are measuring, or None.
+
+        Returns:
+            Row indices of the chosen candidates.
         """
         model = cast(Surrogate, beliefs.state.models["P"])
         features, offset = asked.features, asked.offset
@@ -326,10 +360,16 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def _spread(
         self, beliefs: TunerBeliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
-        """Return the choice of a transferred model, then configs spread over the space.
+        """Combine the candidates of a transferred model with configs spread over the space.
 
-        The latter are chosen as if there were no transferred model, since it may be wrong, also
-        about what compiles.
+        The spread-out configs are chosen as if there were no transferred model, since it may be
+        wrong, also about what compiles.
+
+        Args:
+            beliefs: predictions before the first round.
+            few: candidates that the transferred model ranks best.
+            wanted: number of candidates in all.
+            rng: random generator.
         """
         problem = beliefs.problem
         flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
@@ -344,9 +384,18 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, configs: Configs, hidden: Features,
         said: Belief | None, n: int,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Return the rows of `n` compiled programs to measure.
+        """Choose which `n` compiled programs are measured, and in which order.
 
-        `said` holds the predictions of a transferred model for their configs.
+        Args:
+            beliefs: predictions after the rounds so far.
+            history: trials so far.
+            configs: configs of the programs, shape (m, knobs).
+            hidden: counters of the programs, one row per config.
+            said: predictions of a transferred model for `configs`, or None.
+            n: number of programs to choose.
+
+        Returns:
+            Row indices of `configs`.
         """
         state, every = beliefs.state, np.arange(len(configs))
         prior = beliefs.prior(configs, said=said)
@@ -377,11 +426,22 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, configs: Configs, prior: Prior | None, features: Features,
         hidden: Features, chance: NDArray[np.float64],
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Return all rows of compiled programs, in the order to measure them before any trial.
+        """Return the order in which compiled programs are measured before there is any trial.
 
         The order is that of the estimates. Without estimates, programs with the least work are
         mixed with programs spread over the space and with the choice of a transferred model, if
         there is one.
+
+        Args:
+            beliefs: predictions before the first trial.
+            configs: configs of the programs, shape (m, knobs).
+            prior: predictions of `configs` that need no measurement, or None.
+            features: input of Model P for `configs`.
+            hidden: counters of the programs, one row per config.
+            chance: probability that each program is valid, shape (m,).
+
+        Returns:
+            All row indices of `configs`.
         """
         every = np.arange(len(configs))
         if beliefs.estimates:
@@ -402,12 +462,18 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, models: dict[str, CostModel], history: History,
         prior: Prior | None,
     ) -> None:  # fmt: skip
-        """Fit the parts of Model V, and add them to `models`.
+        """Fit the parts of Model V, the validity classifier, and add them to `models`.
 
-        `compiles` is fitted on all configs that were lowered. `V` is fitted on the knobs of the
-        trials that compiled, and `runs` also on their hidden features. A part whose labels are all
-        equal is left out, except for `V`. `prior` has one row per trial, then one per program that
-        was compiled and not measured, then one per failure.
+        The part `compiles` is fitted on all configs that were lowered. `V` is fitted on the knobs
+        of the trials that compiled, and `runs` also on their hidden features. A part whose labels
+        are all equal is left out, except for `V`.
+
+        Args:
+            beliefs: predictions after the rounds so far.
+            models: models by name; the fitted parts are added.
+            history: trials so far.
+            prior: predictions of configs from before any measurement: one row per trial, then one
+                per program that was compiled and not measured, then one per failed compile.
         """
         compiled = history.unmeasured(beliefs.problem.space)[0]
         lowered = np.concatenate([history.configs, compiled, history.failed])
@@ -429,10 +495,13 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, problem: Problem, models: dict[str, CostModel],
         trials: list[tuple[Features, Features, NDArray[np.bool_]]],
     ) -> None:  # fmt: skip
-        """Fit `V` and `runs` on the trials of all workloads.
+        """Fit the validity classifiers `V` and `runs` on the trials of all workloads.
 
-        Each workload has visible columns, hidden features and labels. Workloads with other counters
-        than the first are left out.
+        Args:
+            problem: the tuning problem.
+            models: models by name; the fitted classifiers are added.
+            trials: per workload, its visible features, hidden features and labels (valid or not).
+                Workloads whose programs have other counters than the first workload's are left out.
         """
         trials = [each for each in trials if len(each[0])]
         trials = [each for each in trials if each[1].names == trials[0][1].names]
@@ -449,10 +518,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             models["runs"].fit(visible.beside(hidden.named("hidden")), label.astype(np.float64))
 
     def _fit_shared(self, beliefs: TunerBeliefs, models: dict[str, CostModel]) -> None:
-        """Fit Model V and the shared parts of Model A on the trials of other workloads.
+        """Fit the shared models on trials of earlier workloads, and add them to `models`.
 
-        This happens before the first trial. The shared parts are the prices of a draft model, and a
-        model of its error minus each workload's mean error.
+        This happens before the first trial. The shared models are Model V, which predicts validity,
+        and two parts of Model A: a draft model with one price per counter, and a model of the draft
+        model's error minus each workload's mean error.
         """
         if self.options.use_v:
             history = History.empty(beliefs.problem.space)
@@ -481,10 +551,23 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, compiled: Configs, hidden: Features,
         features: Features, target: NDArray[np.float64], noise: NDArray[np.float64] | None,
     ) -> tuple[Features, NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-        """Add compiled programs to the training data of Model P.
+        """Add compiled but unmeasured programs to the training data of Model P.
 
-        Their targets are the predictions of Model A, which learned from other workloads too, with
-        the variances of these predictions as noise.
+        Model A predicts the latency of compiled programs, and has learned from other workloads too.
+        Its predictions are the targets of the added rows, and the variances of its predictions
+        their noise.
+
+        Args:
+            beliefs: predictions after the rounds so far, including Model A.
+            history: trials so far.
+            compiled: configs of the programs, shape (m, knobs).
+            hidden: counters of the programs, one row per config.
+            features: input of Model P for the trials.
+            target: targets of Model P for the trials, shape (n,).
+            noise: noise variance of these targets, shape (n,), or None if they are exact.
+
+        Returns:
+            Features, targets and noise variances, with the rows of the trials first.
         """
         prior = beliefs.prior(compiled)
         own = beliefs.features(compiled, prior)
@@ -503,9 +586,9 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def _looked_further(
         self, problem: Problem, state: ExplorerState, history: History
     ) -> ExplorerState:
-        """Ask a transferred model about more configs and add them to the state.
+        """Return the state with a transferred model's predictions for more configs.
 
-        The configs that it was asked about so far may lack the best ones.
+        The configs that the model was asked about so far may lack the best configs of the space.
         """
         beliefs = self._beliefs(problem, state)
         if problem.transferred is None or beliefs.estimates or not len(beliefs.screened):
@@ -519,8 +602,15 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, role: Literal["P", "A"],
         predicted: NDArray[np.float64],
     ) -> float:  # fmt: skip
-        """Return the log2 latency to beat; before any valid trial, the lowest value in
-        `predicted`."""
+        """Return the log2 latency to beat: that of the best trial, or the lowest predicted one.
+
+        Args:
+            beliefs: predictions after the rounds so far.
+            history: trials so far.
+            role: model that predicts, "P" (before compilation) or "A" (after compilation).
+            predicted: log2 latencies predicted for the candidates; their minimum is used before any
+                trial is valid.
+        """
         return float(predicted.min()) if history.best is None else beliefs.goal(history, role)
 
     # -- how many -------------------------------------------------------------------------------
@@ -532,7 +622,8 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         )
 
     def _compiles(self, beliefs: TunerBeliefs, history: History, batch: int) -> int:
-        """Return how many configs to lower for a batch."""
+        """Return how many configs to lower, so that a batch of `batch` trials can be chosen
+        among them."""
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
         alpha = self.options.warm_alpha if warm else self.options.alpha
         if not len(history):

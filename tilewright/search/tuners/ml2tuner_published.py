@@ -155,10 +155,12 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         return asked
 
     def _drawn(self, problem: Problem, history: History, n: int) -> NDArray[np.int64]:
-        """Return the configs that get a random place in this round's batch, shape (at most `n`,).
+        """Draw the configs that are measured in this round regardless of the models' predictions.
 
-        They are flat indices, and do not depend on the models. Every stage of a round draws the
-        same ones.
+        The draw depends only on the round, so every stage of the round gets the same configs.
+
+        Returns:
+            Flat indices of shape (at most `n`,).
         """
         rng = problem.rng(history.round, "explore")
         places = int(rng.binomial(n, self.options.explore))
@@ -169,19 +171,22 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def _lucky(
         self, problem: Problem, history: History, configs: Configs, n: int
     ) -> NDArray[np.bool_]:
-        """Return which of `configs` (m, knobs) have a random place in the batch, shape (m,)."""
+        """Return which of `configs` are in the random part of the batch (`_drawn`), shape (m,)."""
         drawn = self._drawn(problem, history, n)
         return np.isin(problem.space.ravel(configs), drawn)
 
     def _visible(self, problem: Problem, configs: Configs) -> Features:
-        """Return the input of Model P for configs (n, knobs), one row per config."""
+        """Return the input of Model P, which predicts the latency before compilation."""
         if self.options.learner == "gaussian":
             return self.learners.gp_features(problem, configs)
         return self.learners.tree_features(problem, configs)
 
     def _with_hidden(self, problem: Problem, configs: Configs, hidden: Features) -> Features:
-        """Return the input of Model A: every counter for trees, sums and ratios for a Gaussian
-        process."""
+        """Return the input of Model A, which predicts the latency after compilation.
+
+        Trees get every counter of the compiled programs as a column; a Gaussian process gets sums
+        and ratios of counters.
+        """
         if self.options.learner == "gaussian":
             counts = self.learners.hidden_features(hidden)
         else:

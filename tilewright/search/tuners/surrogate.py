@@ -37,7 +37,14 @@ _FULLEST = Feature("estimate", text="estimated share of the fullest scratchpad (
 
 @dataclass(frozen=True)
 class Beliefs:
-    """All predictions about a problem between two rounds."""
+    """All predictions of latency and validity that `default` can make between two rounds.
+
+    Attributes:
+        options: options of the tuner.
+        learners: source of features and untrained models.
+        problem: the workload and its search space.
+        state: the fitted models and the stored predictions.
+    """
 
     options: DefaultOptions
     learners: Learners
@@ -51,14 +58,16 @@ class Beliefs:
 
     @property
     def informed(self) -> bool:
-        """Whether there is a prior before the first trial."""
+        """Whether latencies can be predicted before the first trial, by estimates or another
+        model."""
         return self.estimates or self.problem.transferred is not None
 
     @property
     def screened(self) -> NDArray[np.int64]:
-        """Flat indices of the configs that looked best at the start, ascending, shape (m,).
+        """Flat indices of the most promising configs, chosen before the first trial, shape (m,).
 
-        Empty if there are none, or if the trials contradict the transferred model that chose them.
+        They are ascending. The array is empty if no configs were screened, or if the trials
+        contradict the transferred model that chose them.
         """
         weights = self.state.arrays.get(WEIGHTS)
         if SCREENED not in self.state.arrays or (
@@ -68,7 +77,11 @@ class Beliefs:
         return self.state.arrays[SCREENED].astype(np.int64)
 
     def looks(self, hidden: Features) -> bool:
-        """Return whether Model A can use the counters of lowered programs."""
+        """Return whether Model A, which ranks compiled programs, is used and has input.
+
+        Args:
+            hidden: counters of lowered programs. Only their columns matter.
+        """
         return self.options.use_a and len(hidden.columns) > 0
 
     # -- before any trial ----------------------------------------------------------------------
@@ -76,12 +89,17 @@ class Beliefs:
     def prior(
         self, configs: Configs, hidden: Features | None = None, said: Belief | None = None
     ) -> Prior | None:
-        """Return the prior predictions of configs, weighted by how well they held so far.
+        """Return the predictions of configs that need no measurement of them.
+
+        They are closed-form estimates or predictions of a transferred model, which was trained on
+        other workloads or hardware. The latter are weighted by how well they predicted the trials
+        so far.
 
         Args:
             configs: knob indices, int array of shape (n, knobs).
             hidden: counters of the compiled programs, one row per config, if they are compiled.
-            said: result of the method `said`, if it is known already.
+            said: predictions of the transferred model for `configs`, if the method `said` was
+                already called for them.
         """
         weights = self.state.arrays.get(WEIGHTS)
         role = 0 if hidden is None else 1
@@ -94,16 +112,18 @@ class Beliefs:
         self, configs: Configs, prior: Prior | None, features: Features, hidden: Features,
         said: Belief | None = None,
     ) -> tuple[Prior | None, Features]:  # fmt: skip
-        """Return the prior and the features of configs after they are compiled.
+        """Update the predictions and features of configs after they were compiled.
 
-        They differ from those before only if a transferred model can use the counters.
+        Only a transferred model that can use the counters changes them. Without it, `prior` and
+        `features` are returned as they are.
 
         Args:
             configs: knob indices, int array of shape (n, knobs).
-            prior: prior before compilation.
-            features: features before compilation.
+            prior: predictions before compilation.
+            features: input of Model P before compilation.
             hidden: counters of the compiled programs, one row per config.
-            said: result of the method `said`, if it is known already.
+            said: predictions of the transferred model for the compiled programs, if the method
+                `said` was already called for them.
         """
         if self.problem.transferred is None:
             return prior, features
@@ -111,12 +131,13 @@ class Beliefs:
         return prior, self.features(configs, prior)
 
     def screen(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
-        """Return the state with the most promising of the given configs.
+        """Return the state with a list of the most promising of the given configs (`screened`).
 
-        It also stores the predictions of a transferred model for them.
+        The state also gets the transferred model's predictions for these configs, if there is such
+        a model, so that it is not asked again.
 
         Args:
-            flat: flat indices of shape (n,).
+            flat: flat indices of configs, shape (n,).
             count: number of configs to keep.
         """
         configs = self.problem.space.unravel(flat)
@@ -129,11 +150,13 @@ class Beliefs:
         return replace(self.state, arrays=arrays)
 
     def remembered(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
-        """Return the state with predictions of a transferred model for further configs.
+        """Return the state with further configs in the list of screened configs.
+
+        The transferred model's predictions for the new configs are stored with them.
 
         Args:
-            flat: flat indices of new configs, shape (n,).
-            count: number of earlier configs to keep, the most promising ones.
+            flat: flat indices of the configs to add, shape (n,).
+            count: number of configs to keep from the earlier list, the most promising first.
         """
         before, kept = self.state.arrays[SCREENED].astype(np.int64), self.state.arrays[SAID]
         new = self.said(self.problem.space.unravel(flat))
@@ -146,19 +169,26 @@ class Beliefs:
         return replace(self.state, arrays=arrays)
 
     def _promising(self, configs: Configs, said: Belief | None) -> NDArray[np.int64]:
-        """Return the rows of configs (n, knobs), ordered by how fast and valid they are predicted
-        to be."""
+        """Rank configs by predicted latency and validity, and return their row indices, best first.
+
+        Args:
+            configs: knob indices, shape (n, knobs).
+            said: predictions of the transferred model for `configs`, if there is such a model.
+        """
         prior = prior_of(self.problem, configs, said, self.options.estimates)
         assert prior is not None, "something is believed"
         rough = prior.log_latency / prior.error - np.log(prior.chance)
         return np.argsort(rough, kind="stable")
 
     def weighed(self, history: History, *said: Belief | None) -> ExplorerState:
-        """Return the state with updated weights of a transferred model for P and A.
+        """Return the state with a transferred model's weights, fitted to the trials.
+
+        A model whose predictions disagree with the trials gets a lower weight.
 
         Args:
             history: trials so far.
-            *said: predictions for the valid trials, before and after compilation.
+            *said: the model's predictions for the valid trials: first those before compilation,
+                which give the weight for P, then those after compilation, for A.
         """
         latency = history.log_latency[history.valid]
         weights = [weight_of(each, latency) for each in said if each is not None]
@@ -192,9 +222,16 @@ class Beliefs:
     # -- after trials --------------------------------------------------------------------------
 
     def scores(self, configs: Configs, prior: Prior | None, features: Features | None) -> Scores:
-        """Return the combined predictions of configs (n, knobs).
+        """Predict latency and validity of configs with the prior and the fitted models together.
 
-        `P` is log2 latency, and `V` is the probability of being valid.
+        Args:
+            configs: knob indices, shape (n, knobs).
+            prior: predictions that need no measurement, or None.
+            features: input of Model P for `configs`, or None to leave Model P out.
+
+        Returns:
+            Predictions of shape (n,) by name: `P`, the log2 latency, and `V`, the probability of
+            being valid. A prediction that cannot be made is left out.
         """
         scores: Scores = {}
         models = self.state.models
@@ -211,8 +248,12 @@ class Beliefs:
     def goal(self, history: History, role: Literal["P", "A"]) -> float:
         """Return the log2 latency that a new trial has to beat.
 
-        It is that of the best trial. If measurements vary, it is the lowest latency that the model
-        predicts for a valid trial, because the lowest measurement may be a lucky one.
+        It is the latency of the best trial. If measurements vary, it is the lowest latency that the
+        model predicts for a valid trial, because the lowest measurement may be a lucky one.
+
+        Args:
+            history: trials so far.
+            role: model that predicts, "P" (before compilation) or "A" (after compilation).
         """
         assert history.best is not None, "there is a valid trial"
         if self.problem.deterministic:
@@ -226,10 +267,13 @@ class Beliefs:
         return float((found + estimated(prior, np.arange(len(configs)))).min())
 
     def log_chance(self, scores: Scores) -> NDArray[np.float64]:
-        """Return the weighted log probability of being valid, shape (n,).
+        """Return the log of the predicted probabilities of being valid, times a weight, shape (n,).
 
-        If compiling is slower than measuring, a failed trial costs little in comparison, so the
-        weight is lower and more risk is taken.
+        The tuner adds it to the log expected improvement of each config. If compiling is slower
+        than measuring, a failed trial costs little in comparison, so the weight is lower.
+
+        Args:
+            scores: predictions of n configs, as `scores` returns them.
         """
         dear = self.problem.affordable(self.options.looking) < 1
         weight = self.options.chance_weight * (self.options.risk if dear else 1.0)
@@ -238,15 +282,29 @@ class Beliefs:
     # -- features ------------------------------------------------------------------------------
 
     def features(self, configs: Configs, prior: Prior | None) -> Features:
-        """Return the input of Model P for configs (n, knobs), one row per config."""
+        """Return the input of Model P, which predicts the latency before compilation.
+
+        Args:
+            configs: knob indices, shape (n, knobs).
+            prior: predictions of `configs` that need no measurement; they become columns too.
+
+        Returns:
+            Features with one row per config.
+        """
         features = self.learners.gp_features(self.problem, configs)
         return features if prior is None else features.beside(prior.features)
 
     def with_hidden(self, history: History, features: Features, hidden: Features) -> Features:
-        """Return the input of Model A for compiled programs.
+        """Return the input of Model A, which predicts the latency of compiled programs.
 
-        It has the given columns, the program's counters, and the latency that the draft model
-        predicts relative to the best trial.
+        The columns are those of `features`, columns computed from the counters, and the latency
+        that the draft model predicts relative to the best trial. The draft model is a simple
+        latency model with one price per counter.
+
+        Args:
+            history: trials so far.
+            features: input of Model P for the programs' configs.
+            hidden: counters of the compiled programs, one row per config.
         """
         best = 0.0 if history.best is None else history.log_latency[history.best]
         draft = self.state.models["draft"].predict(hidden) - best
@@ -254,7 +312,15 @@ class Beliefs:
         return features.beside(counts, Features(draft[:, None], (_DRAFT,)))
 
     def tree_features(self, configs: Configs, prior: Prior | None) -> Features:
-        """Return the input of Model V for configs (n, knobs), one row per config."""
+        """Return the input of Model V, which predicts whether a config is valid.
+
+        Args:
+            configs: knob indices, shape (n, knobs).
+            prior: predictions of `configs` that need no measurement; they become columns too.
+
+        Returns:
+            Features with one row per config.
+        """
         features = self.learners.tree_features(self.problem, configs)
         if prior is None:
             return features

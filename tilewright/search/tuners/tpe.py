@@ -76,8 +76,10 @@ class Optuna(BaseExplorer[OptunaOptions]):
         return Candidates(space.unravel(np.concatenate([np.array(batch, np.int64), rest])))
 
     def _study(self, history: History, distributions: Distributions, seed: int) -> Study:
-        """Return a study with all trials so far, the pending trials of other processes, and a
-        sampler."""
+        """Return an Optuna study with all trials so far and a sampler.
+
+        Configs that other processes are measuring are included as pending trials.
+        """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         sampler = optuna.samplers.TPESampler(
             n_startup_trials=self.options.startup,
