@@ -413,7 +413,7 @@ def _read_folder(folder: Path, states: object) -> tuple[RunFile | None, RunSumma
             read again.
 
     Returns:
-        The content of both files; None for a file that is missing or damaged.
+        The content of both files; None for a file that does not exist.
     """
     held = read_run(folder)
     if held is None or not is_complete(folder):
