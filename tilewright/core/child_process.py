@@ -39,7 +39,7 @@ _PROLOGUE = 16  # two little-endian 64-bit lengths: header, payload
 
 
 class RpcFailed(TilewrightError):
-    """A call that got no answer.
+    """A call to a child process got no valid answer.
 
     Attributes:
         kind: the reason: "died", "timeout" or "nonsense".
@@ -104,12 +104,12 @@ class RpcProcess:
         return self._process is not None
 
     def call(self, header: Header, arrays: Arrays | None = None, *, seconds: float = 0) -> Frame:
-        """Send a request and return the answer.
+        """Send a request to the child process and wait for its answer.
 
         Args:
-            header: header of the request.
+            header: header of the request, which is sent as JSON.
             arrays: arrays to send, of any shape, by name.
-            seconds: time limit; the default is the limit of the process.
+            seconds: time limit of this call; 0 for the limit of the process.
 
         Returns:
             The header and the arrays of the answer.
@@ -288,7 +288,7 @@ def die_with_parent(reader: int) -> None:
 
 
 def encode(header: Header, arrays: Arrays) -> bytes:
-    """Return a frame as bytes: two 64-bit lengths, the header as JSON and the arrays as NPZ.
+    """Serialise a message: two 64-bit lengths, the header as JSON and the arrays as NPZ.
 
     Args:
         header: the header.
@@ -306,7 +306,7 @@ def encode(header: Header, arrays: Arrays) -> bytes:
 
 
 def decode(receive: Callable[[int], bytes], parse: Callable[[bytes], Json] = json.loads) -> Frame:
-    """Read one frame.
+    """Read one message that `encode` serialised from a stream.
 
     Args:
         receive: returns the next bytes of the stream; its argument is their count.
@@ -316,7 +316,7 @@ def decode(receive: Callable[[int], bytes], parse: Callable[[bytes], Json] = jso
         The header, and the arrays by name, each of any shape.
 
     Raises:
-        RpcNonsense: the bytes are not a frame, or they contain pickled objects.
+        RpcNonsense: the bytes are not a valid message, or they contain pickled objects.
     """
     prologue = receive(_PROLOGUE)
     head, payload = (int.from_bytes(part, "little") for part in (prologue[:8], prologue[8:]))

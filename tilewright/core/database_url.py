@@ -15,7 +15,7 @@ file."""
 
 
 def without_password(url: str) -> str:
-    """Return a database URL without its password.
+    """Return a database URL without its password, and store the password in the environment.
 
     The password is stored in the environment variable `PGPASSWORD` of this process, unless that
     variable is already set. PostgreSQL's client library reads it there.

@@ -105,13 +105,13 @@ def open_to_read(path: Path) -> int:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open a file that is modified in place, and return its file descriptor.
+    """Open a file that will be modified in place, and return its file descriptor.
 
     The file and its folder are created if they are missing.
 
     Args:
         path: the file to open.
-        flags: flags for `os.open`.
+        flags: flags for `os.open`, such as `os.O_RDWR`.
 
     Raises:
         OSError: the file cannot be opened.
@@ -122,9 +122,12 @@ def open_own(path: Path, flags: int) -> int:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Set the file name of every `OSError` raised within the context to `path`.
+    """Add a file name to every `OSError` that is raised within the context.
 
     The operating system names no file in some errors, for example if the disk is full.
+
+    Args:
+        path: the file to name.
     """
     try:
         yield
@@ -142,7 +145,7 @@ def _refuse_special(found: os.stat_result, path: Path) -> None:
 
 
 class FileChanged(TilewrightError):
-    """Another process changed a file in the meantime."""
+    """A file that is to be extended was changed by another process."""
 
 
 def read_json(text: str | bytes) -> Json:
@@ -434,10 +437,17 @@ def _entries(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 
 def _unpacked(file: IO[bytes], size: int) -> NDArray[Any]:
-    """Read the array in an NPY file of `size` bytes.
+    """Read the array in an NPY file.
 
-    The header is checked against `size` before memory is allocated. Raises `ValueError` if the file
-    is damaged or contains Python objects.
+    The header is checked before memory is allocated, so that a damaged file cannot exhaust the
+    memory.
+
+    Args:
+        file: the file, which is open for reading.
+        size: size of the file in bytes.
+
+    Raises:
+        ValueError: the file is damaged or contains Python objects.
     """
     version = np.lib.format.read_magic(file)
     read_header = {

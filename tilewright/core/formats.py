@@ -40,15 +40,19 @@ class Format:
     cache: bool = False
 
     def version_in(self, document: Mapping[str, Json]) -> Json:
-        """Return the version in a document, whether or not this program can read it."""
+        """Return the version that a document states, even if this program cannot read it.
+
+        Args:
+            document: content of a file in this format.
+        """
         return document.get(self.key, self.unmarked)
 
     def reads(self, version: Json) -> bool:
-        """Return whether files of a version can be read; False if the version is not an integer."""
+        """Return whether this program can read files of a version, which may be any JSON value."""
         return type(version) is int and version in self.read
 
     def mismatch(self, place: object, version: Json) -> str:
-        """Return the reason why a file cannot be read, or "" if it can.
+        """Return the reason why a file of some version cannot be read, or "" if it can be read.
 
         Args:
             place: path of the file, for the message.
@@ -62,7 +66,12 @@ class Format:
         )
 
     def refusal(self, place: object, version: Json) -> str:
-        """Return the same as `mismatch`, followed by the next step for the user."""
+        """Return why a file of some version cannot be read, and what the user should do about it.
+
+        Args:
+            place: path of the file, for the message.
+            version: version in the file, as returned by `version_in`.
+        """
         why = self.mismatch(place, version)
         return why and f"{why}; {self.otherwise}"
 

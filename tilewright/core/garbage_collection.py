@@ -17,7 +17,9 @@ _NEW = 2_000  # objects that are worth a look
 
 
 def collect_beside() -> None:
-    """Collect garbage in a separate thread, and ignore the objects that exist now.
+    """Run Python's garbage collector in a separate thread instead of in the event loop.
+
+    Objects that exist now are never collected.
 
     This is for an event loop that uses SQLite. A request that finds the database locked leaves a
     cursor in the reference cycle of its exception. Collecting that cursor resets its statement,

@@ -41,22 +41,23 @@ class OptionsError(TilewrightError):
 
 @dataclass(frozen=True)
 class CliOption:
-    """How an option is written on a command line; it stands in the `Annotated` type of its field.
+    """How an option is written on a command line, as metadata in the `Annotated` type of its field.
 
     Attributes:
         flag: name of the option; by default the name of the field with hyphens.
         aliases: other names of the option.
         positional: the value is an argument without a flag.
         metavar: placeholder of the value in the help text; by default its type.
-        default: description of the default, where it depends on other options, or "" to show
-            none. The command line then passes no value unless the option is given.
-        value: what a text names; names of files are resolved from the user's working folder.
-        split: reads several values from one text; they have commas between by default.
-        repeated: several values are given by repeating the option, not with commas between.
-        pair: example of a NAME=VALUE pair, for a table of numbers.
-        separator: what separates the numbers in such a pair.
+        default: description of the default, where it depends on other options, or "" to show none.
+            The command line then passes no value unless the option is given.
+        value: kind of the value, such as a model or a path. File names are resolved relative to the
+            user's working folder.
+        split: splits one text into several values; by default at commas.
+        repeated: several values are given by repeating the option, not separated by commas.
+        pair: example of a NAME=VALUE pair, for an option that is a table of numbers.
+        separator: text between the numbers in such a pair.
         shows_limits: the help text shows the limits of a number, and the command line checks them.
-        offered: commands have the option; the form and the library function always have it.
+        offered: commands have the option; the web form and the library function always have it.
     """
 
     flag: str = ""
@@ -86,10 +87,10 @@ class CommandOptions(BaseModel):
 
     @classmethod
     def parse(cls, **values: Any) -> Self:
-        """Return options with the given values.
+        """Validate values and return them as options.
 
         Raises:
-            OptionsError: a value is wrong. The message names the option as a command line has it.
+            OptionsError: a value is invalid. The message names the option as a command line has it.
         """
         try:
             return cls.model_validate(values)
@@ -106,7 +107,13 @@ class CommandOptions(BaseModel):
             raise OptionsError(f"{flag} {value}: {problem}{hint}") from None
 
     def default_value(self, name: str) -> Any:
-        """Return the value that a field has if only the other options are given."""
+        """Return the value that a field has if the user does not set it.
+
+        The default may depend on the other options.
+
+        Args:
+            name: name of the field.
+        """
         return default_of(type(self).model_fields[name])
 
     def command_line(self, command: str) -> str:
@@ -132,7 +139,7 @@ class CommandOptions(BaseModel):
 def takes_options(
     model: Callable[P, CommandOptions],
 ) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Give a function `f(**options)` the signature of an options model.
+    """Return a decorator that gives a function `f(**options)` the signature of an options model.
 
     Type checkers see the fields of the model as keyword arguments, and so does `help()`.
     """
@@ -147,7 +154,7 @@ def takes_options(
 def shows_options(
     model: type[CommandOptions], *positional: str
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Show the fields of an options model as the parameters of a function.
+    """Return a decorator that shows the fields of an options model as parameters of a function.
 
     Only `help()` and `inspect.signature` see them; type checkers see the function as it is.
 
@@ -191,7 +198,13 @@ def default_of(field: FieldInfo) -> Any:
 
 
 def _option_words(flag: str, value: object, separator: str) -> list[str]:
-    """Return an option as command-line words. A table gives one flag per entry."""
+    """Return an option as the words of a command line. A table becomes one flag per entry.
+
+    Args:
+        flag: flag of the option.
+        value: value of the option.
+        separator: text between the numbers in an entry of a table.
+    """
     if isinstance(value, Mapping):
         return [word for pair in _pairs(value, separator) for word in (flag, pair)]
     return [flag] if isinstance(value, bool) else [flag, as_typed(_text(value))]

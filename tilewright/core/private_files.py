@@ -25,11 +25,11 @@ _LONGEST = 4096
 
 
 class SecretError(TilewrightError):
-    """The file of a secret is not private: others may know the secret."""
+    """A file with a secret is not private, so that other users may know the secret."""
 
 
 def find_secret(path: Path, remedy: str) -> str | None:
-    """Return the secret in a file, if it was created at this place.
+    """Return the secret in a file, if this program created the file at this place.
 
     Args:
         path: file of the secret.
@@ -48,9 +48,15 @@ def find_secret(path: Path, remedy: str) -> str | None:
 
 
 def provide_secret(path: Path, remedy: str) -> str:
-    """Return the secret in a file, and create the file if it has no valid secret.
+    """Return the secret in a file, and create the file with a new secret if it has no valid one.
 
-    The folder must exist. The arguments and errors are the same as for `find_secret`.
+    Args:
+        path: file of the secret; its folder must exist.
+        remedy: what the user should do about an unsafe file; the end of the error message.
+
+    Raises:
+        SecretError: others own or can read the file, or it is not a regular file.
+        OSError: the folder is missing, or the file cannot be read or written.
     """
     with held_alone(path.parent):
         return _find(path, remedy) or _make(path)
@@ -141,7 +147,7 @@ def _unfit(path: Path, reason: str, remedy: str) -> SecretError:
 
 
 def write_private(path: Path, text: str) -> os.stat_result:
-    """Write a file atomically, readable only for its user. Return its file status."""
+    """Write a file atomically so that only its user can read it. Return its file status."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, OWN_ONLY)
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ProcessStamp:
-    """Identity of a process.
+    """Identity of a process, by which it is recognised after its process ID was reused.
 
     Attributes:
         pid: process ID, which the kernel reuses later.

@@ -53,7 +53,9 @@ def sign(purpose: str, content: str) -> str:
 
 
 def is_own(purpose: str, content: str, signature: str) -> bool:
-    """Return whether this user signed a text in this workspace. No key is created.
+    """Return whether a signature of a text was made by this user in this workspace.
+
+    No key is created.
 
     Args:
         purpose: kind of content, as it was passed to `sign`.

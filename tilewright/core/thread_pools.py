@@ -96,16 +96,19 @@ def _controller(interface: str) -> ThreadpoolController:
 
 @cache
 def _keeper(process: int) -> ThreadPoolExecutor:
-    """Return the thread that sets the limit of BLAS, one per process.
+    """Return an executor with the only thread that sets the limit of BLAS in a process.
 
     threadpoolctl accepts limits only from the first thread that ever set one, for as long as that
     thread lives.
+
+    Args:
+        process: process ID; a process that was forked needs a new thread.
     """
     return ThreadPoolExecutor(1, "blas-limit")
 
 
 class _Thread(threading.local):
-    """State of a thread.
+    """State of the calling thread with respect to TVM's thread pool.
 
     Attributes:
         has_pool: the thread has a pool of TVM.

@@ -154,7 +154,11 @@ class _Indexed(Protocol):
         """The element type."""
 
     def __getitem__(self, place: Any, /) -> Expression:
-        """Return the element at the given indices."""
+        """Return the element at the given indices.
+
+        Args:
+            place: one index per axis.
+        """
 
 
 class TirBuffer(_Indexed, Protocol):

@@ -38,7 +38,11 @@ Answer = Mapping[str, Json]
 
 
 def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
-    """Return the result of `ask`, or an error message for the page, and whether it succeeded."""
+    """Call `ask` and return its result.
+
+    Returns:
+        The result and True, or an error message for the page and False if `ask` failed.
+    """
     try:
         return ask(), True
     except MlflowException as error:
@@ -48,7 +52,7 @@ def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
 
 
 def list_runs(known: KnownRuns) -> Answer:
-    """Return the rows of all runs, the latest first, and the meaning of each setting."""
+    """Return the runs for the dashboard, latest first, and a description of each setting."""
     rows = [each.row for each in known.runs()]
     meanings: dict[str, Json] = {
         name: field.description for name, field in TuningOptions.model_fields.items()
@@ -62,8 +66,10 @@ def list_runs(known: KnownRuns) -> Answer:
 
 
 def list_comparisons(known: KnownRuns) -> Answer:
-    """Return the leaderboards of all comparisons of tuners, with the `rows` and the `verdict` to
-    show."""
+    """Return the leaderboards of all comparisons of tuners, for the dashboard.
+
+    Each leaderboard also has the table (`rows`) and the sentence (`verdict`) that the page shows.
+    """
     found: list[Json] = [
         {"folder": str(each.folder), "name": each.folder.name, **written}
         | {"verdict": verdict(board), "rows": list[Json](leaderboard_rows([board]))}
@@ -76,17 +82,32 @@ def list_comparisons(known: KnownRuns) -> Answer:
 
 
 def curves(known: KnownRuns, ids: Iterable[str]) -> Answer:
-    """Return the convergence curves of runs by ID; `error` for a run that cannot be read."""
+    """Return the best latency over the number of trials of several runs, for the dashboard.
+
+    Args:
+        known: the runs of the dashboard.
+        ids: IDs of the runs; unknown IDs are ignored.
+
+    Returns:
+        The curves by ID of the run. A run that cannot be read has an error message instead.
+    """
     by_id = {each.id: each for each in known.runs()}
     wanted = [by_id[each] for each in dict.fromkeys(ids) if each in by_id][:MOST_RUNS]
     return {run.id: answer_or_error(lambda run=run: _curve(known, run))[0] for run in wanted}  # type: ignore[misc]
 
 
 def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
-    """Return the trials of a workload with their knobs, and the importance of each knob.
+    """Return the trials of a workload with their knob values, and the importance of each knob.
+
+    The importance is only computed for runs that have ended.
+
+    Args:
+        known: the runs of the dashboard.
+        run_id: ID of the run.
+        workload: ID of the workload.
 
     Raises:
-        RunUnreadable: there are no trials, or their knobs are invalid.
+        RunUnreadable: the run or the trials do not exist, or the knobs are invalid.
     """
     run = known.find(run_id)
     found = known.trials(run)
@@ -146,13 +167,22 @@ def _layer(found: RunTrials, layer: RunLayer) -> Answer:
 
 
 def _times(trials: pd.DataFrame) -> NDArray[np.float64]:
-    """Return the latencies in milliseconds; NaN where a trial is not valid."""
+    """Return the latency of each trial in milliseconds, float array of shape (trials,).
+
+    Invalid trials are NaN.
+    """
     return 1e3 * trial_latencies(trials, "seconds")
 
 
 def _drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the trials to draw if there are too many: the fastest ones, and a sample of the
-    others."""
+    """Select the trials that the page draws: if there are too many, the fastest ones and a sample.
+
+    Args:
+        times: latency of each trial, float array of shape (trials,); NaN for invalid trials.
+
+    Returns:
+        Indices of the selected trials, int array of shape (n,).
+    """
     order = np.argsort(times, kind="stable")  # NaN last
     if len(order) <= MOST_ROWS:
         return order
@@ -162,7 +192,16 @@ def _drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _steps(at: NDArray[np.int64], values: NDArray[np.float64]) -> Sequence[Json]:
-    """Return `[measurements, milliseconds]` wherever the value changes, and at the end."""
+    """Reduce a curve to the points at which its value changes, and the last point.
+
+    Args:
+        at: trial numbers, int array of shape (n,).
+        values: best latency in milliseconds at these trials, float array of shape (n,); NaN if it
+            is unknown.
+
+    Returns:
+        Pairs of trial number and latency.
+    """
     known = np.flatnonzero(np.isfinite(values))
     if not len(known):
         return []

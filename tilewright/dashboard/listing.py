@@ -73,34 +73,53 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run. `row` is what the page shows, and `folder` is its output directory, if it is known."""
+    """A tuning run in the list of the dashboard.
+
+    Attributes:
+        row: figures and settings of the run that the page shows.
+        folder: output directory of the run; None if it is unknown.
+    """
 
     row: Mapping[str, Json]
     folder: Path | None
 
     @property
     def id(self) -> str:
-        """MLflow's ID of the run, or an ID derived from the folder."""
+        """MLflow's ID of the run, or an ID derived from the folder of an untracked run."""
         return str(self.row["id"])
 
 
 @dataclass(frozen=True)
 class ListedComparison:
-    """A comparison of tuners: its folder, and a leaderboard per subject and target."""
+    """A comparison of tuners in the list of the dashboard.
+
+    Attributes:
+        folder: output directory of the comparison.
+        leaderboards: one leaderboard per subject and target.
+    """
 
     folder: Path
     leaderboards: tuple[Leaderboard, ...]
 
 
 class Paced(Generic[T]):
-    """A cached value that is refreshed less often the longer a refresh takes."""
+    """A cached value that is read again at most once per interval.
+
+    The interval is at least a second, and it grows with the time that reading the value takes.
+
+    Args:
+        read: reads the value.
+
+    Attributes:
+        value: the value; it does not exist before the first call of `renewed`.
+    """
 
     def __init__(self, read: Callable[[], T]) -> None:
         self._read, self._due = read, -math.inf
         self.value: T
 
     def renewed(self) -> bool:
-        """Refresh the value if that is due, and return whether it was refreshed."""
+        """Read the value again if the interval has passed. Return whether it was read."""
         begin = time.monotonic()
         if begin < self._due:
             return False
@@ -111,7 +130,14 @@ class Paced(Generic[T]):
 
 
 class KnownRuns:
-    """The runs of a workspace and of the folders below `start`. It may be used from any thread."""
+    """The runs that the dashboard shows. All methods may be called from any thread.
+
+    These are the runs that MLflow tracks in the workspace, and the runs in folders below `start`.
+
+    Args:
+        workspace: the workspace.
+        start: folder that is searched for output directories.
+    """
 
     def __init__(self, workspace: Workspace, start: Path) -> None:
         self.workspace = workspace
@@ -137,16 +163,17 @@ class KnownRuns:
             return sorted(runs, key=lambda each: str(each.row["began"]), reverse=True)
 
     def comparisons(self) -> list[ListedComparison]:
-        """Return the finished comparisons of tuners below the folder."""
+        """Return the finished comparisons of tuners in folders below `start`."""
         with self._turn:
             self._compared.renewed()
             return self._compared.value
 
     def find(self, run_id: str) -> ListedRun:
-        """Return the run with an ID.
+        """Return the run with the ID `run_id`.
 
         Raises:
-            RunUnreadable: there is no such run.
+            RunUnreadable: no run has this ID.
+            MlflowException: MLflow does not answer.
         """
         found = next((each for each in self.runs() if each.id == run_id), None)
         if found is None:
@@ -191,7 +218,11 @@ class KnownRuns:
 
 
 class TrackedRuns:
-    """The runs of networks that MLflow tracks."""
+    """The tuning runs of networks that MLflow tracks in a workspace.
+
+    Args:
+        workspace: the workspace.
+    """
 
     def __init__(self, workspace: Workspace) -> None:
         self.client: MlflowClient | None = None
@@ -239,7 +270,7 @@ class TrackedRuns:
 
 
 def tracked_runs(runs: Iterable[Run]) -> Iterator[ListedRun]:
-    """Yield MLflow's runs as rows, without those that were not written by this program."""
+    """Yield the runs among MLflow's that this program has written, as rows of the dashboard."""
     mlflow, prefect = mlflow_run_url("EXPERIMENT", "RUN"), flow_run_url("RUN")
     for run in runs:
         experiment, run_id = run.info.experiment_id, run.info.run_id
@@ -278,7 +309,7 @@ def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
 
 
 def figures_row(figures: FourFigures) -> dict[str, Json]:
-    """Return the values of `FIGURE_KEYS`."""
+    """Return the latencies and gains of a run or a layer, by their names in `FIGURE_KEYS`."""
     each = {f"{name}_ms": milliseconds_of(seconds_of(getattr(figures, name))) for name in FIGURES}
     return {
         **each,
@@ -291,9 +322,12 @@ def figures_row(figures: FourFigures) -> dict[str, Json]:
 
 
 def output_folders(start: Path, names: Collection[str] = (RUN,)) -> Iterator[Path]:
-    """Yield folders below `start` that hold a run, or another file of these `names`.
+    """Yield the output directories below a folder. Links and hidden folders are not followed.
 
-    Links and hidden folders are not followed.
+    Args:
+        start: folder at which the search begins.
+        names: file names by which an output directory is recognised; it contains at least one of
+            them.
     """
     level, looked = [start], 0
     for _ in range(DEPTH + 1):
@@ -317,7 +351,7 @@ def output_folders(start: Path, names: Collection[str] = (RUN,)) -> Iterator[Pat
 
 
 def comparisons(start: Path) -> Iterator[ListedComparison]:
-    """Yield the finished comparisons in folders below `start`, without unreadable ones."""
+    """Yield the finished comparisons of tuners in folders below `start`. Skip unreadable ones."""
     for folder in output_folders(start, FILES):
         stamps = tuple(_stamp(folder / name) for name in FILES)
         with suppress(OSError, TilewrightError):
@@ -326,13 +360,26 @@ def comparisons(start: Path) -> Iterator[ListedComparison]:
 
 @lru_cache(maxsize=256)
 def _read_comparison(folder: Path, stamps: object) -> tuple[Leaderboard, ...]:
-    """Read the leaderboards of a comparison. The cache is valid while the files do not change."""
+    """Read the leaderboards of a comparison, with a cache.
+
+    Args:
+        folder: output directory of the comparison.
+        stamps: state of the files. It is part of the key of the cache, so that changed files are
+            read again.
+    """
     return read_leaderboards(folder)
 
 
 def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
-    """Return the run of an output directory; None if there is none or it is among the `tracked`
-    ones."""
+    """Return the run in an output directory.
+
+    Args:
+        folder: output directory.
+        tracked: IDs of the runs that MLflow tracks.
+
+    Returns:
+        The run. None if the folder contains no run, or a run that MLflow tracks.
+    """
     try:
         states = tuple(_stamp(folder / name) for name in (RUN, SUMMARY))
         held, summary = _read_folder(folder, states)
@@ -360,7 +407,16 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
 
 @lru_cache(maxsize=4096)
 def _read_folder(folder: Path, states: object) -> tuple[RunFile | None, RunSummary | None]:
-    """Read `run.json` and the summary. The cache is valid while the files do not change."""
+    """Read `run.json` and `summary.json` of an output directory, with a cache.
+
+    Args:
+        folder: output directory.
+        states: state of the files. It is part of the key of the cache, so that changed files are
+            read again.
+
+    Returns:
+        The content of both files; None for a file that does not exist.
+    """
     held = read_run(folder)
     if held is None or not is_complete(folder):
         return held, None
@@ -376,7 +432,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _has_no_owner(folder: Path) -> bool:
-    """Return whether no process works on an output directory any more."""
+    """Return whether an output directory is abandoned: no process is working on it any more."""
     try:
         return at_work(folder) is None
     except (OSError, TilewrightError):
@@ -386,7 +442,15 @@ def _has_no_owner(folder: Path) -> bool:
 def _row(
     run_id: str, network: str, epilogue: str, layers: str, **about: object
 ) -> Mapping[str, Json]:
-    """Return what the page shows of a run. Runs with the same `question` are comparable."""
+    """Return a run as a row of the dashboard. Runs with the same `question` are comparable.
+
+    Args:
+        run_id: ID of the run.
+        network: name of the network.
+        epilogue: option `--epilogue` of the run.
+        layers: option `--layers` of the run, comma-separated names.
+        about: other entries of the row.
+    """
     part = f" ({layers})" if layers else ""
     behind = f", epilogue {epilogue}" if epilogue not in ("", "network") else ""
     empty = dict.fromkeys((*FIGURE_KEYS, "seconds", "mlflow", "prefect", "watch", "command"))

@@ -55,7 +55,7 @@ this policy would still prevent foreign scripts from running and data from leavi
 
 
 def application(known: KnownRuns) -> Starlette:
-    """Return the web application, without a login."""
+    """Return the web application of the dashboard. It does not ask for a login by itself."""
 
     def answered(ask: Callable[[Request], Answer]) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:  # not async: Starlette gives it a thread

@@ -21,12 +21,21 @@ def start_dashboard(
     *,
     folder: Path,
 ) -> ServerProcess:
-    """Start the page with the runs of this workspace and those below `folder`.
+    """Start the dashboard, a web page that shows the runs of a workspace.
 
-    `pages` are environment variables with the addresses of the other servers' pages.
+    Args:
+        workspace: the workspace.
+        host: address on which the server listens.
+        port: port on which the server listens.
+        credentials: credentials that the server asks for.
+        pages: environment variables with the addresses of the other servers' pages.
+        folder: the runs in folders below it are also shown.
+
+    Returns:
+        The server, which is still starting.
 
     Raises:
-        ServerError: the port is taken.
+        ServerError: the port is in use.
     """
     with listening_socket(host, port) as listener:
         descriptor = listener.fileno()

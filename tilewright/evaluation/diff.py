@@ -37,7 +37,7 @@ is log2 of the latency; `V_brier` is a mean squared probability error."""
 
 @dataclass(frozen=True)
 class Change:
-    """A latency in both runs.
+    """Latency of a layer, or of all layers together, in two runs that are compared.
 
     Attributes:
         what: name of the layer, or of the total.
@@ -58,7 +58,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Pair:
-    """A figure in both runs, such as the share of valid trials.
+    """A figure other than a latency, such as the share of valid trials, in two runs.
 
     Attributes:
         what: name of the figure.
@@ -229,10 +229,15 @@ def _change(what: str, a: RunLatency, b: RunLatency, tolerance_percent: float) -
 
 
 def _validity(a: Side, b: Side, tolerance_percent: float) -> Pair:
-    """Compare the shares of valid trials.
+    """Compare the shares of valid trials of two runs.
 
-    The second share is worse if it is smaller by more than the tolerance, in percentage points, and
-    by more than `CHANCE` standard errors of the difference between two proportions.
+    The second share is worse if it is smaller by more than the tolerance and by more than `CHANCE`
+    standard errors of the difference between two proportions.
+
+    Args:
+        a: the first run.
+        b: the second run.
+        tolerance_percent: tolerance in percentage points.
     """
     if not a.trials or not b.trials:
         return Pair("valid trials", None, None, False)
@@ -244,10 +249,17 @@ def _validity(a: Side, b: Side, tolerance_percent: float) -> Pair:
 
 
 def _models(a: Sequence[ComparedLayer], b: Sequence[ComparedLayer]) -> Iterable[Pair]:
-    """Yield the mean error of each model over the layers for which both runs have the model.
+    """Compare the errors of the models that two runs have trained.
 
     An error is worse if the mean difference over the layers exceeds `LEAST_ERROR` and `CHANCE` of
     its standard errors. With a single layer, only `LEAST_ERROR` applies.
+
+    Args:
+        a: layers of the first run.
+        b: the same layers of the second run.
+
+    Yields:
+        Mean error of each model over the layers for which both runs have the model.
     """
     names = sorted({name for each in (*a, *b) for name in each.errors})
     for name in names:
@@ -273,9 +285,13 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def _changed(a: Side, b: Side) -> tuple[DifferentSetting, ...]:
-    """Return the differences in target fingerprints and package versions.
+    """Return the differences between two runs in target fingerprints and package versions.
 
     The fingerprint covers the lowering, the simulator and the compiler of a target.
+
+    Args:
+        a: the first run.
+        b: the second run.
     """
     prints = _differing(
         {"target fingerprint": a.fingerprint}, {"target fingerprint": b.fingerprint}
@@ -409,7 +425,7 @@ class Side:
 
 
 def read_side(folder: Path, place: str = "") -> Side:
-    """Read the run in a folder.
+    """Read a finished run from its output directory, as one side of a comparison.
 
     Args:
         folder: output directory of the run.

@@ -22,12 +22,12 @@ R = TypeVar("R")
 
 
 class RowCache(Generic[R]):
-    """Finished runs that are stored in a file.
+    """Results of finished runs that are stored in a file, one per line.
 
     Args:
         path: the file; it need not exist.
-        kind: dataclass of a run.
-        fresh: delete the stored runs first.
+        kind: dataclass of a result.
+        fresh: delete the stored results first.
 
     Raises:
         UnsafeFile: the path is not a regular file.
@@ -50,11 +50,19 @@ class RowCache(Generic[R]):
                 self._rows[entry.key] = self._row.validate_python(entry.run)
 
     def find(self, key: str) -> R | None:
-        """Return the run with this key, or None if it is not stored."""
+        """Return the result that was stored under a key, or None if there is none."""
         return self._rows.get(key)
 
     def add(self, key: str, row: R) -> None:
-        """Append a run to the file and flush it to the disk. Raise `OSError` if that fails."""
+        """Append a result to the file and flush it to the disk.
+
+        Args:
+            key: key that identifies the run and everything that affects its result.
+            row: the result.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         run = self._row.dump_python(row, mode="json")
         line = canonical({"key": key, "run": run, "version": FINISHED_RUNS.written}) + b"\n"
         append(self.path, b"\n" + line if self._torn else line)

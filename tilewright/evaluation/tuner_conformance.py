@@ -45,7 +45,7 @@ ESTIMATES = (
 
 
 class ToyTarget:
-    """A small simulated accelerator with tiled execution.
+    """A small simulated accelerator on which the conformance checks run tuners quickly.
 
     Args:
         mood: decides which configs are valid.

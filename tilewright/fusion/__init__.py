@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 def decide_fusion(
     asked: ToDecide, heard: Callable[[Evaluation, int], None] | None = None
 ) -> Decided:
-    """Decide which operators of a network run together.
+    """Decide which operators of a network run together on the accelerator.
 
     Args:
         asked: the network, the target, the options and the tuned workloads of a run.
-        heard: called with each labelling that is simulated, and the number of simulations so far.
+        heard: called with each labelling (one decision per possible fusion) that is simulated, and
+            the number of simulations so far.
 
     Returns:
         The summary of the decision, and the content of `fusion.json`.

@@ -69,15 +69,17 @@ def build_decision(
     *,
     by_estimates: bool = False,
 ) -> Decided:
-    """Describe a decision.
+    """Assemble the result of a fusion decision from the evaluated labellings.
+
+    A labelling says for each possible fusion whether it is applied.
 
     Args:
-        asked: the request of the run; its mode names the chosen labelling.
+        asked: the request of the run; its option `fusion` names the mode whose labelling is chosen.
         problem: the possible fusions.
-        evaluator: times labellings; all of `named` are evaluated.
+        evaluator: returns the cost of a labelling; it has evaluated all of `named`.
         named: labellings by the names of the modes.
-        spent: number of labelled graphs that were simulated.
-        by_estimates: all schedules were chosen by their estimates.
+        spent: number of labelled networks that were simulated.
+        by_estimates: the evaluator uses schedules that were chosen by estimates, not tuned ones.
 
     Returns:
         The summary, and the content of `fusion.json`.
@@ -117,11 +119,17 @@ def read_problem(asked: ToDecide) -> FusionProblem:
 def name_labellings(
     problem: FusionProblem, evaluator: Evaluator, asked: ToDecide
 ) -> dict[str, Labelling]:
-    """Return evaluated labellings by the names of the modes.
+    """Compute and evaluate labellings, and return them by the names of the modes.
 
-    The result contains the labelling of the requested mode and those that need no further tuning.
-    In the mode "learned", it contains all labellings that the learned one has to beat. Labels that
-    create a layer without a valid schedule are removed.
+    A labelling says for each possible fusion whether it is applied. The result contains the
+    labelling of the requested mode and those that need no further tuning. In the mode "learned", it
+    contains all labellings that the learned one has to beat. Fusions that create a layer without a
+    valid schedule are removed.
+
+    Args:
+        problem: the possible fusions.
+        evaluator: returns the cost of a labelling.
+        asked: the request of the run.
 
     Raises:
         NoSchedule: a layer without fused operators has no valid schedule.
@@ -139,7 +147,14 @@ def name_labellings(
 def search_labellings(
     problem: FusionProblem, evaluator: Evaluator, seed: int
 ) -> dict[str, Labelling]:
-    """Search for the best labelling with the learned models.
+    """Search for the labelling with the lowest cost, with the learned models.
+
+    A labelling says for each possible fusion whether it is applied.
+
+    Args:
+        problem: the possible fusions.
+        evaluator: returns the cost of a labelling.
+        seed: seed of the models and of the search.
 
     Returns:
         The labelling found, under "learned", and the labellings that it has to beat, by mode.
@@ -157,7 +172,11 @@ def search_labellings(
 
 
 def drop_unscheduled_labels(evaluator: Evaluator, labels: Labelling) -> Labelling:
-    """Remove the labels that create layers without a valid schedule, and return the labelling.
+    """Undo fusions that create layers without a valid schedule, and return the changed labelling.
+
+    Args:
+        evaluator: provides the schedules; it tunes new workloads.
+        labels: the labelling: whether each possible fusion is applied.
 
     Raises:
         NoSchedule: a layer without fused operators has no valid schedule.
@@ -188,7 +207,15 @@ def _runs(evaluator: Evaluator, labels: Labelling) -> bool:
 
 
 def _tuned(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick | None]:
-    """Tune workloads that only a different fusion creates, and return their schedules."""
+    """Tune workloads that the run has not tuned, because only a different fusion creates them.
+
+    Args:
+        asked: the request of the run.
+        workloads: the workloads.
+
+    Returns:
+        The schedule of each workload; None if tuning found no valid schedule.
+    """
     many = f"{len(workloads)} more {'workload' if len(workloads) == 1 else 'workloads'}"
     asked.emit(Note(f"{asked.network}: {many}, of operators fused otherwise"))
     return [_pick(each) for each in asked.more([_subgraph(each) for each in workloads])]
@@ -207,14 +234,14 @@ def _pick(tuned: TunedWorkload) -> Pick | None:
 def list_decisions(
     evaluator: Evaluator, labels: Labelling, guessing: Evaluator
 ) -> list[FusionDecision]:
-    """Return one row per label with the savings of fusing, if all other labels stay the same.
+    """Return one row per fusion decision with the cycles and bytes that fusing saves.
 
-    If the opposite label needs workloads that are not tuned, both variants are timed with the
-    schedules that have the best estimates.
+    The savings hold if all other decisions stay the same. If the opposite decision needs workloads
+    that are not tuned, both variants are timed with the schedules that have the best estimates.
 
     Args:
         evaluator: times labellings with tuned schedules.
-        labels: the chosen labelling.
+        labels: the chosen labelling: whether each possible fusion is applied.
         guessing: times labellings with schedules chosen by their estimates.
     """
     problem, rows = evaluator.problem, list[FusionDecision]()
@@ -236,9 +263,15 @@ def list_decisions(
 
 
 def _saved(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int, int] | None:
-    """Return the cycles and bytes by which `labels` is cheaper than `other`.
+    """Return the cycles and bytes by which one labelling is cheaper than another labelling.
 
-    The result is None if one of the labellings has a layer without a valid schedule.
+    Args:
+        timing: times labellings.
+        labels: the labelling.
+        other: the labelling with which it is compared.
+
+    Returns:
+        Cycles and bytes; None if one of the labellings has a layer without a valid schedule.
     """
     try:
         here, there = timing(labels), timing(other)
@@ -250,9 +283,14 @@ def _saved(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int,
 def build_fusion_file(
     asked: ToDecide, problem: FusionProblem, chosen: Evaluation
 ) -> dict[str, Json]:
-    """Return the content of `fusion.json`: the labels, and a schedule for each resulting workload.
+    """Return the content of `fusion.json`, which `tilewright build` reads.
 
-    `tilewright build` reads this file.
+    It contains the fusion decisions, and a schedule for each resulting workload.
+
+    Args:
+        asked: the request of the run.
+        problem: the possible fusions.
+        chosen: the chosen labelling with its schedules.
     """
     layers = problem.labelled(chosen.labels).layers
     rows: dict[Workload, dict[str, Json]] = {}
@@ -317,11 +355,15 @@ def preview(options: TuningOptions, target: Target, network: str) -> Decided:
 
 
 def list_layers(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Json]]:
-    """Return one row per layer, in execution order.
+    """Return one row per layer of a fused network, in execution order.
 
     A row contains the name, the title of the workload, the cycles of the layer by itself, the rows
-    of the layers whose results it reads (`reads`), and the indices of the labels that concern it
-    (`labels`).
+    of the layers whose results it reads (`reads`), and the indices of the fusion decisions that
+    concern it (`labels`).
+
+    Args:
+        problem: the possible fusions.
+        chosen: the chosen labelling with the cost of each layer.
     """
     graph = problem.labelled(chosen.labels)
     layers = graph.layers
@@ -339,7 +381,7 @@ def list_layers(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Js
 
 
 def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
-    """Return for each layer the indices of the labels that concern its operators."""
+    """Return for each layer the indices of the fusion decisions that concern its operators."""
     base = {layer.output: layer for layer in problem.graph.layers}
     found: list[list[int]] = [[] for _ in layers]
     for place, choice in enumerate(problem.offered):
@@ -367,6 +409,12 @@ def _writers(graph: IntegerGraph, name: str, writers: dict[str, int], seen: set[
 
     If no layer writes the tensor itself, these are the layers that write its parts, or the tensor
     that it is a part of.
+
+    Args:
+        graph: the network.
+        name: name of the tensor.
+        writers: row of the layer that writes a tensor, by the name of the tensor.
+        seen: names of the tensors that were visited, to avoid loops; it is extended.
     """
     if name in writers or name in seen:
         return {writers[name]} if name in writers else set()

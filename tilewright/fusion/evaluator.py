@@ -44,7 +44,7 @@ class FusionSchedules:
 
     Args:
         blocks: block sizes of the accelerator.
-        tune: tunes workloads.
+        tune: tunes workloads and returns a schedule for each, or None if it found no valid one.
 
     Attributes:
         tuned: number of workloads that were tuned.
@@ -59,13 +59,18 @@ class FusionSchedules:
         self._found: dict[Workload, Pick] = {}
 
     def add(self, workload: Workload, pick: Pick) -> None:
-        """Add a schedule that is already known."""
+        """Add a schedule that a workload already has, so that the workload is not tuned.
+
+        Args:
+            workload: the workload.
+            pick: its schedule.
+        """
         self._table.add(workload, pick)
 
     def known(self, workload: Workload) -> Pick | None:
         """Return the schedule of a workload, or None if the workload has to be tuned.
 
-        The schedule may come from another workload that uses the same schedules.
+        The schedule may have been tuned for a different workload to which the same schedules apply.
         """
         pick = self._found.get(workload) or self._table.closest_match(workload)
         if pick is not None:
@@ -107,10 +112,10 @@ class FusionError(TilewrightError):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A labelled network with its exact cost.
+    """A network with certain fusions, and its exact cost.
 
     Attributes:
-        labels: the labelling.
+        labels: the labelling: whether each possible fusion is applied.
         cycles: cycles of all command streams.
         dram_bytes: bytes that the streams read from and write to memory.
         workloads: workload of each layer.
@@ -136,7 +141,10 @@ Heard = Callable[[Evaluation, int], None]
 
 
 class Evaluator:
-    """Times labelled networks. Each distinct graph is simulated once.
+    """Computes the cost of labellings, which say for each possible fusion whether it is applied.
+
+    The fused network is simulated as a whole. If several labellings give the same network, it is
+    simulated once.
 
     Args:
         problem: the possible fusions of a network.
@@ -171,7 +179,10 @@ class Evaluator:
         self._same: dict[tuple[object, ...], Evaluation] = {}
 
     def __call__(self, labels: Labelling) -> Evaluation:
-        """Return the evaluation of a labelling. Its workloads are tuned if necessary.
+        """Return the cost of a labelling. New workloads are tuned, and a new network is simulated.
+
+        Args:
+            labels: whether each possible fusion is applied.
 
         Raises:
             WorkloadError: a layer has no valid schedule, or the program cannot be loaded on a
@@ -193,14 +204,17 @@ class Evaluator:
         return evaluation
 
     def _layers(self, labels: Labelling) -> tuple[object, ...]:
-        """Return a key of the labelled graph. Different labellings may give the same graph."""
+        """Return a key that is equal for labellings that give the same network."""
         return tuple(
             (layer.names, layer.data, layer.output, layer.workload)
             for layer in self.problem.labelled(labels).layers
         )
 
     def again(self, labels: Labelling) -> Evaluation:
-        """Simulate a labelled network, even if it was simulated before. Raise like `__call__`."""
+        """Simulate the network of a labelling, even if it was simulated before.
+
+        The result is not stored. The errors are those of `__call__`.
+        """
         workloads = self.problem.workloads(labels)
         picks = self.schedules.of(workloads)
         cost = self._timer.cost(layer_graph(self.problem.labelled(labels)), picks)
@@ -209,13 +223,13 @@ class Evaluator:
         )
 
     def missing(self, labels: Labelling) -> list[Workload]:
-        """Return the workloads that would have to be tuned for a labelling."""
+        """Return the workloads that `__call__` would tune to evaluate a labelling."""
         if labels in self._known:
             return []
         return self.schedules.missing(self.problem.workloads(labels))
 
     def seen(self, labels: Labelling) -> Evaluation | None:
-        """Return the evaluation of a labelling, or None if it was not evaluated."""
+        """Return the cost of a labelling, or None if it was not evaluated yet."""
         return self._known.get(labels)
 
     def known(self) -> list[Evaluation]:

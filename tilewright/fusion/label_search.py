@@ -20,14 +20,16 @@ CostsOf = Callable[[Sequence[Labelling]], Sequence[float]]
 
 
 class FusionBudgetSpent(Exception):
-    """The budget of evaluations is spent, and the search ends."""
+    """The objective has used its budget of labellings, so the search ends."""
 
 
 class Objective:
-    """Cost of labellings, with a limit on the number of distinct labellings.
+    """Cost function of a search over labellings, with a limit on the number of distinct labellings.
+
+    A labelling says for each possible fusion ("decision") whether it is applied.
 
     Args:
-        costs: computes costs.
+        costs: computes the costs of labellings.
         budget: maximum number of distinct labellings.
         segments: groups of decisions that influence each other, as indices.
         groups: decisions that only have an effect together, as indices.
@@ -70,7 +72,11 @@ class Objective:
         return np.array([self.asked[labels] for labels in several])
 
     def one(self, labels: Labelling) -> float:
-        """Return the cost of one labelling. Raise `FusionBudgetSpent` if the budget is spent."""
+        """Return the cost of one labelling.
+
+        Raises:
+            FusionBudgetSpent: the labelling is new, and the budget is spent.
+        """
         return float(self([labels])[0])
 
     @property
@@ -85,11 +91,13 @@ class Objective:
 
 
 def flip_labels(labels: Labelling, places: Sequence[int]) -> Labelling:
-    """Set all given labels to fused, or to not fused if all of them are fused already.
+    """Return a labelling in which several decisions are changed together.
+
+    All of them are set to fused, or to not fused if all are fused already.
 
     Args:
-        labels: the labelling.
-        places: indices of the labels to change.
+        labels: the labelling: whether each possible fusion is applied.
+        places: indices of the decisions to change.
     """
     new = not all(labels[place] for place in places)
     return tuple(new if k in places else label for k, label in enumerate(labels))
@@ -103,13 +111,29 @@ Search = Callable[[Objective, Sequence[Labelling], np.random.Generator], None]
 def search_all(
     search: Search, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
 ) -> None:
-    """Run a search until it ends or its budget is spent."""
+    """Run a search until it ends by itself or until the budget of the objective is spent.
+
+    The results are in `objective`.
+
+    Args:
+        search: the search algorithm.
+        objective: cost function; it keeps the costs of all labellings.
+        starts: labellings to start from.
+        rng: random generator.
+    """
     with suppress(FusionBudgetSpent):
         search(objective, starts, rng)
 
 
 def descend(objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator) -> None:
     """Run a steepest descent from each labelling in `starts`, beginning with the cheapest.
+
+    The results are in `objective`.
+
+    Args:
+        objective: cost function; it keeps the costs of all labellings.
+        starts: labellings to start from.
+        rng: random generator.
 
     Raises:
         FusionBudgetSpent: the budget is spent.

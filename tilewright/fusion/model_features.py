@@ -50,11 +50,11 @@ _NEIGHBOUR_BYTES = [LAYER.index(name) for name in NEIGHBOUR[1:]]
 
 @dataclass(frozen=True, eq=False)
 class LayerFigures:
-    """Features of a layer.
+    """Features of a layer, as inputs of the fusion models.
 
     Attributes:
         row: values of the columns `LAYER`, float array of shape (columns,).
-        prior: cycles of the layer by itself if it is tuned, otherwise the estimate.
+        prior: cycles of the layer by itself if it was simulated, otherwise their estimate.
     """
 
     row: NDArray[np.float64]
@@ -62,7 +62,9 @@ class LayerFigures:
 
 
 class Figures:
-    """Features of the layers of a problem, with exact costs for the workloads that were evaluated.
+    """Computes features of the layers of a network, as inputs of the fusion models.
+
+    Workloads that were simulated have exact costs; for others, the costs are estimates.
 
     Args:
         problem: the possible fusions of a network.
@@ -121,7 +123,12 @@ class Figures:
         return LayerFigures(np.array(row), estimate)
 
     def _share(self, workload: Workload, pick: Pick) -> float:
-        """Return the occupied share of the fullest scratchpad; 0 if it is unknown."""
+        """Return the share of the fullest scratchpad that a schedule occupies; 0 if it is unknown.
+
+        Args:
+            workload: the workload.
+            pick: its schedule.
+        """
         estimates, space = capability(self.problem.target, Estimates), None
         if estimates is not None:
             space = self.problem.target.space(workload)
@@ -148,7 +155,7 @@ def _bytes(w: Workload) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class DecisionGroup:
-    """Decisions that always have the same label.
+    """A decision unit: fusion decisions that always have the same label.
 
     Attributes:
         places: indices of the decisions.
@@ -160,7 +167,7 @@ class DecisionGroup:
 
 
 def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
-    """Return the decision units of a problem, ordered by their first decision.
+    """Return the decision units of a network, ordered by their first decision.
 
     Each decision belongs to exactly one unit.
     """
@@ -173,15 +180,20 @@ def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
 
 
 def label_unit(labels: Labelling, unit: DecisionGroup, fused: bool) -> Labelling:
-    """Return the labelling in which all decisions of a unit have the label `fused`."""
+    """Return a copy of a labelling in which all decisions of a unit have the label `fused`."""
     return tuple(fused if k in unit.places else label for k, label in enumerate(labels))
 
 
 def unit_features(problem: FusionProblem, figures: Figures, labels: Labelling) -> Features:
-    """Return one row of features per decision unit.
+    """Return the features by which the policy predicts whether fusing helps, one row per unit.
 
     A row describes the change if the unit is fused and all other labels stay the same, the largest
     layer that fusing creates, and the machine.
+
+    Args:
+        problem: the possible fusions of a network.
+        figures: features of the layers.
+        labels: the labelling to start from.
     """
     total = sum(figures.of(workload).prior for workload in problem.workloads(labels))
     units = list_units(problem)
@@ -218,7 +230,10 @@ def _row(
 
 @dataclass(frozen=True, eq=False)
 class GraphTable:
-    """A labelled network with n layers and m edges as arrays.
+    """A fused network with n layers and m edges as arrays, as input of the graph model.
+
+    An edge connects a layer with one that reads its result or follows it in the same command
+    stream.
 
     Attributes:
         columns: names of the columns of `nodes`.
@@ -226,8 +241,8 @@ class GraphTable:
         prior: cycles of each layer by itself, exact or estimated, float array of shape (n,).
         edges: rows of the two layers of each edge, int array of shape (m, 2).
         links: features `EDGE` of each edge, float array of shape (m, features).
-        stream: cycles of each layer within its stream, float array of shape (n,); empty if the
-            network was not simulated.
+        stream: cycles of each layer within its command stream, float array of shape (n,); empty if
+            the network was not simulated.
     """
 
     columns: tuple[str, ...]
@@ -256,7 +271,7 @@ class _Skeleton:
 
 
 class Tables:
-    """Labelled networks as arrays, with everything that is known about their layers so far.
+    """Converts labelled networks to arrays, with the costs of their layers that are known so far.
 
     Args:
         problem: the possible fusions of a network.
@@ -274,7 +289,7 @@ class Tables:
         self._skeletons: dict[Labelling, _Skeleton] = {}
 
     def of(self, labels: Labelling) -> GraphTable:
-        """Return a labelled network as arrays."""
+        """Return the network of a labelling as arrays."""
         if labels not in self._skeletons:
             self._skeletons[labels] = _skeleton(self.problem, labels)
         bones = self._skeletons[labels]
@@ -309,7 +324,19 @@ def _skeleton(problem: FusionProblem, labels: Labelling) -> _Skeleton:
 def _edges(
     graph: IntegerGraph, firsts: list[bool]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the edges, shape (m, 2), and their kinds "is read" and "is next", shape (m, 2)."""
+    """Return the edges of a network's graph of layers.
+
+    An edge leads from a layer to one that reads its result or follows it in the same command
+    stream.
+
+    Args:
+        graph: the network.
+        firsts: whether each layer is the first of its command stream.
+
+    Returns:
+        Rows of the two layers of each edge, int array of shape (m, 2), and whether the edge means
+        "is read" and "is next", float array of shape (m, 2).
+    """
     place = {layer.output: k for k, layer in enumerate(graph.layers)}
     kinds: dict[tuple[int, int], list[float]] = {}
     for k, layer in enumerate(graph.layers):

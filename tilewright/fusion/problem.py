@@ -35,7 +35,9 @@ at most one group."""
 
 
 class FusionProblem:
-    """The possible fusions of a network on a target.
+    """The possible fusions ("decisions") of a network on a target.
+
+    A labelling contains one bool per possible fusion: whether it is applied.
 
     Args:
         graph: the quantised network, in which nothing is fused.
@@ -46,8 +48,8 @@ class FusionProblem:
             into one average per part.
         offered: the possible fusions.
         refused: fusions that are not possible, with the reason.
-        segments: groups of decisions that influence each other.
-        groups: groups of decisions that only have an effect together.
+        segments: groups of decisions that influence each other, as indices.
+        groups: groups of decisions that only have an effect together, as indices.
     """
 
     def __init__(self, graph: IntegerGraph, target: Target) -> None:
@@ -67,7 +69,11 @@ class FusionProblem:
         return fused(self.graph, labels, self.choices)
 
     def workloads(self, labels: Labelling) -> list[Workload]:
-        """Return the workload that is tuned for each layer of the labelled network, in order."""
+        """Return the workload of each layer of the fused network, in execution order.
+
+        Args:
+            labels: the labelling: whether each possible fusion is applied.
+        """
         return canonical_workloads(self.labelled(labels))
 
     @property
@@ -101,7 +107,7 @@ class FusionProblem:
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """Description of the target, which provides its estimates."""
+        """Description of the target's hardware, from which its estimates are computed."""
         return Accelerator.of(self.target)
 
     def estimated(self, workload: Workload) -> float | None:
@@ -116,7 +122,10 @@ class FusionProblem:
             return None
 
     def estimate(self, labels: Labelling) -> float | None:
-        """Return the sum of the estimates of all layers, or None if a layer has no estimate."""
+        """Return the sum of the estimates of all layers of a labelled network.
+
+        The sum is in the target's unit. It is None if a layer has no estimate.
+        """
         estimates = [self.estimated(workload) for workload in self.workloads(labels)]
         return (
             None
@@ -144,7 +153,15 @@ class FusionProblem:
         return labels
 
     def _gain(self, labels: Labelling, other: Labelling) -> float:
-        """Return the estimated saving of another labelling; 0 if a layer has no estimate."""
+        """Return the estimated latency that one labelling saves over another labelling.
+
+        Args:
+            labels: the labelling with which `other` is compared.
+            other: the labelling that may be faster.
+
+        Returns:
+            The saving in the target's unit; 0 if a layer has no estimate.
+        """
         before, after = self.workloads(labels), self.workloads(other)
         old, new = list(before), []
         for workload in after:
@@ -158,12 +175,21 @@ class FusionProblem:
         return sum(e or 0.0 for e in each[0]) - sum(e or 0.0 for e in each[1])
 
     def named(self, labels: Labelling) -> dict[str, bool]:
-        """Return the labels by the names of the decisions."""
+        """Return the labels by the names of the fusions."""
         return {str(choice): label for choice, label in zip(self.offered, labels, strict=True)}
 
 
 def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
-    """Return the segments: groups of decisions that share a layer or a group of siblings."""
+    """Divide fusions into segments, which do not influence each other.
+
+    Fusions are in the same segment if they share a layer or a group of siblings.
+
+    Args:
+        offered: the possible fusions.
+
+    Returns:
+        Indices of the fusions in each segment.
+    """
     owner = list(range(len(offered)))
 
     def root(place: int) -> int:
@@ -186,7 +212,14 @@ def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
 
 
 def groups_of(offered: tuple[FusionChoice, ...]) -> Segments:
-    """Return the decisions of each group of siblings, which only have an effect together."""
+    """Return the groups of sibling fusions, which only have an effect together.
+
+    Args:
+        offered: the possible fusions.
+
+    Returns:
+        Indices of the fusions in each group.
+    """
     found: dict[str, list[int]] = {}
     for place, choice in enumerate(offered):
         if choice.group:

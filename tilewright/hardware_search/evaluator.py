@@ -33,16 +33,17 @@ RETRIES = 256
 
 
 class BudgetSpent(Exception):
-    """No measurements are left."""
+    """The search has used all measurements of its budget."""
 
 
 @dataclass
 class Tried:
-    """Trials of one layer on one machine, by flat index of the config, in order.
+    """Trials of one layer on one machine, in the order in which they were made.
 
     Attributes:
-        trials: the trials.
-        joules: energy of a call, for the configs for which it was requested; NaN for invalid ones.
+        trials: the trials by the flat index of the config.
+        joules: energy of a call by the flat index of the config, for configs whose energy was
+            requested; NaN for invalid configs.
     """
 
     trials: dict[int, Trial] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class Tried:
 
     @property
     def best(self) -> tuple[int, Trial] | None:
-        """The flat index and the trial of the fastest valid config, or None."""
+        """The flat index and the trial of the fastest valid config; None if no config is valid."""
         valid = [(t.seconds, flat) for flat, t in self.trials.items() if t.status == "valid"]
         if not valid:
             return None
@@ -60,14 +61,14 @@ class Tried:
 
 @dataclass(frozen=True)
 class EvaluatedPoint:
-    """A measurement, as it is reported to listeners.
+    """A measurement of a config on a machine, as it is reported to listeners.
 
     Attributes:
         trial: number of the measurement, from 1.
         design: the machine.
         workload: the layer.
         flat: flat index of the config.
-        found: the result.
+        found: result of the measurement.
         metrics: metrics of a call, in the order of `METRICS` for the objective of the search.
     """
 
@@ -83,7 +84,10 @@ Listener = Callable[[EvaluatedPoint], None]
 
 
 class BudgetedEvaluator:
-    """Measures configs until a budget is spent.
+    """Measures configs on machines until a budget of measurements is spent.
+
+    It keeps all trials in memory, so a config that is requested again costs nothing. With a store,
+    a search that is repeated reads its trials from there instead of measuring; they count as well.
 
     Args:
         trials: maximum number of measurements.
@@ -115,7 +119,10 @@ class BudgetedEvaluator:
         return self.budget - self.spent
 
     def tried(self, design: Design, workload: Workload) -> Tried:
-        """Return the trials of a layer on a machine."""
+        """Return the trials of a layer on a machine so far.
+
+        Later trials are added to the same object.
+        """
         return self._tried.setdefault((design.row, workload), Tried())
 
     def metrics(
@@ -144,7 +151,17 @@ class BudgetedEvaluator:
     def _weigh(
         self, design: Design, workload: Workload, flats: Sequence[int], tried: Tried
     ) -> None:
-        """Determine the energy of configs by running them again; the store keeps no counters."""
+        """Determine the energy of configs and store it in `tried.joules`.
+
+        The configs are simulated again, because the trial store does not contain the hardware
+        counters from which the energy is computed.
+
+        Args:
+            design: the machine.
+            workload: the layer.
+            flats: flat indices of the configs.
+            tried: trials of the layer on the machine, which are extended.
+        """
         new = [flat for flat in dict.fromkeys(flats) if flat not in tried.joules]
         if not new:
             return
@@ -156,11 +173,14 @@ class BudgetedEvaluator:
         tried.joules |= zip(new, np.where(measured.valid, 1e-12 * energy, np.nan), strict=True)
 
     def designs(self) -> dict[int, Design]:
-        """Return the measured designs by row, in the order of their first measurement."""
+        """Return the measured machines by their row in `HardwareSpace.points`.
+
+        They are in the order of their first measurement.
+        """
         return {point.design.row: point.design for point in self.log}
 
     def lower(self, design: Design, workload: Workload, configs: Configs) -> Lowered:
-        """Compile configs and count the compilations.
+        """Compile configs of a layer for a machine, and count the compilations.
 
         Args:
             design: the machine.
@@ -171,7 +191,13 @@ class BudgetedEvaluator:
         return design.measured_on.lower(workload, configs)
 
     def measure(self, design: Design, lowered: Lowered) -> Measurements:
-        """Measure lowered configs.
+        """Measure compiled configs and subtract them from the budget.
+
+        Configs that were measured before, and configs that do not compile, do not count.
+
+        Args:
+            design: the machine.
+            lowered: the compiled configs of one layer.
 
         Raises:
             BudgetSpent: the configs exceed the budget. Those within the budget were measured.
@@ -283,12 +309,21 @@ class BudgetedEvaluator:
         return measurements_of([tried.trials[each] for each in flat])
 
     def _affordable(self, trials: Sequence[Trial]) -> int:
-        """Return how many of the trials, in order, the remaining budget covers."""
+        """Return how many of the trials fit in the remaining budget.
+
+        Configs that did not compile cost nothing.
+
+        Args:
+            trials: the trials, in the order in which they are paid for.
+        """
         measured = np.cumsum([trial.status != "compile_error" for trial in trials])
         return int(np.searchsorted(measured, self.left, side="right"))
 
     def _recorded(self, design: Design, workload: Workload) -> Mapping[int, Trial]:
-        """Return the trials of this search that are in the store, by flat index."""
+        """Return the stored trials of a layer on a machine, by flat index of the config.
+
+        Only trials of this search are returned; the result is empty without a store.
+        """
         if self._store is None:
             return {}
         key = (design.target.fingerprint, workload.id)

@@ -19,17 +19,21 @@ class ImpossibleHardware(TilewrightError):
 
 
 class HardwareSpace:
-    """Machines of a target's family that satisfy bounds, can be built and fit an area budget.
+    """The accelerators ("machines") that a co-design search may choose from.
+
+    They vary the hardware knobs of a base machine within bounds, can be built, and do not exceed an
+    area budget.
 
     Args:
-        base: a machine of the family.
+        base: machine whose hardware knobs are varied.
         budget: maximum area, relative to the stock machine.
         bounds: lowest and highest value of hardware knobs, by name.
-        clock: rule for the clock frequency of each machine, "fixed" or "tree".
+        clock: rule for the clock frequency of each machine: "fixed" for the frequency of the base
+            machine, or "tree" for a frequency that falls with the levels of the adder trees.
 
     Raises:
-        ImpossibleHardware: no machine satisfies the limits, or the target has no family of
-            machines.
+        ImpossibleHardware: no machine satisfies the limits, or the base machine has no hardware
+            knobs.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class HardwareSpace:
         return every[order], areas[order]
 
     def target(self, row: int) -> Target:
-        """Return the machine in a row of `points`."""
+        """Return the machine in row `row` of `points` as a target."""
         if row not in self._made:
             self._made[row] = self._build(self.points[row])
         return self._made[row]
@@ -108,7 +112,11 @@ class HardwareSpace:
         return {int(flat): row for row, flat in enumerate(self.space.ravel(self.points))}
 
     def neighbours(self, row: int) -> list[int]:
-        """Return the rows of the machines that differ by one step of one knob."""
+        """Return the rows of the machines that differ from one machine by one step of one knob.
+
+        Args:
+            row: row of the machine in `points`.
+        """
         rows = []
         for knob in range(len(self.space.knobs)):
             for step in (-1, 1):
@@ -122,7 +130,7 @@ class HardwareSpace:
 
 
 def area_of(target: Target) -> float:
-    """Return the area of a machine, relative to the stock machine."""
+    """Return the area of a machine, relative to the stock machine, whose area is 1."""
     return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has asked whether it knows
 
 

@@ -59,7 +59,16 @@ class BudgetedRunner(LocalRunner):
         return replace(batch, unmeasured_failed=left, unmeasured_count=count)
 
     def _measure(self, task: Task, batch: Batch, known: Known) -> Measurements:
-        """Measure a batch. If latency is not the objective, the objective takes its place."""
+        """Measure a batch of configs of a layer, for a tuner.
+
+        If the search minimises energy or the energy-delay product, the measurements contain that
+        cost in place of the latency, so that the tuner minimises it.
+
+        Args:
+            task: the layer and its tuner.
+            batch: the configs to measure.
+            known: ignored; the evaluator knows earlier trials.
+        """
         measured = self._evaluator.measure(self._design, batch.rows)
         objective = self._evaluator.objective
         if objective == "latency" or not len(measured):
@@ -72,7 +81,7 @@ class BudgetedRunner(LocalRunner):
 
 
 class LayerTuning:
-    """Tuning sessions for the layers of a design, one per layer. Sessions can be continued.
+    """Tunes the layers of one machine, each in a tuning session that can be continued.
 
     Args:
         design: the machine.
@@ -92,15 +101,17 @@ class LayerTuning:
         self._layers: dict[int, tuple[Task, Session]] = {}
 
     def advance(self, layer: int, trials: int) -> NDArray[np.float64]:
-        """Run one tuning round for a layer. The round is empty if no config compiles.
+        """Tune a layer for another round, and return the metrics of its best trial so far.
+
+        The round has no trials if no config compiles.
 
         Args:
             layer: index of the layer in the design.
             trials: number of trials in the round.
 
         Returns:
-            Metrics of a call with the best trial so far, float array of shape (metrics,) in the
-            order of `METRICS` for the objective; infinite if there is no valid trial.
+            Metrics of a call, float array of shape (metrics,) in the order of `METRICS` for the
+            objective; infinite if there is no valid trial.
 
         Raises:
             BudgetSpent: no measurements are left.
@@ -142,6 +153,6 @@ class LayerTuning:
 
 
 def _looking(tuner: str) -> dict[str, object]:
-    """Return `ALPHA` as an option if the tuner has the option `alpha`."""
+    """Return `ALPHA` as the tuner's option `alpha`; empty if the tuner has no such option."""
     known = registered_tuners().get(tuner)
     return {"alpha": ALPHA} if known is not None and "alpha" in known.options.model_fields else {}

@@ -37,17 +37,17 @@ Floats = NDArray[np.float64]
 
 
 def totals(design: Design, objective: Objective, layers: Floats) -> Floats:
-    """Return the metrics of one inference of each network, from the metrics of each layer's calls.
+    """Add up the metrics of layers to the metrics of one inference of each network.
 
     Operators on the CPU add to the seconds. Their energy is unknown and not included.
 
     Args:
         design: the machine.
         objective: the objective whose metrics are used.
-        layers: metrics of a call, float array of shape (metrics, layers).
+        layers: metrics of a call of each layer, float array of shape (metrics, layers).
 
     Returns:
-        The totals, float array of shape (metrics,).
+        The totals over all networks, float array of shape (metrics,).
     """
     calls = np.array([layer.calls for layer in design.layers], np.float64)
     values = [
@@ -62,7 +62,7 @@ def totals(design: Design, objective: Objective, layers: Floats) -> Floats:
 def estimated_metrics(
     target: Target, workload: Workload, configs: Configs, table: Features, objective: Objective
 ) -> Floats:
-    """Return the estimated metrics of a call with each config.
+    """Return the metrics of a call that the target's closed-form estimates predict for configs.
 
     Args:
         target: the machine.
@@ -96,7 +96,7 @@ def least_joules(design: Design) -> Floats:
 def scale_to_latency(
     target: Target, workload: Workload, objective: Objective, costs: Floats
 ) -> Floats:
-    """Scale costs to the magnitude of `Measurements.latency`, which the models of a tuner expect.
+    """Scale costs to the magnitude of latencies, so that a tuner can minimise them like latencies.
 
     The smallest possible cost becomes the latency bound of the layer.
 
@@ -107,7 +107,7 @@ def scale_to_latency(
         costs: objective of a call, float array of shape (n,).
 
     Returns:
-        The scaled costs, float array of shape (n,).
+        The scaled costs in the unit of `Measurements.latency`, float array of shape (n,).
     """
     bound, knows = bound_of(target, workload), capability(target, HasEnergy)
     if bound is None or knows is None:
@@ -120,13 +120,16 @@ def scale_to_latency(
 def estimate_objective(
     target: Target, workload: Workload, configs: Configs, objective: Objective
 ) -> Features:
-    """Return a target's estimates, with the objective in place of the latency.
+    """Return a target's estimates for configs, with the objective in place of the latency.
 
     Args:
         target: the machine.
         workload: the layer.
         configs: knob indices, int array of shape (n, knobs).
         objective: the objective; it is scaled by `scale_to_latency`.
+
+    Returns:
+        The estimates, one row per config.
     """
     estimates = capability(target, Estimates)
     assert estimates is not None  # else a tuner is given none
@@ -139,6 +142,6 @@ def estimate_objective(
 
 
 def _seconds_a_unit(target: Target, workload: Workload) -> float:
-    """Return the seconds per unit of `Measurements.latency`, in cycles if they are counted."""
+    """Return the seconds per cycle, or 1 if the target measures latencies in seconds."""
     least = bound_of(target, workload)
     return 1.0 if least is None or least.cycles < 0 else least.seconds / least.cycles

@@ -51,7 +51,7 @@ _MACHINE = re.compile(r"\w[\w.-]*")
 
 
 def describe_search(options: CodesignOptions) -> dict[str, Json]:
-    """Return everything that determines the search.
+    """Return everything that determines a co-design search, as JSON.
 
     The number of trials is not included, because a longer run resumes from the measurements of a
     shorter one.
@@ -150,7 +150,9 @@ def begin_folder(options: CodesignOptions) -> None:
 
 
 def forget_specs(folder: Path, kept: Collection[str] = ()) -> None:
-    """Remove the specification files of the machines in `front.json`. Other files are not touched.
+    """Remove the specification files of the machines in `front.json`.
+
+    Other files are not touched.
 
     Args:
         folder: output directory of the run.
@@ -165,7 +167,12 @@ def forget_specs(folder: Path, kept: Collection[str] = ()) -> None:
 
 
 def specification(folder: Path, name: str) -> Path:
-    """Return the path of the specification file of a machine on the front."""
+    """Return the path of the specification file of a machine on the Pareto front.
+
+    Args:
+        folder: output directory of the run.
+        name: name of the machine.
+    """
     return folder / SPECS / f"{name}.json"
 
 
@@ -194,7 +201,7 @@ def _network(text: str) -> dict[str, Json]:
 
 
 def _held(folder: Path) -> dict[str, Json] | None:
-    """Return the content of `run.json`, or None if it cannot be read."""
+    """Return the content of `run.json` in an output directory, or None if it cannot be read."""
     try:
         return as_object(read_json_file(folder / RUN))
     except (OSError, ValueError):
@@ -214,7 +221,12 @@ def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
 
 
 def _said(run: dict[str, Json], name: str) -> str:
-    """Return one entry of `describe_search` as text for a message, such as "budget 0.5"."""
+    """Return one property of a search as text for a message, such as "budget 0.5".
+
+    Args:
+        run: the search, as described by `describe_search`.
+        name: name of the property.
+    """
     value = run.get(name)
     if name == "networks" and isinstance(value, list):
         try:

@@ -20,15 +20,15 @@ all networks), float array of shape (points, 2)."""
 
 @dataclass(frozen=True)
 class JudgedFront:
-    """A design for which every layer has a valid trial.
+    """A machine on which every layer has a valid trial, with its best schedules and its cost.
 
     Attributes:
         design: the machine.
         flats: flat index of the best schedule of each layer.
-        layers: seconds per call, float array of shape (layers,).
+        layers: seconds per call of each layer, float array of shape (layers,).
         seconds: seconds per inference of each network, float array of shape (networks,).
-        joules: energy of one inference of each network on the accelerator, all networks together;
-            NaN if it was not requested.
+        joules: energy of one inference of each network on the accelerator, summed over the
+            networks; NaN if the energy was not requested.
     """
 
     design: Design
@@ -44,11 +44,15 @@ class JudgedFront:
 
     @property
     def point(self) -> tuple[float, float]:
-        """Area and latency of the design."""
+        """Area and latency (seconds, summed over the networks) of the machine."""
         return self.design.area, self.latency
 
     def cost(self, objective: Objective) -> float:
-        """Return the value of an objective: seconds, joules, or their product."""
+        """Return the value of an objective, summed over the networks.
+
+        Args:
+            objective: "latency" for seconds, "energy" for joules, "edp" for their product.
+        """
         if objective == "latency":
             return self.latency
         return self.joules * (1.0 if objective == "energy" else self.latency)
@@ -57,10 +61,14 @@ class JudgedFront:
 def judge_designs(
     evaluator: BudgetedEvaluator, objective: Objective = "latency"
 ) -> list[JudgedFront]:
-    """Return the designs that run all layers, each layer with its best measured schedule.
+    """Return the machines on which every layer has a valid trial, with their best schedules.
 
     For the energy-delay product, the best schedule is chosen for each layer separately. This need
     not be optimal for the whole network.
+
+    Args:
+        evaluator: the measurements of a search.
+        objective: the objective by which schedules are chosen.
     """
     judged = []
     for design in evaluator.designs().values():
@@ -80,7 +88,18 @@ def judge_designs(
 def _pick(
     evaluator: BudgetedEvaluator, design: Design, workload: Workload, objective: Objective
 ) -> tuple[int, Points] | None:
-    """Return the flat index and the metrics, shape (metrics,), of the best trial of a layer."""
+    """Return the best trial of a layer on a machine.
+
+    Args:
+        evaluator: the measurements of a search.
+        design: the machine.
+        workload: the layer.
+        objective: the objective by which trials are compared.
+
+    Returns:
+        Flat index of the config, and its metrics, float array of shape (metrics,); None if no trial
+        is valid.
+    """
     tried = evaluator.tried(design, workload)
     if tried.best is None:
         return None
@@ -93,7 +112,12 @@ def _pick(
 
 
 def front_of(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> list[JudgedFront]:
-    """Return the Pareto front of area and objective, by ascending area."""
+    """Return the machines on the Pareto front of area and objective, by ascending area.
+
+    Args:
+        evaluator: the measurements of a search.
+        objective: the objective besides the area.
+    """
     every = judge_designs(evaluator, objective)
     points = np.array([(judged.design.area, judged.cost(objective)) for judged in every]).reshape(
         -1, 2

@@ -29,7 +29,7 @@ machines."""
 
 @dataclass(frozen=True)
 class CodesignLayer:
-    """A workload of a design.
+    """A workload that the networks run on a machine.
 
     Attributes:
         workload: the workload.
@@ -87,13 +87,13 @@ class Design:
         return np.array([knows.roofline(layer.workload).seconds for layer in self.layers])
 
     def seconds(self, layers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the latency of each network.
+        """Return the latency of each network on the machine, from the latencies of its layers.
 
         Args:
             layers: seconds per call of each layer, float array of shape (layers,).
 
         Returns:
-            Seconds per inference, float array of shape (networks,).
+            Seconds per inference, including operators on the CPU, float array of shape (networks,).
         """
         counts = np.array([layer.counts for layer in self.layers])
         # A layer that no schedule runs takes for ever, but in networks that do not have it.
@@ -102,20 +102,21 @@ class Design:
 
     @property
     def name(self) -> str:
-        """The name of the machine."""
+        """Name of the machine."""
         return self.target.name
 
 
 class CodesignProblem:
-    """Networks to be served by one machine of a hardware space.
+    """Co-design problem: find a machine, and schedules on it, that serve several networks best.
 
     The latency to minimise is the sum of one inference of each network.
 
     Args:
         networks: the networks by name.
-        hardware: the machines that can be built.
+        hardware: the machines to choose from.
         epilogue: which post-operations are fused into the layers.
-        max_waste: maximum fraction of multiplications with padding zeros in a layer.
+        max_waste: a layer runs on the accelerator only if at most this fraction of its
+            multiplications is with padding zeros.
         measured_on: returns the target that lowers and measures batches for a machine, for example
             its counterpart on a cluster.
     """
@@ -176,7 +177,10 @@ class CodesignProblem:
 
 
 def least_seconds(design: Design) -> float:
-    """Return a lower bound on the seconds of all networks; infinite if a layer cannot run."""
+    """Return a lower bound on the latency of a machine: the sum of one inference of each network.
+
+    It is infinite if the machine cannot run a layer.
+    """
     try:
         return float(design.seconds(design.bounds).sum())
     except WorkloadError:

@@ -45,7 +45,7 @@ CLOCKS = {
 
 @dataclass(frozen=True)
 class ProvenLayer:
-    """The best schedule of a layer, lowered and measured again.
+    """The best schedule of a layer on a machine, which was lowered and measured again as a check.
 
     Attributes:
         layer: the layer.
@@ -53,9 +53,10 @@ class ProvenLayer:
         cycles: cycles per call.
         seconds: seconds per call.
         counters: hardware counters of a call.
-        parts: cycles of a call by `PARTS`; empty if the machine does not provide this breakdown.
+        parts: cycles of a call by activity (`PARTS`); empty if the machine does not provide this
+            breakdown.
         bound: lower bound in cycles; -1 if it is unknown.
-        verified: the output was compared bit for bit.
+        verified: the program was executed, and its output equals the reference bit for bit.
         energy: microjoules per call by consumer; empty if the machine has no energy model.
     """
 
@@ -72,11 +73,11 @@ class ProvenLayer:
 
 @dataclass(frozen=True)
 class ProvenDesign:
-    """A machine on the front with all its layers.
+    """A machine on the Pareto front whose schedules were all lowered and measured again.
 
     Attributes:
         judged: the machine with its objective values.
-        layers: its layers.
+        layers: its layers with their schedules.
     """
 
     judged: JudgedFront
@@ -84,11 +85,11 @@ class ProvenDesign:
 
     @property
     def name(self) -> str:
-        """The name of the machine."""
+        """Name of the machine."""
         return self.judged.design.name
 
     def parts(self) -> dict[str, float]:
-        """Return the shares of the cycles of one inference of each network, by `PARTS`.
+        """Return each activity's share of the cycles of one inference of each network, by `PARTS`.
 
         The result is empty if the machine does not break down its time.
         """
@@ -102,7 +103,7 @@ class ProvenDesign:
 
     @property
     def bottleneck(self) -> str:
-        """The part that takes most cycles."""
+        """The activity, such as computing or loading, that takes the most cycles."""
         return largest(self.parts())
 
     def microjoules(self) -> NDArray[np.float64]:
@@ -188,12 +189,21 @@ class FrontRow(TypedDict):
 
 
 def largest(parts: Mapping[str, float]) -> str:
-    """Return the part with the largest value; `UNKNOWN` if there are no parts."""
+    """Return the name of the part with the largest value; `UNKNOWN` if there are no parts.
+
+    Args:
+        parts: values by the name of the part.
+    """
     return max(parts, key=lambda name: parts[name]) if parts else UNKNOWN
 
 
 def front_row(problem: CodesignProblem, proven: ProvenDesign) -> FrontRow:
-    """Return the entry of a machine in `front.json`."""
+    """Return the entry of a machine on the Pareto front in `front.json`.
+
+    Args:
+        problem: the co-design problem, which has the names of the networks.
+        proven: the machine.
+    """
     design, names = proven.judged.design, list(problem.networks)
     spec = specification_of(design.target) or {}
     whole = float(sum(each.layer.calls * each.cycles for each in proven.layers))
@@ -349,13 +359,15 @@ def outcome_of(
     evaluator: BudgetedEvaluator,
     proven: Sequence[ProvenDesign],
 ) -> CodesignOutcome:
-    """Collect the outcome of a run. The duration in the summary is 0 and must be set by the caller.
+    """Collect the results of a co-design run.
+
+    The duration in the summary is 0; `log_codesign` sets it.
 
     Args:
         options: options of the run.
         problem: the co-design problem.
         evaluator: the measurements of the search.
-        proven: the verified machines on the front.
+        proven: the verified machines on the Pareto front, by ascending area.
     """
     objective = options.objective
     reference, hardware = reference_of(problem, objective), problem.hardware
@@ -405,7 +417,7 @@ def outcome_of(
 
 
 def _best(proven: Sequence[ProvenDesign]) -> Best | None:
-    """Return the last machine of the front, which has the lowest cost, or None."""
+    """Return the machine with the lowest cost, the last one of the front, or None."""
     if not proven:
         return None
     found = proven[-1].judged
@@ -476,7 +488,7 @@ def trials_frame(problem: CodesignProblem, evaluator: BudgetedEvaluator) -> pd.D
 
 
 def _knobs(problem: CodesignProblem, design: Design) -> dict[str, int]:
-    """Return the values of the hardware knobs by name."""
+    """Return the values of a machine's hardware knobs, by name."""
     hardware = problem.hardware
     return hardware.space.describe(hardware.points[design.row].tolist())
 

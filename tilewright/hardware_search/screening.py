@@ -24,9 +24,9 @@ from tilewright.targets.workload import Workload
 
 
 class Screening:
-    """Estimated costs of machines for an objective.
+    """Estimates how well machines would perform, without tuning their layers.
 
-    The cost of a layer is the lowest estimate of a sample of schedules that fit the scratchpads,
+    The cost of a layer is the lowest estimate among a sample of schedules that fit the scratchpads,
     but at least the layer's lower bound. If the target has no estimates, only the bounds are used.
 
     Args:
@@ -45,21 +45,24 @@ class Screening:
 
     @property
     def rows(self) -> list[int]:
-        """Rows of the machines that were screened, in order."""
+        """Rows in `HardwareSpace.points` of the machines that were screened so far, in order."""
         return list(self._found)
 
     def metrics(self, row: int) -> NDArray[np.float64]:
-        """Return the estimated metrics of each layer's call. The machine is screened if necessary.
+        """Return the estimated metrics of each layer of a machine, and screen it if necessary.
+
+        Args:
+            row: row of the machine in `HardwareSpace.points`.
 
         Returns:
-            Float array of shape (metrics, layers) in the order of `METRICS`; infinite if no
-            schedule fits.
+            Metrics of one call, float array of shape (metrics, layers) in the order of `METRICS`;
+            infinite if no schedule fits.
         """
         self.screen([row])
         return self._found[row]
 
     def screen(self, rows: Sequence[int]) -> None:
-        """Screen machines, on the workers of a cluster if the problem has one.
+        """Screen machines and keep the results. A cluster is used if the problem has one.
 
         Args:
             rows: rows of the machines; those that were screened before are skipped.
@@ -90,7 +93,11 @@ class Screening:
         return layers, spent.tolist(), self._sample, self._seed, design.row, self._objective
 
     def cost(self, row: int) -> float:
-        """Return the estimated objective of a machine for one inference of each network."""
+        """Return the estimated objective of one inference of each network.
+
+        Args:
+            row: row of the machine, which must have been screened.
+        """
         design = self.problem.design(row)
         return float(totals(design, self._objective, self.metrics(row)).prod())
 
@@ -125,7 +132,7 @@ class Screening:
 
 
 def screen_machine(target: Mapping[str, Json], *order: Any) -> NDArray[np.float64] | str:
-    """Screen a machine on a worker of a cluster.
+    """Estimate the costs of a machine's layers on a worker of a cluster.
 
     Args:
         target: specification of the machine, as `remote_worker.lower_and_measure` takes it.

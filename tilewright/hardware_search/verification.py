@@ -64,9 +64,18 @@ def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[Prov
 def _corrected(
     evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer, flat: int
 ) -> int:
-    """Return how many stored trials of a layer were wrong, after correcting them.
+    """Measure the chosen schedule of a layer again, and correct the stored trials if it differs.
 
-    If the chosen trial is right, the others are not checked and the result is 0.
+    If the chosen trial is right, the other trials of the layer are not checked.
+
+    Args:
+        evaluator: the measurements of the search.
+        design: the machine.
+        layer: the layer.
+        flat: flat index of the chosen schedule.
+
+    Returns:
+        The number of stored trials that were wrong.
     """
     tried = evaluator.tried(design, layer.workload)
     if _holds(design, tried.trials[flat], _measured_again(design, layer, [flat])[0]):
@@ -135,7 +144,18 @@ def _parts(design: Design, lowered: Lowered) -> dict[str, int]:
 
 
 def _verified(design: Design, layer: CodesignLayer, lowered: Lowered) -> bool:
-    """Return whether the output was compared; False if the machine cannot run programs on data."""
+    """Execute a program and compare its output with the reference.
+
+    Raises `WrongSchedule` if the output differs.
+
+    Args:
+        design: the machine.
+        layer: the layer.
+        lowered: the compiled schedule of the layer.
+
+    Returns:
+        Whether the output was compared; False if the machine cannot run programs on data.
+    """
     verifies = capability(design.target, Verifies)
     if verifies is None:
         return False

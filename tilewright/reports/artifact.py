@@ -18,14 +18,28 @@ MEBI = 1 << 20
 
 
 def built_lines(manifest: Mapping[str, Json], out: Path) -> list[str]:
-    """Return a line about what was built, followed by indented lines with details."""
+    """Describe an artifact, the files that `tilewright build` writes, as lines of plain text.
+
+    Args:
+        manifest: content of the artifact's `manifest.json`.
+        out: folder of the artifact.
+
+    Returns:
+        A headline with network, target and folder, followed by indented lines with details.
+    """
     head = f"{as_text(manifest['network'])} on {as_text(manifest['target'])} → {out}"
     of = {LIBRARY_KIND: _library, SIZED_KIND: _libraries}.get(str(manifest.get("kind")), _programs)
     return [head, *of(manifest, out)]
 
 
 def built_note(manifest: Mapping[str, Json], out: Path, warnings: Sequence[str]) -> str:
-    """Return the same in Markdown, with warnings."""
+    """Describe an artifact in Markdown: the content of `built_lines` as a list, and the warnings.
+
+    Args:
+        manifest: content of the artifact's `manifest.json`.
+        out: folder of the artifact.
+        warnings: warnings of the build.
+    """
     head, *lines = built_lines(manifest, out)
     doubts = "\n".join(f"- {plain(each)}" for each in warnings)
     listed = "\n".join(f"- {plain(line.strip())}" for line in lines)
@@ -54,7 +68,11 @@ def _programs(manifest: Mapping[str, Json], out: Path) -> list[str]:
 
 
 def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
-    """Return lines about the error of a network's outputs, as the manifest states it."""
+    """Return lines about the error of a network's outputs relative to the reference.
+
+    Args:
+        accuracy: the entry `accuracy` of an artifact's `manifest.json`.
+    """
     samples = as_int(accuracy["samples"])
     tops = [as_object(each)["same_top"] for each in as_list(accuracy["outputs"])]
     known = [as_number(top) for top in tops if top is not None]
@@ -70,7 +88,14 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
 
 
 def unchecked_lines(manifest: Mapping[str, Json]) -> list[str]:
-    """Return a line that names the outputs that are equal on all samples, if there are any."""
+    """Return a line that names the outputs which the accuracy check could not check.
+
+    An output cannot be checked if it has the same value for all samples. The list is empty if all
+    outputs were checked.
+
+    Args:
+        manifest: content of an artifact's `manifest.json`.
+    """
     if "not_checked" in manifest:
         names = [as_text(name) for name in as_list(manifest["not_checked"])]
     else:
@@ -119,8 +144,15 @@ def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def region_lines(manifest: Mapping[str, Json]) -> list[str]:
-    """Return what onnxruntime runs of a network: one line per region, and the totals of both
-    sides."""
+    """Describe the regions of a network, which are the parts that onnxruntime runs.
+
+    Args:
+        manifest: content of an artifact's `manifest.json`.
+
+    Returns:
+        For each region, a line with its operators and its size, followed by a line with the first
+        reason why onnxruntime runs it, if the manifest has one.
+    """
     lines = []
     for row in map(as_object, as_list(manifest.get("regions", []))):
         kinds = [as_text(as_object(each)["operator"]) for each in as_list(row["operators"])]
@@ -144,7 +176,16 @@ def region_lines(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def _libraries(manifest: Mapping[str, Json], out: Path) -> list[str]:
-    """Return lines about the library of each size, and about the dimensions that may be padded."""
+    """Describe an artifact that contains one library per input size.
+
+    Args:
+        manifest: content of the artifact's `manifest.json`.
+        out: folder of the artifact.
+
+    Returns:
+        The lines about each library, and a line that names the dimensions whose other sizes are
+        padded to the next library.
+    """
     padded = [as_text(each) for each in as_list(manifest["padded"])]
     lines = []
     for row in map(as_object, as_list(manifest["sizes"])):

@@ -32,7 +32,15 @@ _LAYERS = 12
 
 @dataclass(frozen=True)
 class PlotAxis:
-    """A scale from values to positions in the picture."""
+    """Linear or logarithmic mapping from values to positions in an SVG picture.
+
+    Attributes:
+        low: value at the first end of the axis.
+        high: value at the other end of the axis.
+        begin: position of `low`, in units of the picture.
+        end: position of `high`, in units of the picture.
+        logarithmic: the scale is logarithmic.
+    """
 
     low: float
     high: float
@@ -41,7 +49,7 @@ class PlotAxis:
     logarithmic: bool
 
     def place(self, value: float) -> float:
-        """Return the position of a value in the units of the picture."""
+        """Return the position of a value on the axis, in units of the picture."""
         if self.logarithmic:
             share = math.log(value / self.low) / math.log(self.high / self.low)
         else:
@@ -49,7 +57,7 @@ class PlotAxis:
         return round(self.begin + share * (self.end - self.begin), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return round values between the ends, as pairs of position and label."""
+        """Return round values between the ends as ticks: pairs of position and label."""
         if self.logarithmic and self.high / self.low >= _NARROW:
             values = round_ticks(self.low, self.high)
         else:
@@ -60,8 +68,15 @@ class PlotAxis:
 
 @dataclass(frozen=True)
 class PlotLine:
-    """A layer of a machine in the page's table. `width` is its time relative to the slowest
-    layer."""
+    """A layer of a machine, as one line of the table on the co-design page.
+
+    Attributes:
+        title: name of the workload.
+        where: operators of the networks that the workload stands for.
+        row: entry of the layer in `front.json`.
+        calls: calls of the layer per inference, over all networks.
+        width: time of the layer, relative to the slowest layer of the machine.
+    """
 
     title: str
     where: str
@@ -71,17 +86,23 @@ class PlotLine:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Fractions of its cycles by activity; empty if they are unknown."""
+        """Fraction of the layer's cycles by activity; empty if the breakdown is unknown."""
         total = sum(self.row["parts"].values())
         return {name: cycles / total for name, cycles in self.row["parts"].items()} if total else {}
 
 
 @dataclass(frozen=True)
 class PlottedMachine:
-    """A machine of the front.
+    """A machine on the Pareto front, as it is drawn on the co-design page.
 
-    It has its position in the picture, its total latency in milliseconds, and its slowest layers.
-    The other `rest` layers take `rest_share` of the time.
+    Attributes:
+        row: entry of the machine in `front.json`.
+        x: horizontal position in the picture.
+        y: vertical position in the picture.
+        milliseconds: latency of one inference of each network, summed over the networks.
+        lines: the slowest layers.
+        rest: number of layers that are not in `lines`.
+        rest_share: fraction of the time that these other layers take.
     """
 
     row: FrontRow
@@ -94,7 +115,7 @@ class PlottedMachine:
 
 
 def front_page(outcome: CodesignOutcome) -> bytes:
-    """Return the self-contained page of a run in UTF-8."""
+    """Render the self-contained HTML page of a co-design run, and return it in UTF-8."""
     summary = outcome.summary
     across, up = _axes(outcome)
     machines = [_machine(row, across, up) for row in outcome.front]
@@ -151,12 +172,12 @@ def _line(row: LayerRow, most: float) -> PlotLine:
 
 
 def _total(row: FrontRow) -> float:
-    """Return the total milliseconds of one inference of each network."""
+    """Return the sum of the latencies of one inference of each network, in milliseconds."""
     return sum(row["milliseconds"].values())
 
 
 def _stairs(machines: Sequence[PlottedMachine]) -> str:
-    """Return the Pareto front as the points of a staircase polyline."""
+    """Return the Pareto front as a staircase: the `points` attribute of an SVG polyline."""
     points, before = [], None
     for each in machines:
         if before is not None:
@@ -169,9 +190,11 @@ def _stairs(machines: Sequence[PlottedMachine]) -> str:
 
 
 def run_note(options: CodesignOptions, flow_page: str) -> str:
-    """Return the description of a run in Markdown, written when the run begins.
+    """Return the description of a co-design run in Markdown, written when the run begins.
 
-    `flow_page` is the address of its flow run.
+    Args:
+        options: options of the run.
+        flow_page: address of the page of the Prefect flow run.
     """
     what = (
         f"**{plain(options.subject)}** on one accelerator of at most {options.budget:g} of the "
@@ -182,7 +205,7 @@ def run_note(options: CodesignOptions, flow_page: str) -> str:
 
 
 def front_rows(outcome: CodesignOutcome) -> list[Row]:
-    """Return one row per machine of the front, by ascending area."""
+    """Return the Pareto front as a table with one row per machine, by ascending area."""
     networks = outcome.summary["networks"]
     return [
         {
@@ -197,7 +220,12 @@ def front_rows(outcome: CodesignOutcome) -> list[Row]:
 
 
 def front_note(outcome: CodesignOutcome, links: Links) -> str:
-    """Return the results of a run as a Markdown page."""
+    """Return the results of a co-design run as a Markdown page.
+
+    Args:
+        outcome: the results.
+        links: addresses of related pages, by title.
+    """
     summary, best = outcome.summary, outcome.summary["best"]
     said = "No machine has a valid schedule of every layer yet."
     if best is not None:
@@ -217,7 +245,11 @@ def front_note(outcome: CodesignOutcome, links: Links) -> str:
 
 
 def draw_front(place: Path, outcome: CodesignOutcome) -> None:
-    """Write `codesign.html`.
+    """Write the page of a co-design run to `codesign.html`.
+
+    Args:
+        place: folder in which the file is written.
+        outcome: the results of the run.
 
     Raises:
         OSError: the file cannot be written.

@@ -25,9 +25,9 @@ from tilewright.reports.templates import render
 
 
 def invalid_note(rows: Sequence[LeaderboardRow]) -> str:
-    """Return a note about the time at which invalid trials occur, as plain text.
+    """Return a sentence about how many invalid trials occur before and after the goal is reached.
 
-    The share of invalid trials alone does not rank tuners.
+    It stands below the leaderboard, because the share of invalid trials alone does not rank tuners.
     """
     said = ", ".join(
         f"{row.tuner} {percent(row.invalid_share or 0.0)} ({count(row.invalid_to_goal or 0.0)})"
@@ -45,7 +45,14 @@ _WORST_SHOWN = 1.0  # regret from which a cell is as red as it gets
 
 @dataclass(frozen=True)
 class HeatCell:
-    """A coloured table cell, and whether its value is the best of its workload, or equally good."""
+    """A coloured cell of a heat map, with the figure of one tuner on one workload.
+
+    Attributes:
+        text: the figure.
+        best: no other tuner has a better figure on this workload.
+        ground: background colour as `#rrggbb`.
+        ink: text colour as `#rrggbb`.
+    """
 
     text: str
     best: bool
@@ -55,16 +62,26 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A table with a title, and for each tuner, best first, one coloured cell per workload."""
+    """A table of coloured cells: one line per tuner and one column per workload.
+
+    Attributes:
+        title: title of the table.
+        lines: each tuner with its cells, best tuner first.
+    """
 
     title: str
     lines: list[tuple[str, list[HeatCell]]]
 
 
 def heat_maps(results: Results, rows: Sequence[LeaderboardRow]) -> list[HeatMap]:
-    """Return tables of the regret, the trials to the goal, and the share of invalid trials.
+    """Return heat maps of the regret, the trials to the goal, and the share of invalid trials.
 
-    Values are medians over seeds, except that the share is over the trials of all seeds.
+    The regret and the trials are medians over seeds. The share is computed over the trials of all
+    seeds together.
+
+    Args:
+        results: the runs as arrays.
+        rows: rows of the leaderboard, best tuner first.
     """
     regret = np.median(results.regret[..., -1], axis=2)
     trials = np.median(results.trials_to_goal, axis=2)
@@ -100,9 +117,17 @@ def _lines(
     warmth: Callable[[float], float],
     text: Callable[[int, int], str],
 ) -> list[tuple[str, list[HeatCell]]]:
-    """Return the lines of a table from `figures` (tuners, workloads), where lower is better.
+    """Return the lines of a heat map.
 
-    `warmth` maps a value to a colour from 0 (good) to 1 (bad).
+    Args:
+        results: the runs, which define the order of tuners and workloads.
+        rows: rows of the leaderboard, best tuner first.
+        figures: figures to colour, float array of shape (tuners, workloads); lower is better.
+        warmth: maps a figure to a position on the colour scale, from 0 (good) to 1 (bad).
+        text: returns the text of a cell from the indices of its tuner and its workload.
+
+    Returns:
+        Each tuner with one cell per workload.
     """
     lines = []
     best = figures.min(axis=0) + 1e-9
@@ -119,7 +144,10 @@ def _lines(
 
 
 def _regret_warmth(regret: float) -> float:
-    """Map a regret to a colour from 0 to 1 on a log scale; `_WORST_SHOWN` maps to 1."""
+    """Return the position of a regret on the colour scale, from 0 (good) to 1 (bad).
+
+    The scale is logarithmic; regrets of at least `_WORST_SHOWN` map to 1.
+    """
     low = np.log(FLOOR)
     return float((np.log(max(regret, FLOOR)) - low) / (np.log(_WORST_SHOWN) - low))
 
@@ -128,7 +156,7 @@ REPORT = "report.html"
 
 
 def write_report(comparison: Comparison, folder: Path) -> None:
-    """Write `report.html` into `folder`.
+    """Write the HTML page of a comparison on workloads to `report.html` in `folder`.
 
     Raises:
         OSError: the file cannot be written.
@@ -137,8 +165,10 @@ def write_report(comparison: Comparison, folder: Path) -> None:
 
 
 def report(comparison: Comparison) -> bytes:
-    """Return the page in UTF-8. The tables of all workloads are opened for facts about their
-    spaces."""
+    """Render the HTML page of a comparison on workloads, and return it in UTF-8.
+
+    The tables of all workloads are read, because the page shows facts about their spaces.
+    """
     plan, results, rows = comparison.plan, comparison.results, comparison.leaderboard
     test_bed = plan.test_bed
     facts = [space_facts(name, test_bed.table(name)) for name, _ in test_bed.workloads]
@@ -175,7 +205,7 @@ def report(comparison: Comparison) -> bytes:
 
 
 def _options(plan: ComparisonPlan) -> list[tuple[str, str]]:
-    """Return each tuner with all of its options, including defaults."""
+    """Return each tuner's label with the values of all its options, including defaults."""
     return [
         (
             config.label,

@@ -24,7 +24,10 @@ from tilewright.tuning.run_figures import share_above
 
 
 def run_rows(runs: Sequence[NetworkRun]) -> list[Row]:
-    """Return one row per run, with the four latencies and the gain over the rule."""
+    """Return one row per tuning run, with its latencies and the gain over the rule schedule.
+
+    The latencies are those of the fallback, the rule schedule, the tuned schedule and the bound.
+    """
     rows = [
         {
             "network": run.network,
@@ -57,7 +60,12 @@ def comparison_note(
 ) -> str:
     """Return the description of a comparison in Markdown.
 
-    `boards` are given once it is finished, and `network_runs` for a comparison on networks.
+    Args:
+        options: options of the comparison.
+        runs: number of runs.
+        links: addresses of related pages, by title.
+        boards: the leaderboards; empty until the comparison is finished.
+        network_runs: the finished runs; empty for a comparison on workloads.
     """
     count = f"{counted(runs, 'run')}, {counted(options.trials, 'trial')} a workload"
     what = f"**{plain(options.subject)}**: tuners {plain(options.rivals)}, seeds {options.seeds}"

@@ -45,7 +45,7 @@ ATTEMPTS = (
 
 
 def convergence(results: Results) -> Markup:
-    """Draw the regret over trials, for all workloads together."""
+    """Draw the regret of each tuner over the number of trials, for all workloads together."""
     figure = Figure(figsize=(10.4, 4.6), layout="constrained")
     axes = figure.subplots()
     for k, style in enumerate(line_styles(results.tuners)):
@@ -56,7 +56,12 @@ def convergence(results: Results) -> Markup:
 
 
 def convergence_by_workload(results: Results, titles: Sequence[str]) -> Markup:
-    """Draw the regret over trials, one panel per workload. `titles` are in the workloads' order."""
+    """Draw the regret over the number of trials, with one panel per workload.
+
+    Args:
+        results: the runs as arrays.
+        titles: title of each panel, in the order of the workloads.
+    """
     rows = -(-len(titles) // _COLUMNS)
     figure = Figure(figsize=(10.4, 0.5 + 2.35 * rows), layout="constrained")
     grid = figure.subplots(rows, _COLUMNS, squeeze=False, sharex=True, sharey=True)
@@ -74,7 +79,12 @@ def convergence_by_workload(results: Results, titles: Sequence[str]) -> Markup:
 
 
 def final_regret(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
-    """Draw the final regret of each seed, and the median with its interval."""
+    """Draw the final regret of each seed as a dot, and the median with its interval, per tuner.
+
+    Args:
+        results: the runs as arrays.
+        rows: rows of the leaderboard, best tuner first.
+    """
     figure, axes = _rows_figure(rows)
     shade = dict(zip(results.tuners, colours(results.tuners), strict=True))
     for place, row in enumerate(rows):
@@ -90,9 +100,9 @@ def final_regret(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 
 
 def invalid_trials(results: Results) -> Markup:
-    """Draw the number of invalid trials over trials.
+    """Draw the cumulative number of invalid trials over the number of trials, one curve per tuner.
 
-    The diagonal is the case in which all trials are invalid.
+    A tuner whose trials are all invalid would follow the diagonal.
     """
     figure = Figure(figsize=(5.1, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -109,8 +119,15 @@ def invalid_trials(results: Results) -> Markup:
 
 
 def attempts(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
-    """Draw what a run compiles: valid trials, invalid trials, and configs that were only
-    lowered."""
+    """Draw how many configs a run compiles, as one stacked bar per tuner.
+
+    The parts are valid trials, invalid trials, and configs that were lowered without becoming a
+    trial, divided into those that compiled and those that did not. Figures are means.
+
+    Args:
+        results: the runs as arrays.
+        rows: rows of the leaderboard, best tuner first.
+    """
     figure, axes = _rows_figure(rows, height=0.42)
     for place, row in enumerate(rows):
         k = results.tuners.index(row.tuner)
@@ -126,7 +143,12 @@ def attempts(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 
 
 def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
-    """Draw the wall time of a run, and, as hollow dots, the time until the goal was reached."""
+    """Draw the wall-clock time of a run per tuner; hollow dots show the time to the goal.
+
+    Args:
+        results: the runs as arrays.
+        rows: rows of the leaderboard, best tuner first.
+    """
     figure, axes = _rows_figure(rows)
     shade = dict(zip(results.tuners, colours(results.tuners), strict=True))
     for place, row in enumerate(rows):
@@ -145,8 +167,15 @@ def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 
 
 def _curve(axes: Axes, regret: Floats, style: LineStyle) -> None:
-    """Draw median and interval over seeds of `regret` (seeds, trials), once half of the seeds are
-    valid."""
+    """Draw the median regret over the number of trials, and its interval over seeds as a band.
+
+    The curve begins at the trial at which half of the seeds have a valid schedule.
+
+    Args:
+        axes: axes on which to draw.
+        regret: regret after each trial, float array of shape (seeds, trials).
+        style: style of the curve.
+    """
     x = _steps(regret.shape[1])
     low, middle, high = (_shown(curve) for curve in band(regret[:, x - 1]))
     known = middle < _CEILING
@@ -181,7 +210,12 @@ def _plain(axes: Axes) -> None:
 
 
 def _rows_figure(rows: Sequence[LeaderboardRow], height: float = 0.36) -> tuple[Figure, Axes]:
-    """Return a figure with one line per tuner, best at the top."""
+    """Create an empty figure with one horizontal line per tuner, the best tuner at the top.
+
+    Args:
+        rows: rows of the leaderboard, best tuner first.
+        height: height of a line in inches.
+    """
     figure = Figure(figsize=(5.1, 0.9 + height * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.set_yticks(range(len(rows)), [row.tuner for row in rows])
@@ -199,7 +233,15 @@ def _whisker(axes: Axes, place: int, ends: Sequence[float] | Floats, colour: str
 
 
 def _ends(row: LeaderboardRow, name: str) -> Floats:
-    """Return low end, median and high end of a value; infinite if it is unknown."""
+    """Return the ends of a figure's interval and its median; infinite if the figure is unknown.
+
+    Args:
+        row: row of a tuner in the leaderboard.
+        name: name of the figure's field in `LeaderboardRow`.
+
+    Returns:
+        Low end, median and high end, float array of shape (3,).
+    """
     found = row.interval(name)
     return np.array([np.inf] * 3 if found is None else [found.low, found.middle, found.high])
 
@@ -209,13 +251,22 @@ def _shown(regret: Floats) -> Floats:
 
 
 def _steps(trials: int) -> NDArray[np.int64]:
-    """Return the trial numbers to draw: all if there are few, else evenly spaced on a log scale."""
+    """Return the trial numbers at which a curve is drawn, int array.
+
+    These are all trials if there are few, and otherwise numbers that are evenly spaced on a
+    logarithmic axis.
+    """
     return np.unique(np.geomspace(1, trials, min(trials * 2, 2 * _POINTS)).round().astype(np.int64))
 
 
 def _svg(figure: Figure, name: str) -> Markup:
-    """Return a figure as SVG without prologue, with IDs that do not clash with those of other
-    pictures."""
+    """Return a figure as an SVG element, to be embedded in an HTML page.
+
+    Args:
+        figure: the figure.
+        name: name of the picture, from which the IDs in the SVG are derived. IDs of different
+            pictures on a page must not clash.
+    """
     FigureCanvasSVG(figure)
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):

@@ -9,7 +9,7 @@ from tilewright.reports.number_format import counted
 
 
 def dataset_line(about: DatasetMetadata, out: Path) -> str:
-    """Return the size of a dataset and its digest."""
+    """Return a line for the terminal with the size, the folder and the digest of a dataset."""
     size = sum(file.bytes for file in about.files)
     return (
         f"{out}: {counted(about.rows, 'row')} of {counted(len(about.hardware), 'piece')} of "

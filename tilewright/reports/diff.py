@@ -19,12 +19,15 @@ _MODELS = {
 
 
 def headline(verdict: DiffVerdict) -> str:
-    """Return a text such as `no worse: 7,136,630 cycles became 7,100,020 (-0.5 %)`."""
+    """Return the verdict and the change of the total latency.
+
+    An example is `no worse: 7,136,630 cycles became 7,100,020 (-0.5 %)`.
+    """
     return f"{verdict.word}: {became(verdict.total)}"
 
 
 def became(change: Change) -> str:
-    """Return a text such as `7,136,630 cycles became 7,100,020 (-0.5 %)`.
+    """Return a change of a latency as text: `7,136,630 cycles became 7,100,020 (-0.5 %)`.
 
     A latency without cycles is given in milliseconds.
     """
@@ -35,7 +38,7 @@ def became(change: Change) -> str:
 
 
 def latency_rows(verdict: DiffVerdict) -> list[Row]:
-    """Return one row per layer, and one for the total."""
+    """Return the latencies of both runs as a table with one row per layer and one for the total."""
     unit = "cycles" if verdict.total.unit == "cycles" else "ms"
     rows = []
     for each in (*verdict.workloads, verdict.total):
@@ -52,7 +55,7 @@ def latency_rows(verdict: DiffVerdict) -> list[Row]:
 
 
 def figure_rows(verdict: DiffVerdict) -> list[Row]:
-    """Return a row for the validity of trials and one for each model's error."""
+    """Return a table with the share of valid trials and the error of each model in both runs."""
     return [
         {
             "figure": _MODELS.get(each.what, each.what),
@@ -65,14 +68,20 @@ def figure_rows(verdict: DiffVerdict) -> list[Row]:
 
 
 def setting_rows(settings: Sequence[DifferentSetting]) -> list[Row]:
-    """Return one row per setting."""
+    """Return the settings that differ as a table, with the value in both runs."""
     return [
         {"what": each.what, "A": each.a or UNKNOWN, "B": each.b or UNKNOWN} for each in settings
     ]
 
 
 def diff_page(title: str, verdict: DiffVerdict, links: Links) -> str:
-    """Return the comparison as a Markdown page."""
+    """Return the comparison of two runs as a Markdown page.
+
+    Args:
+        title: title of the page.
+        verdict: the comparison.
+        links: addresses of related pages, by title.
+    """
     reasons = "\n".join(f"- {plain(each)}" for each in verdict.reasons)
     changed = verdict.changed
     return paragraphs(

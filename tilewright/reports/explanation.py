@@ -48,7 +48,15 @@ NO_ADVICE = "Nothing stands out: the schedules are near their bounds, and the se
 
 @dataclass(frozen=True)
 class WorkloadLine:
-    """A line of the page's table: a workload, and the models' accuracy on its unseen configs."""
+    """A workload, as one line of the table on the explanation page.
+
+    Attributes:
+        name: name of the workload.
+        trials: number of trials.
+        valid_share: fraction of valid configs in the workload's space.
+        accuracy: accuracy of the models on configs that were never tried.
+        vetoed: fractions of the valid configs that Model V would reject.
+    """
 
     name: str
     trials: int
@@ -58,7 +66,11 @@ class WorkloadLine:
 
     @property
     def ratio(self) -> float:
-        """Error of A divided by that of P; below 1 if A is better, NaN if P has no error."""
+        """Error of Model A divided by the error of Model P.
+
+        It is below 1 if A, which also knows the compiled program, is better, and NaN if the error
+        of P is 0.
+        """
         of = self.accuracy
         return of.a_rmse / of.p_rmse if of.p_rmse else float("nan")
 
@@ -70,7 +82,14 @@ def write_explanation(
     advice: Sequence[Advice],
     out: Path,
 ) -> None:
-    """Write `explain.png` and `explain.html` into `out`. `models` summarise what is explained.
+    """Write the explanation of a run as `explain.png` and `explain.html`.
+
+    Args:
+        folder: the run.
+        explained: explanation of each workload.
+        models: influence of features on each model, over all workloads.
+        advice: recommendations to show on the page.
+        out: folder in which the files are written.
 
     Raises:
         OSError: a file cannot be written.
@@ -87,7 +106,18 @@ def explanation_page(
     advice: Sequence[Advice],
     drawn: Pictures,
 ) -> bytes:
-    """Return the page of a run in UTF-8. It contains the parts of the picture."""
+    """Render the explanation of a run as a self-contained HTML page.
+
+    Args:
+        folder: the run.
+        explained: explanation of each workload.
+        models: influence of features on each model, over all workloads.
+        advice: recommendations to show on the page.
+        drawn: pictures to embed.
+
+    Returns:
+        The page in UTF-8.
+    """
     return render(
         "explanation.html.jinja",
         title=f"Why {folder.tuner_config.tuner} chose as it did on {folder.network}",
@@ -114,7 +144,7 @@ def _encoded(parts: dict[str, bytes]) -> dict[str, str]:
 
 
 def method(model: ModelSummary) -> str:
-    """Return how a model's influences were computed."""
+    """Describe how the influences of features on a model were computed."""
     return "exact tree SHAP, by the library" if model.exact else "sampled Shapley values"
 
 
@@ -141,7 +171,16 @@ JUDGED = {"random configs": "#5b7fa6", "trials, before they were measured": "#0b
 
 @dataclass(frozen=True)
 class Pictures:
-    """PNG files: the whole picture, and by role the influences on the model and its accuracy."""
+    """Diagrams of an explanation as PNG files.
+
+    The models are P (predicts the latency), V (predicts the validity) and A (predicts the latency
+    from the compiled program).
+
+    Attributes:
+        whole: all diagrams in one picture.
+        influences: diagram of the influence of features, by model ("P", "V" or "A").
+        accuracy: diagram of the accuracy, by model.
+    """
 
     whole: bytes
     influences: dict[str, bytes]
@@ -149,7 +188,15 @@ class Pictures:
 
 
 def pictures(explained: Sequence[Explained], models: Sequence[ModelSummary]) -> Pictures:
-    """Draw influences on P, V and A, the calibration of V, and predictions of P and A."""
+    """Draw the diagrams of an explanation.
+
+    The upper row shows the influence of features on the models P, V and A. The lower row shows the
+    predictions of P and A against the measured values, and the calibration of V.
+
+    Args:
+        explained: explanation of each workload.
+        models: influence of features on each model, over all workloads.
+    """
     features = {model.role: model.most(FEATURES) for model in models}
     with house_style():
         figure = Figure(figsize=(13.5, 8.9), dpi=110, layout="constrained")
@@ -178,7 +225,15 @@ def pictures(explained: Sequence[Explained], models: Sequence[ModelSummary]) -> 
 
 
 def _parts(drawn: Image.Image, column: Sequence[Axes]) -> list[bytes]:
-    """Crop the axes of a column with their labels out of the picture, all with the same width."""
+    """Crop the diagrams of one column out of the whole picture, including their labels.
+
+    Args:
+        drawn: the whole picture.
+        column: axes of the column's diagrams, from top to bottom.
+
+    Returns:
+        One PNG file per diagram; all have the same width.
+    """
     boxes = [box for axes in column if (box := axes.get_tightbbox()) is not None]
     left = int(max(min(box.x0 for box in boxes) - _MARGIN, 0))
     right = int(min(max(box.x1 for box in boxes) + _MARGIN, drawn.width))
@@ -203,7 +258,13 @@ def _influences(
 ) -> None:
     """Draw a line per feature with a dot per config: how far the feature moved the prediction.
 
-    The colour is the feature's value among those of its workload (blue low, red high).
+    The colour of a dot is the rank of the feature's value within its workload (blue low, red high).
+
+    Args:
+        axes: axes on which to draw.
+        explained: explanation of each workload.
+        role: the model: "P", "V" or "A".
+        most: the features to draw, most influential first.
     """
     rows = [row for row in most if row.share >= _SMALLEST]
     axes.set_title(ROLES[role].partition(":")[0], fontsize=10, loc="left", fontweight="bold")
@@ -234,7 +295,17 @@ def _influences(
 
 
 def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Floats, Floats]:
-    """Return the Shapley values of a feature, and the rank of its value in its workload, 0 to 1."""
+    """Return the dots that `_influences` draws for a feature, over all workloads.
+
+    Args:
+        explained: explanation of each workload.
+        role: the model: "P", "V" or "A".
+        name: name of the feature.
+
+    Returns:
+        The Shapley values of the feature, and the ranks of its values within each workload, scaled
+        to the range 0 to 1. Both are float arrays of shape (dots,).
+    """
     moved, ranks = [np.empty(0)], [np.empty(0)]
     for each in explained:
         influence = each.influences.get(role)
@@ -247,14 +318,28 @@ def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Float
 
 
 def _spread(moved: Floats, rng: np.random.Generator) -> Floats:
-    """Return vertical positions of dots, spread widely where there are many of them."""
+    """Return random vertical offsets of dots, which are larger where many dots lie close together.
+
+    Args:
+        moved: horizontal positions of the dots, float array of shape (dots,).
+        rng: random generator.
+
+    Returns:
+        Offsets in units of the distance between two features, float array of shape (dots,).
+    """
     counts, edges = np.histogram(moved, bins=40)
     density = counts[np.clip(np.digitize(moved, edges) - 1, 0, len(counts) - 1)]
     return np.asarray(rng.uniform(-0.36, 0.36, len(moved)) * density / max(density.max(), 1))
 
 
 def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
-    """Draw the fraction of valid configs over their predicted probability."""
+    """Draw the fraction of configs that are valid over the probability that Model V predicted.
+
+    Args:
+        axes: axes on which to draw.
+        explained: explanation of each workload.
+        role: the model, "V".
+    """
     axes.set_title("V's calibration", fontsize=10, loc="left", fontweight="bold")
     shown = False
     for judged, colour in _both(explained):
@@ -274,7 +359,13 @@ def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
 
 
 def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
-    """Draw predicted over simulated cycles."""
+    """Draw the cycles that Model P or A predicted over the simulated cycles, one dot per config.
+
+    Args:
+        axes: axes on which to draw.
+        explained: explanation of each workload.
+        role: the model, "P" or "A".
+    """
     axes.set_title(f"{role}: predicted and simulated", fontsize=10, loc="left", fontweight="bold")
     drawn = [np.empty((2, 0))]
     for judged, colour in _both(explained):
@@ -306,7 +397,7 @@ def _both(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], st
 
 
 def _unit(explained: Sequence[Explained], role: str) -> str:
-    """Return what a model's influences refer to: log-odds for boosted trees, else a probability."""
+    """Return the unit of the influences on a model, such as log-odds or a probability, as text."""
     if role != "V":
         return "predicted log2 cycles"
     exact = all(each.influences[role].exact for each in explained if role in each.influences)

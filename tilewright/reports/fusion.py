@@ -21,7 +21,15 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Box:
-    """A layer, its cycles relative to the largest layer, and the decisions about it."""
+    """A layer of the network, as a box on the fusion page.
+
+    Attributes:
+        name: name of the layer.
+        title: the layer's workload as text.
+        cycles: cycles of the layer by itself.
+        width: these cycles, relative to the layer with the most cycles.
+        decisions: the fusion decisions that concern the layer's operators.
+    """
 
     name: str
     title: str
@@ -32,16 +40,28 @@ class Box:
 
 @dataclass(frozen=True)
 class FusionLine:
-    """A path in the picture from a layer to another one that reads its result."""
+    """A line on the fusion page, from a layer to another layer that reads its result.
+
+    Attributes:
+        path: the line, as the `d` attribute of an SVG path.
+        near: the reading layer comes directly after the layer that it reads.
+    """
 
     path: str
     near: bool
 
 
 def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[str, Json]) -> bytes:
-    """Return the page about fusion.
+    """Render the HTML page that shows which operators of a network run together.
 
-    `said` is the entry in the summary, and `file` is the contents of `fusion.json`.
+    Args:
+        network: name of the network.
+        target: name of the target.
+        said: summary of the fusion decision, as in `summary.json`.
+        file: content of `fusion.json`.
+
+    Returns:
+        The page in UTF-8.
     """
     rows = [as_object(row) for row in as_list(file["layers"])]
     largest = max((as_int(row["cycles"]) for row in rows), default=1)
@@ -72,8 +92,14 @@ def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[st
 
 
 def _lines(reads: Sequence[Sequence[int]]) -> list[FusionLine]:
-    """Return straight lines to the next layer, and curves around those between; longer ones are
-    wider."""
+    """Return the lines that connect each layer with the layers whose results it reads.
+
+    The layers stand below each other. A line is bent to the left so that it goes around the layers
+    between its ends; the longer the line, the further it bends.
+
+    Args:
+        reads: for each layer, the indices of the layers whose results it reads.
+    """
     lines = []
     for to, sources in enumerate(reads):
         for source in sources:

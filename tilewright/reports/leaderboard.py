@@ -35,10 +35,13 @@ RIVALS = 3
 
 @dataclass(frozen=True)
 class TableCell:
-    """A value as text, whether it is the best of its column, and its 95 % interval.
+    """One figure of one tuner in a leaderboard, as text.
 
-    The interval is empty if both ends have the same text. `bound` is set if the value is only a
-    lower bound.
+    Attributes:
+        text: the figure.
+        best: no other tuner has a better figure in this column.
+        around: the 95 % interval; empty if both ends have the same text or no interval is shown.
+        bound: the figure is only a lower bound.
     """
 
     text: str
@@ -49,9 +52,12 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading of one or two lines, and one cell per tuner, best tuner first.
+    """A column of a leaderboard, with one cell per tuner.
 
-    `inline` is set if plain-text tables also show the intervals.
+    Attributes:
+        heading: the heading in one or two lines.
+        cells: the cells, best tuner first.
+        inline: plain-text tables also show the intervals of this column.
     """
 
     heading: tuple[str, ...]
@@ -59,7 +65,11 @@ class Column:
     inline: bool = False
 
     def text(self, place: int) -> str:
-        """Return a cell as plain text."""
+        """Return a cell as plain text.
+
+        Args:
+            place: index of the cell, which is the rank of the tuner.
+        """
         cell = self.cells[place]
         bound = "≥" if cell.bound else ""
         return f"{bound}{cell.text} {cell.around * self.inline}".rstrip()
@@ -67,10 +77,16 @@ class Column:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A column of values: its heading, the field of `LeaderboardRow`, and its format.
+    """Definition of a leaderboard column.
 
-    `bounded` is set if a run that never reached the goal makes the value a bound, and `exact` if no
-    interval is shown.
+    Attributes:
+        heading: the heading in one or two lines.
+        field: name of the figure's field in `LeaderboardRow`.
+        form: converts the figure to text.
+        good: whether low or high figures are better: `LOW`, `HIGH` or `NEITHER`.
+        bounded: the figure is a lower bound if a run did not reach the goal.
+        exact: the column shows no intervals.
+        inline: plain-text tables also show the intervals of this column.
     """
 
     heading: tuple[str, ...]
@@ -110,7 +126,7 @@ BROKEN_HEADINGS = {
 
 
 def leaderboard_columns(board: Leaderboard) -> list[Column]:
-    """Return the columns after the tuner's name that have at least one value."""
+    """Return the columns of a leaderboard, without the tuners' names and without empty columns."""
     columns = [Column(each.heading, _cells(each, board), each.inline) for each in _FIGURES]
     fastest = [TableCell(f"{row.fastest_on} of {row.seeds}") for row in board.tuners]
     columns.append(Column(_FASTEST, fastest))
@@ -118,9 +134,9 @@ def leaderboard_columns(board: Leaderboard) -> list[Column]:
 
 
 def leaderboard_rows(boards: Sequence[Leaderboard]) -> list[Row]:
-    """Return a row per tuner of each leaderboard, best first.
+    """Return leaderboards as one table with a row per tuner of each leaderboard, best tuner first.
 
-    If there are several leaderboards, each row says to which one it belongs.
+    If there are several leaderboards, additional columns say to which one a row belongs.
     """
     rows = []
     for board in boards:
@@ -138,7 +154,10 @@ def leaderboard_rows(boards: Sequence[Leaderboard]) -> list[Row]:
 
 
 def winner(board: Leaderboard) -> str | None:
-    """Return the tuner that was significantly better than all others, or None."""
+    """Return the tuner that is significantly better than all others.
+
+    The result is None if several tuners share the first place or if there is only one tuner.
+    """
     alone = len(board.winners) == 1 and len(board.tuners) > 1
     return board.winners[0] if alone else None
 
@@ -163,7 +182,15 @@ def _cells(figure: _Figure, board: Leaderboard) -> list[TableCell]:
 
 
 def _interval(name: str, row: LeaderboardRow, board: Leaderboard) -> ConfidenceInterval | None:
-    """Return a figure with its interval; the regret of a tuner that found nothing is infinite."""
+    """Return the median and the interval of a tuner's figure, or None if the figure is unknown.
+
+    The regret is infinite, not unknown, for a tuner that found no valid schedule.
+
+    Args:
+        name: name of the figure's field in `LeaderboardRow`.
+        row: row of the tuner.
+        board: leaderboard of the tuner.
+    """
     found = row.interval(name)
     if found is None and board.baseline == OPTIMUM and name in ("regret", "worst_regret"):
         return ConfidenceInterval(math.inf, math.inf, math.inf)
@@ -178,7 +205,7 @@ def _mark(baseline: str) -> str:
 
 
 def verdict(board: Leaderboard) -> str:
-    """Return one or two sentences that say which tuner is best, as plain text."""
+    """Return one or two sentences of plain text that say which tuner of a leaderboard is best."""
     where = f"{board.network} on {board.target}"
     if not board.winners:
         return f"{where}: no tuner found valid schedules of all layers"
@@ -197,7 +224,7 @@ def verdict(board: Leaderboard) -> str:
 
 
 def _distance_verdict(board: Leaderboard) -> str:
-    """Return how close the best tuner came to the optimum, and after how many trials."""
+    """Return a sentence about how close the best tuner came to the optimum, and how fast."""
     best, *others = board.tuners
     trials = best.trials_to_goal or 0.0
     text = (

@@ -59,16 +59,20 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 
 def with_known(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows without columns that have no cell in any row."""
+    """Drop the columns of a table that are empty in every row."""
     known = [head for head in rows[0] if any(row[head] for row in rows)] if rows else []
     return [{head: row[head] for head in known} for row in rows]
 
 
 def marked(mark: str, text: str) -> str:
-    """Put a mark in front of a text, unless the text is empty."""
+    """Put a mark, such as `~`, in front of a text, unless the text is empty."""
     return mark + text if text else ""
 
 
 def listed(links: Links) -> str:
-    """Return a list with one link per line."""
+    """Return links as a Markdown list with one link per line.
+
+    Args:
+        links: addresses by title.
+    """
     return "\n".join(f"- [{plain(name)}]({address})" for name, address in links.items())

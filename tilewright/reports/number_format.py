@@ -11,23 +11,24 @@ _PERCENT = "\N{NO-BREAK SPACE}%"
 
 
 class Ends(Protocol):
-    """Anything with a lower and an upper end."""
+    """Interface of an interval, for example a confidence interval."""
 
     @property
     def low(self) -> float:
-        """Lower end."""
+        """Lower end of the interval."""
         ...
 
     @property
     def high(self) -> float:
-        """Upper end."""
+        """Upper end of the interval."""
         ...
 
 
 def percent(share: float) -> str:
-    """Return a percentage such as `0 %`, `<0.1 %`, `1.3 %` or `214 %`.
+    """Return a fraction as a percentage such as `0 %`, `<0.1 %`, `1.3 %` or `214 %`.
 
-    An infinite regret is `none valid`, and NaN is a dash.
+    The text is `none valid` for an infinite fraction, which is the regret of a tuner that found no
+    valid schedule, and a dash for NaN.
     """
     if math.isnan(share):
         return UNKNOWN
@@ -55,9 +56,9 @@ def whole(number: int | None) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return milliseconds with three digits, such as `73.2`, `0.850` or `1,371`, without the unit.
+    """Convert seconds to milliseconds with three digits, such as `73.2`, `0.850` or `1,371`.
 
-    The text is empty if the time is unknown.
+    The text has no unit. It is empty if `seconds` is None.
     """
     if seconds is None or math.isnan(seconds):
         return ""
@@ -72,7 +73,10 @@ def energy(microjoules: float) -> str:
 
 
 def speedup(before: float | None, after: float | None) -> str:
-    """Return the ratio of two latencies, such as `1.83×`; empty if one of them is unknown."""
+    """Return the ratio of two latencies, `before` / `after`, such as `1.83×`.
+
+    The text is empty if one of the latencies is unknown.
+    """
     return "" if before is None or not after else f"{before / after:.2f}×"
 
 
@@ -105,7 +109,9 @@ def duration(seconds: float) -> str:
 def ranged(interval: Ends, form: Callable[[float], str]) -> str:
     """Return an interval such as `7–12`; empty if both ends have the same text.
 
-    The percent sign is written only once.
+    Args:
+        interval: the interval.
+        form: converts an end to text. If it adds a percent sign, the sign is written only once.
     """
     low, high = form(interval.low), form(interval.high)
     if low == high:

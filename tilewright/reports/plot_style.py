@@ -61,7 +61,10 @@ _WIDEST, _NARROWEST = 3.2, 1.4
 class LineStyle:
     """Style of a curve.
 
-    `dashes` is SVG's `stroke-dasharray` for lines of width 1, or "" for a solid line.
+    Attributes:
+        colour: colour as `#rrggbb`.
+        dashes: value of SVG's `stroke-dasharray` for lines of width 1; "" for a solid line.
+        width: width of the line in points.
     """
 
     colour: str
@@ -70,19 +73,19 @@ class LineStyle:
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """Matplotlib's keyword arguments for this style."""
+        """Keyword arguments with which matplotlib draws a line in this style."""
         pattern = [float(length) for length in self.dashes.split()]
         style = (0, [length / self.width for length in pattern]) if pattern else "-"
         return {"color": self.colour, "linestyle": style, "lw": self.width}
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """Return one colour per name, by position."""
+    """Return one colour per name. It depends only on the position of the name."""
     return [_SERIES[place % len(_SERIES)] for place in range(len(names))]
 
 
 def line_styles(names: Sequence[str]) -> list[LineStyle]:
-    """Return one line style per name, by position.
+    """Return one line style per name. It depends only on the position of the name.
 
     Later lines are narrower and lie on top, so that no line hides another one where they meet.
     """
@@ -94,7 +97,14 @@ def line_styles(names: Sequence[str]) -> list[LineStyle]:
 
 
 def heat(share: float) -> tuple[str, str]:
-    """Return background and text colour of a cell, from 0 (good) to 1 (bad)."""
+    """Return the background colour and a legible text colour for a cell of a heat map.
+
+    Args:
+        share: position on the colour scale, from 0 (good) to 1 (bad).
+
+    Returns:
+        Both colours as `#rrggbb`.
+    """
     red, green, blue, _ = (float(part) for part in _HEAT(min(max(share, 0.0), 1.0)))
     dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
     return to_hex((red, green, blue)), "#ffffff" if dark else INK
@@ -109,7 +119,16 @@ _POWERS = 9  # powers of two on an axis, before every other is left out
 
 
 def round_ticks(low: float, high: float, most: int = _MOST) -> list[float]:
-    """Return at most `most` round numbers between two positive ends of a logarithmic axis."""
+    """Return round numbers as ticks for a logarithmic axis.
+
+    Args:
+        low: lower end of the axis, above 0.
+        high: upper end of the axis.
+        most: maximum number of ticks.
+
+    Returns:
+        The ticks in ascending order.
+    """
     shown_ticks: list[float] = []
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for mantissas in _STEPS:
@@ -121,20 +140,34 @@ def round_ticks(low: float, high: float, most: int = _MOST) -> list[float]:
 
 
 def scale_factors(axes: Axes) -> None:
-    """Make the vertical axis one of factors, such as `1.5×`."""
+    """Format the vertical axis as factors such as `1.5×`.
+
+    The axis is logarithmic if its ends differ by a large factor.
+    """
     _scale_vertical(axes)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
 
 
 def scale_latency(axes: Axes, *, counted: bool) -> None:
-    """Make the vertical axis one of cycles, such as `1,500`, or of seconds, such as `1.5 ms`."""
+    """Format the vertical axis as latencies.
+
+    The axis is logarithmic if its ends differ by a large factor.
+
+    Args:
+        axes: the axes to change.
+        counted: the latencies are in cycles, such as `1,500`; otherwise they are in seconds, such
+            as `1.5 ms`.
+    """
     _scale_vertical(axes)
     whole = FuncFormatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(whole if counted else EngFormatter(unit="s"))
 
 
 def scale_seconds(axes: Axes) -> None:
-    """Make the horizontal axis one of seconds, such as `1.5 ms`."""
+    """Format the horizontal axis as durations such as `1.5 ms`.
+
+    The axis is logarithmic if its ends differ by a large factor.
+    """
     _scale(axes.xaxis, axes.set_xscale, axes.get_xlim, _FEWEST)
     axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
 
@@ -147,9 +180,13 @@ def _scale(
     axis: Axis, set_scale: Callable[[str], object], limits: Callable[[], tuple[float, float]],
     most: int,
 ) -> None:  # fmt: skip
-    """Make an axis logarithmic if its ends lie far apart, else linear.
+    """Make an axis logarithmic if its ends differ by a factor of `_NARROW` or more, else linear.
 
-    The axis gets at most about `most` round ticks.
+    Args:
+        axis: the axis to change.
+        set_scale: sets the scale of the axis, "log" or "linear".
+        limits: returns the lower and the upper end of the axis.
+        most: approximate maximum number of round ticks on the axis.
     """
     set_scale("log")
     low, high = limits()
@@ -161,7 +198,12 @@ def _scale(
 
 
 def trial_ticks(axis: Axis, most: int) -> None:
-    """Set the ticks of a logarithmic axis of counts: powers of two, and the last count."""
+    """Set the ticks of a logarithmic axis of trial numbers: powers of two, and the last trial.
+
+    Args:
+        axis: the axis to change.
+        most: number of the last trial.
+    """
     powers = [2**k for k in range(most.bit_length()) if 2**k <= most]
     shown = powers[:: math.ceil(len(powers) / _POWERS)]
     ticks = [tick for tick in shown if tick < 0.7 * most or tick == most]
@@ -170,7 +212,11 @@ def trial_ticks(axis: Axis, most: int) -> None:
 
 
 class SizeScale:
-    """Colour scale of layers: the more multiply-accumulates, the darker."""
+    """Colour scale for layers: the more multiply-accumulates a layer has, the darker its colour.
+
+    Args:
+        macs: number of multiply-accumulates of each layer.
+    """
 
     def __init__(self, macs: Sequence[int]) -> None:
         known = [each for each in macs if each > 0] or [1]
@@ -179,13 +225,13 @@ class SizeScale:
         self._ends = (low, high)
 
     def colour(self, macs: int) -> str:
-        """Return the colour of a layer as `#rrggbb`."""
+        """Return the colour of a layer with `macs` multiply-accumulates as `#rrggbb`."""
         if self._ends[0] == self._ends[1]:
             return to_hex(_SIZES(1.0))
         return to_hex(_SIZES(float(self._norm(max(macs, 1)))))
 
     def draw_scale(self, axes: Axes) -> None:
-        """Draw a colour bar beside the axes, unless all layers have the same size."""
+        """Draw the colour scale as a bar beside the axes, unless all layers have the same size."""
         low, high = self._ends
         if low == high or axes.figure is None:
             return
@@ -201,6 +247,6 @@ class SizeScale:
 
 
 def fix_ticks(axis: Axis, ticks: Sequence[float]) -> None:
-    """Set exactly these ticks, without minor ticks, whose labels could overlap."""
+    """Set the ticks of an axis, and remove the minor ticks, whose labels could overlap."""
     axis.set_major_locator(FixedLocator(list(ticks)))
     axis.set_minor_locator(NullLocator())

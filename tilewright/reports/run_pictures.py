@@ -46,8 +46,18 @@ _LEAST, _MOST = 4.4, 40.0  # inches of a picture
 
 
 def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """Return a PNG file: the best latency of one workload over its trials, between the fallback,
-    the rule and the bound, where the target knows them."""
+    """Draw the trials of one workload and the best latency so far, over the number of trials.
+
+    Horizontal lines show the latencies of the fallback and the rule schedule, and the lower bound,
+    as far as the target knows them.
+
+    Args:
+        outcome: result of tuning the workload.
+        trials: table with one row per trial of the workload.
+
+    Returns:
+        A PNG file.
+    """
     with house_style():
         figure = Figure(figsize=(6.4, 3.6), dpi=110, layout="constrained")
         axes = figure.subplots()
@@ -75,9 +85,21 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
 def network_convergence(
     network: str, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame
 ) -> bytes:
-    """PNG: every layer's best latency over its trials as a multiple of its bound (of the roofline,
-    or of what was chosen, where the target knows no better), the larger the layer, the
-    darker; and what each takes by the fallback, by the rule and tuned."""
+    """Draw the tuning of a network in two diagrams: progress over trials, and gain of each layer.
+
+    The left diagram shows the best latency of each layer over its trials. The right diagram shows
+    the latency of each layer with the fallback, the rule schedule and the tuned schedule. All
+    latencies are relative to a limit: the lower bound, the roofline if a bound is unknown, and
+    otherwise the tuned latency. Layers with more multiply-accumulates are darker.
+
+    Args:
+        network: name of the network.
+        outcomes: result of tuning each layer's workload.
+        trials: table with one row per trial of all workloads.
+
+    Returns:
+        A PNG file.
+    """
     height = min(max(_LEAST, _LINE * len(outcomes) + _ROOM), _MOST)
     with house_style():
         figure = Figure(figsize=(11, height), dpi=110, layout="constrained")
@@ -95,7 +117,14 @@ def network_convergence(
 def _draw_curves(
     axes: Axes, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame, of_what: str
 ) -> None:
-    """Draw one line per layer over its trials, with a colour by its size."""
+    """Draw the best latency so far over the trials, one line per layer, coloured by size.
+
+    Args:
+        axes: axes on which to draw.
+        outcomes: result of tuning each layer's workload.
+        trials: table with one row per trial of all workloads.
+        of_what: name of the limit to which latencies are relative, see `_common_limit`.
+    """
     sizes, most, unit = (
         SizeScale([outcome.workload.macs for outcome in outcomes]),
         1,
@@ -122,7 +151,13 @@ def _draw_curves(
 
 
 def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> None:
-    """Draw one line per layer, from the fallback and the rule to the tuned schedule."""
+    """Draw one line per layer, from the latency of the fallback and the rule to the tuned latency.
+
+    Args:
+        axes: axes on which to draw.
+        outcomes: result of tuning each layer's workload.
+        of_what: name of the limit to which latencies are relative, see `_common_limit`.
+    """
     rows = np.arange(len(outcomes))[::-1]
     fallback = np.array([_ratio(_fallback(o), _reference(o, of_what)) for o in outcomes])
     rule = np.array([_ratio(_rule(o), _reference(o, of_what)) for o in outcomes])
@@ -166,14 +201,21 @@ def _tuned(outcome: TunedWorkload) -> float | None:
 
 
 def _limit(outcome: TunedWorkload) -> tuple[str, float | None]:
-    """Return the tightest known lower bound of a workload, and its name."""
+    """Return the tightest known lower bound of a workload.
+
+    Returns:
+        Its name, "bound" or "roofline", and the latency, which is None if neither is known.
+    """
     if outcome.bound is not None:
         return "bound", _cost(outcome.bound)
     return "roofline", _cost(outcome.roofline)
 
 
 def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
-    """Return the name of the limit that is known for all layers."""
+    """Return the name of the tightest limit that is known for all layers.
+
+    Without a bound or a roofline, the latency of the chosen schedules takes its place.
+    """
     if all(outcome.bound is not None for outcome in outcomes):
         return "bound"
     if all(outcome.roofline is not None for outcome in outcomes):
@@ -201,7 +243,11 @@ def _png(figure: Figure) -> bytes:
 
 
 def draw_run(folder: Path, found: TunedNetwork) -> list[Path]:
-    """Draw the pictures of a run into its output directory, and return their paths.
+    """Draw the pictures of a tuning run, and return their paths.
+
+    Args:
+        folder: output directory of the run.
+        found: results of the run.
 
     Raises:
         OSError: a file cannot be written.
@@ -213,7 +259,14 @@ def draw_run(folder: Path, found: TunedNetwork) -> list[Path]:
 
 
 def write_fusion_page(folder: Path, found: TunedNetwork) -> list[Path]:
-    """Write `fusion.html` if fusion was decided, and return its path.
+    """Write `fusion.html` if the run decided which operators are fused.
+
+    Args:
+        folder: output directory of the run.
+        found: results of the run.
+
+    Returns:
+        The path of the page; empty if the run did not decide about fusion.
 
     Raises:
         OSError: the file cannot be written.

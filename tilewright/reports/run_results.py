@@ -28,8 +28,11 @@ from tilewright.tuning.run_figures import above_limit, valid_share
 
 
 def results_rows(summary: Summary) -> list[Row]:
-    """Return one row per workload and one for an inference, with the four latencies and the gains.
-    What the target cannot tell has no column."""
+    """Return the results of a run as a table: one row per workload and one for all tuned layers.
+
+    The columns contain the latencies of the fallback, the rule schedule, the tuned schedule and the
+    bound, and the gains. A latency that is unknown for all rows has no column.
+    """
     rows = summary["workloads"]
     lines = [
         {
@@ -50,15 +53,17 @@ def results_rows(summary: Summary) -> list[Row]:
 def sure_time(row: WorkloadRow | Total) -> str:
     """Return the 95 % interval of the tuned latency in milliseconds, such as `0.905–0.921`.
 
-    It is empty on a deterministic target.
+    The text is empty if the target is deterministic, so that measurements do not vary.
     """
     found = row["validation"]["tuned_interval"] if "validation" in row else None
     return "" if found is None else ranged(found, milliseconds)
 
 
 def sure_gain(row: WorkloadRow | Total) -> str:
-    """Return the 95 % interval of the gain, such as `1.80–1.86×`; empty on a deterministic
-    target."""
+    """Return the 95 % interval of the gain over the rule schedule, such as `1.80–1.86×`.
+
+    The text is empty if the target is deterministic, so that measurements do not vary.
+    """
     found = row["validation"]["gain_interval"] if "validation" in row else None
     return "" if found is None else f"{found.low:.2f}–{found.high:.2f}×"
 
@@ -83,10 +88,16 @@ def network_title(network: str, target: str, tuner: str) -> str:
 
 
 def run_name(title: str, tuner: str, seed: int, trials: int) -> str:
-    """Return the MLflow name of a network's run.
+    """Return the name of a tuning run in MLflow.
 
-    An example is `default, seed 0, 64 trials: resnet18 on vta-pynq`. It begins with what
-    distinguishes it from the neighbouring runs in MLflow's list.
+    An example is `default, seed 0, 64 trials: resnet18 on vta-pynq`. The name begins with what
+    distinguishes the run from the neighbouring runs in MLflow's list.
+
+    Args:
+        title: title of the run from `network_title`.
+        tuner: name of the tuner.
+        seed: seed of the run.
+        trials: number of trials per workload.
     """
     what = title.removesuffix(printable(f", {tuner}"))
     return f"{printable(tuner)}, seed {seed}, {counted(trials, 'trial')}: {what}"
@@ -95,9 +106,15 @@ def run_name(title: str, tuner: str, seed: int, trials: int) -> str:
 def network_note(
     title: str, workloads: int, trials: int, command: str, links: Links, shared: bool = False
 ) -> str:
-    """Return the description of a network's run in Markdown, written when the run begins.
+    """Return the description of a tuning run in Markdown, written when the run begins.
 
-    `shared` says whether the workloads share their trials.
+    Args:
+        title: title of the run from `network_title`.
+        workloads: number of workloads.
+        trials: maximum number of trials per workload.
+        command: command line that starts the run.
+        links: addresses of related pages, by title.
+        shared: the workloads share their trials; otherwise each workload has its own.
     """
     each = (
         f"{counted(workloads * trials, 'trial')} together"
@@ -112,7 +129,16 @@ def network_note(
 def workload_note(
     names: Sequence[str], workload: Workload, count: int, title: str, command: str, links: Links
 ) -> str:
-    """Return the description of the run of one workload. `title` is that of the network's run."""
+    """Return the description of the MLflow run of one workload in Markdown.
+
+    Args:
+        names: layers that the workload stands for.
+        workload: the workload.
+        count: calls of the workload per inference.
+        title: title of the network's run from `network_title`.
+        command: command line that starts the network's run.
+        links: addresses of related pages, by title.
+    """
     of = f"A workload of {plain(title)}: **{plain(layer(names, workload))}**"
     what = f"{of}, {counted(count, 'call')} an inference."
     layers = f"Layers: {', '.join(map(code, names))}" if names else ""
@@ -149,7 +175,10 @@ def figures_text(row: WorkloadRow | Total) -> str:
 
 
 def outcome_line(row: WorkloadRow | Total) -> str:
-    """Return `figures_text` as a sentence."""
+    """Return the latencies of a row as a sentence, see `figures_text`.
+
+    If no schedule is valid, the sentence says so.
+    """
     if four_figures(row).tuned is None:
         return "Nothing that was tried is valid."
     text = figures_text(row)
@@ -157,7 +186,12 @@ def outcome_line(row: WorkloadRow | Total) -> str:
 
 
 def with_outcome(note: str, outcome: str) -> str:
-    """Insert the result of a run as the second paragraph of its description."""
+    """Insert the result of a run into its description, as the second paragraph.
+
+    Args:
+        note: the description, from `network_note` or `workload_note`.
+        outcome: the result, from `outcome_line`.
+    """
     first, _, rest = note.partition("\n\n")
     return paragraphs(first, outcome, rest)
 
@@ -165,7 +199,15 @@ def with_outcome(note: str, outcome: str) -> str:
 def network_summary(
     title: str, summary: Summary, links: Links, remark: str = "", picture: bytes = b""
 ) -> str:
-    """Return the results of a network as a Markdown page. `picture` is a PNG file to embed."""
+    """Return the results of a tuning run as a Markdown page.
+
+    Args:
+        title: title of the run from `network_title`.
+        summary: content of `summary.json`.
+        links: addresses of related pages, by title.
+        remark: paragraph to show before the results.
+        picture: PNG file to embed; empty for none.
+    """
     outcome = outcome_line(summary["total"])
     return paragraphs(
         f"# {plain(title)}",

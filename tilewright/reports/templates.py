@@ -17,7 +17,11 @@ PAGES = Path(__file__).parent / "pages"
 
 
 def render(template: str, **values: object) -> bytes:
-    """Return a whole page in UTF-8. `template` is a file in `reports/pages`.
+    """Render a template to a whole HTML page in UTF-8.
+
+    Args:
+        template: name of a file in `reports/pages`.
+        values: variables of the template.
 
     Raises:
         jinja2.TemplateError: the template is defective, for example because a value is missing.
@@ -26,7 +30,10 @@ def render(template: str, **values: object) -> bytes:
 
 
 def _visible(value: object) -> object:
-    """Replace unprintable characters of a text; pictures are returned unchanged."""
+    """Escape the unprintable characters of a text that a template inserts.
+
+    Values that are not plain text, such as pictures, are returned unchanged.
+    """
     return printable(value, keep="\n\t") if type(value) is str else value
 
 

@@ -53,7 +53,10 @@ STALL_LABELS = {
 
 
 def activities(report: CycleReport) -> dict[str, Json]:
-    """Return totals in cycles, except for beats, bursts and counts."""
+    """Return the totals of a simulation for JSON.
+
+    They are in cycles, except for the numbers of instructions and of memory beats and bursts.
+    """
     return {
         "total_cycles": report.total,
         "instructions": len(report.insns),
@@ -68,9 +71,9 @@ def activities(report: CycleReport) -> dict[str, Json]:
 
 
 def frame(report: CycleReport) -> pd.DataFrame:
-    """Return one row per instruction: its index, unit, opcode, start and end.
+    """Return a table with one row per instruction: its index, unit, opcode, start and end.
 
-    Start and end are cycles since launch, or -1 if the instruction never ran.
+    Start and end are in cycles since the launch, or -1 if the instruction never ran.
     """
     opcodes = (report.insns[:, 0] & np.uint64(7)).astype(int)
     names = np.array([*OPCODE_NAMES, *(f"opcode {k}" for k in range(len(OPCODE_NAMES), 8))])
@@ -86,10 +89,14 @@ def frame(report: CycleReport) -> pd.DataFrame:
 
 
 def write_timeline(path: Path, report: CycleReport) -> None:
-    """Write a `.parquet` file, or a `.json` file with one object per instruction.
+    """Write the instructions of a simulation to a file.
+
+    Args:
+        path: `.parquet` file, or `.json` file, which gets one object per instruction.
+        report: the simulated cycles.
 
     Raises:
-        TilewrightError: the suffix is another one.
+        TilewrightError: the file name has a different suffix.
         OSError: the file cannot be written.
     """
     if path.suffix == ".parquet":
@@ -114,12 +121,19 @@ _ACTIVITY_COLOURS = {
 def draw_timeline(
     report: CycleReport, first: int = 0, last: int | None = None, title: str = ""
 ) -> Figure:
-    """Draw the cycles from `first` to before `last` as a matplotlib figure; by default all cycles.
+    """Draw what the accelerator's units do over time.
 
-    The upper part has one lane per unit, and the lower part shows shares of all cycles.
+    The upper part has one lane per unit, and the lower part shows each activity's share of all
+    cycles.
+
+    Args:
+        report: the simulated cycles.
+        first: first cycle to draw.
+        last: cycle before which the drawing ends; None for the end of the simulation.
+        title: title of the picture.
 
     Raises:
-        TilewrightError: the window is empty.
+        TilewrightError: the range of cycles is empty.
     """
     from matplotlib.figure import Figure
 
@@ -202,16 +216,16 @@ _OTHER_COLOUR = "#7b8794"
 
 
 def write_plot(path: Path, report: CycleReport, title: str, clock_mhz: float) -> None:
-    """Write a `.png` file, or an `.html` page that can be zoomed and dragged.
+    """Draw a timeline to a `.png` file, or to an `.html` page that can be zoomed and dragged.
 
     Args:
-        path: the file.
-        report: the cycles.
+        path: the file to write; its suffix selects the format.
+        report: the simulated cycles.
         title: title of the picture.
-        clock_mhz: clock frequency, to show times.
+        clock_mhz: clock frequency in MHz, with which cycles are converted to times.
 
     Raises:
-        TilewrightError: the suffix is another one.
+        TilewrightError: the file name has a different suffix.
         OSError: the file cannot be written.
     """
     if path.suffix == ".png":
@@ -251,7 +265,11 @@ def _page(report: CycleReport, title: str, clock_mhz: float) -> bytes:
 
 
 def _instructions(report: CycleReport) -> list[list[int | str]]:
-    """Return index, unit, kind, start and end of every instruction that ran."""
+    """Return the instructions that ran, as rows for the HTML page.
+
+    Returns:
+        Index, index of the unit, kind, first cycle and end cycle of each instruction.
+    """
     ran = np.flatnonzero(report.ends >= 0)
     kind = kinds(report)
     return [
@@ -261,7 +279,11 @@ def _instructions(report: CycleReport) -> list[list[int | str]]:
 
 
 def _waits(report: CycleReport) -> list[list[int | str]]:
-    """Return unit, reason, begin and end of every gap between instructions."""
+    """Return the times in which a unit waits, as rows for the HTML page.
+
+    Returns:
+        Index of the unit, reason, first cycle and end cycle of each wait.
+    """
     return [
         [MODULE_NAMES.index(unit), reason, int(begin), int(end)]
         for (unit, reason), gaps in stalls(report).items()
@@ -270,19 +292,29 @@ def _waits(report: CycleReport) -> list[list[int | str]]:
 
 
 def write_joined(path: Path, reports: Sequence[object], title: str, clock_mhz: float) -> None:
-    """Write a plot of several `CycleReport`s in sequence, like `write_plot`.
+    """Draw several simulations, one after the other, in one timeline.
+
+    Args:
+        path: the file to write, as for `write_plot`.
+        reports: a `CycleReport` for each simulation, in the order of execution.
+        title: title of the picture.
+        clock_mhz: clock frequency in MHz.
 
     Raises:
-        TypeError: an element is not a `CycleReport`.
+        TypeError: an element of `reports` is not a `CycleReport`.
+        TilewrightError: the file name has an unknown suffix.
+        OSError: the file cannot be written.
     """
     write_plot(path, joined(reports), title, clock_mhz)
 
 
 def joined(reports: Sequence[object]) -> CycleReport:
-    """Join several reports into one. Each begins in the cycle in which the previous one ends.
+    """Join the reports of several simulations into one report.
+
+    Each simulation begins in the cycle in which the previous one ends.
 
     Raises:
-        TypeError: an element is not a `CycleReport`.
+        TypeError: an element of `reports` is not a `CycleReport`.
     """
     known = []
     for report in reports:

@@ -37,7 +37,11 @@ REFUSAL = "log in with the link that 'tilewright ui' printed, or with the secret
 
 
 class OwnServerOnly:
-    """ASGI middleware that adds security headers: a page can only contact its own server."""
+    """ASGI middleware that adds security headers, so that a page only contacts its own server.
+
+    Args:
+        app: the application whose responses get the headers.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -67,7 +71,11 @@ class Guard:
         await (answer or self._app)(scope, receive, send)
 
     def _answer(self, request: Request) -> Response | None:
-        """Return a refusal or the answer to a login, or None if the application should answer."""
+        """Decide whether a request may reach the application.
+
+        Returns:
+            A refusal, or the answer to a login; None if the application should answer.
+        """
         if _is_foreign(request):
             text = "pages of another origin may not use this server"
             return PlainTextResponse(text, HTTPStatus.FORBIDDEN, UNCACHED)
@@ -84,7 +92,7 @@ class Guard:
         return PlainTextResponse(REFUSAL, HTTPStatus.UNAUTHORIZED, headers)
 
     def _log_in(self, request: Request) -> Response:
-        """Redirect to the same address without the key, and set the session cookie."""
+        """Log a browser in: set the session cookie, and redirect to the address without the key."""
         # a path that begins with two slashes would name another server
         address = "/" + quote(request.scope["path"].lstrip("/"))
         query = [item for item in request.query_params.multi_items() if item[0] != KEY]

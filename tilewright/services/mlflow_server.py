@@ -91,7 +91,7 @@ def _security(host: str, port: int) -> dict[str, str]:
 
 
 def mlflow_login(workspace: Workspace) -> dict[str, str]:
-    """Return the login for MLflow's clients, as environment variables.
+    """Return the login for the workspace's MLflow server, as environment variables for clients.
 
     The result is empty unless `MLFLOW_TRACKING_URI` names a running server of this workspace. It is
     also empty if the user has set a login.
@@ -107,7 +107,14 @@ def mlflow_login(workspace: Workspace) -> dict[str, str]:
 
 
 def _login_at(address: str, workspace: Workspace) -> dict[str, str]:
-    """Return the login for a server; empty if it is not a running server of this workspace."""
+    """Return the login for an MLflow server, as environment variables.
+
+    The result is empty if the address does not belong to a running server of this workspace.
+
+    Args:
+        address: address of the server.
+        workspace: the workspace.
+    """
     credentials = Credentials(workspace_secret(workspace))
     if not opens_local_server(f"{address}/health", credentials):
         return {}
@@ -147,7 +154,7 @@ def mlflow_runs_page(server: ServerProcess) -> str:
 
 
 class _Tag(TypedDict):
-    """A tag in MLflow's answer."""
+    """A tag of an experiment in an answer of MLflow's API."""
 
     key: str
     value: str
@@ -174,7 +181,13 @@ def _experiment(pages: str, headers: Mapping[str, str]) -> _Experiment | None:
 
 
 def _serve(descriptor: int, database: str, artifacts: str) -> None:
-    """Run the same server as `mlflow server`, on a socket that is already open."""
+    """Run the same server as `mlflow server`, on a socket that is already open.
+
+    Args:
+        descriptor: file descriptor of the socket.
+        database: URL of MLflow's database.
+        artifacts: folder of the artifacts.
+    """
     credentials = Credentials.inherited()
     os.environ.update({
         "_MLFLOW_SERVER_FILE_STORE": database,

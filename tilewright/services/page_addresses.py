@@ -89,9 +89,10 @@ def is_own_listener(port: int) -> bool:
 
 
 def page_address(server: str) -> str:
-    """Return the address of a server's pages: the last one, or the one they will get.
+    """Return the address of a server's web pages, whether or not the server is running.
 
-    Pages that have never run will get ports that no other workspace of the user has.
+    It is the address at which the pages ran last. Pages that have never run get a port that no
+    other workspace of the user has.
 
     Args:
         server: name of the server, a key of `DEFAULT_PORTS`.
@@ -102,14 +103,21 @@ def page_address(server: str) -> str:
 
 
 def port_or_last(port: int | None, server: str) -> int:
-    """Return `port`, or the port of `page_address` if `port` is None."""
+    """Return the requested port, or the port at which the server's pages ran last if it is None.
+
+    Args:
+        port: requested port, or None.
+        server: name of the server, a key of `DEFAULT_PORTS`.
+    """
     if port is not None:
         return port
     return urlsplit(page_address(server)).port or DEFAULT_PORTS[server]
 
 
 def remember_addresses(workspace: Workspace, **addresses: str) -> None:
-    """Store the addresses of pages that run on this machine. Other addresses are ignored.
+    """Store the addresses of web pages, so that later runs link to them.
+
+    Only addresses on this machine are stored.
 
     Args:
         workspace: the workspace whose servers show the pages.
@@ -155,9 +163,10 @@ def free_port_above(port: int) -> int:
 
 
 def _claimed_ports(workspace: Workspace) -> dict[str, int]:
-    """Return the ports of a workspace by server, and claim free ports if it has none.
+    """Return the ports that belong to a workspace, by server. Claim free ports if it has none.
 
-    Nothing is claimed if the user's state folder cannot be written.
+    Claimed ports are stored in the user's state folder, so that other workspaces use other ports.
+    Nothing is claimed if that folder cannot be written.
     """
     root = str(workspace.root)
     try:

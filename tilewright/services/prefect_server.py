@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Login:
-    """Access to a server of this workspace.
+    """Address and credentials of a Prefect server of this workspace.
 
     Attributes:
         api_url: address of the server's API.
@@ -65,7 +65,7 @@ class Login:
 
 @dataclass(frozen=True)
 class PrefectServer:
-    """A server that is starting.
+    """A Prefect server that was started and may not answer yet.
 
     Call `process.wait()` before the first flow, and `process.stop()` at the end.
 
@@ -195,7 +195,13 @@ def login_at(api_url: str, workspace: Workspace) -> Login | None:
 
 
 def _guarded_route(api_url: str) -> str:
-    """Return an address of the server that requires a login. `/health` answers without one."""
+    """Return an address of a Prefect server that requires a login, to check credentials.
+
+    `/health` answers without a login.
+
+    Args:
+        api_url: address of the server's API.
+    """
     return f"{api_url.rstrip('/')}/version"
 
 

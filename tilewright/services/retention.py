@@ -26,7 +26,7 @@ _BUSY_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class UnusedCache:
-    """Files of a cache folder that no stage has used for some time.
+    """Files of a cache folder that no stage of a run has used for some time.
 
     Attributes:
         root: the cache folder.
@@ -82,7 +82,7 @@ def prune_daily(workspace: Workspace) -> None:
 
 
 def compact_database(database: Path) -> int | None:
-    """Return unused pages of an SQLite file to the file system.
+    """Shrink an SQLite file by returning its unused pages to the file system.
 
     Returns:
         The number of freed bytes. None if the file does not exist or SQLite fails, for example

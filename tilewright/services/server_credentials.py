@@ -63,11 +63,12 @@ def workspace_secret(workspace: Workspace) -> str:
 
 @dataclass(frozen=True)
 class Credentials:
-    """The secret of a workspace and the key of one start of its pages.
+    """Credentials for the servers of a workspace.
 
     Attributes:
-        secret: the secret, with which programs log in.
-        key: the key, with which browsers log in; if it is empty, no browser can log in.
+        secret: secret of the workspace, with which programs log in.
+        key: key with which browsers log in, valid for one start of the servers; if it is empty, no
+            browser can log in.
     """
 
     secret: str = field(repr=False)
@@ -117,7 +118,7 @@ class Credentials:
         return f"{USER}-{hashlib.sha256(self.key.encode()).hexdigest()[:8]}"
 
     def link(self, address: str) -> str:
-        """Return `address` with the key, which logs in the browser that opens the link."""
+        """Add the key to an address, so that the browser that opens it is logged in."""
         parts = urlsplit(address)
         query = urlencode([*parse_qsl(parts.query), (KEY, self.key)])
         return parts._replace(path=parts.path or "/", query=query).geturl()
@@ -139,7 +140,7 @@ class Credentials:
         return _equal(text.partition(":")[2], self.secret)
 
     def admits_key(self, key: str) -> bool:
-        """Return whether `key` is the key of this session."""
+        """Return whether `key` is the key with which browsers log in to these servers."""
         return bool(self.key) and _equal(key, self.key)
 
 
@@ -160,5 +161,10 @@ def opens_local_server(address: str, credentials: Credentials) -> bool:
 
 
 def _equal(given: str, wanted: str) -> bool:
-    """Compare two texts in constant time, so that the duration reveals nothing about a secret."""
+    """Compare two texts in constant time, so that the duration reveals nothing about a secret.
+
+    Args:
+        given: text from a request.
+        wanted: the secret.
+    """
     return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())

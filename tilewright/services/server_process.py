@@ -66,7 +66,7 @@ class ServerProcess:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def wait(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Block until the server answers, as long as it makes progress.
+        """Block until the server answers, for as long as it makes progress.
 
         Args:
             tell: called from time to time with a progress message.
@@ -215,7 +215,7 @@ def is_answering(
 
 
 class Tethered:
-    """A server in a process group of its own.
+    """Runs a server in a process group of its own, which ends with the parent process.
 
     A server that is killed or crashes is restarted on the same open sockets, so callers wait in the
     queue of its port meanwhile.
@@ -233,7 +233,7 @@ class Tethered:
         self._server = self._started()
 
     def run(self) -> int:
-        """Wait until the server ends or is ended, and return its exit status."""
+        """Run the server until it ends by itself or `end` is called. Return its exit status."""
         status = self._server.wait()
         for _ in range(RESTARTS):
             if status >= 0 or -status in (signal.SIGTERM, signal.SIGINT):

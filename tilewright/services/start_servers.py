@@ -232,7 +232,7 @@ def _is_own(server: str, port: int) -> bool:
 
 
 class ServiceUrls(dict[str, str]):
-    """Addresses of the pages by name.
+    """Addresses of the web pages of running servers, by name.
 
     The links to the start page and to MLflow log a browser in. Prefect's pages ask each browser
     once for `prefect_password`.

@@ -25,9 +25,11 @@ Named = tuple[tuple[str, Workload], ...]
 
 
 class TestBed(Protocol):
-    """Interface of a test bed. It is small enough to be sent to another process.
+    """Interface of a test bed: workloads whose schedule spaces were measured completely.
 
-    Opened targets and tables are cached for the next run.
+    Tuners are compared on a test bed, because the best schedule of each workload is known. A test
+    bed is small enough to be sent to another process. Opened targets and tables are cached for the
+    next run.
     """
 
     @property
@@ -40,21 +42,29 @@ class TestBed(Protocol):
 
     @property
     def workloads(self) -> Named:
-        """The workloads with their names."""
+        """The workloads of the test bed with their names."""
 
     def open(self, name: str) -> Target:
-        """Return the target on which tuners lower and measure a workload."""
+        """Return the target on which tuners lower and measure a workload.
+
+        Args:
+            name: name of the workload.
+        """
 
     def table(self, name: str) -> MeasurementTable:
-        """Return the measurements of every config in a workload's space."""
+        """Return the measurements of every config in a workload's space.
+
+        Args:
+            name: name of the workload.
+        """
 
 
 @dataclass(frozen=True)
 class RecordedTestBed:
-    """Test bed from recorded tables of real hardware. The stem of a file is the workload's name.
+    """Test bed from tables that were recorded on real hardware.
 
     Attributes:
-        files: the tables.
+        files: the tables, one per workload; the stem of the file name is the workload's name.
         workloads: the workloads with their names.
         target: name of the target in reports.
         space: name of the schedule space.
@@ -74,7 +84,7 @@ class RecordedTestBed:
 
 @dataclass(frozen=True)
 class EnumeratedTestBed:
-    """Test bed from enumerated spaces of a target.
+    """Test bed from spaces that were enumerated on a simulated target.
 
     Attributes:
         target: name of the target.
@@ -101,7 +111,7 @@ class EnumeratedTestBed:
         return _known_table(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def missing(self) -> list[tuple[Workload, int]]:
-        """Return the workloads that are not enumerated yet, with the sizes of their spaces."""
+        """Return the workloads that are not enumerated yet, with the number of configs of each."""
         target = _target(self.target, self.space)
         return [
             (workload, target.space(workload).size)
@@ -111,7 +121,7 @@ class EnumeratedTestBed:
         ]
 
     def enumerate(self, workload: Workload, progress: Callable[[int], None]) -> None:
-        """Measure the whole space of a workload and store it in the folder.
+        """Measure all configs of a workload's space and store the measurements in the folder.
 
         Args:
             workload: the workload.
@@ -128,14 +138,17 @@ def recorded_test_bed(files: Sequence[Path]) -> RecordedTestBed:
 def enumerated_test_bed(
     target: str, space: str, workloads: Sequence[Workload], folder: Path, live: bool = False
 ) -> tuple[EnumeratedTestBed, dict[str, str]]:
-    """Return a test bed from enumerated spaces, and the workloads that the space does not offer.
+    """Return a test bed from enumerated spaces.
+
+    Workloads that the space does not offer are omitted.
 
     Args:
         target: name of the target.
         space: name of the schedule space.
         workloads: the workloads.
         folder: folder of the enumerated spaces.
-        live: run tuners on the target itself.
+        live: run tuners on the target itself, so that their durations include lowering and
+            simulation.
 
     Returns:
         The test bed, and the reason for each omitted workload, by name.
@@ -159,7 +172,7 @@ def enumerated_test_bed(
 
 
 def named(workloads: Sequence[Workload]) -> Named:
-    """Return each workload with its text as name.
+    """Return the workloads as pairs of name and workload; the name is the workload's text.
 
     The epilogue is added to the name if workloads differ only in their epilogues.
     """

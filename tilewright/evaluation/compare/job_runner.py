@@ -48,7 +48,7 @@ REFERENCE = "reference.json"
 def run_jobs(
     plan: ComparisonPlan, jobs: Sequence[ComparisonJob], cluster: str = ""
 ) -> Iterator[TunerRun]:
-    """Execute runs and yield their results in the order in which they finish.
+    """Execute tuner runs of a comparison, and yield each result as soon as its run has finished.
 
     Args:
         plan: the comparison.
@@ -73,7 +73,12 @@ def run_jobs(
 
 
 def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any], dict[str, bytes]]:
-    """Return the arguments of `run_job_remotely`."""
+    """Return the arguments with which a worker of a cluster executes a run (`run_job_remotely`).
+
+    Args:
+        plan: the comparison.
+        job: the run.
+    """
     bed, workload = plan.test_bed, dict(plan.test_bed.workloads)[job.workload]
     about: dict[str, Any] = {
         "target": bed.target, "space": bed.space, "recipe": None, "live": False,
@@ -110,11 +115,11 @@ def _recipe(target: str, space: str) -> dict[str, Any]:
 def run_job_remotely(
     command: str, about: dict[str, Any], files: dict[str, bytes]
 ) -> dict[str, Any] | str:
-    """Execute a run of a comparison on a worker of a cluster.
+    """Execute a tuner run of a comparison on a worker of a cluster.
 
     Args:
-        command: version of Tilewright in the command.
-        about: the run: test bed, workload, tuner, seed and budget.
+        command: version of Tilewright that the calling command uses.
+        about: the run as JSON: test bed, workload, tuner, seed and budget.
         files: content of the workload's table and, for a recorded table, of its reference file, by
             name.
 
@@ -147,7 +152,16 @@ def run_job_remotely(
 
 @dataclass(frozen=True)
 class _SentTestBed:
-    """An enumerated space on a target that this worker has rebuilt."""
+    """Test bed with a single enumerated workload, on a worker of a cluster that received its table.
+
+    Attributes:
+        target: name of the target.
+        space: name of the schedule space.
+        workloads: the workload with its name.
+        recipe: description from which the worker rebuilds the target, as JSON.
+        folder: folder of the received table.
+        live: run tuners on the target itself.
+    """
 
     target: str
     space: str
@@ -175,7 +189,13 @@ def _table(recipe: str, workload: Workload, folder: Path) -> MeasurementTable:
 
 
 def _scratch(files: dict[str, bytes]) -> Path:
-    """Write files into this worker's scratch folder, which Dask removes."""
+    """Write received files into a scratch folder of this worker, and return the folder.
+
+    Dask removes the folder when the worker ends.
+
+    Args:
+        files: content of each file, by name.
+    """
     content = hashlib.sha256(b"\0".join(files.values())).hexdigest()[:32]
     folder = Path(distributed.get_worker().local_directory) / f"tilewright-{content}"
     folder.mkdir(exist_ok=True)

@@ -45,7 +45,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ConfidenceInterval:
-    """A median over seeds with its 95 % interval. With a single seed, all three numbers are equal.
+    """The median of a figure over seeds with its 95 % confidence interval.
+
+    With a single seed, the median and both ends are equal.
 
     Attributes:
         middle: the median.
@@ -62,8 +64,9 @@ class ConfidenceInterval:
 class Results:
     """Runs of a comparison as arrays with the axes (tuner, workload, seed).
 
-    Curves have an additional axis for trials. The curves of a run that exhausted its space are
-    constant after its end.
+    Curves have a fourth axis: the trials. The curves of a run that exhausted its space are constant
+    after its end. The regret is how much slower the best schedule so far is than the optimum; 0.05
+    means 5 %.
 
     Attributes:
         tuners: names of the tuners.
@@ -74,13 +77,13 @@ class Results:
         invalid: curve of the number of invalid trials.
         spent: number of trials of each run.
         lowered: number of configs that were lowered besides the trials.
-        failed: number of these that did not compile.
+        failed: number of these configs that did not compile.
         seconds: duration of each run.
-        measured: curve of the number of trials at the end of a trial's batch.
-        compiled: curve of the number of compiled configs at the end of a trial's batch.
-        elapsed: curve of the seconds at the end of a trial's batch.
-        stack: curve of the seconds that the recorded compiler and board took; 0 if the table does
-            not contain them.
+        measured: for each trial, the number of trials at the end of its batch.
+        compiled: for each trial, the number of compiled configs at the end of its batch.
+        elapsed: for each trial, the seconds since the start at the end of its batch.
+        stack: for each trial, the seconds that the recorded compiler and board took until the end
+            of its batch; 0 if the table does not contain durations.
     """
 
     tuners: tuple[str, ...]
@@ -100,36 +103,39 @@ class Results:
 
     @cached_property
     def first_within(self) -> NDArray[np.int64]:
-        """Number of the first trial within `GOAL` of the optimum, counted from 1.
+        """Number of the first trial whose regret is at most `GOAL`, counted from 1.
 
-        Int array of shape (tuners, workloads, seeds). A run that did not reach the goal has its
-        whole budget here (see `reached`).
+        Int array of shape (tuners, workloads, seeds). For a run that did not reach the goal, it is
+        the whole budget (see `reached`).
         """
         first = np.argmax(self._near, axis=-1) + 1
         return np.where(self.reached, first, self.trials)
 
     @cached_property
     def trials_to_goal(self) -> NDArray[np.int64]:
-        """Number of trials until the end of the batch in which a run came within `GOAL`.
+        """Number of trials at the end of the batch in which the regret fell to `GOAL`.
 
-        Int array of shape (tuners, workloads, seeds). A run that did not reach the goal has its
-        whole budget here.
+        Int array of shape (tuners, workloads, seeds). For a run that did not reach the goal, it is
+        the whole budget.
         """
         ends = np.take_along_axis(self.measured, self.first_within[..., None] - 1, -1)[..., 0]
         return np.where(self.reached, ends, self.trials)
 
     @cached_property
     def reached(self) -> NDArray[np.bool_]:
-        """Whether each run came within `GOAL`, bool array of shape (tuners, workloads, seeds)."""
+        """Whether the regret of each run fell to `GOAL`.
+
+        Bool array of shape (tuners, workloads, seeds).
+        """
         return self._near[..., -1]
 
     @cached_property
     def _near(self) -> NDArray[np.bool_]:
-        """Whether the regret is within the goal, with a tolerance for rounding errors."""
+        """Whether the regret is at most `GOAL` after each trial, with a tolerance for rounding."""
         return np.asarray(self.regret <= GOAL + 1e-9)
 
     def at_goal(self, curve: Floats) -> Floats:
-        """Return the value of a curve when the goal was reached, or at the end of the run.
+        """Return the value of a curve when the goal is reached, or else at the end of the run.
 
         Args:
             curve: array of shape (tuners, workloads, seeds, trials).
@@ -141,9 +147,10 @@ class Results:
 
     @cached_property
     def stack_seconds_to_goal(self) -> Floats:
-        """Seconds to the goal on the recorded stack: compiling, measuring and the tuner's own time.
+        """Seconds that each run would have taken to the goal on the hardware of the recorded table.
 
-        Float array of shape (tuners, workloads, seeds); 0 if the table does not contain durations.
+        They include compiling, measuring and the tuner's own time. Float array of shape (tuners,
+        workloads, seeds); 0 if the table does not contain durations.
         """
         stack = self.at_goal(self.stack)
         return np.where(stack > 0, stack + self.at_goal(self.elapsed), 0.0)
@@ -159,7 +166,8 @@ def results_of(runs: Sequence[TunerRun], optimum: Mapping[str, float], trials: i
 
     Args:
         runs: the runs, in the order of `workload_runs.ordered`.
-        optimum: optimum of each workload, in cycles, or in seconds if cycles are not counted.
+        optimum: latency of the best config of each workload, in cycles, or in seconds if cycles are
+            not counted.
         trials: budget of a run.
     """
     tuners = tuple(dict.fromkeys(run.tuner for run in runs))
@@ -192,7 +200,11 @@ def results_of(runs: Sequence[TunerRun], optimum: Mapping[str, float], trials: i
 
 
 def interval(figures: Floats) -> ConfidenceInterval:
-    """Return the median of one figure per seed, shape (seeds,), with its bootstrap interval."""
+    """Return the median of a figure over seeds, with its bootstrap interval.
+
+    Args:
+        figures: one figure per seed, float array of shape (seeds,).
+    """
     low, middle, high = band(figures[:, None], RESAMPLES)
     return ConfidenceInterval(float(middle[0]), float(low[0]), float(high[0]))
 
@@ -224,7 +236,7 @@ def band(figures: Floats, resamples: int = CURVE_RESAMPLES) -> tuple[Floats, Flo
 
 @dataclass(frozen=True)
 class SeedFigures:
-    """Figures of one tuner with one seed.
+    """Results of one tuner with one seed, over all workloads or on one network.
 
     Attributes:
         tuner: the tuner, as the user wrote it.
@@ -294,7 +306,11 @@ class LeaderboardRow:
     intervals: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
     def interval(self, name: str) -> ConfidenceInterval | None:
-        """Return the median and the interval of a figure, or None if it is unknown."""
+        """Return the median and the interval of a figure, or None if the figure is unknown.
+
+        Args:
+            name: name of the figure's field.
+        """
         middle: float | None = getattr(self, name)
         if name not in self.intervals:
             return None if middle is None else ConfidenceInterval(middle, middle, middle)
@@ -304,11 +320,11 @@ class LeaderboardRow:
 
 @dataclass(frozen=True)
 class RelativeTrials:
-    """Trials to the goal of the best tuner, relative to another tuner.
+    """Number of trials that the best tuner needs to reach the goal, relative to another tuner.
 
     Attributes:
-        yardstick: the other tuner.
-        share: ratio of the trials.
+        yardstick: name of the other tuner.
+        share: trials of the best tuner divided by trials of the other tuner.
         at_most: the ratio is only an upper bound, because some runs of the other tuner did not
             reach the goal.
     """
@@ -349,9 +365,9 @@ def leaderboard(
     The tuner with the lowest median cost is the best. Ties are resolved by the trials to the goal.
 
     Args:
-        subject: the network or the workloads.
+        subject: the network or the workloads that were tuned, as the title of the leaderboard.
         target: name of the target.
-        baseline: baseline of gains.
+        baseline: name of what gains are relative to, such as the rule schedule.
         seeds: figures of each tuner and seed.
     """
     costs: dict[int, list[float]] = {}
@@ -371,7 +387,15 @@ def leaderboard(
 def _ranked_row(
     seeds: Sequence[SeedFigures], least: Mapping[int, float]
 ) -> tuple[tuple[float, float], LeaderboardRow]:
-    """Return the rank of a tuner (median cost, then trials to the goal) and its row."""
+    """Return the leaderboard row of a tuner, and the key by which rows are sorted.
+
+    Args:
+        seeds: figures of the tuner, one entry per seed.
+        least: lowest cost of any tuner, by seed.
+
+    Returns:
+        Median cost and trials to the goal as the key, and the row.
+    """
     medians = {}
     for name in seeds[0].figures:
         values = [each.figures[name] for each in seeds]
@@ -440,7 +464,7 @@ def network_leaderboards(runs: Sequence[NetworkRun]) -> tuple[Leaderboard, ...]:
 
 
 def network_figures(runs: Sequence[NetworkRun]) -> list[SeedFigures]:
-    """Return the figures of runs of one network on one target.
+    """Return the figures of each run, for the leaderboard of one network on one target.
 
     The cost is in cycles, or in seconds if cycles are not counted.
     """
@@ -462,7 +486,12 @@ def network_figures(runs: Sequence[NetworkRun]) -> list[SeedFigures]:
 
 
 def workload_leaderboard(results: Results, target: str) -> Leaderboard:
-    """Return the leaderboard of runs on workloads whose optimum is known."""
+    """Return the leaderboard of a comparison on workloads whose optimum is known.
+
+    Args:
+        results: the runs as arrays.
+        target: name of the target.
+    """
     board = leaderboard(subject_of(results.workloads), target, OPTIMUM, workload_figures(results))
     best = board.tuners[0].tuner
     if YARDSTICK not in results.tuners or best == YARDSTICK:
@@ -473,7 +502,7 @@ def workload_leaderboard(results: Results, target: str) -> Leaderboard:
 
 
 def subject_of(workloads: Sequence[str]) -> str:
-    """Return the name of a group of workloads for a leaderboard."""
+    """Return a name for a group of workloads, as the title of a leaderboard."""
     return workloads[0] if len(workloads) == 1 else f"{len(workloads)} workloads"
 
 
@@ -510,12 +539,12 @@ def workload_figures(results: Results) -> list[SeedFigures]:
 
 
 def relative_trials(results: Results, tuner: str, to: str) -> float:
-    """Return the trials to the goal of one tuner relative to another one.
+    """Return how many trials a tuner needs to reach the goal, relative to another tuner.
 
-    This is the geometric mean over workloads of the ratio of medians over seeds.
+    The result is the geometric mean over workloads of the ratio of medians over seeds.
 
     Args:
-        results: the runs.
+        results: the runs as arrays.
         tuner: the tuner in the numerator.
         to: the tuner in the denominator.
     """
@@ -525,7 +554,11 @@ def relative_trials(results: Results, tuner: str, to: str) -> float:
 
 
 def _geometric_mean(counts: NDArray[np.int64]) -> Floats:
-    """Return the geometric mean over workloads, the second axis."""
+    """Return the geometric mean over workloads.
+
+    Args:
+        counts: array of shape (tuners, workloads, …).
+    """
     return np.asarray(np.exp(np.log(counts).mean(axis=1)))
 
 
@@ -533,9 +566,14 @@ def _geometric_mean(counts: NDArray[np.int64]) -> Floats:
 
 
 def _regret(run: TunerRun, optimum: float, trials: int) -> Floats:
-    """Return the regret curve of a run, which is at least 0.
+    """Return the regret of a run after each trial, float array of shape (trials,).
 
-    A repeated measurement may be faster than the one in the enumeration.
+    A repeated measurement may be faster than the optimum of the enumeration; the regret is then 0.
+
+    Args:
+        run: the run.
+        optimum: latency of the best config in the workload's space.
+        trials: length of the result.
     """
     best = [np.inf if each is None else max(each / optimum - 1.0, 0.0) for each in run.best]
     return _held(best, trials, np.inf)
@@ -556,6 +594,12 @@ def _batch_ends(run: TunerRun) -> list[int]:
 
 
 def _held(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:
-    """Extend a curve to `trials` entries with its last value."""
+    """Extend the curve of a run that ended early to `trials` entries, by repeating its last value.
+
+    Args:
+        curve: the values, one per trial of the run.
+        trials: length of the result.
+        empty: value to repeat if the run has no trials.
+    """
     last = curve[-1] if len(curve) else empty
     return np.array([*curve, *[last] * (trials - len(curve))], dtype=np.float64)

@@ -66,17 +66,41 @@ def read_networks(jobs: Sequence[NetworkJob]) -> None:
 
 
 def log_networks_began(plan: NetworksPlan, kept: int, emit: Listener) -> None:
-    """Report the number of runs, and how many of them are already finished."""
+    """Report the number of runs, and how many of them are already finished.
+
+    Args:
+        plan: the plan of the comparison.
+        kept: number of finished runs.
+        emit: called with the event.
+    """
     emit(NetworksBegan(kept, len(plan.jobs)))
 
 
 def keep_run(kept: KeptNetworkRuns, job: NetworkJob, summary: Summary, emit: Listener) -> None:
-    """Store a finished run and report it. Raise `OSError` if it cannot be written."""
+    """Store the result of a finished tuning run on the disk, and report the run.
+
+    Args:
+        kept: the stored runs, which are extended.
+        job: the run.
+        summary: content of the run's `summary.json`.
+        emit: called with the event.
+
+    Raises:
+        OSError: the result cannot be written.
+    """
     emit(RunTuned(kept.add(job, summary)))
 
 
 def judge_networks(plan: NetworksPlan, kept: KeptNetworkRuns) -> NetworkComparison:
-    """Compute the leaderboards. Raise `ComparisonError` if the results of a run are missing."""
+    """Compute the leaderboards of a comparison on networks from its stored runs.
+
+    Args:
+        plan: the plan of the comparison.
+        kept: the stored runs.
+
+    Raises:
+        ComparisonError: the results of a run are missing.
+    """
     found = []
     for job in plan.jobs:
         run = kept.find(job)
@@ -90,7 +114,15 @@ def judge_networks(plan: NetworksPlan, kept: KeptNetworkRuns) -> NetworkComparis
 
 
 def log_networks(compared: NetworkComparison, folder: Path) -> None:
-    """Write `comparison.json` and its copy. Raise `OSError` if that fails."""
+    """Write the results of a comparison to `comparison.json`, and a copy of that file.
+
+    Args:
+        compared: the results.
+        folder: output directory of the comparison.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     text = json.dumps(compared.to_json(), indent=2, ensure_ascii=False) + "\n"
     for name in FILES:
         write_atomically(folder / name, text.encode())

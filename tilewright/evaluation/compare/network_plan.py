@@ -33,7 +33,7 @@ _HOW = {
 
 @dataclass(frozen=True)
 class NetworkJob:
-    """A run of a comparison on networks.
+    """A planned tuning run: one tuner tunes one network on one target with one seed.
 
     Attributes:
         network: the network, as the user wrote it.
@@ -66,7 +66,12 @@ def run_title(network: str, target: str, tuner: str, seed: int) -> str:
 
 @dataclass(frozen=True)
 class NetworksPlan:
-    """The runs of a comparison on networks, ordered by network, target, seed and tuner."""
+    """The runs of a comparison on networks.
+
+    Attributes:
+        options: options of the comparison.
+        jobs: the runs, ordered by network, target, seed and tuner.
+    """
 
     options: CompareOptions
     jobs: tuple[NetworkJob, ...]
@@ -118,7 +123,7 @@ def _job(
 
 
 def _folder_name(text: str) -> str:
-    """Return a folder name for a network or target.
+    """Return the name of the output folder for a network or target, as the user wrote it.
 
     For a file, the name contains a digest of its content, so that another file with the same name
     gets another folder.
@@ -129,18 +134,28 @@ def _folder_name(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Convert a text to a valid folder name."""
+    """Replace the characters of a text that a folder name must not contain."""
     name = re.sub(r"[^\w.+=:-]+", "-", text)
     return name if name == text else f"{name}-{digest(text.encode())[:_DIGEST]}"
 
 
 def _content(network: str, options: CompareOptions) -> str:
-    """Return a digest of a model and its weight files."""
+    """Return a digest of a model file and its weight files.
+
+    Args:
+        network: the network, as the user wrote it.
+        options: options of the comparison.
+    """
     return import_model(network, options.input_shapes).digest + weights_digest(network)
 
 
 def _key(options: TuningOptions, content: Mapping[str, str]) -> str:
-    """Return a digest of everything that affects a run's results, including the model file."""
+    """Return a digest of everything that affects a run's results, under which its result is stored.
+
+    Args:
+        options: options of the tuning run.
+        content: digest of each network's model file.
+    """
     explorer = make_explorer(options.tuner, options.tuner_options)
     about: dict[str, Json] = {
         **options.model_dump(mode="json", exclude=_HOW),

@@ -14,9 +14,32 @@ from tilewright.tuning.run_metadata import is_complete, read_run
 
 @dataclass(frozen=True)
 class NetworkRun:
-    """A finished tuning run: latencies of one inference's tuned layers, None where the target
-    cannot tell. `gain` is over the rule (`tuning.gains`), `trials` are those of all workloads,
-    `place` is the output directory below that of the comparison."""
+    """Result of a finished tuning run in a comparison on networks.
+
+    Cycles and seconds are the latency of all tuned layers for one inference; None if the target
+    does not provide them.
+
+    Attributes:
+        network: the network, as the user wrote it.
+        target: the target, as the user wrote it.
+        tuner: the tuner, as the user wrote it.
+        seed: seed of the run.
+        trials: number of trials of all workloads.
+        invalid_trials: number of these trials that are invalid.
+        fallback_cycles: cycles with the schedules of the stock compiler.
+        fallback_seconds: seconds with the schedules of the stock compiler.
+        rule_cycles: cycles with the schedules that a rule chooses without trials.
+        rule_seconds: seconds with these schedules.
+        tuned_cycles: cycles with the tuned schedules.
+        tuned_seconds: seconds with the tuned schedules.
+        gain: latency of the rule's schedules divided by the tuned latency (`tuning.gains`).
+        bound_cycles: lower bound in cycles.
+        bound_seconds: lower bound in seconds.
+        wall_seconds: duration of the run.
+        place: output directory of the run, relative to that of the comparison.
+        run_key: key of the run in its output directory.
+        mlflow_run_id: ID of the MLflow run; None if the run was not tracked.
+    """
 
     network: str
     target: str
@@ -59,23 +82,31 @@ class NetworksBegan(Event):
 
 @dataclass(frozen=True)
 class RunBegan(Event):
-    """Event: a run starts."""
+    """Event: a tuning run starts.
+
+    Attributes:
+        title: name of the run in messages.
+    """
 
     title: str
 
 
 @dataclass(frozen=True)
 class RunTuned(Event):
-    """Event: a run was finished and stored."""
+    """Event: a tuning run was finished and its result was stored.
+
+    Attributes:
+        run: result of the run.
+    """
 
     run: NetworkRun
 
 
 class KeptNetworkRuns:
-    """Finished runs of a plan, stored in the folder of the comparison.
+    """Results of the finished runs of a plan, stored in the folder of the comparison.
 
-    A stored run is valid only if its output directory still contains it. With the option `fresh`,
-    stored runs are ignored.
+    A stored result is valid only if the output directory of the run still exists and contains that
+    run. With the option `fresh`, stored results are ignored.
 
     Args:
         plan: the plan of the comparison.
@@ -86,7 +117,7 @@ class KeptNetworkRuns:
         self._rows = RowCache(plan.folder / RUNS, NetworkRun, plan.options.fresh)
 
     def find(self, job: NetworkJob) -> NetworkRun | None:
-        """Return the result of a run, or None if it has to be executed.
+        """Return the stored result of a run, or None if the run has to be executed.
 
         The result is also None if the output directory is missing or contains another run.
 
@@ -102,14 +133,27 @@ class KeptNetworkRuns:
         return replace(row, network=job.network, target=job.target, tuner=job.tuner)
 
     def add(self, job: NetworkJob, summary: Summary) -> NetworkRun:
-        """Store the result of a run on the disk, and return it. Raise `OSError` if that fails."""
+        """Store the result of a run on the disk, and return it.
+
+        Args:
+            job: the run.
+            summary: content of the run's `summary.json`.
+
+        Raises:
+            OSError: the result cannot be written.
+        """
         row = network_run(job, summary)
         self._rows.add(job.key, row)
         return row
 
 
 def network_run(job: NetworkJob, summary: Summary) -> NetworkRun:
-    """Return the result of a run from the content of its `summary.json`."""
+    """Extract the result of a tuning run from its summary.
+
+    Args:
+        job: the run.
+        summary: content of the run's `summary.json`.
+    """
     rows, total = summary["workloads"], summary["total"]
     return NetworkRun(
         network=job.network, target=job.target, tuner=job.tuner, seed=job.seed,

@@ -40,13 +40,16 @@ class TunerConfig:
 
     @property
     def explorer(self) -> Explorer:
-        """The tuner. Raises `UnknownName` or `OptionError` if the configuration is invalid."""
+        """The tuner as an object that proposes configs.
+
+        Raises `UnknownName` or `OptionError` if the configuration is invalid.
+        """
         return _explorer(self)
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """Plan in which every tuner tunes every workload once per seed, with the same budget.
+    """Plan of a comparison: every tuner tunes every workload once per seed, with the same budget.
 
     Attributes:
         test_bed: the workloads and their targets.
@@ -78,7 +81,7 @@ class ComparisonPlan:
 
 @dataclass(frozen=True)
 class ComparisonJob:
-    """A run of a comparison.
+    """A run of a comparison: one tuner tunes one workload with one seed.
 
     Attributes:
         tuner_config: the tuner.
@@ -107,17 +110,22 @@ def plan(
         seeds: the seeds.
         trials: number of measurements per run.
         batch: number of measurements per batch.
-        enough: number of trials after which a run that has reached the goal ends.
+        enough: number of trials after which a run that is within `GOAL` of the optimum ends; None
+            to always use the whole budget.
 
     Raises:
-        PlanError: the budget or the batch is below 1.
+        PlanError: `trials` or `batch` is below 1.
     """
     check_budget(trials, batch)
     return ComparisonPlan(test_bed, tuple(tuner_configs), tuple(seeds), trials, batch, enough)
 
 
 def plan_workloads(options: CompareOptions, test_bed: TestBed) -> ComparisonPlan:
-    """Return the plan of a comparison on workloads from its options.
+    """Return the plan of a comparison on workloads.
+
+    Args:
+        options: options of the comparison.
+        test_bed: the workloads and their targets.
 
     Raises:
         PlanError: the budget, the batch or the seeds are invalid.
@@ -148,7 +156,10 @@ def parse_tuner_configs(text: str) -> tuple[TunerConfig, ...]:
 
 
 def tuner_configs_of(labels: Sequence[str]) -> tuple[TunerConfig, ...]:
-    """Parse the tuners in a list, with the same errors as `parse_tuner_configs`."""
+    """Parse tuners such as `autotvm` or `ml2tuner:alpha=2:first=32`.
+
+    The errors are those of `parse_tuner_configs`.
+    """
     check_names(labels, "--tuners")
     tuner_configs = tuple(_tuner_config(label) for label in labels)
     for tuner_config in tuner_configs:

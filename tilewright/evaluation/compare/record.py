@@ -34,10 +34,10 @@ class RecordError(TilewrightError):
 
 
 def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
-    """Return the leaderboards of a comparison, one per subject and target.
+    """Read the leaderboards of a finished comparison, one per subject and target.
 
     Args:
-        folder: the folder that a comparison, or a sweep of an earlier version, wrote.
+        folder: output directory of the comparison, which an earlier version may have written.
 
     Raises:
         RecordError: the folder holds no comparison, or one of another version.
@@ -73,7 +73,7 @@ def _checked(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
 
 
 class _EarlierRun(BaseModel):
-    """A run in a `comparison.json` that has no leaderboards."""
+    """A run in a `comparison.json` of an earlier version, which has no leaderboards."""
 
     tuner: str
     workload: str
@@ -100,7 +100,7 @@ class _EarlierRecord(BaseModel):
 
 
 def _of_runs(record: _EarlierRecord) -> Leaderboard:
-    """Return the leaderboard of the runs in a record of an earlier version.
+    """Compute the leaderboard from the runs in a record that an earlier version wrote.
 
     The record does not contain the ends of batches, so trials are counted to the trial that reached
     the goal.
@@ -141,5 +141,5 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def to_json(boards: Sequence[Leaderboard]) -> list[Json]:
-    """Return leaderboards as JSON."""
+    """Convert leaderboards to JSON, for `comparison.json`."""
     return list(_BOARDS.dump_python(tuple(boards), mode="json"))

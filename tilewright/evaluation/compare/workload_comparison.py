@@ -111,13 +111,25 @@ class TuningBegan(Event):
 
 @dataclass(frozen=True)
 class RunFinished(Event):
-    """Event: a run was finished and stored."""
+    """Event: a tuner run was finished and stored.
+
+    Attributes:
+        run: result of the run.
+    """
 
     run: TunerRun
 
 
 def enumerate_spaces(plan: ComparisonPlan, emit: Listener) -> None:
-    """Measure the spaces of a plan that are not enumerated yet. Errors of targets are passed on."""
+    """Measure the schedule spaces of a comparison that were not enumerated yet, and store them.
+
+    Args:
+        plan: the comparison.
+        emit: called with events.
+
+    Raises:
+        TilewrightError: a target fails.
+    """
     if not isinstance(plan.test_bed, EnumeratedTestBed):
         return
     missing = plan.test_bed.missing()
@@ -129,7 +141,7 @@ def enumerate_spaces(plan: ComparisonPlan, emit: Listener) -> None:
 def run_tuners(
     plan: ComparisonPlan, folder: Path, cluster: str, fresh: bool, emit: Listener
 ) -> list[TunerRun]:
-    """Run every tuner on every workload with every seed.
+    """Execute the runs of a comparison that are not stored yet, and return the results of all runs.
 
     Args:
         plan: the comparison.
@@ -156,14 +168,27 @@ def run_tuners(
 
 
 def judge_runs(plan: ComparisonPlan, runs: list[TunerRun]) -> Comparison:
-    """Compare the runs with the best config of each space."""
+    """Compute the results and the leaderboard of a comparison on workloads.
+
+    Args:
+        plan: the comparison.
+        runs: results of all runs.
+    """
     optimum = {name: best.cost for name, best in optimum_of(plan).items()}
     results = results_of(runs, optimum, plan.trials)
     return Comparison(plan, runs, results, (workload_leaderboard(results, plan.test_bed.target),))
 
 
 def log_comparison(compared: Comparison, folder: Path) -> None:
-    """Write `comparison.json`. Raise `OSError` if that fails."""
+    """Write the results of a comparison to `comparison.json`.
+
+    Args:
+        compared: the results.
+        folder: output directory of the comparison.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     document = json.dumps(compared.to_json(), ensure_ascii=False)
     write_atomically(folder / RECORD, document.encode())
 
@@ -197,11 +222,11 @@ class SpaceFacts:
 
 
 def space_facts(name: str, table: MeasurementTable) -> SpaceFacts:
-    """Return facts about a workload's space.
+    """Return facts about a workload's schedule space, for reports.
 
     Args:
         name: name of the workload.
-        table: measurements of all configs.
+        table: measurements of all configs of the space.
     """
     optimum = table.optimum
     near = table.latency <= optimum.cost * (1 + GOAL)

@@ -31,7 +31,7 @@ from tilewright.targets.workload import Workload
 
 @dataclass(frozen=True)
 class TunerRun:
-    """Result of a tuner on a workload with one seed.
+    """Result of a run, in which one tuner tunes one workload with one seed.
 
     Lists have one entry per trial.
 
@@ -43,11 +43,13 @@ class TunerRun:
         best_cycles: cycles of the best schedule so far; None before the first valid one; empty if
             the target does not count cycles.
         lowered: number of configs that were lowered besides the trials.
-        failed_compiles: number of these that did not compile.
+        failed_compiles: number of these configs that did not compile.
         wall_seconds: duration of the run.
-        elapsed_seconds: seconds until the trial's batch was measured, including the models.
+        elapsed_seconds: seconds from the start until the trial's batch was measured, including the
+            training of models.
         compiled: number of compiled configs, including trials, when the batch was measured.
-        stack_seconds: seconds that the recorded stack took to compile and measure; 0 if unknown.
+        stack_seconds: seconds that the recorded compiler and board took to compile and measure all
+            configs so far; 0 if unknown.
         model_errors: mean error of each model over the rounds.
         best_seconds: seconds of the best schedule so far; None before the first valid one.
     """
@@ -80,9 +82,14 @@ class TunerRun:
 
 
 def run_job(plan: ComparisonPlan, job: ComparisonJob) -> TunerRun:
-    """Execute a run. Errors of the target or the tuner are passed on.
+    """Execute a run of a comparison: a tuner tunes a workload.
 
-    The run ends early if the plan sets `enough` and the goal is reached.
+    The run ends early if the plan sets `enough` and the goal is reached. Errors of the target or
+    the tuner are passed on.
+
+    Args:
+        plan: the comparison.
+        job: the run.
     """
     target = plan.test_bed.open(job.workload)
     workload = dict(plan.test_bed.workloads)[job.workload]
@@ -122,7 +129,22 @@ def _goal(plan: ComparisonPlan, job: ComparisonJob) -> float:
 
 @dataclass
 class _Notes:
-    """Records the rounds of a run, and measures time from its creation."""
+    """Collects the results of a run while it is going on. Time is measured from its creation.
+
+    Attributes:
+        meter: the target of the run, which counts compilations.
+        statuses: status of each trial.
+        latency: latency of each trial; infinite for invalid trials.
+        cycles: cycles of each trial.
+        seconds: seconds of each trial.
+        elapsed: seconds from the start until each trial's batch was measured.
+        errors: error of each model in each round.
+        compiled: number of compiled configs when each trial's batch was measured.
+        stack: seconds of the recorded compiler and board when each trial's batch was measured.
+        lowered: number of configs that were lowered besides the trials.
+        failed: number of these configs that did not compile.
+        start: time at which the run started.
+    """
 
     meter: Metered
     statuses: list[str] = field(default_factory=list)
@@ -178,7 +200,13 @@ class _Notes:
 
 
 def _best_places(latency: Sequence[float]) -> list[int | None]:
-    """Return for each trial the index of the fastest trial so far; None before a valid one."""
+    """Return for each trial the index of the fastest trial so far.
+
+    The index is None before the first valid trial.
+
+    Args:
+        latency: latency of each trial; infinite for invalid trials.
+    """
     places: list[int | None] = []
     best, least = None, np.inf
     for place, each in enumerate(latency):
@@ -192,15 +220,18 @@ def _best_places(latency: Sequence[float]) -> list[int | None]:
 
 
 class Metered:
-    """Wrapper of a target that counts compiled configs and recorded seconds.
+    """Wrapper of a target that counts compiled configs and adds up their recorded durations.
+
+    All calls are passed on to the target.
 
     Args:
-        target: the target.
-        table: measurements of the workload's space.
+        target: the target that does the work.
+        table: measurements of the workload's space, which may contain the recorded durations.
 
     Attributes:
-        compiled: number of compiled configs.
-        seconds: seconds that the recorded stack took to compile and measure them; 0 if unknown.
+        compiled: number of configs that were compiled so far.
+        seconds: seconds that the recorded compiler and board took to compile and measure the
+            configs so far; 0 if unknown.
     """
 
     def __init__(self, target: Target, table: MeasurementTable) -> None:
@@ -238,12 +269,14 @@ _LIBRARIES = ("numpy", "scipy", "xgboost-cpu", "lightgbm", "scikit-learn")
 
 
 class KeptRuns:
-    """Finished runs in a folder that are still valid for the current code.
+    """Results of finished runs that are stored in the folder of a comparison.
+
+    A stored result is used only if the run's settings and the code are the same as now.
 
     Args:
         folder: folder of the comparison.
         plan: the plan.
-        fresh: ignore stored runs.
+        fresh: ignore stored results.
     """
 
     def __init__(self, folder: Path, plan: ComparisonPlan, fresh: bool = False) -> None:
@@ -251,7 +284,7 @@ class KeptRuns:
         self._rows = RowCache(folder / RUNS, TunerRun, fresh)
 
     def find(self, job: ComparisonJob) -> TunerRun | None:
-        """Return the result of a run, or None if it has to be executed."""
+        """Return the stored result of a run, or None if the run has to be executed."""
         entry = self._rows.find(self._key(job))
         if entry is None:
             return None
@@ -259,7 +292,7 @@ class KeptRuns:
         return replace(entry, tuner=job.tuner_config.label, workload=job.workload)
 
     def add(self, run: TunerRun) -> None:
-        """Store a run on the disk. Raise `OSError` if that fails."""
+        """Store the result of a run on the disk. Raise `OSError` if that fails."""
         label = {tuner_config.label: tuner_config for tuner_config in self.plan.tuner_configs}
         job = ComparisonJob(label[run.tuner], run.workload, run.seed)
         self._rows.add(self._key(job), run)

@@ -51,10 +51,10 @@ def test_bed_of(options: CompareOptions, tables: Path) -> tuple[TestBed, dict[st
 
 
 def recorded(files: Sequence[str], wanted: Sequence[str]) -> RecordedTestBed:
-    """Return a test bed from recorded tables.
+    """Return a test bed with the selected workloads from recorded tables.
 
     Args:
-        files: paths of the tables.
+        files: paths of the tables, one per workload.
         wanted: selection of workloads, see `chosen`.
 
     Raises:
@@ -69,14 +69,15 @@ def enumerated(
     network: str | None, wanted: Sequence[str], target: str, space: str, live: bool,
     max_waste: float, tables: Path,
 ) -> tuple[EnumeratedTestBed, dict[str, str]]:  # fmt: skip
-    """Return a test bed for workloads of a network, or for workloads given as text.
+    """Return a test bed with workloads of a network, or with workloads given as text.
 
     Args:
-        network: name or file of the network.
+        network: name or file of the network; None if all workloads are given as text.
         wanted: selection of the network's workloads, or texts of workloads.
         target: name of the target.
         space: name of the schedule space.
-        live: run tuners on the target itself.
+        live: run tuners on the target itself, so that their durations include lowering and
+            simulation.
         max_waste: a layer is offloaded only if at most this fraction of its multiplications are
             with padding zeros.
         tables: folder of the enumerated spaces.
@@ -131,7 +132,15 @@ def _places(part: str, known: Named) -> range:
 def _workloads(
     network: str | None, wanted: Sequence[str], target: Target, max_waste: float
 ) -> list[Workload]:
-    """Return the selected workloads of the network and those given as text, each only once."""
+    """Return the selected workloads without duplicates.
+
+    Args:
+        network: name or file of the network; None if all workloads are given as text.
+        wanted: selection of the network's workloads, or texts of workloads.
+        target: the target.
+        max_waste: a layer is offloaded only if at most this fraction of its multiplications are
+            with padding zeros.
+    """
     texts = [text for text in wanted if ":" in text]
     picks = [text for text in wanted if ":" not in text]
     known: Named = ()

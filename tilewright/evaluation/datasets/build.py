@@ -54,7 +54,7 @@ _MOST_PLAN_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class PlannedFile(Event):
-    """Event: the plan of a dataset is known.
+    """Event: the plan of a dataset was made or read.
 
     Attributes:
         rows: number of rows of the dataset.
@@ -81,12 +81,12 @@ class RowsDone(Event):
 
 
 def rows_done(emit: Listener, rows: int) -> None:
-    """Report that further rows were measured."""
+    """Report to a listener that `rows` further rows of a dataset were measured."""
     emit(RowsDone(rows))
 
 
 def measure_part(plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
-    """Measure the rows of a part in this process, and return its file.
+    """Measure a part of a dataset in this process, and return the content of its Parquet file.
 
     Args:
         plan: the plan of the dataset.
@@ -102,14 +102,15 @@ def measure_part(plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
 def measure_parts_on(
     cluster: str, plan: DatasetPlan, parts: Sequence[PlanPart]
 ) -> Iterator[tuple[PlanPart, bytes]]:
-    """Measure parts on the workers of a cluster, and yield each part with its file.
-
-    Parts are yielded in the order in which they finish.
+    """Measure parts of a dataset on the workers of a cluster.
 
     Args:
         cluster: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
         plan: the plan of the dataset.
         parts: the parts to measure.
+
+    Yields:
+        Each part with the content of its file, in the order in which the parts finish.
 
     Raises:
         ClusterError: the cluster cannot be used, or a worker has other hardware than the plan.
@@ -122,20 +123,27 @@ def measure_parts_on(
 
 
 def receive_part(plan: DatasetPlan, part: PlanPart, data: bytes, tell: Progress) -> bytes:
-    """Count the rows of a part that a worker measured, and return its file."""
+    """Report the rows of a part that a worker measured, and return the content of its file.
+
+    Args:
+        plan: the plan of the dataset.
+        part: the part.
+        data: content of the file, as the worker sent it.
+        tell: called with the number of rows.
+    """
     tell(part.rows)
     return data
 
 
 def measure_part_remotely(command: str, order: dict[str, Any]) -> bytes | str:
-    """Measure a part on a worker of a cluster.
+    """Measure a part of a dataset on a worker of a cluster.
 
     Args:
-        command: version of Tilewright in the command.
+        command: version of Tilewright that the calling command uses.
         order: description of the part from `part_order`.
 
     Returns:
-        The Parquet file of the part, or the reason why this worker cannot measure it.
+        The content of the part's Parquet file, or the reason why this worker cannot measure it.
     """
     try:
         check_version(command)
@@ -153,7 +161,16 @@ def _measure(order: dict[str, Any], tell: Progress) -> bytes:
 
 @lru_cache(maxsize=2)
 def _target(kind: str, specification: str, space: str, fingerprint: str) -> Target:
-    """Return a target. It is cached for the next parts, because binding workloads takes time."""
+    """Rebuild a target from its specification.
+
+    The target is cached for the next parts of the dataset, because binding workloads takes time.
+
+    Args:
+        kind: kind of the target.
+        specification: specification of the target as JSON.
+        space: name of the schedule space.
+        fingerprint: fingerprint that the target must have.
+    """
     target = rebuild(kind, as_object(read_json(specification)), space)
     if target.fingerprint != fingerprint:
         raise DatasetError(
@@ -170,7 +187,11 @@ HeldPart = tuple[FileRecord, tuple[Feature, ...]]
 
 
 def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
-    """Return the plan in a folder, or None if it has to be made.
+    """Return the plan that an earlier build stored in a folder, or None if there is none.
+
+    Args:
+        folder: folder of the dataset.
+        options: options of the dataset, with which the stored plan must agree.
 
     Raises:
         DatasetError: the folder contains another dataset, or the hardware has changed.
@@ -207,7 +228,7 @@ def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise `DatasetError` if a folder contains a dataset that was not built there."""
+    """Raise `DatasetError` if a folder without a plan contains a dataset from elsewhere."""
     if (folder / ABOUT).exists():
         raise DatasetError(f"{folder} holds a dataset that was not built here; name another folder")
 
@@ -223,7 +244,7 @@ def finished_files(folder: Path) -> dict[str, str]:
 def kept_part(
     folder: Path, plan: DatasetPlan, part: PlanPart, finished: dict[str, str]
 ) -> HeldPart | None:
-    """Return a stored part, or None if it is missing or damaged.
+    """Return the record of a part that is already stored, or None if it is missing or damaged.
 
     Args:
         folder: folder of the dataset.
@@ -241,7 +262,7 @@ def kept_part(
 
 
 def part_record(plan: DatasetPlan, part: PlanPart, data: bytes) -> HeldPart:
-    """Return the record of a part's file.
+    """Check the file of a part, and return its entry for `dataset.json`.
 
     Args:
         plan: the plan of the dataset.
@@ -258,7 +279,10 @@ def part_record(plan: DatasetPlan, part: PlanPart, data: bytes) -> HeldPart:
 
 
 def kept_rows(folder: Path) -> int:
-    """Return the number of rows of an unfinished build.
+    """Return the number of rows that the plan of an unfinished build has.
+
+    Args:
+        folder: folder of the dataset.
 
     Raises:
         ValueError: the plan cannot be parsed.
@@ -269,7 +293,16 @@ def kept_rows(folder: Path) -> int:
 
 
 def log_dataset(folder: Path, plan: DatasetPlan, parts: Sequence[HeldPart]) -> DatasetMetadata:
-    """Write `dataset.json` after all parts are stored. Raise `OSError` if that fails."""
+    """Write `dataset.json`, which marks a dataset as finished.
+
+    Args:
+        folder: folder of the dataset.
+        plan: the plan of the dataset.
+        parts: records of all parts, which are already stored.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     columns = dict[str, Feature]()
     for _, found in parts:
         for column in found:

@@ -64,14 +64,14 @@ class HardwareRecord:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file of rows.
+    """Entry of a file of rows in `dataset.json`.
 
     Attributes:
-        path: path relative to the folder.
-        hardware: ID of the hardware.
+        path: path relative to the folder of the dataset.
+        hardware: ID of the hardware on which the rows were measured.
         rows: number of rows.
         bytes: size in bytes.
-        sha256: SHA-256 digest.
+        sha256: SHA-256 digest of the content.
     """
 
     path: str
@@ -287,9 +287,14 @@ def digest_of(folder: Path) -> str:
 
 
 def _places(about: DatasetMetadata, wanted: Sequence[str] | None) -> dict[str, int | None]:
-    """Return the index of each selected hardware, and None for others, by ID.
+    """Return the index of each selected piece of hardware, by its ID; None if it is not selected.
 
-    Raises `UnknownName` if a hardware does not exist.
+    Args:
+        about: metadata of the dataset.
+        wanted: IDs or names of the hardware to select; None for all.
+
+    Raises:
+        UnknownName: the dataset does not contain a piece of hardware.
     """
     known = {each.id for each in about.hardware} | {each.name for each in about.hardware}
     for name in wanted or ():
@@ -302,7 +307,15 @@ def _places(about: DatasetMetadata, wanted: Sequence[str] | None) -> dict[str, i
 
 
 def _workloads(about: DatasetMetadata, wanted: Sequence[str]) -> NDArray[np.bool_]:
-    """Return whether each workload is selected, shape (workloads,). Raise `UnknownName`."""
+    """Return whether each workload of a dataset is selected, bool array of shape (workloads,).
+
+    Args:
+        about: metadata of the dataset.
+        wanted: IDs of the workloads to select.
+
+    Raises:
+        UnknownName: the dataset does not contain a workload.
+    """
     known = [workload.id for workload in about.parsed]
     for name in wanted:
         if name not in known:
@@ -323,7 +336,16 @@ def _rows_of(
 
 
 def _drawn(found: list[_RowsOfFile], rows: int | None, seed: int) -> list[_RowsOfFile]:
-    """Draw at most `rows` rows from all files, and keep their order within each file."""
+    """Draw rows at random, and keep their order within each file.
+
+    Args:
+        found: the rows to draw from, one entry per file.
+        rows: maximum number of rows; None to keep all.
+        seed: seed of the draw.
+
+    Returns:
+        The drawn rows, without files of which no row was drawn.
+    """
     total = sum(len(each.which) for each in found)
     if rows is not None and rows < total:
         kept = np.zeros(total, np.bool_)
@@ -368,7 +390,16 @@ def _table(folder: Path, about: DatasetMetadata, found: list[_RowsOfFile]) -> Tr
 
 
 def _reader(folder: Path, about: DatasetMetadata, file: FileRecord) -> Reader:
-    """Open a file. Raise `DatasetError` if it differs from its entry in `dataset.json`."""
+    """Open a file of a dataset.
+
+    Args:
+        folder: folder of the dataset.
+        about: metadata of the dataset.
+        file: entry of the file in `dataset.json`.
+
+    Raises:
+        DatasetError: the file is missing or differs from its entry.
+    """
     path = folder / file.path
     try:
         data = read_plain(path, limit=min(file.bytes, LARGEST))

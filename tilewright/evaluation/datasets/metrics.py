@@ -22,11 +22,13 @@ _RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Scores:
-    """Ranking quality of a model. Every task has the same weight.
+    """Quality of a model's ranking of configs by latency. Every task has the same weight.
+
+    A task is a workload on a piece of hardware; only rows of the same task are compared.
 
     Attributes:
         pairwise_accuracy: mean over tasks of the fraction of pairs in the right order.
-        interval: its 95 % bootstrap interval over tasks.
+        interval: 95 % bootstrap interval of `pairwise_accuracy` over tasks.
         top1_regret: mean over tasks of how much slower the row that the model ranks first is than
             the best row; 0.05 means 5 %.
         top8_regret: the same for the best of the first eight rows, over tasks with at least
@@ -45,12 +47,12 @@ class Scores:
 
 
 def score(table: TrainingTable, predicted: NDArray[np.float64], seed: int = 0) -> Scores:
-    """Evaluate predictions by their order within each task.
+    """Evaluate how well predictions order the rows of each task by latency.
 
     Invalid rows, and tasks without two different latencies, are left out.
 
     Args:
-        table: the rows.
+        table: the rows with their measured latencies.
         predicted: predictions in any unit, lower is faster, float array of shape (rows,).
         seed: seed of the bootstrap.
 
@@ -122,7 +124,15 @@ def _pairs(counts: NDArray[np.int64]) -> int:
 def _tasks(
     table: TrainingTable, predicted: NDArray[np.float64]
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield the latencies and the predictions of each task, each of shape (rows of the task,)."""
+    """Split rows by their task, which is a workload on a piece of hardware.
+
+    Args:
+        table: the rows.
+        predicted: predictions, float array of shape (rows,).
+
+    Yields:
+        The latencies and the predictions of each task, each of shape (rows of the task,).
+    """
     order = np.argsort(table.task, kind="stable")
     ends = np.flatnonzero(np.diff(table.task[order])) + 1
     yield from zip(
@@ -131,13 +141,28 @@ def _tasks(
 
 
 def _regret(log_latency: NDArray[np.float64], predicted: NDArray[np.float64], k: int) -> float:
-    """Return the relative regret of the best of the first k rows; ties go to the earlier row."""
+    """Return how much slower the best of the k rows that a model ranks first is than the best row.
+
+    Args:
+        log_latency: log2 of the latencies of a task, float array of shape (rows,).
+        predicted: predictions, lower is faster, float array of shape (rows,). Ties go to the
+            earlier row.
+        k: number of rows that are tried.
+
+    Returns:
+        The relative difference; 0.05 means 5 %.
+    """
     chosen = np.argsort(predicted, kind="stable")[:k]
     return float(np.exp2(log_latency[chosen].min() - log_latency.min()) - 1.0)
 
 
 def _interval(accuracies: NDArray[np.float64], seed: int) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of the mean over tasks; (0, 1) for a single task."""
+    """Return the 95 % bootstrap interval of the mean accuracy over tasks; (0, 1) for a single task.
+
+    Args:
+        accuracies: accuracy of each task, float array of shape (tasks,).
+        seed: seed of the bootstrap.
+    """
     if len(accuracies) < 2:
         return 0.0, 1.0  # one task says nothing of others
     if np.ptp(accuracies) == 0:

@@ -97,7 +97,7 @@ def check_targets(names: Sequence[str], rows: Mapping[str, int]) -> None:
 
 
 def named(names: Sequence[str], kind: str) -> Found:
-    """Return the named targets of a given kind, in the given order.
+    """Return the targets among `names` that are of a given kind, in the given order.
 
     Args:
         names: names of targets of any kind.
@@ -148,7 +148,16 @@ def _made(names: Sequence[str], kind: str) -> Iterator[tuple[str, Target]]:
 
 
 def drawn(kind: str, count: int, seed: int) -> Found:
-    """Draw different pieces of hardware of a kind; none if this machine cannot measure the kind."""
+    """Draw different pieces of hardware of a kind at random.
+
+    Args:
+        kind: kind of the targets.
+        count: number of pieces of hardware.
+        seed: seed of the draw.
+
+    Returns:
+        The hardware with its target; empty if this machine cannot measure the kind.
+    """
     try:
         if kind == MEASURED:
             check_target(kind)  # there may be no compiler
@@ -159,7 +168,14 @@ def drawn(kind: str, count: int, seed: int) -> Found:
 
 
 def _known(kind: str, specification: Mapping[str, Json]) -> tuple[DatasetHardware, Target]:
-    """Rebuild hardware from its specification, as every part of a build does."""
+    """Rebuild a target from its specification, and describe it for the plan of a dataset.
+
+    Every part of a build rebuilds its target in the same way.
+
+    Args:
+        kind: kind of the target.
+        specification: specification of the target.
+    """
     target = rebuild(kind, specification, _SPACES[kind])
     said = specification_of(target)
     assert said is not None
@@ -230,14 +246,14 @@ class PlanPart:
 
 @dataclass(frozen=True)
 class DatasetPlan:
-    """Plan of a dataset.
+    """Plan of a dataset: the hardware, the workloads, and how many rows of each pair to measure.
 
     Attributes:
         options: options of the dataset.
-        tilewright: version of Tilewright.
+        tilewright: version of Tilewright that made the plan.
         hardware: the hardware.
         workloads: the workloads as JSON.
-        parts: the parts to measure.
+        parts: the parts to measure, each of which becomes a file.
     """
 
     options: DatasetOptions
@@ -257,7 +273,11 @@ class DatasetPlan:
         return digest(canonical(self._body()))[:32]
 
     def workload(self, place: int) -> Workload:
-        """Return a workload by its index, as the network has it on the default accelerator."""
+        """Return a workload, in the form that it has on the default accelerator.
+
+        Args:
+            place: index of the workload in `workloads`.
+        """
         return Workload.from_json(self.workloads[place])
 
     def path(self, part: PlanPart) -> str:
@@ -333,9 +353,13 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
 
 
 def fitted(workload: Workload, target: Target) -> Workload:
-    """Return the form of a workload that a target runs.
+    """Adapt a workload to a target.
 
-    Its channels are padded to the target's blocks, and its rounding is that of the target.
+    The channels are padded to the target's blocks, and the rounding becomes the one of the target.
+
+    Args:
+        workload: the workload, as another target runs it.
+        target: the target.
     """
     traits = traits_of(target)
     if "float32" in traits.dtypes:
@@ -357,7 +381,7 @@ def shape_of(workload: Workload) -> Workload:
 
 
 def _hardware(options: DatasetOptions, kind: str) -> Found:
-    """Return the named hardware of a kind, or draw some."""
+    """Return the hardware of a kind that the options name, or draw some if they name none."""
     if options.targets:
         return named(options.targets, kind)
     return drawn(kind, options.specs, options.seed) if kind in (DRAWN, MEASURED) else []
@@ -384,7 +408,17 @@ def _cells(
     rows: int,
     rng: np.random.Generator,
 ) -> dict[tuple[int, int], int]:
-    """Return the number of rows for pairs of hardware and workload, as even as possible."""
+    """Divide rows among pairs of hardware and workload, as evenly as possible.
+
+    Args:
+        hardware: the hardware with its targets.
+        workloads: the workloads with their indices in the plan.
+        rows: number of rows.
+        rng: random generator.
+
+    Returns:
+        Number of rows by the indices of hardware and workload.
+    """
     pairs = [(h, w) for h in range(len(hardware)) for w in range(len(workloads))]
     wanted, known = max(1, rows // LEAST_ROWS), 0
     sizes: dict[tuple[int, int], int] = {}
@@ -404,9 +438,16 @@ def _cells(
 def _shared_out(
     sizes: Mapping[tuple[int, int], int], rows: int
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """Divide rows evenly among spaces.
+    """Divide rows evenly among search spaces.
 
     Small spaces are used completely, and larger ones get the remaining rows.
+
+    Args:
+        sizes: number of configs of each space, by the indices of hardware and workload.
+        rows: number of rows to divide.
+
+    Yields:
+        The indices of hardware and workload, and the number of rows.
     """
     share: dict[tuple[int, int], int] = {}
     left, cells = rows, len(sizes)

@@ -36,7 +36,7 @@ _CODES = {status: code for code, status in enumerate(STATUSES)}
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of one piece of hardware. All arrays have the shape (rows,).
+    """Measured rows of one piece of hardware, one per config. Arrays have the shape (rows,).
 
     Attributes:
         workload: index of the workload in the plan.
@@ -59,7 +59,10 @@ class Sample:
 
     @staticmethod
     def joined(parts: Sequence[Sample]) -> Sample:
-        """Concatenate rows. A feature that a part lacks is NaN."""
+        """Concatenate the rows of several samples.
+
+        A feature that a sample lacks is NaN in its rows.
+        """
         about = {name: column for part in parts for name, column in part.about.items()}
         names = in_order([tuple(part.about) for part in parts])
         return Sample(
@@ -78,10 +81,13 @@ class Sample:
 
 
 def in_order(every: Sequence[tuple[str, ...]]) -> list[str]:
-    """Merge lists of names into one list without duplicates.
+    """Merge lists of column names into one list without duplicates.
 
     The order of each list is kept as far as the lists agree: a new name is inserted after its
     predecessor. Columns of schedules therefore appear in the order of the space's decisions.
+
+    Args:
+        every: the lists.
     """
     found: list[str] = []
     for names in dict.fromkeys(every):
@@ -267,7 +273,11 @@ class Reader:
                 raise ValueError(f"its column {name!r:.60} is not listed")
 
     def workloads(self, count: int) -> NDArray[np.int32]:
-        """Return the index of each row's workload, shape (rows,). It is below `count`."""
+        """Return the index of each row's workload, int array of shape (rows,).
+
+        Args:
+            count: number of workloads of the dataset, which all indices must be below.
+        """
         found = self._numbers(WORKLOAD, np.int32)
         if len(found) and not 0 <= found.min() <= found.max() < count:
             raise ValueError(f"its column {WORKLOAD} names workloads that are not listed")
@@ -286,11 +296,12 @@ class Reader:
         return found
 
     def features(self, which: NDArray[np.int64], into: NDArray[np.float32]) -> None:
-        """Copy the features of rows into a matrix.
+        """Copy the features of some rows into a matrix.
 
         Args:
             which: indices of n rows.
-            into: matrix of NaN to fill, of shape (n, features of the dataset).
+            into: float32 array of shape (n, features of the dataset) to fill. Its values must be
+                NaN; features that the file lacks keep that value.
         """
         for name, place in self._features.items():
             values = self._numbers(name, np.float32)[which]
@@ -314,7 +325,12 @@ class Reader:
 
 
 def _reads_as(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether numbers of one type may be converted to another one."""
+    """Return whether a column's number type may be converted to the expected type.
+
+    Args:
+        given: type of the column.
+        wanted: expected type.
+    """
     if pa.types.is_integer(wanted):
         return bool(pa.types.is_integer(given))
     return bool(pa.types.is_floating(given) or pa.types.is_integer(given))

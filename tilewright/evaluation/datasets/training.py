@@ -64,7 +64,11 @@ def check_training(options: TrainingOptions) -> TrainingOptions:
 
 
 def _start_of(options: TrainingOptions) -> Transferred | None:
-    """Load the model to fine-tune; None if there is none. Raise `TransferError` on failure."""
+    """Load the model that is to be fine-tuned, or return None if the options name none.
+
+    Raises:
+        TransferError: the model cannot be read or does not fit the options.
+    """
     if not options.start:
         return None
     found = load_model(Path(options.start))
@@ -81,7 +85,16 @@ def _start_of(options: TrainingOptions) -> Transferred | None:
 
 
 def _make_model(options: TrainingOptions, start: Transferred | None) -> Transferred:
-    """Create the model to train. Raise `UnknownName` or `TransferError` for wrong options."""
+    """Create the model to train.
+
+    Args:
+        options: options of the training.
+        start: the model to fine-tune; None to train a new model.
+
+    Raises:
+        UnknownName: the kind of model does not exist.
+        TransferError: an option of the kind is invalid.
+    """
     given = {"minutes": options.minutes, "threads": options.threads} | dict(options.options)
     if start is not None:
         return refined(start, options.seed, given)
@@ -90,7 +103,7 @@ def _make_model(options: TrainingOptions, start: Transferred | None) -> Transfer
 
 @dataclass(frozen=True)
 class FittedCostModel:
-    """A trained model.
+    """A trained model with the rows that were held out from its training.
 
     Attributes:
         model: the model.
@@ -148,7 +161,12 @@ def fit_model(
 
 
 def _descent(options: TrainingOptions, start: Transferred) -> dict[str, str]:
-    """Return the facts about the model that was fine-tuned and about earlier datasets."""
+    """Return the origin of a fine-tuned model: the model it started from, and the earlier datasets.
+
+    Args:
+        options: options of the training.
+        start: the model that was fine-tuned.
+    """
     before = (str(start.facts.get(name, "")) for name in (_EARLIER, "dataset"))
     return {START: identity_of(Path(options.start)), _EARLIER: " ".join(filter(None, before))}
 
@@ -156,9 +174,14 @@ def _descent(options: TrainingOptions, start: Transferred) -> dict[str, str]:
 def _knows(
     about: DatasetMetadata, table: TrainingTable, start: Transferred | None
 ) -> dict[str, str]:
-    """Return the facts about the hardware and workloads that a model was trained on.
+    """Return the IDs of the hardware and workloads that a model was trained on, for its file.
 
-    Those of the model that was fine-tuned are included.
+    The IDs of the model that was fine-tuned are included.
+
+    Args:
+        about: metadata of the dataset.
+        table: the training rows.
+        start: the model that was fine-tuned; None if there is none.
     """
     found = {}
     for of, ids in _ids(about, table).items():
@@ -177,15 +200,16 @@ def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
 
 
 def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
-    """Evaluate a trained model on the held-out rows, and return the content of `metrics.json`.
-
-    Figures are for compiled programs; under `visible` are those for the same programs before
-    compilation.
+    """Evaluate a trained model on the held-out rows.
 
     Args:
         options: options of the training.
         fitted: the trained model.
         digest: digest of the dataset.
+
+    Returns:
+        The content of `metrics.json`. The figures use features of the compiled programs; the
+        figures under `visible` use only features that are known before compilation.
 
     Raises:
         DatasetError: the rows cannot be evaluated.
@@ -211,7 +235,15 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
 
 
 def store_model(options: TrainingOptions, fitted: FittedCostModel) -> Path:
-    """Write the folder of a model, and return its path. Raise `OSError` if that fails."""
+    """Write a trained model to its output folder, and return the path of the folder.
+
+    Args:
+        options: options of the training.
+        fitted: the trained model.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     folder = Path(options.out)
     fitted.model.save(folder)
     return folder
@@ -220,13 +252,16 @@ def store_model(options: TrainingOptions, fitted: FittedCostModel) -> Path:
 def judge_elsewhere(
     folder: Path, dataset: Path, rows: int | None = None, seed: int = 0
 ) -> dict[str, Json]:
-    """Evaluate a stored model on a dataset.
+    """Evaluate a stored model on a dataset, for example on one that it was not trained on.
 
     Args:
         folder: folder of the model.
         dataset: folder of the dataset.
         rows: maximum number of rows, which are drawn at random; None for all.
         seed: seed for drawing rows.
+
+    Returns:
+        The figures, as in `metrics.json`.
 
     Raises:
         TransferError: the model cannot be read.
@@ -245,9 +280,15 @@ def judge_elsewhere(
 
 
 def _seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
-    """Return how many pieces of hardware and workloads a table has, and how many the model knows.
+    """Count the hardware and workloads in a table, and those that the model was trained on.
 
-    The latter is None if the model does not record it.
+    Args:
+        model: the model.
+        ids: IDs of the hardware and workloads in the table, from `_ids`.
+
+    Returns:
+        The numbers by name. The numbers that the model has seen are None if the model does not
+        record what it was trained on.
     """
     found: dict[str, Json] = {}
     for of, these in ids.items():
@@ -280,7 +321,7 @@ def figures(
 
 
 def visible(features: Features) -> Features:
-    """Return the features that are known before a program is compiled."""
+    """Drop the features that are only known after a program was compiled."""
     names = [not name.startswith("program ") for name in features.names]
     kept: NDArray[np.bool_] = np.array(names, dtype=np.bool_)
     columns = tuple(c for c, stays in zip(features.columns, kept, strict=True) if stays)
@@ -297,7 +338,16 @@ def _row(scores: Scores) -> dict[str, Json]:
 
 
 def log_model(options: TrainingOptions, folder: Path, metrics: Mapping[str, Json]) -> None:
-    """Write `metrics.json` into the folder of a model. Raise `OSError` if that fails."""
+    """Write the evaluation of a model to `metrics.json` in the folder of the model.
+
+    Args:
+        options: options of the training.
+        folder: folder of the model.
+        metrics: the evaluation.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     write_atomically(folder / METRICS, canonical(dict(metrics)) + b"\n")
 
 
@@ -350,7 +400,13 @@ def split(table: TrainingTable, kind: Kind, seed: int, held_out: float = 0.2) ->
 
 
 def _within(task: NDArray[np.int64], rng: np.random.Generator, held_out: float) -> Mask:
-    """Return the mask of held-out rows, which are drawn within each task."""
+    """Return the mask of held-out rows, which are drawn within each task.
+
+    Args:
+        task: task of each row, int array of shape (rows,).
+        rng: random generator.
+        held_out: fraction of each task's rows to hold out.
+    """
     order = np.lexsort((rng.random(len(task)), task))
     _, first, counts = np.unique(task[order], return_index=True, return_counts=True)
     place = np.arange(len(task)) - np.repeat(first, counts)
@@ -378,10 +434,10 @@ def _whole_groups(
 
 
 def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
-    """Return a group ID for each row, int array of shape (rows,).
+    """Return group IDs of rows, so that a split by group does not leak, int array of shape (rows,).
 
-    Workloads that are identical after padding to the largest blocks of the hardware share an ID, so
-    that a split cannot leak between them.
+    Workloads that are identical after padding to the largest blocks of the hardware have the same
+    ID.
     """
     names = table.features.names
     told = [k for k, name in enumerate(names) if name.startswith("workload ")]
@@ -401,6 +457,11 @@ def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
 
 
 def _share(counts: NDArray[np.int64], held_out: float) -> NDArray[np.int64]:
-    """Return the number to hold out of each count: at least one but not all; 0 of one."""
+    """Return how many items of each group to hold out: at least one, but never all.
+
+    Args:
+        counts: number of items of each group; nothing is held out of a group with one item.
+        held_out: fraction to hold out.
+    """
     shares = np.minimum(np.maximum(np.rint(counts * held_out), 1), counts - 1)
     return np.asarray(shares, np.int64)

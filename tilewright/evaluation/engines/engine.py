@@ -57,7 +57,9 @@ def version_of(name: str) -> str:
 
 
 def open_engine(name: str, source: Path, threads: int, inputs: Arrays) -> Infer:
-    """Open a network with an engine. Exceptions of the engine are passed on.
+    """Load a network into an inference engine, and return the function that runs an inference.
+
+    Exceptions of the engine are passed on.
 
     Args:
         name: name of the engine.

@@ -43,7 +43,13 @@ class _Engine:
         return outputs
 
     def _time(self, seconds: float) -> tuple[Header, Arrays]:
-        """Run one inference to fill the caches, then time as many as fit, but at least one."""
+        """Time inferences.
+
+        One inference runs first, untimed, to fill the caches.
+
+        Args:
+            seconds: time to fill with inferences; at least one is timed.
+        """
         self.infer()
         taken: list[float] = []
         waited, used, begun = _waited(), time.process_time(), time.perf_counter()

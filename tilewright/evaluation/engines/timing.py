@@ -40,10 +40,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rounds:
-    """Limits of a measurement.
+    """Length of a measurement, in which engines take turns in rounds.
+
+    A round is quiet if no engine had to wait for a processor core.
 
     Attributes:
-        quiet: number of quiet rounds after which it ends.
+        quiet: number of quiet rounds after which the measurement ends.
         most: maximum number of rounds.
         seconds: duration of a round per engine.
     """
@@ -91,11 +93,12 @@ class EngineTimes:
 
 @dataclass(frozen=True)
 class Timed:
-    """Measurements of all engines for a network, in the same rounds.
+    """Measurements of several engines that ran the same network in the same rounds.
 
     Attributes:
         engines: measurements of each engine, by name.
-        quiet: whether each round was quiet, bool array of shape (rounds,).
+        quiet: whether each round was quiet, bool array of shape (rounds,): no engine had to wait
+            for a processor core.
         load: load average of the machine at the start.
     """
 
@@ -105,7 +108,7 @@ class Timed:
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """The rounds that are used: the quiet ones, or all if there are too few."""
+        """Mask of the rounds that are used: the quiet ones, or all if too few are quiet."""
         return self.quiet if self.trustworthy else np.ones_like(self.quiet)
 
     @property
@@ -114,7 +117,7 @@ class Timed:
         return int(self.quiet.sum()) >= FEWEST
 
     def milliseconds(self, engine: str) -> float:
-        """Return the median duration of an inference in milliseconds."""
+        """Return the median duration of an inference with an engine in milliseconds."""
         return 1e3 * float(np.median(self.engines[engine].wall[self.counted]))
 
     def ratio(self, engine: str, rival: str, *, cpu: bool = False) -> Ratio:
@@ -140,7 +143,11 @@ class Ratio:
 
 
 def ratio_of(ratios: Floats) -> Ratio:
-    """Return the median of one ratio per round, shape (rounds,), with a bootstrap interval."""
+    """Return the median of a ratio over rounds, with a bootstrap interval.
+
+    Args:
+        ratios: one ratio per round, float array of shape (rounds,).
+    """
     middle = float(np.median(ratios))
     if len(ratios) < 2:
         return Ratio(middle, middle, middle)
@@ -157,7 +164,9 @@ def time_engines(
     rounds: Rounds,
     emit: Listener = ignore,
 ) -> Timed:
-    """Open the engines and measure rounds.
+    """Measure how long engines take for an inference, each engine in its own process.
+
+    The engines take turns, so that a disturbance of the machine affects all of them.
 
     Args:
         sources: artifact or ONNX file of each engine.
@@ -206,7 +215,18 @@ def _process(stack: ExitStack) -> RpcProcess:
 def _opened(
     name: str, process: RpcProcess, source: Path, threads: int, inputs: Arrays
 ) -> tuple[list[NDArray[Any]], int]:
-    """Open a network, and return its outputs and the peak memory of the process."""
+    """Load a network into an engine that runs in a child process, and run it once.
+
+    Args:
+        name: name of the engine.
+        process: the child process.
+        source: artifact or ONNX file.
+        threads: number of threads.
+        inputs: arrays by name, in the shapes of the network.
+
+    Returns:
+        The outputs of the network, and the peak memory of the process in bytes.
+    """
     header: Header = {
         "call": "open", "engine": name, "source": str(source), "threads": threads,
     }  # fmt: skip
@@ -263,7 +283,14 @@ def _stolen() -> int:
 
 
 def _difference(found: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> float:
-    """Return the largest relative difference of outputs; infinite if their shapes differ."""
+    """Return the largest relative difference between two engines' outputs.
+
+    The result is infinite if their shapes differ.
+
+    Args:
+        found: outputs of an engine.
+        wanted: outputs of the first engine.
+    """
     if [array.shape for array in found] != [array.shape for array in wanted]:
         return float("inf")
     worst = 0.0

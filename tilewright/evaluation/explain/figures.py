@@ -19,10 +19,10 @@ MIXED = 0.25
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """Influence of features on a model, over all workloads.
+    """Influence of features on one of the tuner's models, over all workloads.
 
     Attributes:
-        role: role of the model: P, V or A.
+        role: the model: "P" (latency), "V" (validity) or "A" (latency from the compiled program).
         exact: the influences are exact and not sampled.
         corrects: the model only learns the error of a closed-form estimate.
         features: the features, most influential first.
@@ -52,7 +52,10 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class ModelAccuracy:
-    """Accuracy of the models; NaN if it cannot be computed.
+    """Accuracy of the models P, V and A; NaN if it cannot be computed.
+
+    P predicts the latency of a schedule, V the probability that it is valid, and A the latency from
+    properties of the compiled program.
 
     Attributes:
         p_rmse: root-mean-square error of P in log2 of the latency.
@@ -73,7 +76,9 @@ class ModelAccuracy:
 
 @dataclass(frozen=True)
 class Vetoed:
-    """Fractions of the valid unseen configs that V's veto would reject; NaN if there are none.
+    """How many good configs Model V, which predicts validity, would wrongly reject.
+
+    The fractions are of valid configs that were never tried; NaN if there are none.
 
     Attributes:
         valid: fraction of all valid configs.
@@ -111,7 +116,10 @@ def accuracy(judged: Sequence[JudgedWorkload]) -> ModelAccuracy:
 
 
 def vetoed_shares(explained: Sequence[Explained]) -> Vetoed:
-    """Return the fractions of valid unseen configs that V's veto would reject."""
+    """Return the fractions of valid configs that Model V (validity) would wrongly reject.
+
+    Only configs that were never tried are considered.
+    """
     return Vetoed(vetoed(explained), vetoed(explained, FASTEST))
 
 
@@ -120,11 +128,11 @@ def vetoed_shares(explained: Sequence[Explained]) -> Vetoed:
 
 @dataclass(frozen=True)
 class Ranked:
-    """Influence of a feature on a model.
+    """Influence of one feature on a model, averaged over workloads.
 
     Attributes:
         name: name of the feature.
-        share: share of the total influence, averaged over workloads.
+        share: share of the total influence.
         direction: rank correlation between the value of the feature and its effect; 1 means that
             large values increase the prediction.
         text: description of the feature.
@@ -144,7 +152,7 @@ def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
 
     Args:
         explained: the workloads.
-        role: role of the model.
+        role: the model: "P", "V" or "A".
     """
     shares: dict[str, list[float]] = {}
     directions: dict[str, list[float]] = {}
@@ -179,6 +187,10 @@ def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
 def pooled(judged: Sequence[JudgedWorkload], role: str) -> Floats:
     """Return the predictions of a model and the true values, over all workloads.
 
+    Args:
+        judged: predictions for each workload.
+        role: the model: "P", "V" or "A".
+
     Returns:
         Float array of shape (2, n).
     """
@@ -187,23 +199,39 @@ def pooled(judged: Sequence[JudgedWorkload], role: str) -> Floats:
 
 
 def rmse(pair: Floats) -> float:
-    """Return the root-mean-square error of a result of `pooled`; NaN if it is empty."""
+    """Return the root-mean-square error of predictions; NaN if there are none.
+
+    Args:
+        pair: predictions and true values, float array of shape (2, n).
+    """
     return float(np.sqrt(np.mean((pair[0] - pair[1]) ** 2))) if pair.shape[1] else float("nan")
 
 
 def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
-    """Return the mean over workloads of the rank correlation; NaN if there are none."""
+    """Return a model's rank correlation within a workload, averaged over workloads; NaN if unknown.
+
+    Args:
+        judged: predictions for each workload.
+        role: the model: "P" or "A".
+    """
     pairs = [each.pairs[role] for each in judged if role in each.pairs]
     return float(np.mean([rank_correlation(*pair) for pair in pairs])) if pairs else float("nan")
 
 
 def brier(pair: Floats) -> float:
-    """Return the mean squared error of probabilities from `pooled`; NaN if it is empty."""
+    """Return the mean squared error of predicted probabilities; NaN if there are none.
+
+    Args:
+        pair: probabilities, and 1 or 0 as the true values, float array of shape (2, n).
+    """
     return float(np.mean((pair[0] - pair[1]) ** 2)) if pair.shape[1] else float("nan")
 
 
 def vetoed(explained: Sequence[Explained], fastest: float = 1.0) -> float:
-    """Return the fraction of valid unseen configs below V's threshold; NaN if there are none.
+    """Return the fraction of valid untried configs that Model V (validity) would reject.
+
+    V rejects a config if the predicted probability is below its threshold. The result is NaN if
+    there are no such configs.
 
     Args:
         explained: the workloads.

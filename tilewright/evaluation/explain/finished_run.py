@@ -69,7 +69,7 @@ class TunedFolder:
         return self.target.fingerprint != self.recorded_on
 
     def rounds(self, workload: Workload) -> list[FinishedRound]:
-        """Return the rounds of a workload.
+        """Return the rounds in which a workload was tuned.
 
         Raises:
             FolderError: there are no trials of the workload.
@@ -229,7 +229,15 @@ class Trajectory:
 
 
 def trajectory_of(folder: TunedFolder, workload: Workload) -> Trajectory:
-    """Return the progress of the search for a workload. Raise `FolderError` without trials."""
+    """Return the progress of the search for a workload.
+
+    Args:
+        folder: the run.
+        workload: the workload.
+
+    Raises:
+        FolderError: there are no trials of the workload.
+    """
     rounds = [done.measured for done in folder.rounds(workload)]
     valid = np.concatenate([each.valid for each in rounds])
     latency = np.concatenate([each.latency for each in rounds])

@@ -36,7 +36,12 @@ class Advice:
 
 
 def advice_of(folder: TunedFolder, explained: Sequence[Explained]) -> list[Advice]:
-    """Return recommendations, most important first; empty if there are none."""
+    """Return recommendations for a run, most important first; empty if there are none.
+
+    Args:
+        folder: the run.
+        explained: explanation of each workload.
+    """
     rules: list[Callable[[TunedFolder, Sequence[Explained]], Advice | None]] = [
         _without_valid, _failing, _far, _unfinished, _veto, _too_long,
     ]  # fmt: skip
@@ -56,7 +61,10 @@ def _without_valid(folder: TunedFolder, explained: Sequence[Explained]) -> Advic
 
 
 def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Advise if many trials fail: the space is unsuitable, or V has not learned enough."""
+    """Advise what to do if many trials are invalid.
+
+    Either the space is unsuitable, or Model V (validity) has not learned enough.
+    """
     failures, reasons, trials = Counter[str](), Counter[str](), 0
     for each in explained:
         failures += each.trajectory.failures
@@ -84,7 +92,7 @@ def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | No
 
 
 def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Advise if expensive layers are far from their lower bounds."""
+    """Advise what to do if expensive layers are far from their lower bounds."""
     total = float(np.nansum([each.trajectory.cost for each in explained]))
     far = [
         each
@@ -129,7 +137,7 @@ def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice |
 
 
 def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Advise if V's probabilities are wrong or its veto rejects good schedules."""
+    """Advise if the probabilities of Model V (validity) are wrong or it rejects good schedules."""
     pair = pooled([each.unseen for each in explained], "V")
     if not pair.shape[1] or np.ptp(pair[1]) == 0:
         return None
@@ -154,7 +162,7 @@ def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
 
 
 def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Advise if all layers stopped improving long before the end."""
+    """Advise what to do if all layers stopped improving long before the end."""
     last = max(each.trajectory.last_improvement for each in explained)
     whole = -(-last // folder.batch) * folder.batch
     if not last or 2 * whole > _most(explained):

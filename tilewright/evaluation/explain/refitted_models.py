@@ -75,12 +75,12 @@ class Influence:
 
 @dataclass(frozen=True)
 class JudgedWorkload:
-    """Predictions of each model and the true values.
+    """Predictions of each model for a workload, together with the true values.
 
     Attributes:
-        pairs: for P and A, predicted and true log2 latency of valid configs, float array of shape
-            (2, n). For V, the predicted probability, 1 for valid configs and 0 for others, and log2
-            latency or NaN, float array of shape (3, n).
+        pairs: for the models P and A, predicted and true log2 latency of valid configs, float array
+            of shape (2, n). For V, the predicted probability, 1 for valid configs and 0 for others,
+            and log2 latency or NaN, float array of shape (3, n).
     """
 
     pairs: dict[str, Floats]
@@ -172,7 +172,13 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
 
 @dataclass(frozen=True)
 class _Asked:
-    """Input of a model for some configs, and its prediction, including the offset of the tuner."""
+    """Predictions of a model for some configs.
+
+    Attributes:
+        input: features of the configs, as the model gets them.
+        said: prediction for each config, including the closed-form estimate (`input.offset`) whose
+            error the model may have learned.
+    """
 
     input: ModelInput
     said: Floats
@@ -181,7 +187,18 @@ class _Asked:
 def _asked(
     explorer: Explorer, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
 ) -> dict[str, _Asked]:
-    """Return the predictions of P, V and A for configs, computed as in the tuner."""
+    """Predict the latency and validity of configs with the models P, V and A, as the tuner does.
+
+    Args:
+        explorer: the tuner.
+        problem: the workload and its space.
+        state: state of the tuner, which contains the trained models.
+        history: trials that the models have learned from.
+        lowered: the compiled configs.
+
+    Returns:
+        The predictions by model: "P", "V" and "A".
+    """
     inputs = explorer.model_inputs(problem, state, history, lowered)
     return {
         role: _Asked(inputs[role], state.models[role].predict(inputs[role].features)
@@ -192,7 +209,15 @@ def _asked(
 
 
 def _judged(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Floats]:
-    """Combine predictions with the measured results of the same configs."""
+    """Combine predictions with the measured results of the same configs.
+
+    Args:
+        asked: predictions by model.
+        measured: the measurements.
+
+    Returns:
+        The arrays of `JudgedWorkload.pairs`.
+    """
     pairs = {}
     for role, each in asked.items():
         valid = measured.valid[each.input.rows]
@@ -207,7 +232,18 @@ def _judged(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Float
 def _unseen(
     target: Target, problem: Problem, history: History, samples: int, seed: int
 ) -> tuple[Lowered, Measurements]:
-    """Draw random configs that were never tried, and measure them."""
+    """Draw random configs that the run has never tried, and measure them.
+
+    Args:
+        target: the target.
+        problem: the workload and its space.
+        history: trials of the run.
+        samples: number of configs to draw.
+        seed: seed of the draw.
+
+    Returns:
+        The compiled configs and their measurements.
+    """
     rng = np.random.default_rng(seed)
     flat = sample(problem.space, samples, history.tried(problem.space), rng)
     lowered = target.lower(problem.workload, problem.space.unravel(flat))
@@ -215,7 +251,14 @@ def _unseen(
 
 
 def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> Influence:
-    """Return the influence of features; `learned` holds the rows on which the model was trained."""
+    """Return the influence of features on the predictions of a model.
+
+    Args:
+        model: the model.
+        asked: configs whose predictions are explained.
+        learned: configs on which the model was trained; they represent its usual inputs.
+        seed: seed for drawing configs and sampling values.
+    """
     exact, features = is_exact(model), asked.input.features
     rng = np.random.default_rng(seed)
     some = features.rows(rng.permutation(len(features))[: _EXPLAINED[exact]])

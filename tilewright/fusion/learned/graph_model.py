@@ -27,16 +27,19 @@ class ModelError(TilewrightError):
 
 
 def layer_labels(graph: GraphTable) -> NDArray[np.float64]:
-    """Return the training labels of the layers, float array of shape (n,).
+    """Return the values that the model learns to predict, one per layer, float array of shape (n,).
 
-    A label is log2 of the cycles within the stream, divided by the cycles of the layer by itself or
-    by its estimate.
+    A value is log2 of a ratio: the cycles of the layer within its command stream, where layers
+    overlap, divided by the cycles of the layer by itself or by their estimate.
+
+    Args:
+        graph: a simulated network with n layers.
     """
     return np.log2(np.maximum(graph.stream, 1.0) / np.maximum(graph.prior, 1.0))
 
 
 class GraphModel:
-    """Model of the cycles of labelled networks: boosted trees over layers.
+    """Predicts the cycles of fused networks with boosted trees, which predict one layer at a time.
 
     Only the first fit is saved. After `load` or `freeze`, further fits train a correction.
 
@@ -53,9 +56,12 @@ class GraphModel:
         self._read = False
 
     def fit(self, graphs: Sequence[GraphTable]) -> None:
-        """Train the model on networks with known stream cycles.
+        """Train the model on simulated networks.
 
-        If the model is frozen, only a correction is trained.
+        If the model is frozen, only a correction is trained, which replaces an earlier correction.
+
+        Args:
+            graphs: networks whose `stream` cycles are known.
         """
         x, y = _rows(graphs), np.concatenate([layer_labels(graph) for graph in graphs])
         if self._first is None or not self._read:
@@ -82,7 +88,7 @@ class GraphModel:
         return np.bincount(which, cycles, len(graphs)).astype(np.float64)
 
     def freeze(self) -> None:
-        """Keep the trained model, so that further fits only train a correction."""
+        """Keep the trained model unchanged: further calls of `fit` only train a correction."""
         self._read = self._first is not None
 
     def save(self, path: Path) -> None:
@@ -111,7 +117,11 @@ class GraphModel:
         self._first, self._read = model, True
 
     def _told(self, x: Features) -> NDArray[np.float64]:
-        """Return the predictions of the first fit, float array of shape (rows,)."""
+        """Return the predictions without the correction, float array of shape (rows,).
+
+        Args:
+            x: features, one row per layer.
+        """
         assert self._first is not None
         try:
             return self._first.predict(x)

@@ -32,11 +32,11 @@ _ALIKE = {"log2 ratio": 0.1, "log2 cycles apart": 2.0}
 
 
 class Policy:
-    """Predicts labels of decision units.
+    """Predicts which fusions help, without simulating them.
 
-    The prediction is the mean of two probabilities: one from the figures, which is high if the
-    fused layers take fewer cycles, and one from a trained model. Simulations of the current run
-    correct the prediction for similar units.
+    The prediction for a unit (decisions that always have the same label) is the mean of two
+    probabilities: one from estimates, which is high if the fused layers take fewer cycles, and one
+    from a trained model. Simulations of the current run correct the prediction for similar units.
 
     Args:
         seed: seed of the model.
@@ -47,7 +47,7 @@ class Policy:
         self._model: XGBoost | None = None
 
     def fit(self, x: Features, better: NDArray[np.bool_]) -> None:
-        """Train the model on units of other networks.
+        """Train the model on decision units of other networks.
 
         Args:
             x: features, one row per unit.
@@ -63,13 +63,15 @@ class Policy:
         labels: Labelling,
         seen: dict[DecisionGroup, bool],
     ) -> NDArray[np.float64]:
-        """Return the probability that fusing helps for each unit, with all other labels unchanged.
+        """Return for each decision unit the probability that fusing it helps.
+
+        All other decisions stay as in `labels`.
 
         Args:
             problem: the possible fusions of a network.
             figures: features of the layers.
-            labels: the labelling to start from.
-            seen: whether fusing helped, for the units for which this run knows it.
+            labels: the labelling to start from: whether each possible fusion is applied.
+            seen: whether fusing helped, for the units for which simulations of this run show it.
 
         Returns:
             Float array of shape (units,).
@@ -91,7 +93,12 @@ class Policy:
         )
 
     def labels(self, problem: FusionProblem, chances: NDArray[np.float64]) -> Labelling:
-        """Return the labelling that fuses all units with a probability above 0.5."""
+        """Return the labelling that fuses all units with a probability above 0.5.
+
+        Args:
+            problem: the possible fusions of a network.
+            chances: probability that fusing helps, float array of shape (units,).
+        """
         return fuse_units(problem, chances > 0.5)
 
     def save(self, path: Path) -> None:
@@ -123,10 +130,10 @@ class Policy:
 def correct_chances(
     x: Features, chances: NDArray[np.float64], told: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Correct predicted probabilities by the outcomes of other units of the same kind.
+    """Correct predicted probabilities by the known outcomes of similar units of the same kind.
 
-    Each known unit contributes the error of its own prediction, weighted by similarity. An
-    identical unit has the same weight as the prediction itself.
+    Each unit with a known outcome contributes the error of its own prediction, weighted by
+    similarity. An identical unit has the same weight as the prediction itself.
 
     Args:
         x: features of the units.

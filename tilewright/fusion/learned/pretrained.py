@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "trained"
 
 
 def shipped_digest(folder: Path = FOLDER) -> str:
-    """Return a digest that identifies the models in a folder.
+    """Return a digest of the model files in a folder, which changes with the models.
 
     Raises:
         ModelError: a file cannot be read.
@@ -35,7 +35,9 @@ def shipped_digest(folder: Path = FOLDER) -> str:
 
 
 def shipped_models(seed: int = 0, folder: Path = FOLDER) -> tuple[GraphModel, Policy]:
-    """Load the graph model and the policy. A model whose file is missing stays untrained.
+    """Load the graph model and the policy that come with Tilewright.
+
+    A model whose file is missing stays untrained.
 
     Args:
         seed: seed of the models.

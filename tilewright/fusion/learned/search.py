@@ -23,7 +23,7 @@ from tilewright.fusion.problem import FusionProblem, Labelling
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """Limits of a learned search.
+    """Limits of a search for the best labelling (which of the possible fusions are applied).
 
     Attributes:
         rounds: maximum number of rounds.
@@ -31,7 +31,7 @@ class SearchPlan:
         confirmed: number of labelled networks that are simulated per round.
         asked: number of labellings that the model evaluates per round.
         drawn: number of labellings that are drawn from the policy per round.
-        search: search algorithm on the model.
+        search: search algorithm that minimises the model's prediction.
     """
 
     rounds: int = 12
@@ -48,13 +48,14 @@ simulated before."""
 
 
 class FusionSurrogate:
-    """Predicted cycles of labellings, relative to a base labelling.
+    """Fast prediction of the cycles of labellings, which replaces the simulation in a search.
 
-    The effect of each segment's labels is predicted once and then added up.
+    Segments are groups of decisions that influence each other. The effect of each segment's labels,
+    compared with a base labelling, is predicted once; the effects are then added up.
 
     Args:
         problem: the possible fusions of a network.
-        tables: features of labelled networks.
+        tables: converts labelled networks to features.
         model: model of the cycles.
         base: the base labelling.
     """
@@ -76,7 +77,11 @@ class FusionSurrogate:
         return [self._whole + sum(self._changes[key] for key in some) for some in parts]
 
     def _parts(self, labels: Labelling) -> list[tuple[int, tuple[bool, ...]]]:
-        """Return the segments that differ from the base labelling, with their labels."""
+        """Return the segments in which a labelling differs from the base labelling.
+
+        Returns:
+            Index and labels of each such segment.
+        """
         found = []
         for number, places in enumerate(self.problem.segments):
             own = tuple(labels[place] for place in places)
@@ -157,10 +162,14 @@ def learned_search(
 
 
 def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionGroup, bool]:
-    """Return for each unit whether fusing it helped, according to the simulations.
+    """Return for each decision unit whether fusing it helped, according to the simulations so far.
 
-    Only pairs of simulated labellings that differ in just this unit are considered; the latest pair
-    counts.
+    A unit is judged by pairs of simulated labellings that differ in just this unit; the latest pair
+    counts. Units without such a pair are left out.
+
+    Args:
+        problem: the possible fusions of a network.
+        evaluator: the labellings that were simulated.
     """
     known = {each.labels: each.cycles for each in evaluator.known()}
     found: dict[DecisionGroup, bool] = {}
@@ -176,7 +185,11 @@ def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionG
 
 
 def _tried(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
-    """Simulate a labelling. Return None if no schedule is valid or no board could load it."""
+    """Simulate the network of a labelling.
+
+    Returns:
+        Its cost; None if a layer has no valid schedule or no board could load the program.
+    """
     try:
         return evaluator(labels)
     except WorkloadError:
@@ -186,6 +199,13 @@ def _tried(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
 def _drawn(
     problem: FusionProblem, chances: NDArray[np.float64], count: int, rng: np.random.Generator
 ) -> list[Labelling]:
-    """Draw labellings from probabilities of shape (units,), which are limited to 0.05 to 0.95."""
+    """Draw random labellings, in which a unit is fused with the probability that fusing it helps.
+
+    Args:
+        problem: the possible fusions of a network.
+        chances: probability of each unit, float array of shape (units,); limited to 0.05 to 0.95.
+        count: number of labellings to draw.
+        rng: random generator.
+    """
     chances = np.clip(chances, 0.05, 0.95)
     return [fuse_units(problem, rng.random(len(chances)) < chances) for _ in range(count)]

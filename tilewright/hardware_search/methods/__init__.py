@@ -28,7 +28,7 @@ class MethodOptions(BaseModel):
 
 
 class CodesignMethod(Protocol):
-    """Interface of methods that search machines and schedules together."""
+    """Interface of co-design methods, which search machines and schedules of layers together."""
 
     def __init__(self, options: MethodOptions) -> None: ...
 

@@ -17,7 +17,7 @@ from tilewright.search.tuners.autotvm import cooled, keep_best
 
 
 class AutoTvmCodesignOptions(PublishedOptions):
-    """Options of the method AutoTVM, mostly those of XGBTuner."""
+    """Options of the co-design method `autotvm`, mostly those of AutoTVM's XGBTuner."""
 
     chains: int = Field(128, ge=1, description="parallel annealing chains")
     steps: int = Field(500, ge=1, description="annealing steps at most")
@@ -29,7 +29,10 @@ class AutoTvmCodesignOptions(PublishedOptions):
 
 
 class AutoTvmCodesign(PublishedMethod):
-    """The method AutoTVM. The annealing chains continue from batch to batch."""
+    """Co-design with AutoTVM's simulated annealing, over machines and schedules together.
+
+    The annealing chains continue from batch to batch.
+    """
 
     Options = AutoTvmCodesignOptions
 
@@ -65,7 +68,15 @@ class AutoTvmCodesign(PublishedMethod):
 
 
 class _Kept:
-    """The best untried points that the chains visited and that have a machine."""
+    """The best untried points that annealing chains have visited.
+
+    Points whose machine cannot be built are left out.
+
+    Args:
+        points: the space of the search.
+        tried: keys of the points that were tried, int array of shape (tried,).
+        size: maximum number of points to keep.
+    """
 
     def __init__(self, points: JointSpace, tried: NDArray[np.int64], size: int) -> None:
         self.points, self.tried = points, tried
@@ -74,7 +85,15 @@ class _Kept:
         self.places: dict[int, NDArray[np.int64]] = {}
 
     def look(self, places: Places, scores: Floats) -> bool:
-        """Add visited points, and return whether any of them is among the best."""
+        """Add points that the chains have visited.
+
+        Args:
+            places: the points, int array of shape (n, knobs).
+            scores: their predicted rewards, float array of shape (n,).
+
+        Returns:
+            Whether one of the points is among the best.
+        """
         keys = self.points.keys(places)
         scores = np.where(self.points.rows(places) < 0, -np.inf, scores)
         changed = bool(keep_best(keys, scores, self.tried, self.top, self.scores))
@@ -92,13 +111,13 @@ class _Kept:
 def redraw_knobs(
     points: JointSpace, places: Places, hardware: float, rng: np.random.Generator
 ) -> Places:
-    """Change one knob of each point to another value.
+    """Change one randomly chosen knob of each point to another value, as a step of annealing.
 
     Args:
-        points: the space.
+        points: the space of the search.
         places: the points, int array of shape (points, knobs).
-        hardware: fraction of the points of which a knob of the machine is changed; otherwise it is
-            a knob of a layer.
+        hardware: fraction of the points of which a hardware knob is changed; otherwise it is a knob
+            of a layer's schedule.
         rng: random generator.
 
     Returns:

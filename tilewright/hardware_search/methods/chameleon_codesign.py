@@ -22,7 +22,7 @@ from tilewright.search.tuners.chameleon import clusters, representatives
 
 
 class ChameleonCodesignOptions(CodesignPpoOptions):
-    """Options of the method CHAMELEON."""
+    """Options of the co-design method `chameleon`."""
 
     temperature: float = Field(
         1.0, gt=0, description="of the softmax over down, stay, up (its code: 0.1, with which "
@@ -43,7 +43,10 @@ class ChameleonCodesignOptions(CodesignPpoOptions):
 
 
 class ChameleonCodesign(PublishedMethod):
-    """The method CHAMELEON. The agent is kept from batch to batch."""
+    """Co-design with CHAMELEON: a PPO agent explores points, and clusters of them are measured.
+
+    The agent is kept from batch to batch.
+    """
 
     Options = ChameleonCodesignOptions
 
@@ -76,7 +79,20 @@ class ChameleonCodesign(PublishedMethod):
         self, points: JointSpace, rewards: RewardModel, places: Places, times: NDArray[np.int64],
         tried: NDArray[np.int64], count: int, rng: np.random.Generator,
     ) -> Places:  # fmt: skip
-        """Return at most `count` points, one per cluster."""
+        """Cluster points, and propose one representative per cluster to measure.
+
+        Args:
+            points: the space of the search.
+            rewards: predicts the rewards of points.
+            places: the points to cluster, best first, int array of shape (points, knobs).
+            times: how often the agent visited each point, int array of shape (points,).
+            tried: keys of the points that were tried, int array of shape (tried,).
+            count: maximum number of clusters.
+            rng: random generator.
+
+        Returns:
+            Untried points that can be built, int array of shape (n, knobs) with n ≤ `count`.
+        """
         if not len(places):
             return places
         columns = points.hardware_columns
@@ -107,18 +123,18 @@ class ChameleonCodesign(PublishedMethod):
 def best_untried_points(
     points: JointSpace, rewards: RewardModel, met: Places, tried: NDArray[np.int64], most: int
 ) -> tuple[Places, NDArray[np.int64], NDArray[np.float64]]:
-    """Return the best distinct points that were visited, have a machine and were not tried.
+    """Return the best distinct points that an agent visited, can be built and were not tried.
 
     Args:
-        points: the space.
-        rewards: computes the rewards of points.
+        points: the space of the search.
+        rewards: predicts the rewards of points.
         met: visited points, int array of shape (visits, knobs).
         tried: keys of the points that were tried, int array of shape (tried,).
         most: maximum number of points to return.
 
     Returns:
-        The points, best first, shape (points, knobs), the number of visits of each, and its reward,
-        both of shape (points,).
+        The points, best first, shape (points, knobs); the number of visits of each point; and its
+        reward. The last two have the shape (points,).
     """
     keys, first, times = np.unique(points.keys(met), return_index=True, return_counts=True)
     new = ~np.isin(keys, tried) & (points.rows(met[first]) >= 0)

@@ -26,16 +26,19 @@ Indices = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Team(ActorCritic):
-    """The agents and the critic of DCOC.
+    """Neural networks of DCOC: the agents, which change the knobs of points, and the critic.
+
+    One agent changes the machine. For each slot (a layer of a network), a mapping agent and a
+    scheduling agent change the layer's schedule. Agents of the same kind share their weights.
 
     Attributes:
-        machine: number of knobs of the machine, which are the first ones.
+        machine: number of hardware knobs, which are the first knobs of a point.
         mapping: for each slot, the knobs of its mapping agent, -1 for a missing knob.
         scheduling: for each slot, the knobs of its scheduling agent, -1 for a missing knob.
         sizes: for each slot, the sizes of its layer that agents see.
         units: number of units per hidden layer.
         several: use three kinds of agents; otherwise a single agent sees and changes all knobs.
-        critic: use a critic; otherwise the expected reward is 0.
+        critic: use a critic, which predicts the reward; otherwise the predicted reward is 0.
     """
 
     machine: int
@@ -54,7 +57,15 @@ class Team(ActorCritic):
         return jax.nn.log_softmax(logits), expected
 
     def _logits(self, policies: list[list[jax.Array]], seen: jax.Array) -> jax.Array:
-        """Return the logits of the moves down, stay and up, of shape (rows, knobs, 3)."""
+        """Return the logits of the three moves of each knob: down, stay and up.
+
+        Args:
+            policies: weights of each kind of agent.
+            seen: knob values that the agents see, float array of shape (rows, knobs).
+
+        Returns:
+            Float array of shape (rows, knobs, 3).
+        """
         rows = seen.shape[0]
         if not self.several:
             return layers(policies[0], seen).reshape(rows, self.knobs, 3)
@@ -73,11 +84,29 @@ class Team(ActorCritic):
         return jnp.concatenate(moves, axis=1)[:, self._order]
 
     def _surrogate(self, ratio: jax.Array, gain: jax.Array) -> jax.Array:
-        """Return the mean clipped objective of the agents, which share the gain, shape (rows,)."""
+        """Return PPO's clipped objective, averaged over the agents.
+
+        All agents have the same advantage, because they share the reward.
+
+        Args:
+            ratio: new over old probability of each agent's moves, shape (rows, agents).
+            gain: advantage of each row, shape (rows,).
+
+        Returns:
+            Float array of shape (rows,).
+        """
         return super()._surrogate(ratio, gain[:, None]).mean(axis=1)
 
     def _log_chance(self, log_policy: jax.Array, done: ArrayLike) -> jax.Array:
-        """Return the log-probability of each agent's moves, float array of shape (rows, agents)."""
+        """Return the log-probability of the moves that each agent made.
+
+        Args:
+            log_policy: log-probabilities of all moves, shape (rows, knobs, 3).
+            done: index of the move that was made for each knob, shape (rows, knobs).
+
+        Returns:
+            Float array of shape (rows, agents).
+        """
         chosen = jnp.take_along_axis(log_policy, jnp.asarray(done)[..., None], axis=2)[..., 0]
         return chosen @ jnp.asarray(self._members)
 
@@ -96,7 +125,7 @@ class Team(ActorCritic):
 
     @cached_property
     def _members(self) -> NDArray[np.float32]:
-        """Which knobs belong to which agent, float array of shape (knobs, agents)."""
+        """Matrix of shape (knobs, agents) with 1 where the knob belongs to the agent, else 0."""
         if not self.several:
             return np.ones((self.knobs, 1), np.float32)
         agents = [tuple(range(self.machine)), *self.mapping, *self.scheduling]
@@ -118,7 +147,7 @@ class Team(ActorCritic):
 
     @property
     def _widths(self) -> list[tuple[int, int]]:
-        """Number of inputs and of knobs of each kind of agent."""
+        """Number of inputs and number of knobs to change, for each kind of agent."""
         if not self.several:
             return [(self.knobs, self.knobs)]
         maps, schedules = len(self.mapping[0]), len(self.scheduling[0])

@@ -23,12 +23,12 @@ from tilewright.search.ppo import Agent
 
 
 def _whole(value: object) -> object:
-    """Convert a number that was written on a command line to an integer."""
+    """Convert the text of a whole number, as a command line passes it, to an integer."""
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 class DcocOptions(CodesignPpoOptions):
-    """Options of the method DCOC.
+    """Options of the co-design method `dcoc`.
 
     We chose the defaults; where possible, they are those of CHAMELEON.
     """
@@ -59,7 +59,10 @@ class DcocOptions(CodesignPpoOptions):
 
 
 class Dcoc(PublishedMethod):
-    """The method DCOC. The agents are kept from batch to batch."""
+    """Co-design with DCOC: several agents explore points, and confidence sampling chooses some.
+
+    The agents are kept from batch to batch.
+    """
 
     Options = DcocOptions
 
@@ -123,9 +126,11 @@ class Dcoc(PublishedMethod):
 def knobs_by_agent(
     points: JointSpace,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Return the columns of the mapping knobs and of the scheduling knobs of each slot.
+    """Divide the schedule knobs of each slot (a layer of a network) between its two agents.
 
-    Both have shape (slots, knobs), with -1 for a knob that the layer does not have.
+    Returns:
+        The knobs of the mapping agents and of the scheduling agents, as columns of a point. Both
+        have the shape (slots, knobs), with -1 for a knob that the layer does not have.
     """
     tile = np.array([name.startswith("tile_") for name in points.slots.knobs])
     mapping, scheduling = points.column[:, tile], points.column[:, ~tile]
@@ -133,7 +138,7 @@ def knobs_by_agent(
 
 
 def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
-    """Return the sizes of each slot's layer that agents see, on a logarithmic scale from 0 to 1."""
+    """Return for each slot the sizes of its layer that agents see, on a log scale from 0 to 1."""
     shapes = np.log2(np.nanmax(points.slots.shapes, axis=0) + 1)
     scaled = shapes / np.maximum(shapes.max(axis=0), 1)
     assert scaled.shape[1] == len(SHAPE)
@@ -141,7 +146,14 @@ def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
 
 
 def _first(points: JointSpace, places: Places, tried: NDArray[np.int64], count: int) -> Places:
-    """Return the first `count` distinct points that have a machine and were not tried."""
+    """Return the first `count` distinct points that can be built and were not tried.
+
+    Args:
+        points: the space of the search.
+        places: points in the order of preference, int array of shape (points, knobs).
+        tried: keys of the points that were tried, int array of shape (tried,).
+        count: maximum number of points.
+    """
     keys = points.keys(places)
     _, first = np.unique(keys, return_index=True)
     kept = np.zeros(len(places), np.bool_)

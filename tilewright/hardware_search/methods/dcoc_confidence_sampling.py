@@ -12,18 +12,19 @@ def sample_by_confidence(
     places: Places, scores: Floats, count: int, sharpness: float, threshold: float,
     rng: np.random.Generator,
 ) -> Places:  # fmt: skip
-    """Sample points with DCOC's confidence sampling.
+    """Choose the points to measure with DCOC's confidence sampling.
 
-    Points are drawn with the softmax of their scores. A drawn point whose score lies below a
-    quantile of all scores is replaced by the most frequent knob values of the points above that
-    quantile. Each replacement uses a random half of these points, so that replacements differ.
+    Points are drawn with probabilities from the softmax of their scores. A drawn point whose score
+    lies below a quantile of all scores is replaced by the most frequent knob values of the points
+    above that quantile. Each replacement uses a random half of these points, so that replacements
+    differ.
 
     Args:
         places: the points, int array of shape (points, knobs).
-        scores: their scores, float array of shape (points,).
+        scores: predicted rewards of the points, float array of shape (points,).
         count: maximum number of points to draw.
         sharpness: factor of the standardised scores in the softmax.
-        threshold: quantile below which a point is replaced.
+        threshold: quantile, from 0 to 1, below which a point is replaced.
         rng: random generator.
 
     Returns:
@@ -43,7 +44,14 @@ def sample_by_confidence(
 
 
 def most_frequent_values(places: Places) -> NDArray[np.int64]:
-    """Return the most frequent value of each knob, shape (knobs,); the lowest one in a tie."""
+    """Return the most frequent value of each knob among points; the lowest value in a tie.
+
+    Args:
+        places: the points, int array of shape (points, knobs).
+
+    Returns:
+        Int array of shape (knobs,).
+    """
     counts = np.zeros((places.shape[1], int(places.max()) + 1), np.int64)
     np.add.at(counts, (np.arange(places.shape[1]), places), 1)
     return np.asarray(counts.argmax(axis=1))

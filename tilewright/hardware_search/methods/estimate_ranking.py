@@ -20,7 +20,7 @@ from tilewright.targets.features import Features
 
 
 def estimate_layer(design: Design, layer: CodesignLayer, configs: Configs) -> Floats:
-    """Return two estimates of each config of a layer.
+    """Return the target's closed-form estimates of configs of a layer.
 
     Args:
         design: the machine.
@@ -43,9 +43,9 @@ class EstimateRanking:
     """Ranks points with a cost model that also uses the target's closed-form estimates.
 
     Args:
-        points: the space.
-        rewards: reward model of the search, which provides the best latencies.
-        seen: measurements, with estimates.
+        points: the space of the search.
+        rewards: reward model of the search, which knows the best latency of each layer.
+        seen: measurements from which the cost model learns, with estimates.
         plan: number of measurements per batch.
         seed: seed of the cost model.
     """
@@ -66,7 +66,17 @@ class EstimateRanking:
         self.model.fit(self._features(rows, np.array(seen.estimates)), goal)
 
     def best(self, places: Places, count: int) -> Places:
-        """Return the most promising points, best first, int array of shape (count, knobs)."""
+        """Return the points with the lowest predicted latency.
+
+        Points with fewer layers that overflow a scratchpad come first.
+
+        Args:
+            places: the points, int array of shape (points, knobs).
+            count: maximum number of points to return.
+
+        Returns:
+            The points, best first, int array of shape (count, knobs).
+        """
         cores = self.points.cores(places)
         rows, known = layer_features(self.points, places), self._estimates(places)
         flat = self._features(rows.reshape(-1, rows.shape[2]), known.reshape(-1, 2))
@@ -80,7 +90,14 @@ class EstimateRanking:
         return Features.of(np.concatenate([rows, known], axis=1), names)
 
     def _estimates(self, places: Places) -> Floats:
-        """Return estimates of shape (points, slots, 2); NaN for layers that a machine lacks."""
+        """Return the results of `estimate_layer` for all layers of points.
+
+        Args:
+            places: the points, int array of shape (points, knobs).
+
+        Returns:
+            Float array of shape (points, slots, 2); NaN for layers that a machine does not run.
+        """
         found = np.full((len(places), len(self.points.slots.names), 2), np.nan)
         machines: NDArray[np.int64] = self.points.rows(places)
         for at, (row, point) in enumerate(zip(machines.tolist(), places, strict=True)):

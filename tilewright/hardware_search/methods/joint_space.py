@@ -34,16 +34,21 @@ CORE = ("log_batch", "log_block_in", "log_block_out")
 
 @dataclass(frozen=True)
 class JointSlots:
-    """Layers of all cores as arrays, indexed by core and slot. Missing entries are NaN.
+    """The layers of all machines as arrays, indexed by core and slot.
+
+    A core is a group of machines with the same block sizes, which therefore run the same layers. A
+    slot is an operator of a network; the layer in a slot differs between cores. Missing entries are
+    NaN, or 0 where a comment says so.
 
     Attributes:
         names: network and operator that identify each slot.
-        knobs: names of the knobs.
-        calls: calls per inference of all networks.
-        shapes: sizes of the layers (`SHAPE`).
-        counts: number of values of each knob.
-        values: values of each knob.
-        cpu: seconds of all networks that remain on the CPU, per core.
+        knobs: names of the schedule knobs.
+        calls: calls per inference of all networks, shape (cores, slots); 0 if the core does not run
+            the layer.
+        shapes: sizes of the layers (`SHAPE`), shape (cores, slots, sizes).
+        counts: number of values of each knob, shape (cores, slots, knobs).
+        values: values of each knob, shape (cores, slots, knobs, values).
+        cpu: seconds per inference of all networks that remain on the CPU, shape (cores,).
     """
 
     names: tuple[tuple[str, str], ...]
@@ -63,13 +68,16 @@ SHAPE = (
 
 
 class JointSpace:
-    """All points of a co-design problem.
+    """Search space that joins the machine and the schedules of all layers.
+
+    A point consists of the knob indices of a machine, followed by the schedule knobs of every slot
+    (an operator of a network). Arguments `places` are points, int array of shape (points, knobs).
 
     Args:
         problem: the co-design problem.
 
     Attributes:
-        slots: layers of all cores.
+        slots: layers of all machines.
         machine: number of values of each hardware knob.
         cardinalities: number of indices of each knob of a point.
         column: column of each slot's knobs in a point, int array of shape (slots, knobs); -1 for a
@@ -95,7 +103,14 @@ class JointSpace:
         return np.arange(len(self.machine))
 
     def machines(self, places: Places) -> Floats:
-        """Return the values of the hardware knobs, float array of shape (points, knobs)."""
+        """Return the values of the hardware knobs of points.
+
+        Args:
+            places: the points, int array of shape (points, knobs).
+
+        Returns:
+            Float array of shape (points, hardware knobs).
+        """
         return self._machine_values[np.arange(len(self.machine)), places[:, : len(self.machine)]]
 
     @cached_property
@@ -106,7 +121,11 @@ class JointSpace:
         return found
 
     def random(self, count: int, rng: np.random.Generator) -> Places:
-        """Draw points with uniformly distributed machines and knob indices.
+        """Draw random points. Machines are drawn uniformly from those that can be built.
+
+        Args:
+            count: number of points.
+            rng: random generator.
 
         Returns:
             The points, int array of shape (count, knobs).
@@ -117,10 +136,10 @@ class JointSpace:
         return places
 
     def rows(self, places: Places) -> NDArray[np.int64]:
-        """Return the row of each point's machine in `HardwareSpace.points`; -1 if there is none.
+        """Return the row of each point's machine in `HardwareSpace.points`.
 
         Returns:
-            Int array of shape (points,).
+            Int array of shape (points,); -1 if the machine cannot be built or is too large.
         """
         flat = self._flat(places)
         at = np.searchsorted(self._sorted[0], flat)
@@ -149,9 +168,13 @@ class JointSpace:
         return (mixed >> np.uint64(1)).astype(np.int64)
 
     def cores(self, places: Places) -> NDArray[np.int64]:
-        """Return the index of each point's core, int array of shape (points,).
+        """Return the core of each point's machine, as an index into the arrays of `slots`.
 
-        A point without a machine gets the index of a similar core.
+        Machines with the same block sizes have the same core. A point whose machine cannot be built
+        gets the index of a similar core.
+
+        Returns:
+            Int array of shape (points,).
         """
         at = np.searchsorted(self._known_cores, self._core(places[:, : len(self.machine)]))
         return np.minimum(at, len(self._known_cores) - 1)
@@ -165,7 +188,10 @@ class JointSpace:
         return number
 
     def indices(self, places: Places) -> NDArray[np.int64]:
-        """Return the index of each knob among its values on the machine's core.
+        """Return the index of each schedule knob in the schedule space of the point's machine.
+
+        A point has one column per knob for all machines, although a layer may have fewer values for
+        a knob on some machines; the column is scaled to the number of values.
 
         Returns:
             Int array of shape (points, slots, knobs).
@@ -173,7 +199,7 @@ class JointSpace:
         return np.floor(self.shares(places) * self.slots.counts[self.cores(places)]).astype(int)
 
     def shares(self, places: Places) -> Floats:
-        """Return the relative position of each knob among its values, from 0 to below 1.
+        """Return the position of each schedule knob in its range, from 0 to below 1.
 
         Returns:
             Float array of shape (points, slots, knobs); 0 for a knob with a single value.
@@ -182,7 +208,7 @@ class JointSpace:
         return np.where(self.column >= 0, found, 0.0)
 
     def values(self, places: Places) -> Floats:
-        """Return the value of each knob.
+        """Return the value of each schedule knob.
 
         Returns:
             Float array of shape (points, slots, knobs); NaN for a knob that the layer does not
@@ -195,14 +221,15 @@ class JointSpace:
     def schedules(
         self, design: Design, point: NDArray[np.int64]
     ) -> Iterator[tuple[int, CodesignLayer, Configs]]:
-        """Yield the layers of a machine with their schedules at a point.
+        """Yield the layers of a machine with the schedules that a point gives them.
 
         Args:
             design: the machine.
             point: knob indices, int array of shape (knobs,).
 
         Yields:
-            Slot (-1 if the layer has none), layer, and config as int array of shape (1, knobs).
+            Slot of the layer (-1 if it has none), the layer, and its config as int array of shape
+            (1, knobs).
         """
         for layer in design.layers:
             slot = next((self._of[name] for name in layer.names if name in self._of), -1)
@@ -211,9 +238,17 @@ class JointSpace:
     def schedule(
         self, design: Design, layer: CodesignLayer, slot: int, point: NDArray[np.int64]
     ) -> Configs:
-        """Return the config of a layer at a point, int array of shape (1, knobs).
+        """Return the config that a point gives to a layer.
 
-        A layer without a slot (-1) gets the middle value of every knob.
+        Args:
+            design: the machine.
+            layer: the layer.
+            slot: slot of the layer; -1 for a layer without a slot, which gets the middle value of
+                every knob.
+            point: knob indices, int array of shape (knobs,).
+
+        Returns:
+            The config, int array of shape (1, knobs).
         """
         space, shares = design.target.space(layer.workload), self.shares(point[None])[0]
         place = {name: k for k, name in enumerate(self.slots.knobs)}
@@ -226,7 +261,16 @@ class JointSpace:
     def redraw_schedule(
         self, point: NDArray[np.int64], slot: int, rng: np.random.Generator
     ) -> Places:
-        """Return a copy of a point, shape (knobs,), with a random schedule for one slot."""
+        """Return a copy of a point in which one layer has a random schedule.
+
+        Args:
+            point: knob indices, int array of shape (knobs,).
+            slot: slot of the layer.
+            rng: random generator.
+
+        Returns:
+            The changed point, int array of shape (knobs,).
+        """
         columns = self.column[slot][self.column[slot] >= 0]
         moved = point.copy()
         moved[columns] = rng.integers(0, self.cardinalities[columns])

@@ -33,14 +33,23 @@ IDLE = 2000
 
 
 class LibraryOptions(MethodOptions):
-    """Options of both methods. We chose the defaults, because no such method is published."""
+    """Options of the co-design methods `nsga2` and `tpe`.
+
+    We chose the defaults, because no such method is published.
+    """
 
     tuner: str = Field("default", description="tunes the layers of a machine")
     trials: int = Field(2, ge=1, description="measurements of each layer of a machine")
 
 
 class _OptunaSearch:
-    """Base class of methods that let an Optuna sampler choose machines."""
+    """Base class of co-design methods in which a sampler of the library Optuna chooses machines.
+
+    A tuner chooses the schedules of the layers on each machine.
+
+    Args:
+        options: options of the method.
+    """
 
     def __init__(self, options: LibraryOptions) -> None:
         self.options = options
@@ -89,7 +98,7 @@ class _OptunaSearch:
         }
 
     def _worth(self, tuning: LayerTuning) -> Worth:
-        """Tune each layer of a machine a little more, and return its area and objective."""
+        """Tune each layer of a machine for another round, and return its area and objective."""
         design = tuning.design
         layers = [tuning.advance(k, self.options.trials) for k in range(len(design.layers))]
         objective = tuning.evaluator.objective
@@ -98,7 +107,7 @@ class _OptunaSearch:
 
 
 class Nsga2Options(LibraryOptions):
-    """Options of the method NSGA-II, which uses Optuna's `NSGAIISampler`."""
+    """Options of the co-design method `nsga2`, which uses Optuna's `NSGAIISampler`."""
 
     population: int = Field(
         12, ge=2, description="machines of a generation; few, as measurements are"
@@ -106,7 +115,7 @@ class Nsga2Options(LibraryOptions):
 
 
 class Nsga2(_OptunaSearch):
-    """The method NSGA-II over machines."""
+    """Co-design in which the genetic algorithm NSGA-II chooses machines."""
 
     Options = Nsga2Options
 
@@ -119,13 +128,13 @@ class Nsga2(_OptunaSearch):
 
 
 class TpeOptions(LibraryOptions):
-    """Options of the method TPE, which uses Optuna's `TPESampler`."""
+    """Options of the co-design method `tpe`, which uses Optuna's `TPESampler`."""
 
     startup: int = Field(10, ge=1, description="random draws before the densities are asked")
 
 
 class Tpe(_OptunaSearch):
-    """The method multi-objective TPE over machines."""
+    """Co-design in which a tree-structured Parzen estimator (TPE) chooses machines."""
 
     Options = TpeOptions
 

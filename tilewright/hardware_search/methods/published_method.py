@@ -29,7 +29,7 @@ IDLE = 50
 
 
 class PublishedOptions(RewardOptions):
-    """Options of all published methods."""
+    """Options that the published co-design methods `autotvm`, `chameleon` and `dcoc` share."""
 
     plan: int = Field(64, ge=1, description="measurements between two fits of the cost model")
     first: int = Field(64, ge=1, description="measurements of points at random before the first")
@@ -41,7 +41,10 @@ class PublishedOptions(RewardOptions):
 
 
 class PublishedMethod:
-    """Base class of methods that search points in batches. Subclasses propose the points.
+    """Base class of the published co-design methods `autotvm`, `chameleon` and `dcoc`.
+
+    They search the joint space of machines and schedules in batches: a subclass proposes points,
+    the points are measured, and a reward model learns from the measurements.
 
     Args:
         options: options of the method.
@@ -51,7 +54,12 @@ class PublishedMethod:
         self.table = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
-        """Initialise the state for a new search."""
+        """Initialise the state of the method for a new search.
+
+        Args:
+            points: the space of the search.
+            seed: seed of the random numbers.
+        """
         raise NotImplementedError
 
     def promising(
@@ -66,9 +74,9 @@ class PublishedMethod:
         """Propose points to measure.
 
         Args:
-            points: the space.
-            rewards: reward model, fitted to the measurements.
-            seen: the measurements.
+            points: the space of the search.
+            rewards: predicts the rewards of points; it has learned from the measurements so far.
+            seen: the measurements so far.
             tried: keys of the points that were tried, int array of shape (points,).
             count: maximum number of points.
             rng: random generator.
@@ -79,7 +87,12 @@ class PublishedMethod:
         raise NotImplementedError
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Search until no new measurements are found for `IDLE` batches.
+        """Propose and measure points until `IDLE` successive batches bring no new measurements.
+
+        Args:
+            problem: the co-design problem.
+            evaluator: measures schedules within the budget.
+            seed: seed of the random numbers.
 
         Raises:
             BudgetSpent: no measurements are left.

@@ -13,14 +13,21 @@ from tilewright.hardware_search.problem import CodesignProblem, Design
 
 
 class RandomCodesignOptions(MethodOptions):
-    """Options of random search. We chose the defaults, because no such method is published."""
+    """Options of the co-design method `random`.
+
+    We chose the defaults, because no such method is published.
+    """
 
     trials: int = 4
     """Number of schedules of a layer in a turn."""
 
 
 class RandomCodesign:
-    """Random search. Machines take turns; a turn tries some schedules of each layer."""
+    """Co-design by random search. Machines take turns; a turn tries some schedules of each layer.
+
+    Args:
+        options: options of the method.
+    """
 
     Options = RandomCodesignOptions
 
@@ -29,6 +36,11 @@ class RandomCodesign:
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
         """Search until every schedule of every machine was tried.
+
+        Args:
+            problem: the co-design problem.
+            evaluator: measures schedules within the budget.
+            seed: seed of the random numbers.
 
         Raises:
             BudgetSpent: no measurements are left.
@@ -54,6 +66,16 @@ class RandomCodesign:
 
 
 def _others(rng: np.random.Generator, size: int, tried: list[int], most: int) -> NDArray[np.int64]:
-    """Draw at most `most` untried numbers below `size` uniformly, int array of shape (n,)."""
+    """Draw configs that were not tried yet.
+
+    Args:
+        rng: random generator.
+        size: number of configs in the space.
+        tried: flat indices of the configs that were tried.
+        most: maximum number of configs to draw.
+
+    Returns:
+        Flat indices of the configs, int array of shape (n,) with n ≤ `most`.
+    """
     left = np.delete(np.arange(size), tried) if tried else size
     return rng.choice(left, min(most, size - len(tried)), replace=False)

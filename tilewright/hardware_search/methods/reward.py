@@ -33,7 +33,7 @@ BUFFERS = ("log_inp_buff_size", "log_wgt_buff_size", "log_acc_buff_size")
 
 
 class RewardOptions(MethodOptions):
-    """Options of the reward of a point."""
+    """Options of the reward, the score of a point that published co-design methods maximise."""
 
     penalty: float = Field(
         1.0, ge=0, description="taken off the score of a machine beyond the budget, and for the "
@@ -49,11 +49,11 @@ class RewardOptions(MethodOptions):
 
 @dataclass
 class LayerMeasurements:
-    """Measurements of layers.
+    """Measurements of single layers. All lists have one entry per measurement.
 
     Attributes:
-        places: point of each measurement, int array of shape (knobs,).
-        slots: slot of each measured layer.
+        places: point whose machine and schedule were measured, int array of shape (knobs,).
+        slots: slot of the measured layer, see `JointSlots`.
         seconds: measured latency; NaN if the measurement failed.
         estimates: results of `estimate_layer`, each of shape (2,); empty unless requested.
     """
@@ -76,10 +76,12 @@ class LayerMeasurements:
 
 
 class RewardModel:
-    """Predicts rewards of points from the measurements of their layers.
+    """Predicts the rewards of points; a point is better the faster all networks run.
+
+    A cost model learns the latencies of layers from measurements.
 
     Args:
-        points: the space.
+        points: the space of the search.
         options: options of the reward.
         seen: the measurements.
         plan: number of measurements per batch.
@@ -112,7 +114,11 @@ class RewardModel:
         self._last: tuple[Places, Floats] | None = None
 
     def __call__(self, places: Places) -> Floats:
-        """Return the rewards of points, shape (points,)."""
+        """Return the predicted rewards of points, float array of shape (points,).
+
+        Args:
+            places: the points, int array of shape (points, knobs).
+        """
         if self._last is None or not np.array_equal(self._last[0], places):
             self._last = places, self._scores(places)
         return self._last[1].copy()
@@ -128,13 +134,27 @@ class RewardModel:
         return np.asarray(worth - self.options.penalty * barred)
 
     def overflowing(self, places: Places) -> Floats:
-        """Return the fraction of layers that overflow a scratchpad, of shape (points,)."""
+        """Return for each point the fraction of layers whose tiles overflow a scratchpad.
+
+        Args:
+            places: the points, int array of shape (points, knobs).
+
+        Returns:
+            Float array of shape (points,).
+        """
         runs = self.points.slots.calls[self.points.cores(places)] > 0
         over = (overflow(self.points, places) > 1) & runs
         return np.asarray(over.sum(axis=1) / np.maximum(runs.sum(axis=1), 1))
 
     def latencies(self, places: Places) -> Floats:
-        """Return the predicted seconds of all networks, float array of shape (points,)."""
+        """Return the predicted seconds of one inference of every network, summed over the networks.
+
+        Args:
+            places: the points, int array of shape (points, knobs).
+
+        Returns:
+            Float array of shape (points,).
+        """
         features = layer_features(self.points, places)
         cores = self.points.cores(places)
         asked = Features.of(features.reshape(-1, features.shape[2]), layer_names(self.points))
@@ -142,11 +162,12 @@ class RewardModel:
         return self.seconds(cores, throughput)
 
     def seconds(self, cores: NDArray[np.int64], throughput: Floats) -> Floats:
-        """Return the seconds of all networks for given throughputs of the layers.
+        """Return the seconds of one inference of every network for given throughputs of the layers.
 
         Args:
-            cores: core of each point, int array of shape (points,).
-            throughput: throughput relative to the best one, float array of shape (points, slots).
+            cores: core of each point, int array of shape (points,), see `JointSpace.cores`.
+            throughput: throughput of each layer, relative to its best measurement, float array of
+                shape (points, slots).
 
         Returns:
             Float array of shape (points,).
@@ -157,10 +178,14 @@ class RewardModel:
 
 
 def layer_features(points: JointSpace, places: Places) -> Floats:
-    """Return the features of the cost model for every layer of points.
+    """Return the inputs of the cost model for every layer of points.
 
-    The features are the knobs of the machine, the sizes of the layer, and AutoTVM's 'knob'
-    features: knob values, which are the inner extents, and outer extents.
+    The features are the hardware knobs, the sizes of the layer, and the features that AutoTVM calls
+    'knob': the knob values, which are inner loop extents, and the outer loop extents.
+
+    Args:
+        points: the space of the search.
+        places: the points, int array of shape (points, knobs).
 
     Returns:
         Float array of shape (points, slots, columns).
@@ -187,10 +212,16 @@ def layer_names(points: JointSpace) -> list[str]:
 
 
 def _best_of(points: JointSpace, slots: NDArray[np.int64], seconds: Floats) -> Floats:
-    """Return the lowest measured latency of each slot in seconds.
+    """Return the lowest measured latency of each slot in seconds, float array of shape (slots,).
 
     The latency of a slot without a valid trial is extrapolated from its multiplications. If there
     is no valid trial at all, the largest layer gets one second.
+
+    Args:
+        points: the space of the search.
+        slots: slot of each measurement, int array of shape (measurements,).
+        seconds: latency of each measurement, float array of shape (measurements,); NaN if it
+            failed.
     """
     best = np.full(len(points.slots.names), np.inf)
     np.fmin.at(best, slots, np.where(np.isnan(seconds), np.inf, seconds))
@@ -203,8 +234,12 @@ def _best_of(points: JointSpace, slots: NDArray[np.int64], seconds: Floats) -> F
 def overflow(points: JointSpace, places: Places) -> Floats:
     """Return the occupied share of the fullest scratchpad for each layer of points.
 
-    A share above 1 cannot be built. The result is 0 for a layer that the core does not run, and for
-    machines without scratchpads.
+    A schedule with a share above 1 does not fit. The result is 0 for a layer that the core does not
+    run, and for machines without scratchpads.
+
+    Args:
+        points: the space of the search.
+        places: the points, int array of shape (points, knobs).
 
     Returns:
         Float array of shape (points, slots).
@@ -238,7 +273,12 @@ def overflow(points: JointSpace, places: Places) -> Floats:
 
 
 class _Knobs:
-    """Values of a knob, whose name may differ between layers; 1 if a layer lacks it."""
+    """Looks up the schedule knobs of points by name; a knob may have several names.
+
+    Args:
+        points: the space of the search.
+        places: the points, int array of shape (points, knobs).
+    """
 
     def __init__(self, points: JointSpace, places: Places) -> None:
         self.names, self.values = points.slots.knobs, points.values(places)
@@ -257,12 +297,23 @@ def _hardware(points: JointSpace, places: Places) -> dict[str, Floats]:
 
 
 def _power(sizes: dict[str, Floats], name: str) -> Floats:
-    """Return 2 to the power of a hardware knob, shape (points, 1); 1 if the knob does not exist."""
+    """Return 2 to the power of a hardware knob, float array of shape (points, 1).
+
+    Args:
+        sizes: values of the hardware knobs, each of shape (points,), by name.
+        name: name of the knob. The result is 1 if the knob does not exist.
+    """
     if name not in sizes:
         return np.ones((len(next(iter(sizes.values()))), 1))
     return np.asarray(2.0 ** sizes[name][:, None])
 
 
 def _window(outputs: Floats, stride: Floats, kernel: Floats) -> Floats:
-    """Return the number of input pixels that are needed for a number of output pixels."""
+    """Return the number of input pixels along one axis that a number of output pixels reads.
+
+    Args:
+        outputs: number of output pixels.
+        stride: stride of the convolution.
+        kernel: extent of the kernel.
+    """
     return (outputs - 1) * stride + kernel

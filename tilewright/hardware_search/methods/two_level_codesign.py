@@ -37,15 +37,15 @@ of shape (metrics, machines, layers). Machines with fewer layers are padded with
 
 
 class Machines:
-    """Metrics of all machines and layers: estimates, measurements and lower bounds.
+    """Candidate machines of the method `ours`, with estimates, measurements and lower bounds.
 
-    Metrics that were not measured are infinite.
+    Metrics of layers without a valid trial are infinite.
 
     Args:
-        estimated: for each machine, its estimated metrics per call, float array of shape (metrics,
-            layers).
-        points: knob indices of all machines, which define their distances, int array of shape
-            (points, knobs).
+        estimated: the machines, each with the estimated metrics per call of its layers, float array
+            of shape (metrics, layers).
+        points: knob indices of all machines of the hardware space, int array of shape (points,
+            knobs). Machines that differ by fewer steps have more similar estimation errors.
         least: for each machine, lower bounds of the metrics, float array of shape (metrics,
             layers).
         objective: the objective besides the area.
@@ -82,7 +82,7 @@ class Machines:
         self._biases = [_Bias(points[rows].astype(np.int64), len(known)) for _ in metrics]
 
     def totals(self, layers: PerLayer) -> NDArray[np.float64]:
-        """Return the metrics of one inference of each network.
+        """Return the metrics of one inference of each network, summed over the networks.
 
         Args:
             layers: metrics per call, float array of shape (metrics, machines, layers).
@@ -93,7 +93,11 @@ class Machines:
         return np.asarray((layers * self.calls).sum(axis=2) + self._beside)
 
     def costs(self, layers: PerLayer) -> NDArray[np.float64]:
-        """Return the objective of each machine, the product of its totals, of shape (machines,)."""
+        """Return the objective of each machine, float array of shape (machines,).
+
+        Args:
+            layers: metrics per call, float array of shape (metrics, machines, layers).
+        """
         return np.asarray(self.totals(layers).prod(axis=0))
 
     def weighed(self, layers: PerLayer, changes: PerLayer) -> PerLayer:
@@ -114,12 +118,15 @@ class Machines:
 
     @property
     def whole(self) -> NDArray[np.bool_]:
-        """Whether every layer of a machine has a valid trial, bool array of shape (machines,)."""
+        """Whether all layers of a machine have a valid trial, bool array of shape (machines,)."""
         return np.asarray(np.isfinite(self.measured).all(axis=(0, 2)))
 
     @property
     def hopeless(self) -> NDArray[np.bool_]:
-        """Whether a layer has no valid trial after several batches, of shape (machines,)."""
+        """Whether a layer of the machine has no valid trial after more than two batches.
+
+        Bool array of shape (machines,).
+        """
         return np.asarray((np.isinf(self.measured[0]) & (self.batches > 2)).any(axis=1))
 
     def optimum(self, corrected: bool) -> PerLayer:
@@ -137,7 +144,13 @@ class Machines:
         return np.maximum(self.estimated * np.exp(errors), self.bounds)
 
     def learn(self, row: int, layers: Sequence[int]) -> None:
-        """Update the correction of estimates with the measured layers of a machine."""
+        """Update the correction of estimates after layers of a machine were measured.
+
+        Args:
+            row: index of the machine.
+            layers: indices of its layers with new measurements. Layers without a valid trial are
+                skipped.
+        """
         valid = [layer for layer in layers if np.isfinite(self.measured[0, row, layer])]
         errors = np.log(self.measured[:, row, valid] / self.estimated[:, row, valid])
         for bias, own in zip(self._biases, errors, strict=True):
@@ -145,12 +158,16 @@ class Machines:
 
 
 class _Bias:
-    """Error of estimates, as the logarithm of measured over estimated.
+    """Predicts the error of a metric's estimates: the logarithm of measured over estimated.
 
-    The prediction for a layer is a weighted mean over the machines on which it was measured, with
-    larger weights for machines that differ by fewer knob steps. Similar machines have similar
+    The prediction for a layer is a weighted mean over the machines on which the layer was measured,
+    with larger weights for machines that differ by fewer knob steps. Similar machines have similar
     errors. Without this correction, an unmeasured machine would always look better than its
     measured neighbour.
+
+    Args:
+        knobs: knob indices of the machines, int array of shape (machines, knobs).
+        names: number of distinct layers.
     """
 
     NEAR = 0.7  # weight of what is one step of one knob further away
@@ -177,12 +194,19 @@ class _Bias:
         self._found[self._unseen] = mean
 
     def of(self, names: NDArray[np.int64]) -> PerLayer:
-        """Return the predicted errors of layers, float array of shape (machines, layers)."""
+        """Return the predicted errors of layers.
+
+        Args:
+            names: index of each layer's name, int array of shape (machines, layers).
+
+        Returns:
+            Float array of shape (machines, layers).
+        """
         return self._found[names, np.arange(len(names))[:, None]]
 
 
 class TwoLevelOptions(MethodOptions):
-    """Options of the method `ours`.
+    """Options of the co-design method `ours`.
 
     `docs/evidence/codesign.md` shows the effect of `estimates` and `correct`; the other defaults
     were chosen by hand.
@@ -214,7 +238,14 @@ class TwoLevelOptions(MethodOptions):
 
 
 class TwoLevel:
-    """The method `ours`: screens machines and measures where most hypervolume is expected."""
+    """The co-design method `ours`.
+
+    It selects machines by their estimates, and then tunes layers of the machine that is expected to
+    add most to the hypervolume of the Pareto front.
+
+    Args:
+        options: options of the method.
+    """
 
     Options = TwoLevelOptions
 
@@ -222,7 +253,12 @@ class TwoLevel:
         self.options = options
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Search until no step is expected to add hypervolume.
+        """Search until no measurement is expected to increase the hypervolume of the Pareto front.
+
+        Args:
+            problem: the co-design problem.
+            evaluator: measures schedules within the budget.
+            seed: seed of the random numbers.
 
         Raises:
             BudgetSpent: no measurements are left.
@@ -252,7 +288,7 @@ class _Search:
     # -- machines ------------------------------------------------------------------------------
 
     def _screened(self) -> Machines:
-        """Return the machines with the best estimates on which every layer can run."""
+        """Select machines by their estimates, without those that cannot run every layer."""
         count = len(self.problem.hardware.points)
         drawn = generator(self.seed, 0).permutation(count)
         objective = self.evaluator.objective
@@ -274,7 +310,10 @@ class _Search:
         return Machines(able, self.problem.hardware.points, least, objective)
 
     def _least(self, design: Design) -> NDArray[np.float64]:
-        """Return the lower bounds that the search may use, of shape (metrics, layers)."""
+        """Return lower bounds of the metrics of a machine's layers, shape (metrics, layers).
+
+        The options decide whether the latency bounds are the target's bounds or only rooflines.
+        """
         seconds = design.bounds if self.options.bounds else design.rooflines
         return np.stack(
             [
@@ -286,9 +325,11 @@ class _Search:
     # -- steps ---------------------------------------------------------------------------------
 
     def _best_step(self) -> tuple[int, list[int]] | None:
-        """Return the machine and the layers with the largest expected hypervolume per measurement.
+        """Choose the next measurements: those with the most expected hypervolume per measurement.
 
-        The result is None if no step is expected to add hypervolume.
+        Returns:
+            Index of the machine and of its layers to measure; None if no step is expected to add
+            hypervolume.
         """
         machines, options = self.machines, self.options
         optimum = machines.optimum(options.correct and options.estimates)
@@ -307,7 +348,15 @@ class _Search:
         return row, [int(np.argmax(saved[row]))] if whole[row] else self._first(row, likely)
 
     def _first(self, row: int, likely: PerLayer) -> list[int]:
-        """Return the most expensive unmeasured layers of a machine."""
+        """Choose the layers to measure first on a machine: its most expensive unmeasured layers.
+
+        Args:
+            row: index of the machine.
+            likely: expected metrics of all layers.
+
+        Returns:
+            Indices of the layers, which together have the share `part` of the unmeasured cost.
+        """
         machines = self.machines
         left = np.flatnonzero(np.isinf(machines.measured[0, row]))
         cost = machines.weighed(likely, likely * machines.calls)[row, left]
@@ -317,9 +366,14 @@ class _Search:
         return [int(layer) for layer in left[heavy[:enough]]]
 
     def _savings(self, optimum: PerLayer, likely: PerLayer) -> PerLayer:
-        """Return the expected change of the objective by another batch for each layer.
+        """Return the expected saving by another batch of trials for each layer.
 
-        The result has shape (machines, layers) and is 0 for machines with unmeasured layers.
+        Args:
+            optimum: estimated metrics of the layers with their best schedules.
+            likely: expected metrics of the layers: measured ones, or else `optimum`.
+
+        Returns:
+            Float array of shape (machines, layers); 0 for machines with unmeasured layers.
         """
         machines, options = self.machines, self.options
         saved, whole = np.zeros_like(optimum), machines.whole
