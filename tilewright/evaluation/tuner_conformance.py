@@ -121,7 +121,12 @@ class ToyTarget:
 
 
 def _tiles(area: NDArray[np.float64], compiled: NDArray[np.bool_]) -> Ragged:
-    """Return the program of each config: the size of its tile, or nothing if it did not compile."""
+    """Return the program of each config: the size of its tile, or nothing if it did not compile.
+
+    Args:
+        area: size of each config's tile, shape (n,).
+        compiled: whether each config compiled, shape (n,).
+    """
     sizes = area[compiled].astype(np.int64)
     return Ragged(sizes, np.concatenate([[0], np.cumsum(compiled)]).astype(np.int64))
 

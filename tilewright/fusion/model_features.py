@@ -180,7 +180,13 @@ def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
 
 
 def label_unit(labels: Labelling, unit: DecisionGroup, fused: bool) -> Labelling:
-    """Return a copy of a labelling in which all decisions of a unit have the label `fused`."""
+    """Return a copy of a labelling in which all decisions of a unit have the same label.
+
+    Args:
+        labels: the labelling: whether each possible fusion is applied.
+        unit: the unit.
+        fused: the new label of its decisions.
+    """
     return tuple(fused if k in unit.places else label for k, label in enumerate(labels))
 
 

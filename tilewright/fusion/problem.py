@@ -102,7 +102,12 @@ class FusionProblem:
         return tuple(choice.kind in TVM_FUSES for choice in self.offered)
 
     def flipped(self, labels: Labelling, places: Sequence[int]) -> Labelling:
-        """Return a labelling with the labels at the given indices inverted."""
+        """Return a copy of a labelling in which some labels are inverted.
+
+        Args:
+            labels: the labelling: whether each possible fusion is applied.
+            places: indices of the labels to invert.
+        """
         return tuple(label != (k in places) for k, label in enumerate(labels))
 
     @cached_property

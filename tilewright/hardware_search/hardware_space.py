@@ -135,9 +135,14 @@ def area_of(target: Target) -> float:
 
 
 def _bounded(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
-    """Restrict the knobs of a space to bounds.
+    """Restrict the hardware knobs of a space to bounds.
 
-    Raises `ImpossibleHardware` if a knob does not exist or has no value left.
+    Args:
+        space: the space.
+        bounds: lowest and highest value of knobs, by name.
+
+    Raises:
+        ImpossibleHardware: a knob does not exist or has no value left.
     """
     names = [knob.name for knob in space.knobs]
     for name in bounds:

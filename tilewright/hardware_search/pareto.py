@@ -181,10 +181,17 @@ def added_hypervolume(
 
 
 def reference_of(problem: CodesignProblem, objective: Objective = "latency") -> tuple[float, float]:
-    """Return the reference point for the hypervolumes of a problem.
+    """Return the reference point up to which the hypervolumes of a problem are measured.
 
     Its area is the budget. Its objective is four times the lower bound of the objective on the
     smallest machine that can run all layers.
+
+    Args:
+        problem: the co-design problem.
+        objective: the objective besides the area.
+
+    Returns:
+        Area and objective.
     """
     for row in range(len(problem.hardware.points)):
         design = problem.design(row)

@@ -429,7 +429,13 @@ def _best(proven: Sequence[ProvenDesign]) -> Best | None:
 
 
 def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
-    """Write all result files. The summary is last, so that a folder with a summary is complete.
+    """Write all result files of a co-design run to its output directory.
+
+    The summary is written last, so that a folder with a summary is complete.
+
+    Args:
+        options: options of the run.
+        outcome: the results.
 
     Raises:
         OSError: a file cannot be written.
@@ -457,10 +463,14 @@ def spec_file(row: FrontRow) -> bytes:
 
 
 def trials_frame(problem: CodesignProblem, evaluator: BudgetedEvaluator) -> pd.DataFrame:
-    """Return a table with one row per measurement, in order.
+    """Return a table with one row per measurement, in the order of the search.
 
     The columns hold the machine with its hardware knobs and area, the layer, the schedule, the
     result, and the best latency of all networks so far in seconds (infinite before there is one).
+
+    Args:
+        problem: the co-design problem.
+        evaluator: the measurements of the search.
     """
     rows, count = [], ProgressCount(problem)
     for each in evaluator.log:

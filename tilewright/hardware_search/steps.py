@@ -128,7 +128,12 @@ def nothing_whole(evaluator: BudgetedEvaluator) -> str:
 
 
 def log_parameters(options: CodesignOptions, problem: CodesignProblem, emit: Listener) -> None:
-    """Mark the output directory as this run's, and report what will be searched.
+    """Prepare the output directory, see `begin_folder`, and report what will be searched.
+
+    Args:
+        options: options of the run.
+        problem: the co-design problem.
+        emit: called with an event.
 
     Raises:
         OSError: the folder cannot be written.

@@ -295,10 +295,15 @@ def show_pages(
 
 
 def _names_of(workspace: Workspace, prefect: str, mlflow: str) -> dict[str, str]:
-    """Return the environment variables that make the start page link to these pages.
+    """Return the environment variables that make the start page link to this command's servers.
 
     A variable is omitted if the user has set it or uses another server, because the start page then
     links to the user's own server.
+
+    Args:
+        workspace: the workspace.
+        prefect: address of Prefect's pages.
+        mlflow: address of MLflow's pages.
     """
     named = {}
     if not os.environ.get("PREFECT_API_URL"):

@@ -107,7 +107,11 @@ def run_job(plan: ComparisonPlan, job: ComparisonJob) -> TunerRun:
 
 
 def ordered(plan: ComparisonPlan, runs: Sequence[TunerRun]) -> list[TunerRun]:
-    """Sort runs by tuner, workload and seed, in the order of the plan.
+    """Sort the runs of a comparison by tuner, workload and seed, in the order of the plan.
+
+    Args:
+        plan: the comparison.
+        runs: results of all runs, in any order.
 
     Raises:
         KeyError: a run of the plan is missing.

@@ -135,7 +135,13 @@ class Timed:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The median of a ratio over rounds with its 95 % interval."""
+    """Duration of one engine relative to another engine: median over rounds with a 95 % interval.
+
+    Attributes:
+        median: the median.
+        low: lower end of the interval.
+        high: upper end of the interval.
+    """
 
     median: float
     low: float

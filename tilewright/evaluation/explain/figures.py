@@ -256,9 +256,11 @@ def average_ranks(values: Floats) -> Floats:
 
 
 def rank_correlation(a: Floats, b: Floats) -> float:
-    """Return Spearman's rank correlation of two arrays of shape (n,).
+    """Return Spearman's rank correlation; 0 if an array is constant or n < 3.
 
-    The result is 0 if an array is constant or n < 3.
+    Args:
+        a: float array of shape (n,).
+        b: float array of shape (n,).
     """
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0

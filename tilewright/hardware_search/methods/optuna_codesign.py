@@ -59,7 +59,14 @@ class _OptunaSearch:
         raise NotImplementedError
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Search until the sampled machines have no untried schedules left.
+        """Let the sampler choose machines, and tune the layers of each machine that is new.
+
+        When no new machines are found, tune the known ones further until all schedules were tried.
+
+        Args:
+            problem: the co-design problem.
+            evaluator: measures schedules within the budget.
+            seed: seed of the random numbers.
 
         Raises:
             BudgetSpent: no measurements are left.
