@@ -39,7 +39,7 @@ def test_its_artifacts_lead_to_mlflow_and_back(site: Site, page: Page, picture: 
             .first
         ).to_be_visible()
     _open_artifact(site, page, run, "summary")
-    expect(page.get_by_text("rule and fallback").first).to_be_visible()
+    expect(page.get_by_text("fallback").first).to_be_visible()
     picture("prefect-summary")
     _open_artifact(site, page, run, "mlflow-run")
     there = page.locator(f"a[href*='/runs/{site.runs['default']['mlflow_run_id']}']").first
