@@ -80,7 +80,7 @@ docs: setup-dev ## Build the site into build/site, without a warning and without
 
 browser-test: setup setup-dev ## See both servers' pages in Debian's Chromium (PICTURES=1 renews those of the docs)
 	$(call debian,/usr/bin/chromium,chromium)
-	@$(BIN)/python -m pytest -m browser tests/browser $(if $(PICTURES),--update-golden)
+	@$(BIN)/python -m pytest -m "browser and not nightly" tests/browser $(if $(PICTURES),--update-golden)
 
 team-test: setup setup-dev ## A team's servers behind nginx, as root: attacks, load, PostgreSQL killed; prints figures
 	$(call debian,$(wildcard /usr/lib/postgresql/*/bin/initdb),postgresql)

@@ -10,7 +10,7 @@ from playwright.sync_api import ConsoleMessage, Page, expect
 
 from tests.browser.conftest import Site
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow(seconds=60)]
+pytestmark = [pytest.mark.browser, pytest.mark.nightly(seconds=300)]
 
 INTERFACES = pytest.mark.parametrize("interface", ["", "/v2"], ids=["first", "second"])
 SETTLE_MILLISECONDS = 1000
