@@ -14,7 +14,7 @@ from prefect.states import Failed
 
 from tilewright.flows.forms import flat, named
 from tilewright.flows.serve import SERVING
-from tilewright.flows.tuning_prefect import FLOW, RUN_NAME, confined, ended, tuned
+from tilewright.flows.tuning_prefect import FLOW, RUN_NAME, confined, ended, tune_and_log
 from tilewright.reports.run_results import outcome_line
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks.regression_check import watch_run
@@ -58,7 +58,7 @@ def tune_network(
 ) -> Summary | State[Summary]:
     """Tune every workload of a network, and compare the results with those of the last run of the
     same network on the same target."""
-    summary, remark = tuned(options, tracking)
+    summary, remark = tune_and_log(options, tracking)
     if watch.when_worse == OFF:
         return ended(summary, remark)
     watched = watch_run(confined(options).folder, summary, watch)

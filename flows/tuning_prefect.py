@@ -43,12 +43,12 @@ def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[.
     @flat(TuningOptions, TrackingOptions)
     def tune_network(options: TuningOptions, tracking: TrackingOptions) -> Summary | State[Summary]:
         """Tune every workload of a network; returns what `summary.json` holds."""
-        return ended(*tuned(options, tracking, listen, parent))
+        return ended(*tune_and_log(options, tracking, listen, parent))
 
     return tune_network  # type: ignore[return-value]  # of a state callers get the data
 
 
-def tuned(
+def tune_and_log(
     options: TuningOptions,
     tracking: TrackingOptions,
     listen: Listener = ignore,

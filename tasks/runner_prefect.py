@@ -134,13 +134,13 @@ class NetworkRunner(PrefectRunner):
         def steps() -> Flow[TunedWorkload]:
             tag_flow_run(self.params)
             self._layers.append(followed_flow(str(flow_run.id)))
-            return (yield from self._tuned(flow, options, task, *given))
+            return (yield from self._tune_and_log(flow, options, task, *given))
 
         return (
             yield from workload_flow(steps, options, task, self.params, self.run_id, self._found)
         )
 
-    def _tuned(
+    def _tune_and_log(
         self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
         session: Session, store: TrialStore, most_trials: int, shared: bool = False,
         limit: TimeLimit | None = None,

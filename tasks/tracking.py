@@ -373,8 +373,8 @@ def start_monitor(run_id: str, requested: bool) -> SystemMetricsMonitor | None:
 
     Args:
         run_id: the run that gets the metrics.
-        requested: whether the user requested system metrics. MLflow's own setting
-            `MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING` also requests them.
+        requested: whether the user requested system metrics. If not, MLflow's own setting
+            `MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING` is read.
 
     Returns:
         The running monitor, which logs until its `finish` is called, or None if they were not

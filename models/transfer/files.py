@@ -60,7 +60,7 @@ class Index(BaseModel):
 def write_model(folder: Path, index: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     """Write the files of a model and the index with their digests, and sign the model.
 
-    If no workspace can be written, the model stays unsigned.
+    If the key of the workspace cannot be created or read, the model stays unsigned.
 
     Args:
         folder: folder of the model.

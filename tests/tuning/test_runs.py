@@ -124,7 +124,7 @@ def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path,
             ran.clear()
             task = tuning_task_of(options, subgraph.workload)
             given = (options, task, Session.start(task), store, options.trials)
-            tuned = run_to_end(run._tuned(flow, *given))
+            tuned = run_to_end(run._tune_and_log(flow, *given))
             missing = 8 if lost and subgraph.workload.id == last else 0
             assert tuned.trials - tuned.reused_trials == missing
             assert len(ran) == 1

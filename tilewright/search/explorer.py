@@ -141,7 +141,7 @@ def veto_threshold(explorer: Explorer, state: ExplorerState) -> float:
 
 
 class Explorer(Protocol):
-    """A tuner. Each module of `search.tuners` defines one, such as `search.tuners.default.Default`.
+    """A tuner. The tuners are in the modules of `search.tuners`, for example in `default`.
 
     Subclass `BaseExplorer` to inherit the default behaviour of every stage.
 

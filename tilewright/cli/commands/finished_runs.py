@@ -244,7 +244,8 @@ def export(
     ] = "",
 ) -> None:
     """Write what a run found in the form that another tool reads. As AutoTVM records, schedules of
-    --space template are written; those of another space are left out, with a sentence."""
+    --space template and --space stock are written; those that stock TVM cannot build, and those of
+    other spaces, are left out, with a sentence."""
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact.manifest import is_artifact
     from tilewright.reports.number_format import counted

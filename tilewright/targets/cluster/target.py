@@ -164,7 +164,6 @@ class ClusterTarget(RemoteTarget):
 
         Raises:
             ClusterError: the cluster cannot execute the call.
-            RpcNonsense: the answer is malformed.
         """
         return self._call("measure" if call == "measure" else "lower", workload, configs)
 
