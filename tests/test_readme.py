@@ -12,7 +12,7 @@ from tests.documents import ROOT, blocks
 from tilewright.services.prefect_server import Login
 
 README = ROOT / "README.md"
-LINES = 150
+LINES = 120
 
 
 def test_the_readme_is_short_and_says_how_to_install() -> None:
