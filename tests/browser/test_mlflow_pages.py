@@ -24,7 +24,7 @@ def test_the_table_of_runs(site: Site, page: Page, picture: Picture) -> None:
         expect(page.get_by_text(f"{tuner}, seed 0").first).to_be_visible()
         tuned = str(summary["total"]["tuned_cycles"])
         expect(page.get_by_text(tuned, exact=True).first).to_be_visible()
-    for column in "tuned_cycles", "gain":  # the name of a run begins with the tuner
+    for column in "tuned_cycles", "gain", "tuner":
         expect(page.get_by_text(column, exact=True).first).to_be_visible()
     picture("mlflow-runs")
 
@@ -37,7 +37,7 @@ def test_the_usual_page_of_runs_leads_to_the_table_with_the_gain(site: Site, pag
     _without_assistant(page)
     # MLflow opens the links of a description in a tab of their own.
     with page.expect_popup() as opened:
-        page.get_by_role("link", name="Runs with tuner, seed, trials").click()
+        page.get_by_role("link", name="Runs with tuner, fallback, rule").click()
     opened.value.set_viewport_size({"width": 1440, "height": 800})
     expect(opened.value.get_by_role("columnheader", name="gain").first).to_be_in_viewport()
     opened.value.close()

@@ -10,7 +10,7 @@ from playwright.sync_api import ConsoleMessage, Page, expect
 
 from tests.browser.conftest import Site
 
-pytestmark = [pytest.mark.browser, pytest.mark.nightly(seconds=300)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(seconds=60)]
 
 INTERFACES = pytest.mark.parametrize("interface", ["", "/v2"], ids=["first", "second"])
 SETTLE_MILLISECONDS = 1000
@@ -38,6 +38,7 @@ def errors(page: Page) -> Iterator[list[str]]:
     assert found == []
 
 
+@pytest.mark.nightly(seconds=140)  # most of it waits for pages to settle
 @INTERFACES
 def test_the_pages_of_a_run_open_without_an_error(
     site: Site, page: Page, errors: list[str], interface: str
@@ -61,6 +62,7 @@ def test_the_pages_of_a_run_open_without_an_error(
         _open_with_tabs(page, f"{root}/artifacts/key/{key}")
 
 
+@pytest.mark.nightly(seconds=45)  # most of it waits for pages to settle
 @INTERFACES
 def test_the_pages_that_list_runs_open_without_an_error(
     site: Site, page: Page, errors: list[str], interface: str
