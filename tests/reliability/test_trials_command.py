@@ -80,7 +80,7 @@ def test_a_row_that_cannot_be_true_is_told_and_left_out(out: Path, tmp_path: Pat
     rows(tmp_path, "update trials set cycles = 'many' where id = 3")
     before = (tmp_path / FILE).read_bytes()
     done = _trials(str(tmp_path))
-    assert done.stderr.startswith(f"note: {tmp_path / FILE}: a trial is not used: cycles: ")
+    assert done.stderr.startswith(f"note: {tmp_path / FILE}: ignored a trial: cycles: ")
     assert f"{TRIALS - 1} trials of 1 workload" in done.stdout
     assert (tmp_path / FILE).read_bytes() == before
 
