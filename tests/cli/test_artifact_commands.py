@@ -144,14 +144,17 @@ MISTAKES = {
     "no NPZ": (("run", "art", "--input", "art/uops.bin", "--output", "y.npz"), "not an NPZ file"),
     "other names": (("run", "art", "--input", "name.npz", "--output", "y.npz"), "no input 'x'"),
     "shapes": (("run", "art", "--input", "shape.npz", "--output", "y.npz"), "instead of 1×1×8×8"),
-    "types": (("run", "art", "--input", "type.npz", "--output", "y.npz"), "has type float64 instead of"),
+    "types": (("run", "art", "--input", "type.npz", "--output", "y.npz"), "type float64"),
     "output": (("run", "art", "--input", "x.npz", "--output", "y.csv"), "must end in .npz"),
     "picture": ((*RUN, "--timeline", "t.gif"), ".png or .html"),
     "verify": (("verify", "x.npz"), "not an artifact"),
     "out": (("build", "digits_cnn", "--out", "."), "cannot write to art: it contains other files"),
     "model": (("build", "digits", "--out", "new"), "did you mean digits_cnn"),
     "target": (("build", "digits_cnn", "--target", "vta-pink", "--out", "new"), "vta-pynq"),
-    "schedules": (("build", "digits_cnn", "--schedules", "none", "--out", "new"), "no folder none"),
+    "schedules": (
+        ("build", "digits_cnn", "--schedules", "none", "--out", "new"),
+        "the folder none does not exist",
+    ),
     "no schedules": (("build", "digits_cnn", "--schedules", "art", "--out", "new"), "art"),
     "calibration": (("build", "digits_cnn", "--calibration", "c", "--out", "new"), "samples c"),
     "both": (
@@ -229,8 +232,8 @@ def test_schedules_of_another_network_or_machine_are_refused(copy: Place) -> Non
     tuned_folder(copy, "some", network="resnet18", schedules=[])
     tuned_folder(copy, "old", version=0)
     for name, said in (
-        ("small", "schedules for my-vta, which is another machine than vta-pynq"),
-        ("some", "is of resnet18 and lacks 5 of the 5 workloads"),
+        ("small", "schedules for my-vta, but the build is for vta-pynq"),
+        ("some", "was tuned for resnet18 and lacks schedules for 5 of the 5 workloads"),
         ("old", "of version 0, this program reads 1; tune again"),
     ):
         done = copy.run("build", "digits_cnn", "--schedules", name, "--out", "new")

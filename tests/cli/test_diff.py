@@ -80,10 +80,10 @@ def test_what_is_tolerated_is_no_worse(tuned: Tuned, few: Place) -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ("plain", "another epilogue, fc"),
-        ("small", "another target, vta-pynq and small"),
-        ("stock", "another space, extended and stock"),
-        ("few", "other layers. Only "),
+        ("plain", "because the epilogues differ: fc"),
+        ("small", "because the target differs: vta-pynq and small"),
+        ("stock", "because the space differs: extended and stock"),
+        ("few", "because their layers differ. Only "),
         ("nowhere", "nowhere contains no finished run, because the file summary.json is missing"),
     ],
 )

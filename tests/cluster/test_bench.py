@@ -122,7 +122,7 @@ def test_each_fault_costs_its_program_and_is_reset(
     ]  # fmt: skip
     assert "the device did not finish" in measured.reason[1]
     assert "bytes of the output are wrong" in measured.reason[3]
-    assert "no end within 1 s; the board was reset" in measured.reason[4]
+    assert "not finished within 1 s; the board was reset" in measured.reason[4]
     assert measured.counters["resets"].tolist() == [0, 1, 0, 1, 1, 0]
     assert (measured.counters["wrong"][3] > 0, board.resets - resets) == (True, 3)
     assert bench.counts == Counts(programs=6, wrong=1, time_outs=2, failures=0, resets=3)

@@ -216,7 +216,10 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, boards: Boards) -> None:
             "the address of the cluster's scheduler: --cluster tls://HOST:PORT",
         ),
         (("--target", "board:f a", "--cluster", address), "board names have 1 to 60 letters"),
-        (("--target", "board:none", "--cluster", address), "boards there: board:fast, board:slow"),
+        (
+            ("--target", "board:none", "--cluster", address),
+            "available boards: board:fast, board:slow",
+        ),
         (("--target", "board:fast", "--cluster", address, "--isolate", "3"), "leave it out"),
     ]:
         done = place.run("tune", *WORKLOAD, "--bare", *more)

@@ -145,7 +145,7 @@ def test_keys_are_for_their_user_alone(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys.iterdir()} == {0o600}
     assert stat.S_IMODE(keys.stat().st_mode) == 0o700
     assert b"PRIVATE KEY" not in (keys / AUTHORITY).read_bytes()
-    with pytest.raises(FileExistsError, match="is there already"):
+    with pytest.raises(FileExistsError, match="exists already"):
         make_keys(keys)
     assert [path.name for path in keys.parent.iterdir()] == [keys.name]
 

@@ -190,7 +190,7 @@ def test_each_option_that_changes_results_changes_the_key(tmp_path: Path) -> Non
         ({"tuners": ("random", "ranndom")}, "did you mean random?"),
         ({"tuners": ("random", "")}, "--tuners contains an empty name"),
         ({"seeds": "3-1"}, "write 1-3"),
-        ({"epilogue": ">> 3"}, "of a network it is 'network'"),
+        ({"epilogue": ">> 3"}, "for a network, choose 'network'"),
         ({"layers": ("conv9",)}, "did you mean conv"),
         ({"trials": 0}, "--trials 0"),
     ],

@@ -326,7 +326,7 @@ def test_inspect_draws_what_would_run_together(place: Place) -> None:
     done = place.run("inspect", str(model), "--fusion", "drawn.html")
     assert done.returncode == 0, done.stderr
     page = (place.folder / "drawn.html").read_text()
-    assert "drawn.html: 8 of 8 decisions fused by estimates" in " ".join(done.stdout.split())
+    assert "wrote drawn.html: by estimates, 8 of 8 decisions fuse" in " ".join(done.stdout.split())
     assert page.count('class="chip fused"') == 8
     assert "not known" not in page  # of an estimate each decision has its saving
 

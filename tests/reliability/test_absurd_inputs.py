@@ -179,7 +179,7 @@ def test_a_truncated_database_is_named_and_nothing_is_lost(place: Place, name: s
     _cut(300_000)(database)
     message = message_of(place.run(*tune, "--out", "out"))
     assert f"{database} is damaged" in message
-    assert "move it away" in message
+    assert "move the file away" in message
     assert tables(place.folder / "out") == stored
     database.unlink()
     again = place.run(*tune, "--out", "out")

@@ -54,7 +54,7 @@ ABSURD: dict[str, dict[str, object]] = {
     "a slot beyond counting": {"slot": 1 << 60},
     "a config below its range": {"config": "[-1,0]"},
     "an empty config": {"config": "[]"},
-    "the baseline's config does not fit its space": {"config": "[1000000,0]"},
+    "a config of another space": {"config": "[1000000,0]"},
     "a config that is no JSON": {"config": "[" * 100_000},
     "a config of bytes": {"config": b"\x00\xff"},
     "other knobs": {"knobs": '{"tile":77}'},

@@ -88,4 +88,4 @@ def test_a_row_that_cannot_be_true_is_told_and_left_out(out: Path, tmp_path: Pat
 def test_a_folder_without_trials_is_one_clear_error(tmp_path: Path) -> None:
     done = _trials(str(tmp_path))
     assert done.returncode == 2
-    assert done.stderr.startswith("error: there is no trials.sqlite in")
+    assert done.stderr.startswith(f"error: {tmp_path} contains no trials.sqlite")

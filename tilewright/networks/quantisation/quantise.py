@@ -244,8 +244,8 @@ def _check_constants(normal: NormalGraph, found: QuantisationPlan) -> None:
             if not abs(worst) <= MOST:
                 raise QuantisationError(
                     f"layer '{group.nodes[0]}' has the value {worst:.3g} in its {kind} (tensor "
-                    f"'{name}'), but int8 scales cover at most {MOST:.3g}; train or export the model "
-                    "again, or keep the layer in floating point (--keep-float)"
+                    f"'{name}'), but int8 scales cover at most {MOST:.3g}; train or export the "
+                    "model again, or keep the layer in floating point (--keep-float)"
                 )
 
 
