@@ -255,7 +255,7 @@ def _environment(folder: Path, packages: list[Path]) -> dict[str, str]:
         ("best 1", "worst 1", False),
         ("a\n…\nb", "a\nb", True),
         ("a\n…\nb", "a", False),
-        ("a", "… importing, for 3 s now\na\n", True),
+        ("a", "… importing, for 3 s so far\na\n", True),
         ("a", "a\nb", False),
     ],
 )

@@ -71,7 +71,7 @@ def test_a_registered_model(site: Site, page: Page, picture: Picture) -> None:
     expect(name).to_be_visible()
     name.click()
     expect(page.get_by_text("champion").first).to_be_visible()
-    expect(page.get_by_text("learned by tuner ml2tuner-published").first).to_be_visible()
+    expect(page.get_by_text("trained by tuner ml2tuner-published").first).to_be_visible()
     picture("mlflow-model")
     page.get_by_text("Version 1", exact=True).first.click()
     expect(page.get_by_text("Schema").first).to_be_visible()

@@ -56,7 +56,7 @@ def test_three_clicks_to_the_settings_that_won(site: Site, start: Page, picture:
     picture("runs")
     first.get_by_role("link").first.click()
     expect(start.get_by_role("heading", name=f"{best}, seed 0")).to_be_visible()
-    expect(start.get_by_text("Which knobs latency depends on")).to_be_visible()
+    expect(start.get_by_text("How much each knob affects the latency")).to_be_visible()
     expect(start.locator("dt", has_text="space")).to_be_visible()
     expect(start.locator("svg.wide path")).not_to_have_count(0)
     layers = site.runs[best]["workloads"]

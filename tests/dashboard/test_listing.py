@@ -109,7 +109,7 @@ def test_knobs_have_a_row_a_trial_and_their_importance(known: KnownRuns) -> None
         assert found["rows"][0][4:] == [*json.loads(trials.iloc[0]["knobs"]).values()]
         shares = found["importance"]
         assert not shares or sum(shares.values()) == pytest.approx(1, abs=0.01)
-    with pytest.raises(RunUnreadable, match="no trial of this layer"):
+    with pytest.raises(RunUnreadable, match="has no trial yet"):
         knobs(known, run.id, "another")
 
 
@@ -204,7 +204,7 @@ def test_what_takes_long_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPa
 def test_an_empty_workspace_has_no_runs(tmp_path: Path) -> None:
     known = KnownRuns(Workspace(tmp_path / "home"), tmp_path)
     assert list_runs(known)["runs"] == []
-    with pytest.raises(RunUnreadable, match="no such run"):
+    with pytest.raises(RunUnreadable, match="the run does not exist"):
         known.find("another")
 
 

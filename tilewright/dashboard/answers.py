@@ -46,7 +46,7 @@ def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
     try:
         return ask(), True
     except MlflowException as error:
-        return {"error": f"MLflow does not answer: {error}"}, False
+        return {"error": f"MLflow does not respond: {error}"}, False
     except (TilewrightError, OSError) as error:
         return {"error": str(error)}, False
 
@@ -113,7 +113,7 @@ def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
     found = known.trials(run)
     trials = found.of(workload)
     if not len(trials):
-        raise RunUnreadable("no trial of this layer yet")
+        raise RunUnreadable("this layer has no trial yet")
     try:
         values = [{str(k): int(v) for k, v in json.loads(text).items()} for text in trials["knobs"]]
     except (ValueError, TypeError, AttributeError) as error:

@@ -177,7 +177,7 @@ class KnownRuns:
         """
         found = next((each for each in self.runs() if each.id == run_id), None)
         if found is None:
-            raise RunUnreadable("no such run; it may have been deleted")
+            raise RunUnreadable("the run does not exist; it may have been deleted")
         return found
 
     def trials(self, run: ListedRun) -> RunTrials:
@@ -213,7 +213,7 @@ class KnownRuns:
     def _ongoing(self, run: ListedRun) -> RunTrials:
         held = None if run.folder is None else read_run(run.folder)
         if run.folder is None or held is None or _asked(held) != _asked(run.row):
-            raise RunUnreadable("its output directory is not there, or holds another run by now")
+            raise RunUnreadable("the output directory was removed or now contains another run")
         return ongoing_trials(held, run.folder)
 
 

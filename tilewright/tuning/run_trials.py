@@ -146,7 +146,7 @@ def finished_trials(folder: Path) -> RunTrials:
     written = read_written(_Schedules, folder, SCHEDULES, RunUnreadable).schedules
     known = {each.id: each for each in written}
     if any(row.id not in known for row in summary.workloads):
-        raise RunUnreadable(f"{SUMMARY} and {SCHEDULES} are of different layers; tune again")
+        raise RunUnreadable(f"{SUMMARY} and {SCHEDULES} contain different layers; tune again")
     layers = [
         RunLayer(
             row.id, _name(known[row.id]), known[row.id].workload, known[row.id].names, row.count,
@@ -171,7 +171,7 @@ def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
         UnsafeFile: the database is not a plain file.
     """
     if "ledger" not in run:
-        raise RunUnreadable("the run was begun by an older version; run its command again")
+        raise RunUnreadable("the run was started by an older version; repeat its command")
     layers = [
         RunLayer(
             row["id"], _name(_Schedule.model_validate(row)), row["workload"], row["names"],

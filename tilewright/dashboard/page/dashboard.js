@@ -41,20 +41,20 @@ function links(run) {
 
 // The four latencies of a run or a layer, and what was gained: the same names and order everywhere.
 const MEANING = {
-  fallback: "The stock compiler's schedule where it publishes none",
-  rule: "The schedule that Tilewright uses without a trial",
-  tuned: "The schedule that tuning chose",
-  bound: "What no schedule beats",
+  fallback: "Latency of the stock compiler's schedule for layers without a published schedule",
+  rule: "Latency of the schedule that Tilewright uses without a trial",
+  tuned: "Latency of the schedule that tuning chose",
+  bound: "Lower bound of the latency",
 };
 const FIGURES = [
   ...Object.entries(MEANING).map(([name, note]) => ({ key: `${name}_ms`, head: `${name[0].toUpperCase()}${name.slice(1)} ms`, note, cell: (row) => [ms(row[`${name}_ms`])] })),
-  { key: "gain", head: "Over rule", note: "How many times as fast as the rule", cell: (row) => [gain(row.gain)] },
-  { key: "gain_over_fallback", head: "Over fallback", note: "How many times as fast as the fallback", cell: (row) => [gain(row.gain_over_fallback)] },
+  { key: "gain", head: "Over rule", note: "Speedup over the rule schedule", cell: (row) => [gain(row.gain)] },
+  { key: "gain_over_fallback", head: "Over fallback", note: "Speedup over the fallback schedule", cell: (row) => [gain(row.gain_over_fallback)] },
 ];
 
 // `failed` as in Prefect; a run that is slower than the last one like it says so.
 function stateOf(run) {
-  const slower = run.watch === "worse" ? [" ", el("span", { class: "state failed", title: "Slower than the last run like it" }, "slower")] : [];
+  const slower = run.watch === "worse" ? [" ", el("span", { class: "state failed", title: "Slower than the previous run of this network, target and tuner" }, "slower")] : [];
   return [el("span", { class: `state ${run.state}` }, run.state), ...slower];
 }
 
@@ -192,7 +192,7 @@ async function drawCompare() {
   const runs = state.runs.filter((run) => run.question === question);
   const rows = standings(runs);
   table(byId("leaders"), LEADERS, rows);
-  if (!rows.length) byId("leaders").replaceChildren(el("caption", { class: "note" }, "No run on this has finished yet."));
+  if (!rows.length) byId("leaders").replaceChildren(el("caption", { class: "note" }, "No run of this network and target has finished yet."));
   const some = runs.slice(0, 40);
   await readCurves(some);
   if (byId("question").value !== question) return;
@@ -204,7 +204,7 @@ async function drawCompare() {
   byId("convergence").replaceChildren(
     el("figcaption", {}, "Best so far over all trials of the network"),
     legend([...names.map((name) => ({ name, color: colorOf(name) })), ...levels.map((each) => ({ ...each, name: "bound (dashed)" }))]),
-    lineChart({ series, levels, width: room(), x: "trials", y: "ms an inference", label: `Best latency over trials, ${question}: ${rows.map((row) => `${row.tuner} ${ms(row.best.tuned_ms)} ms`).join(", ")}` }));
+    lineChart({ series, levels, width: room(), x: "trials", y: "ms per inference", label: `Best latency over trials, ${question}: ${rows.map((row) => `${row.tuner} ${ms(row.best.tuned_ms)} ms`).join(", ")}` }));
 }
 
 async function readCurves(runs) {
@@ -259,14 +259,14 @@ async function drawLive() {
 function relative(layers) {
   const begun = layers.filter((each) => each.points.length);
   const series = begun.map((each, k) => ({ name: each.name, color: `var(--c${k % COLORS})`, points: each.points.map(([at, value]) => [at, (100 * value) / each.points[0][1]]) }));
-  return lineChart({ series, width: Math.min(380, room()), x: "trials of a layer", y: "% of its first valid", label: `Best so far of ${begun.length} layers` });
+  return lineChart({ series, width: Math.min(380, room()), x: "trials per layer", y: "% of the first valid trial", label: `Best so far of ${begun.length} layers` });
 }
 
 // -- a run -------------------------------------------------------------------------------------
 
 async function drawRun(id) {
   const run = state.runs.find((each) => each.id === id);
-  if (!run) return byId("run").replaceChildren(el("h2", {}, "No such run"), el("p", {}, el("a", { href: "#" }, "All runs")));
+  if (!run) return byId("run").replaceChildren(el("h2", {}, "This run does not exist"), el("p", {}, el("a", { href: "#" }, "All runs")));
   if (!state.curves.has(id)) byId("run").replaceChildren(el("p", { class: "note", role: "status" }, "Reading the trials of this run …"));
   await readCurves([run]);
   const found = state.curves.get(id) || {};
@@ -320,11 +320,11 @@ function layerView(layers, knobs) {
   const levels = [["fallback", "var(--c3)", layer.fallback_ms], ["rule", "var(--c1)", layer.rule_ms], ["bound", "var(--muted)", layer.bound_ms]].map(([name, color, value]) => ({ name, color, value })).filter((each) => each.value);
   const chart = el("figure", {}, el("figcaption", {}, "Best so far"),
     legend([{ name: "best so far", color: "var(--c0)" }, ...levels.map((each) => ({ ...each, name: `${each.name} (dashed)` }))]),
-    lineChart({ series: [{ name: layer.name, color: "var(--c0)", points: layer.points }], levels, width: room(), x: "trials", y: "ms a call", label: `Best latency of ${layer.name} over trials` }));
+    lineChart({ series: [{ name: layer.name, color: "var(--c0)", points: layer.points }], levels, width: room(), x: "trials", y: "ms per call", label: `Best latency of ${layer.name} over trials` }));
   const shown = [el("h3", {}, "Layers"), el("div", { class: "scroll" }, rows), el("div", { class: "head" }, el("h3", {}, "Trials"), el("label", {}, "Layer ", choice)), el("div", { class: "pair" }, chart, importance(knobs))];
   if (knobs?.rows) {
     const part = knobs.rows.length < knobs.trials ? `, ${knobs.rows.length} of ${knobs.trials} trials` : "";
-    shown.push(el("figure", {}, el("figcaption", {}, `Knobs of every trial: green is fast, red is slow, grey is not valid${part}`),
+    shown.push(el("figure", {}, el("figcaption", {}, `Knobs of every trial: green is fast, red is slow, grey is invalid${part}`),
       el("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": "Knobs of every trial" }, parallelCoordinates(knobs.knobs, knobs.rows, `Knobs of ${knobs.rows.length} trials of ${layer.name}; the fastest has ${fastest(knobs)}`, room()))));
   }
   return shown;
@@ -332,16 +332,16 @@ function layerView(layers, knobs) {
 
 function fastest({ knobs, rows }) {
   const valid = rows.filter((row) => row[1] !== null);
-  if (!valid.length) return "none that is valid";
+  if (!valid.length) return "no valid trial";
   const best = valid.reduce((a, b) => (b[1] < a[1] ? b : a));
   return knobs.map((name, k) => `${name} ${best[k + 4]}`).join(", ");
 }
 
 function importance(knobs) {
-  const box = el("figure", {}, el("figcaption", {}, "Which knobs latency depends on (fANOVA)"));
+  const box = el("figure", {}, el("figcaption", {}, "How much each knob affects the latency (fANOVA)"));
   if (!knobs || knobs.error) return box.append(el("p", { class: "note" }, knobs?.error || "")), box;
   const shares = Object.entries(knobs.importance || {}).slice(0, 10);
-  const why = knobs.importance ? "Too few valid trials, or all take the same." : "Shown once the run has ended.";
+  const why = knobs.importance ? "Too few valid trials, or all have the same latency." : "Shown when the run has ended.";
   if (!shares.length) return box.append(el("p", { class: "note" }, why)), box;
   const bars = el("div", { class: "bars" });
   for (const [name, share] of shares)

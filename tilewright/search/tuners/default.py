@@ -364,11 +364,13 @@ class Default(BaseExplorer[DefaultOptions]):
 
 register(
     "default", Default, DefaultOptions,
-    summary="Tilewright's own: Gaussian process × calibrated veto, on closed-form estimates",
+    summary="Tilewright's own tuner: Gaussian process × calibrated validity model, on "
+        "closed-form estimates",
     transfers=True,
 )  # fmt: skip
 register(
     "default-blind", Default, DefaultOptions,
-    summary="the same without estimates, for hardware that has none", estimates=False, trust=0.75,
+    summary="the same without estimates, for hardware that provides none",
+    estimates=False, trust=0.75,
     transfers=True,
 )  # fmt: skip

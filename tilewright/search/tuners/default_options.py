@@ -17,31 +17,59 @@ class DefaultOptions(Options):
     --tuners default:alpha=7,default` repeats an ablation.
     """
 
-    alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
-    first_alpha: float = Field(47.0, ge=0, description="the same, of a first batch chosen blindly")
+    alpha: float = Field(
+        3.0, ge=0, description="configs lowered in addition to the batch, per trial"
+    )
+    first_alpha: float = Field(
+        47.0, ge=0, description="the same for a first batch that is chosen without a model"
+    )
     warm_alpha: float = Field(
-        23.0, ge=0, description="the same as alpha, where a transferred model judges programs"
+        23.0,
+        ge=0,
+        description="the same as alpha where a transferred model ranks the compiled programs",
     )
     looking: float = Field(
         1.0,
         ge=0,
-        description="time for lowering beyond a batch at most, as a multiple of the batch's",
+        description="time limit for lowering additional configs, as a multiple of the time "
+        "that the batch takes",
     )
-    estimates: bool = Field(True, description="start from closed-form estimates, if there are any")
-    chance_weight: float = Field(1.0, ge=0, description="weight of log P(valid) beside log EI")
-    risk: float = Field(0.5, ge=0, description="part of it where compiles are dearer than runs")
-    use_a: bool = Field(True, description="choose among compiled configs by hidden features")
-    first_a: int = Field(4, ge=2, description="valid trials before Model A is asked")
-    trust: float = Field(0.5, gt=0, lt=1, description="part of a first batch that looks best")
+    estimates: bool = Field(
+        True, description="use closed-form estimates at the start, if the target provides them"
+    )
+    chance_weight: float = Field(1.0, ge=0, description="weight of log P(valid) relative to log EI")
+    risk: float = Field(
+        0.5, ge=0, description="fraction of this weight where compiling takes longer than running"
+    )
+    use_a: bool = Field(True, description="choose among compiled configs by their hidden features")
+    first_a: int = Field(4, ge=2, description="number of valid trials before Model A is used")
+    trust: float = Field(
+        0.5, gt=0, lt=1, description="fraction of a first batch with the best predictions"
+    )
     checks: float = Field(
-        0.17, ge=0, lt=1, description="part of what is compiled beyond a batch, to check models"
+        0.17,
+        ge=0,
+        lt=1,
+        description="fraction of the additionally compiled configs that is used to check the "
+        "models",
     )
     believed: float = Field(
-        0.75, gt=0, lt=1, description="part of a first batch that a transferred model names"
+        0.75, gt=0, lt=1, description="fraction of a first batch that a transferred model chooses"
     )
-    pool: int = Field(16384, ge=64, description="candidates scored where a space is too large")
-    screen: int = Field(16384, ge=64, description="configs estimated where a space is too large")
-    passed: int = Field(2048, ge=64, description="of those screened, the best that are scored")
+    pool: int = Field(
+        16384,
+        ge=64,
+        description="number of candidates to score where a space is too large to score completely",
+    )
+    screen: int = Field(
+        16384,
+        ge=64,
+        description="number of configs to estimate where a space is too large to estimate "
+        "completely",
+    )
+    passed: int = Field(2048, ge=64, description="number of best screened configs that are scored")
     asked: int = Field(
-        4096, ge=64, description="configs a transferred model is asked about where there are more"
+        4096,
+        ge=64,
+        description="number of configs that a transferred model predicts where a space is larger",
     )

@@ -31,8 +31,10 @@ one row per field."""
 WEIGHTS = "weights"
 """Name of an array in the explorer's state: weights of the transferred model for P and A, shape
 (2,)."""
-_DRAFT = Feature("draft", text="how much slower than the best so far by a price a count (log2)")
-_FULLEST = Feature("estimate", text="estimated share of the fullest scratchpad (log2)")
+_DRAFT = Feature(
+    "draft", text="slowdown against the best so far, predicted by the counter regression (log2)"
+)
+_FULLEST = Feature("estimate", text="estimated usage of the fullest scratchpad (log2)")
 
 
 @dataclass(frozen=True)
