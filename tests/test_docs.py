@@ -33,7 +33,6 @@ from tests.documents import (
 )
 from tests.examples.test_examples import installed
 from tests.sharing import OURS
-from tilewright.networks import zoo
 
 SECONDS = {
     "README.md": 20,
@@ -42,7 +41,7 @@ SECONDS = {
     "docs/guides/codesign.md": 9,
     "docs/guides/compare-tuners.md": 9,
     "docs/guides/cpu.md": 5,
-    "docs/guides/dashboard.md": 5,
+    "docs/guides/dashboard.md": 9,
     "docs/guides/own-hardware.md": 4,
     "docs/guides/own-model.md": 8,
     "docs/guides/quantise.md": 5,
@@ -54,7 +53,7 @@ SECONDS = {
     "docs/reference/tuners.md": 1,
     "docs/tutorials/first-network.md": 18,
     "docs/tutorials/network-to-board.md": 6,
-    "docs/tutorials/nightly-runs.md": 20,
+    "docs/tutorials/nightly-runs.md": 40,
     "docs/tutorials/write-a-target.md": 6,
     "docs/tutorials/write-a-tuner.md": 9,
 }
@@ -82,7 +81,7 @@ NIGHTLY = {
     "docs/tutorials/write-a-tuner.md",
 }
 """Pages that take long, and whose commands have short tests of their own."""
-RECORDED = {"docs/tutorials/nightly-runs.md"}
+RECORDED = {"docs/guides/dashboard.md", "docs/tutorials/nightly-runs.md"}
 """Pages with runs in Prefect, for which a server is up already."""
 BETWEEN = "\x1e"
 """Separates the outputs of a page's blocks of Python, which are one program."""
@@ -172,9 +171,7 @@ def _check_options(words: list[str]) -> None:
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """A folder with models of the user's and the examples."""
-    zoo.write("digits_cnn", tmp_path / "model.onnx", 0)
-    shutil.copy(ROOT / "tests/data/tflite/kws_ref_model.tflite", tmp_path / "model.tflite")
+    """A folder with the examples."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     return tmp_path
 

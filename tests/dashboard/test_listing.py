@@ -4,6 +4,7 @@ failed in Prefect; and what the deletion of a run leaves."""
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,12 @@ def test_output_directories_are_listed_with_what_came_out(known: KnownRuns) -> N
     over_fallback = total["fallback_cycles"] / total["tuned_cycles"]
     assert row["gain_over_fallback"] == pytest.approx(over_fallback)
     assert (row["mlflow"], row["tracked"], row["seed"], row["trials"]) == (None, False, 0, TRIALS)
+    words = shlex.split(row["command"])
+    assert words[:3] == ["tilewright", "tune", "digits_cnn"]
+    given = dict(zip(words, words[1:], strict=False))
+    assert {name: given[name] for name in ("--tuner", "--trials", "--batch", "--layers")} == {
+        "--tuner": "random", "--trials": str(TRIALS), "--batch": "4", "--layers": "conv2,fc",
+    }  # fmt: skip
 
 
 def _folder(known: KnownRuns, row: dict[str, Any]) -> Path:
@@ -305,6 +312,12 @@ def test_a_run_whose_directory_is_gone_says_so(
 # -- deleting runs -------------------------------------------------------------------------------
 
 
+def finished_by(out: Path, run_id: str) -> None:
+    """Let an output directory hold the results of a tracked run."""
+    summary = json.loads((out / "summary.json").read_text())
+    (out / "summary.json").write_text(json.dumps(summary | {"mlflow_run_id": run_id}))
+
+
 def test_a_deleted_run_is_gone_from_the_list_and_the_disk(known: KnownRuns, start: Path) -> None:
     kept, deleted = (row_of(known, tuner=tuner)["id"] for tuner in ("grid", "random"))
     assert "tuned/one" in " ".join(plan_deletion(known, deleted).sentences)
@@ -322,6 +335,7 @@ def test_a_deleted_tracked_run_is_gone_from_mlflow_with_its_children(
 ) -> None:
     run_id = track(client, start / "tuned" / "one")
     experiment = client.get_run(run_id).info.experiment_id
+    finished_by(start / "tuned" / "one", run_id)
     child = client.create_run(experiment, tags={"mlflow.parentRunId": run_id}).info.run_id
     client.set_terminated(run_id)
     delete_run(known, run_id)
@@ -336,8 +350,7 @@ def test_trials_stay_until_the_last_run_that_used_them_is_deleted(
 ) -> None:
     out = start / "tuned" / "one"
     earlier, latest = track(client, out), track(client, out)
-    summary = json.loads((out / "summary.json").read_text())
-    (out / "summary.json").write_text(json.dumps(summary | {"mlflow_run_id": latest}))
+    finished_by(out, latest)
     for run_id in (earlier, latest):
         client.set_terminated(run_id)
     assert "belong to another run" in " ".join(plan_deletion(known, earlier).sentences)

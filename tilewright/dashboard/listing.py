@@ -471,7 +471,7 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
     """
     try:
         states = tuple(_stamp(folder / name) for name in (RUN, SUMMARY))
-        held, summary = _read_folder(folder, states)
+        held, summary, command = _read_folder(folder, states)
     except (OSError, TilewrightError):
         return None
     if held is None or (summary is not None and summary.mlflow_run_id in tracked):
@@ -488,14 +488,17 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
             f"folder-{digest(os.fsencode(folder))[:16]}", held["network"]["name"],
             held.get("epilogue", ""), ",".join(held["layers"]), tracked=False, state=state,
             began=held["begun"].replace("T", " "), target=held["target"]["name"],
-            tuner=held["tuner"], seed=held["seed"], trials=held["trials"], **figures,
+            tuner=held["tuner"], seed=held["seed"], trials=held["trials"], command=command,
+            **figures,
         ),
         folder,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _read_folder(folder: Path, states: object) -> tuple[RunFile | None, RunSummary | None]:
+def _read_folder(
+    folder: Path, states: object
+) -> tuple[RunFile | None, RunSummary | None, str | None]:
     """Read `run.json` and `summary.json` of an output directory, with a cache.
 
     Args:
@@ -504,12 +507,31 @@ def _read_folder(folder: Path, states: object) -> tuple[RunFile | None, RunSumma
             read again.
 
     Returns:
-        The content of both files; None for a file that does not exist.
+        The content of both files, and the command that repeats the run; None for what is unknown.
     """
     held = read_run(folder)
     if held is None or not is_complete(folder):
-        return held, None
-    return held, read_summary(folder)
+        return held, None, None
+    summary = read_summary(folder)
+    with suppress(TilewrightError, ValueError):
+        return held, summary, _command(folder, held, summary)
+    return held, summary, None
+
+
+def _command(folder: Path, held: RunFile, summary: RunSummary) -> str:
+    """Return the command that repeats an untracked run. Raise `TilewrightError` if a value is not
+    valid any more."""
+    network = held["network"]
+    alone = network["place"].startswith(f"{network['name']}; ")  # a workload with its epilogue
+    options = TuningOptions.parse(
+        **{"workload" if alone else "model": network["name"] if alone else network["place"]},
+        target=held["target"]["place"], tuner=held["tuner"], seed=held["seed"],
+        trials=held["trials"], stop_gain=held.get("stop_gain"), out=str(folder),
+        layers=tuple(held["layers"]), epilogue=held.get("epilogue") or "network",
+        space=summary.space, batch=summary.batch, tuner_options=summary.tuner_options,
+        warm_start=summary.warm_start,
+    )  # fmt: skip
+    return f"{options.command_line('tune')} --bare"
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -1,4 +1,4 @@
-"""The commands `tilewright runs list` and `runs delete`: the runs that the start page shows."""
+"""The commands `tilewright runs list`, `show` and `delete`: the runs that the start page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.core.working_folder import from_start, started_in
 if TYPE_CHECKING:
     from tilewright.dashboard.listing import KnownRuns, ListedRun
 
-run_commands = typer.Typer(help="List and delete runs of this workspace.", no_args_is_help=True)
+run_commands = typer.Typer(help="List, show and delete runs.", no_args_is_help=True)
 
 
 @run_commands.command("list")
@@ -31,6 +31,27 @@ def list_runs(
     with _known_runs() as known:
         found = known.runs()
     show_runs(found[:last], len(found), Terminal())
+
+
+@run_commands.command("show")
+def show(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The ID of a run, or its output directory.")
+    ],
+) -> None:
+    """Show the figures of a run, its convergence curve, and the command that repeats it. Of an
+    output directory with several runs, the latest is shown."""
+    from tilewright.cli.views.runs import show_run
+    from tilewright.cli.views.terminal import Terminal
+
+    with _known_runs() as known:
+        found = _named(known, run)[0]
+        try:
+            trials = known.trials(found)
+        except TilewrightError as error:
+            trials = None
+            typer.echo(f"note: {printable(str(error))}", err=True)
+    show_run(found, trials, Terminal())
 
 
 @run_commands.command("delete")

@@ -330,6 +330,7 @@ async function drawRun(id) {
   content.push(legendOfFigures());
   if (run.command) content.push(el("h3", {}, "Repeat this run"), el("pre", {}, el("code", {}, run.command)));
   if (found.error) content.push(el("p", { class: "note" }, `Trials: ${found.error}`));
+  if (found.network?.length) content.push(networkCurve(run, found));
   if (layers.length) content.push(...layerView(layers, knobs));
   const settings = Object.entries(run.settings).filter(([name]) => !(name in run)); // others stand above
   if (settings.length) content.push(el("h3", {}, "Settings"), el("dl", {}, ...settings.flatMap(([name, value]) => [el("dt", { title: state.meanings[name] || "" }, name), el("dd", {}, String(value))])));
@@ -392,6 +393,20 @@ function whereToWork(layers) {
     `: it takes ${percent(weight(most) / total)} of an inference and is ${far} above its bound. At its bound, an inference would take ${percent(saved(most) / total)} less.`)];
 }
 
+// The levels beside a curve. A fallback that is far above the rule would leave no room for the curve.
+function levelsOf(row) {
+  const known = [["fallback", "var(--c3)"], ["rule", "var(--c1)"], ["bound", "var(--muted)"]].map(([name, color]) => ({ name, color, value: row[`${name}_ms`] }));
+  return known.filter(({ name, value }) => value && (name !== "fallback" || value < 2 * (row.rule_ms ?? 0)));
+}
+
+// The curve of the whole network, as the terminal, Prefect and MLflow show it.
+function networkCurve(run, found) {
+  const levels = levelsOf(run);
+  return el("figure", {}, el("figcaption", {}, "Best so far over all trials of the network"),
+    legend([{ name: "best so far", color: "var(--c0)" }, ...levels.map((each) => ({ ...each, name: `${each.name} (dashed)` }))]),
+    lineChart({ series: [{ name: run.tuner, color: "var(--c0)", points: found.network }], levels, width: room(), x: "trials", y: "ms per inference", label: `Best latency of ${run.network} over trials` }));
+}
+
 function layerView(layers, knobs) {
   const rows = el("table", { class: "stack" });
   const total = layers.reduce((sum, each) => sum + weight(each), 0);
@@ -400,7 +415,7 @@ function layerView(layers, knobs) {
   choice.value = state.layer;
   choice.addEventListener("change", () => { state.layer = choice.value; refresh(); });
   const layer = layers.find((each) => each.id === state.layer);
-  const levels = [["fallback", "var(--c3)", layer.fallback_ms], ["rule", "var(--c1)", layer.rule_ms], ["bound", "var(--muted)", layer.bound_ms]].map(([name, color, value]) => ({ name, color, value })).filter((each) => each.value);
+  const levels = levelsOf(layer);
   const chart = el("figure", {}, el("figcaption", {}, "Best so far"),
     legend([{ name: "best so far", color: "var(--c0)" }, ...levels.map((each) => ({ ...each, name: `${each.name} (dashed)` }))]),
     lineChart({ series: [{ name: layer.name, color: "var(--c0)", points: layer.points }], levels, width: room(), x: "trials", y: "ms per call", label: `Best latency of ${layer.name} over trials` }));
