@@ -83,6 +83,11 @@ NIGHTLY = {
 """Pages that take long, and whose commands have short tests of their own."""
 RECORDED = {"docs/guides/dashboard.md", "docs/tutorials/nightly-runs.md"}
 """Pages with runs in Prefect, for which a server is up already."""
+LONG = {
+    "docs/guides/gemmini.md": 200,
+}
+"""Pages whose blocks that take minutes are run at night, with the time of these blocks in seconds.
+What they print is not compared."""
 BETWEEN = "\x1e"
 """Separates the outputs of a page's blocks of Python, which are one program."""
 SHELL = re.compile(r"[|<>;&$`*]")
@@ -217,15 +222,30 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
         assert not wrong, "\n".join([mine[k].text, *wrong, "pytest --update-golden renews it"])
 
 
-def _output(command: str, folder: Path, environment: dict[str, str], own_python: bool) -> str:
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.nightly(seconds=s)) for n, s in LONG.items()]
+)
+def test_the_blocks_that_take_minutes_run(name: str, workplace: Path) -> None:
+    environment = _environment(workplace, [])
+    mine = [block for block in ALL if _title(block.page) == name]
+    run = [block for block in mine if block.reason == "takes minutes" and block.language == "sh"]
+    assert run
+    for block in run:
+        for command in block.commands:
+            _output(command, workplace, environment, False, timeout=3600)
+
+
+def _output(
+    command: str, folder: Path, environment: dict[str, str], own_python: bool, timeout: int = 600
+) -> str:
     """What a command prints, to either stream. It has to end well."""
     words = [] if SHELL.search(command) else shlex.split(command)
     if words[:1] == ["tilewright"] and not own_python:
-        done = warm.run(words[1:], folder, environment, timeout=600)
+        done = warm.run(words[1:], folder, environment, timeout=timeout)
     else:
         done = subprocess.run(
             ["bash", "-euc", command],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout,
         )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return "\n".join(tidy(f"{done.stdout}{done.stderr}".replace(f"{folder}/", "")))

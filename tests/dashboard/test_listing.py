@@ -3,6 +3,7 @@ failed in Prefect; and what the deletion of a run leaves."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import shutil
@@ -87,7 +88,7 @@ def test_output_directories_are_listed_with_what_came_out(known: KnownRuns) -> N
     assert (row["mlflow"], row["tracked"], row["seed"], row["trials"]) == (None, False, 0, TRIALS)
     words = shlex.split(row["command"])
     assert words[:3] == ["tilewright", "tune", "digits_cnn"]
-    given = dict(zip(words, words[1:], strict=False))
+    given = dict(itertools.pairwise(words))
     assert {name: given[name] for name in ("--tuner", "--trials", "--batch", "--layers")} == {
         "--tuner": "random", "--trials": str(TRIALS), "--batch": "4", "--layers": "conv2,fc",
     }  # fmt: skip
