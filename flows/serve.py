@@ -34,6 +34,7 @@ SERVING = "TILEWRIGHT_SERVING"
 """Environment variable that is set for runs of `tilewright serve`. Each of them prints one line
 when it ends."""
 LOG_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"
+MLFLOW_LOG_LEVEL = "MLFLOW_LOGGING_LEVEL"
 _STAMP = re.compile(r"process (\d+) on (.*), started (\d+) in (.*)")
 """Format of a deployment's version, which identifies the process that serves it."""
 END_SECONDS = 5.0
@@ -49,10 +50,14 @@ class AlreadyServed(TilewrightError):
 
 
 def print_one_line_per_run() -> None:
-    """Let runs print one line each instead of Prefect's log, which its pages have. Prefect reads
-    the variables when it is imported, so call this before; the processes of runs inherit them."""
+    """Let runs print one line each, without the logs of Prefect and MLflow.
+
+    Prefect's pages have its log. Both libraries read the variables when they are imported, so call
+    this before. The processes of runs inherit the variables.
+    """
     os.environ[SERVING] = "true"
     os.environ.setdefault(LOG_LEVEL, "CRITICAL")
+    os.environ.setdefault(MLFLOW_LOG_LEVEL, "WARNING")
 
 
 def check_cron(cron: str) -> None:

@@ -23,6 +23,7 @@ from tilewright.cli.commands import (
     finished_runs,
     models,
     networks,
+    runs,
     targets,
     tune,
     vta,
@@ -130,6 +131,7 @@ for _group, _commands in _COMMANDS.items():
 app.command("sweep", hidden=True)(compare.sweep)
 app.command("warm-up", hidden=True)(workspace.warm_up)
 for _name, _subcommands in (
+    ("runs", runs.run_commands),
     ("target", targets.target_commands),
     ("vta", vta.commands),
     ("dataset", models.dataset_commands),

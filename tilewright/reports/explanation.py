@@ -36,8 +36,8 @@ from tilewright.reports.number_format import percent
 from tilewright.reports.plot_style import GRID, INK, MUTED, fix_ticks, house_style, round_ticks
 from tilewright.reports.templates import render
 from tilewright.search.explorer import ROLES
+from tilewright.tuning.output_dir import EXPLANATION, EXPLANATION_PICTURE
 
-PAGE, PICTURE = "explain.html", "explain.png"
 CHANGED = (
     "The simulator has changed since this run. Trials are shown as they were recorded; "
     "random configs are measured with the current simulator."
@@ -97,8 +97,8 @@ def write_explanation(
         OSError: a file cannot be written.
     """
     drawn = pictures(explained, models)
-    write_atomically(out / PICTURE, drawn.whole)
-    write_atomically(out / PAGE, explanation_page(folder, explained, models, advice, drawn))
+    write_atomically(out / EXPLANATION_PICTURE, drawn.whole)
+    write_atomically(out / EXPLANATION, explanation_page(folder, explained, models, advice, drawn))
 
 
 def explanation_page(

@@ -400,6 +400,18 @@ class TrialStore:
         stamp = None if row is None else stamp_in(row._mapping)
         return None if stamp is None or stamp.is_alive() is False else stamp.describe()
 
+    def sharing(self) -> str | None:
+        """Return a description of a process that measures configs of a shared run, or None.
+
+        Processes that share a run do not own the output directory.
+        """
+        mine = sa.select(RUNS.c.id).where(RUNS.c.folder == self.folder)
+        with self.reading() as connection:
+            claims = connection.execute(sa.select(CLAIMS).where(CLAIMS.c.run_id.in_(mine)))
+            stamps = [stamp_in(row) for row in claims.mappings()]
+        alive = [stamp for stamp in stamps if stamp is not None and stamp.is_alive() is not False]
+        return alive[0].describe() if alive else None
+
     def _take(self) -> None:
         """Become the owner. An owner whose process is not visible gets the time for one heartbeat
         first."""

@@ -54,7 +54,7 @@ API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 POLL_SECONDS = 0.2
 StartPage = Callable[[Workspace, str, int, Credentials, Mapping[str, str]], ServerProcess]
 """Starts the server of the start page. The arguments are the workspace, host, port, credentials,
-and environment variables with the addresses of the other servers' pages, for its links."""
+and environment variables with the addresses of the other servers, and with the login of Prefect."""
 
 
 @contextmanager
@@ -280,7 +280,9 @@ def show_pages(
         stack.callback(prefect.process.stop)
         mlflow = start_mlflow_server(workspace, host, ports[MLFLOW], credentials)
         stack.callback(mlflow.stop)
+        login = login_for(api, workspace) if (api := os.environ.get(API_URL)) else prefect.login
         named = _names_of(workspace, prefect.pages, mlflow_pages(mlflow))
+        named |= login.settings if login else {}
         runs = start_page(workspace, host, ports[RUNS], credentials, named)
         stack.callback(runs.stop)
         servers = [runs, prefect.process, mlflow]

@@ -6,6 +6,7 @@ schedules.json    the chosen schedule of every workload; equal runs give equal b
 fusion.json       what is fused, with the schedules, if this was requested
 trials.parquet    one row per trial
 convergence.png   best latency over trials, if it was drawn
+explain.html      what the models learned, with explain.png, if `tilewright explain` was called
 trials.sqlite     the trials, from which the run resumes (`search.trial_store`)
 .tune             ID of the directory, which stays the same when it is moved
 """
@@ -42,6 +43,7 @@ FUSION = "fusion.json"
 FUSION_PAGE = "fusion.html"
 TRIALS = "trials.parquet"
 CONVERGENCE = "convergence.png"
+EXPLANATION, EXPLANATION_PICTURE = "explain.html", "explain.png"
 STORE = FILE
 OWNER = ".owner.sqlite"
 """File that records which command works on a directory without trials of its own."""

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, read_plain
 from tilewright.core.formats import TRIALS as TRIALS_FORMAT
+from tilewright.core.options import OptionValue
 from tilewright.search import read_store
 from tilewright.search.trial_store import COLUMNS
 from tilewright.targets.display_names import layer
@@ -114,6 +115,8 @@ class RunSummary(BaseModel):
     seed: int
     space: str
     batch: int
+    tuner_options: dict[str, OptionValue] = {}
+    warm_start: str = ""
     wall_seconds: float
     workloads: list[_Workload]
     mlflow_run_id: str | None = None

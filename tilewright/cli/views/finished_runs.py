@@ -29,11 +29,12 @@ from tilewright.evaluation.explain.finished_run import TunedFolder
 from tilewright.evaluation.explain.recommendations import Advice
 from tilewright.evaluation.explain.refitted_models import Explained
 from tilewright.reports.diff import figure_rows, headline, latency_rows, setting_rows
-from tilewright.reports.explanation import CHANGED, NO_ADVICE, PAGE, PICTURE, method
+from tilewright.reports.explanation import CHANGED, NO_ADVICE, method
 from tilewright.reports.number_format import counted, decimal, percent
 from tilewright.search.explorer import ROLES
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
+from tilewright.tuning.output_dir import EXPLANATION, EXPLANATION_PICTURE
 from tilewright.tuning.run_metadata import WorkloadNames
 
 
@@ -180,7 +181,8 @@ def show(
     console.print(Text("How accurate the models were", "bold"))
     console.print(Text("own trials: predicted before the models were trained on them", "dim"))
     console.print(_accuracy(explained, console.width))
-    say(console, f"calibration and predictions are plotted in {out / PAGE} and {out / PICTURE}")
+    pictures = f"{out / EXPLANATION} and {out / EXPLANATION_PICTURE}"
+    say(console, f"calibration and predictions are plotted in {pictures}")
     _show_advice(advice, console)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tilewright.cli.views.convergence import curve_of, draw_curve
 from tilewright.cli.views.terminal import (
     BREAK,
     cycles_text,
@@ -15,6 +16,7 @@ from tilewright.cli.views.terminal import (
     say,
     time_text,
 )
+from tilewright.core.errors import TilewrightError
 from tilewright.core.user_text import printable
 from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole
 from tilewright.reports.run_results import figures_text, sure_gain, sure_time
@@ -25,7 +27,10 @@ from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE, SCHEDULES, SU
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
 from tilewright.tuning.run_figures import above_limit, valid_share
+from tilewright.tuning.run_trials import finished_trials
 
+_FEWEST_DRAWN = 3
+"""Least number of trials of which a curve is drawn."""
 _SHORT = {"bound": "bound", "roofline": "roof"}
 DROPPABLE = (
     "roofline\ncycles", "gain\n95 %", "fallback\nms", "bound\nms", "rule\nms", "over\nfallback",
@@ -52,6 +57,9 @@ def show_results(
         console: the terminal.
     """
     console.print(results_table(summary, console.width))
+    if console.is_terminal:
+        for line in convergence_lines(folder, summary["total"]):
+            say(console, line)
     say(
         console,
         f"{headline(summary)}\n{coverage(summary)}\n"
@@ -67,6 +75,24 @@ def show_results(
     )
     for name, address in links.items():
         console.print(f"{name:8} {address}", soft_wrap=True, highlight=False)
+
+
+def convergence_lines(folder: Path, total: Total) -> list[str]:
+    """Return the convergence curve of a finished run as lines of text.
+
+    There is no line if the trials cannot be read or are too few for a curve.
+
+    Args:
+        folder: output directory of the run.
+        total: the total in its `summary.json`.
+    """
+    try:
+        curve, unit = curve_of(finished_trials(folder))
+    except (TilewrightError, OSError):
+        return []
+    if len(curve) < _FEWEST_DRAWN:
+        return []
+    return draw_curve(curve, unit, total["bound_cycles" if unit == "cycles" else "bound_seconds"])
 
 
 def results_table(summary: Summary, width: int = 80) -> Table:
