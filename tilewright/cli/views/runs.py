@@ -51,7 +51,7 @@ def show_run(run: ListedRun, trials: RunTrials | None, console: Console) -> None
         say(console, ", ".join(figures))
     if trials is not None and len(trials.table):
         curve, unit = curve_of(trials)
-        bounds = [each.figures and each.figures.bound for each in trials.layers]
+        bounds = [each.figures.bound if each.figures else None for each in trials.layers]
         known = [
             (bound, each.count) for bound, each in zip(bounds, trials.layers, strict=True) if bound
         ]
