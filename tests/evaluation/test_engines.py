@@ -57,7 +57,9 @@ def test_engines_nobody_knows_or_installed_are_refused(monkeypatch: pytest.Monke
     with pytest.raises(UnknownName, match="did you mean onnxruntime"):
         check_engines(("onnxruntim",))
     if find_spec("openvino") is None:
-        with pytest.raises(EngineError, match="pip install openvino, or leave it out of --against"):
+        with pytest.raises(
+            EngineError, match="pip install openvino, or leave openvino out of --against"
+        ):
             check_engines(("onnxruntime", "openvino"))
 
 

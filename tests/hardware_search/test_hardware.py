@@ -57,8 +57,8 @@ def test_neighbours_are_one_step_of_one_knob_away():
     ("budget", "bounds", "said"),
     [
         (0.001, BOUNDS, r"an area of at most 0\.001; the smallest has 0\.\d+"),
-        (-1.0, BOUNDS, "an area of -1 is impossible"),
-        (float("nan"), BOUNDS, "an area of nan is impossible"),
+        (-1.0, BOUNDS, "--budget -1 is impossible"),
+        (float("nan"), BOUNDS, "--budget nan is impossible"),
         (1.0, {"bus_bits": (512, 64)}, "the lower bound is above the upper bound"),
         (1.0, {"bus_bits": (65, 100)}, "no value lies between the bounds"),
         (1.0, {"bus": (64, 64)}, "there is no hardware knob bus; the knobs are log_batch"),

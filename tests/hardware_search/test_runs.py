@@ -255,10 +255,10 @@ def contents(place: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ([folder.PAGE], "front.html and no run.json"),
-        ([folder.SUMMARY, folder.TRIALS], "summary.json, trials.parquet and no run.json"),
-        (["specs/mine.json", folder.FRONT], "front.json, specs and no run.json"),
-        (["specs/notes.txt"], "specs and no run.json"),
+        ([folder.PAGE], "front.html but no run.json"),
+        ([folder.SUMMARY, folder.TRIALS], "summary.json, trials.parquet but no run.json"),
+        (["specs/mine.json", folder.FRONT], "front.json, specs but no run.json"),
+        (["specs/notes.txt"], "specs but no run.json"),
         ([folder.RUN, "specs/mine.json"], "a run.json that cannot be read"),
     ],
 )
@@ -312,7 +312,7 @@ def test_a_second_command_is_told_which_folder_is_taken(tmp_path: Path) -> None:
         for begins in check, run:
             with pytest.raises(RunInUse, match=f"^{tmp_path} is in use by process"):
                 begins(options(tmp_path))
-        with pytest.raises(RunInUse, match=f"^{tmp_path} is being written"):
+        with pytest.raises(RunInUse, match=f"^{tmp_path} is in use"):
             TrialStore(tmp_path / FILE)
 
 
@@ -392,7 +392,10 @@ def test_a_method_without_its_library_says_what_to_install(
     monkeypatch.setattr(
         "tilewright.hardware_search.methods.find_spec", lambda name: None if name == "jax" else name
     )
-    with pytest.raises(TilewrightError, match=r"needs jax, .*pip install 'tilewright\[neural\]'"):
+    with pytest.raises(
+        TilewrightError,
+        match=r"needs the missing package jax; .*pip install 'tilewright\[neural\]'",
+    ):
         check(options(tmp_path / "out", method="dcoc"))
     check(options(tmp_path / "out", method="random"))
 

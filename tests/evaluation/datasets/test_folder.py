@@ -259,7 +259,7 @@ def _with(name: str, values: Callable[[pa.Table], pa.Array]) -> Callable[[pa.Tab
             "infinite",
         ),
         (_with("hardware batch", lambda t: pa.array([1e300] * len(t))), "infinite"),
-        (_with("hardware batch", lambda t: pa.array([[1.0]] * len(t))), "as float32"),
+        (_with("hardware batch", lambda t: pa.array([[1.0]] * len(t))), "instead of float32"),
         (_with("workload", lambda t: pa.array([1 << 40] * len(t))), "cannot be read"),
     ],
 )
