@@ -237,7 +237,7 @@ def test_controls_of_layers_have_the_warm_starts_goal_and_count_all_trials_short
 def test_a_over_p_is_a_mean_over_layers_of_ratios_over_runs() -> None:
     rows = pd.DataFrame(
         {
-            "layer": ["x", "x", "y"], "seed": [0, 0, 0], "learner": "xgboost",
+            "layer": ["x", "x", "y"], "seed": [0, 0, 0], "tuner": "xgboost",
             "trials": [16, 64, 16], "measured valid": 1.0, "compiled valid": 1.0,
             "measured P": [1.0, 3.0, 1.0], "measured A": [0.5, 0.5, 4.0],
             "compiled P": 1.0, "compiled A": 1.0,

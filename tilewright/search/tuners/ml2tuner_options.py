@@ -18,6 +18,9 @@ class ML2TunerOptions(Options):
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial (α)")
     first: int = Field(96, ge=1, description="configs lowered before the first trial")
+    spread: bool = Field(
+        True, description="spread the first configs over the space; otherwise draw them at random"
+    )
     batch: int = Field(
         2, ge=1, description="trials of a round at most, whatever the batch of the run"
     )
