@@ -11,7 +11,8 @@ cost of the goal when a compile costs nothing, a tenth of a measurement, or as m
 Layers are the judged ones (`benchmarks.layers`) unless others are named; the four tables are all of
 development layers. Unchecked and extended spaces are enumerated first (a quarter of an hour of CPU,
 kept under --spaces). Every tuner gets the same batches, budget and seeds. A run ends after 64
-trials or when it has come within 1 % of the optimum, whichever is later, or with the budget.
+trials or when it has come within 1 % of the optimum, whichever is later, or with the budget. With
+--enough 1 it ends when it has come there, and nothing is known of its first 64 trials.
 Trials, compiles and seconds are counted to the end of the batch that came there. Real seconds are
 those that the recorded stack took, and the tuner's own. A figure of a layer is the median over
 seeds. Figures relative to AutoTVM, as published and with plans of 16, are geometric means over
@@ -77,6 +78,7 @@ def main(
     spaces: Path = Path("built/spaces"),
     redraw: Redraw = None,
     beside: Annotated[str, typer.Option(help="Another tuner to divide trials by.")] = "",
+    enough: Annotated[int, typer.Option(help="Trials after which a run may end.")] = LOOK,
 ) -> None:
     """Run all tuners and print what they needed."""
     console = Console(width=190)
@@ -84,7 +86,7 @@ def main(
         folder = out / (where + "-live" * live)
         test_bed = _test_bed(where, spaces, split_names(layers), live)
         drawn = range(first_seed, first_seed + seeds)
-        what = plan(test_bed, parse_tuner_configs(tuners), drawn, trials, batch, enough=LOOK)
+        what = plan(test_bed, parse_tuner_configs(tuners), drawn, trials, batch, enough)
         with comparing(console) as progress:
             compared = run_comparison(LocalRunner(progress), what, folder, local_cluster(jobs))
         write_report(compared, folder)
@@ -92,6 +94,8 @@ def main(
         names = [name for name, _ in test_bed.workloads]
         share = {name: _invalid_share(test_bed, name) for name in names}
         rows = rows_of(compared.results, share)
+        if enough < LOOK:  # runs that reached the goal may have ended before
+            rows[[f"regret at {LOOK}", f"invalid at {LOOK}"]] = np.nan
         rows["optimum"] = rows["layer"].map({name: _optimum(test_bed, name) for name in names})
         redraw = folder / "runs.parquet"
         rows.to_parquet(redraw, index=False)
@@ -194,10 +198,12 @@ def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interva
             if len(hard):
                 for figure, column in (("invalid", "invalid"), ("a trial", f"invalid at {LOOK}")):
                     mine, other = (_grid(hard, tuner, column) for tuner in (name, RIVAL))
-                    cells[figure] = hierarchical(ratio_of_means, mine, other)
+                    if not np.isnan(mine).any():
+                        cells[figure] = hierarchical(ratio_of_means, mine, other)
         look = _grid(rows, name, f"regret at {LOOK}")
-        cells["regret"] = f"{np.median(look):.2%}"
-        cells["worst layer"] = f"{np.median(look, axis=1).max():.2%}"
+        if not np.isnan(look).any():
+            cells["regret"] = f"{np.median(look):.2%}"
+            cells["worst layer"] = f"{np.median(look, axis=1).max():.2%}"
         found[name] = cells
     return found
 
