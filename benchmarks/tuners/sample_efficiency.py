@@ -146,10 +146,10 @@ def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
 
 
 def _grid(rows: pd.DataFrame, tuner: str, figure: str) -> Floats:
-    """A figure of a tuner's runs, shape (layers, seeds)."""
-    mine = rows[rows["tuner"] == tuner]
+    """A figure of a tuner's runs, shape (layers, seeds), without seeds of which it is not known."""
+    mine = rows[(rows["tuner"] == tuner) & rows[figure].notna()]
     table = mine.pivot(index="layer", columns="seed", values=figure)
-    return table.loc[rows["layer"].unique()].to_numpy(np.float64)
+    return table.reindex(rows["layer"].unique()).to_numpy(np.float64)
 
 
 def by_layer(rows: pd.DataFrame) -> Table:
@@ -198,10 +198,10 @@ def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interva
             if len(hard):
                 for figure, column in (("invalid", "invalid"), ("a trial", f"invalid at {LOOK}")):
                     mine, other = (_grid(hard, tuner, column) for tuner in (name, RIVAL))
-                    if not np.isnan(mine).any():
+                    if mine.size:
                         cells[figure] = hierarchical(ratio_of_means, mine, other)
         look = _grid(rows, name, f"regret at {LOOK}")
-        if not np.isnan(look).any():
+        if look.size:
             cells["regret"] = f"{np.median(look):.2%}"
             cells["worst layer"] = f"{np.median(look, axis=1).max():.2%}"
         found[name] = cells
