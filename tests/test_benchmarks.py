@@ -22,7 +22,8 @@ from benchmarks.transfer.single_layers import COMPARED, FORMULA, WARM
 from benchmarks.transfer.single_layers import summary as layers_summary
 from benchmarks.transfer.whole_networks import _goals, summary
 from benchmarks.tuners.model_errors import figures as model_error_figures
-from benchmarks.tuners.sample_efficiency import _test_bed, figures, rows_of
+from benchmarks.tuners.sample_efficiency import _test_bed, costs, figures, rows_of
+from benchmarks.tuners.shared_models import network_trials
 from tests.documents import ROOT
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.datasets.folder import read_table
@@ -237,7 +238,7 @@ def test_controls_of_layers_have_the_warm_starts_goal_and_count_all_trials_short
 def test_a_over_p_is_a_mean_over_layers_of_ratios_over_runs() -> None:
     rows = pd.DataFrame(
         {
-            "layer": ["x", "x", "y"], "seed": [0, 0, 0], "learner": "xgboost",
+            "layer": ["x", "x", "y"], "seed": [0, 0, 0], "tuner": "xgboost",
             "trials": [16, 64, 16], "measured valid": 1.0, "compiled valid": 1.0,
             "measured P": [1.0, 3.0, 1.0], "measured A": [0.5, 0.5, 4.0],
             "compiled P": 1.0, "compiled A": 1.0,
@@ -247,6 +248,20 @@ def test_a_over_p_is_a_mean_over_layers_of_ratios_over_runs() -> None:
     assert found["xgboost", "all", "measured"].value == pytest.approx(1.0)  # of 1/2 and 2
     assert found["xgboost", "after 64 trials", "measured"].value == pytest.approx((0.5 / 3) ** 0.5)
     assert found["xgboost", "all", "compiled"].value == 1.0
+
+
+def test_the_cost_of_the_goal_adds_compiles_at_their_price() -> None:
+    found = costs(rows_of(results(), {"unet": 0.6}).assign(compiles=[10.0, 10, 1, 1]))
+    assert found["new", "autotvm", 0.0].value == pytest.approx(2 / 3)  # medians 2 and 3
+    assert found["new", "autotvm", 1.0].value == pytest.approx((2 + 1) / (3 + 10))
+
+
+def test_a_network_reaches_its_goal_with_equal_trials_of_all_layers() -> None:
+    cycles, rounds = [[10, 5, -1, 3], [7, 7, 2, 2]], [[0, 0, 1, 1], [0, 0, 1, 2]]
+    assert network_trials(cycles, rounds, [3, 2], [1, 1]) == 8
+    # The first layer's two trials suffice where it hardly counts; a begun round does not.
+    assert network_trials(cycles, rounds, [3, 2], [1, 1000]) == 2 + 3
+    assert network_trials(cycles, rounds, [1, 1], [1, 1]) == 8  # never: all trials
 
 
 @pytest.mark.slow(seconds=1)

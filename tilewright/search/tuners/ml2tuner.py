@@ -136,6 +136,8 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             rows = np.flatnonzero(chance >= chance.max() - _LIKELY)
             if len(rows) < 4 * wanted:
                 rows = np.sort(np.argsort(-chance, kind="stable")[: 4 * wanted])
+            if not self.options.spread:
+                return every.take(rng.permutation(rows)[:wanted])
             logs = np.log2(np.maximum(space.values(configs[rows]), 0.5))
             return every.take(rows[spread_out(logs, wanted, rng)])
         value = chance - every.scores["P"] / prior.error

@@ -20,6 +20,9 @@ class ML2TunerOptions(Options):
         3.0, ge=0, description="configs lowered in addition to the batch, per trial (α)"
     )
     first: int = Field(96, ge=1, description="configs lowered before the first trial")
+    spread: bool = Field(
+        True, description="spread the first configs over the space; otherwise draw them at random"
+    )
     batch: int = Field(
         2,
         ge=1,
