@@ -21,8 +21,8 @@ RunKey = tuple[str, str, str]
 class Task(Protocol):
     """A workload that is tuned on a target by a tuner: what every step of a round needs beside the
     session. In a run of the command it is a `tuning.tuning_task.TuningTask`, on a target such as
-    `targets.vta.target.VtaTarget`, tuned by `search.tuners.default.Default` unless another tuner is
-    chosen."""
+    `targets.vta.target.VtaTarget`, tuned by `search.tuners.ml2tuner.ML2Tuner` unless another tuner
+    is chosen."""
 
     @property
     def target(self) -> Target:

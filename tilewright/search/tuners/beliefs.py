@@ -38,7 +38,7 @@ by its hidden features."""
 
 
 @dataclass(frozen=True)
-class TunerBeliefs:
+class Beliefs:
     """All that is known of a problem between two rounds."""
 
     options: ML2TunerOptions

@@ -1,5 +1,5 @@
-"""Implements `ml2tuner`: Models P, V and A of ML²Tuner, with candidates chosen by expected
-improvement.
+"""Implements `ml2tuner`, `default` and `default-blind`: Models P, V and A of ML²Tuner, with
+candidates chosen by expected improvement.
 
 The published method (arXiv 2411.10764, `ml2tuner-published`) ranks candidates greedily, and spends
 its first trials on random configs. This tuner keeps the three models and chooses differently:
@@ -13,7 +13,7 @@ its first trials on random configs. This tuner keeps the three models and choose
 4. Model V learns from every compile and from every trial.
 5. Models V and A of a workload also learn from the workloads of the run that were tuned before.
 
-With the option `estimates` it also starts from closed-form estimates of the target, where it offers
+`default` also starts from closed-form estimates of the target, where it offers
 them: they rank the first batch, and they are the mean of the processes, which learn only the
 estimates' error. A model that learned on other hardware (`Problem.transferred`) takes the same
 place where there are no estimates.
@@ -42,7 +42,7 @@ from tilewright.search.prior import Prior, estimated
 from tilewright.search.problem import Belief, Problem
 from tilewright.search.registry import register
 from tilewright.search.shared_trials import SharedTrials, with_trials
-from tilewright.search.tuners.beliefs import PARTS_OF_V, TunerBeliefs
+from tilewright.search.tuners.beliefs import PARTS_OF_V, Beliefs
 from tilewright.search.tuners.ml2tuner_options import ML2TunerOptions
 from tilewright.targets.base import Configs, Lowered
 from tilewright.targets.features import Features
@@ -70,7 +70,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return self.options.share
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        beliefs = TunerBeliefs(self.options, self.learners, problem, ExplorerState())
+        beliefs = Beliefs(self.options, self.learners, problem, ExplorerState())
         compiled = history.configs[:0] if history.compiled is None else history.compiled
         ran = np.asarray(history.status != "compile_error", dtype=np.bool_)
         lowered = np.concatenate([history.configs, compiled, history.failed])
@@ -256,7 +256,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     # -- candidates -----------------------------------------------------------------------------
 
     def _pool(
-        self, beliefs: TunerBeliefs, history: History, seen: NDArray[np.int64], blind: bool,
+        self, beliefs: Beliefs, history: History, seen: NDArray[np.int64], blind: bool,
         rng: np.random.Generator,
     ) -> tuple[Configs, Prior | None]:  # fmt: skip
         """Return the configs that the models are asked about: of a large space those that are
@@ -278,7 +278,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return configs, beliefs.prior(configs)
 
     def _promising(
-        self, beliefs: TunerBeliefs, history: History, every: Candidates, prior: Prior | None,
+        self, beliefs: Beliefs, history: History, every: Candidates, prior: Prior | None,
         features: Features, wanted: int, batch: int,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Return rows to compile: by expected improvement, and a few at random that check the
@@ -298,7 +298,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return np.concatenate([short[sure], drawn])
 
     def _improving(
-        self, beliefs: TunerBeliefs, history: History, asked: ModelInput, goal: float,
+        self, beliefs: Beliefs, history: History, asked: ModelInput, goal: float,
         chance: NDArray[np.float64], n: int, pending: Configs | None,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Return `n` rows by the expected improvement of Model P. What other processes are
@@ -317,7 +317,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return rows[rows < len(asked.offset)][:n]
 
     def _spread(
-        self, beliefs: TunerBeliefs, few: Candidates, wanted: int, rng: np.random.Generator
+        self, beliefs: Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
         """Return what a transferred model names, then configs that are spread over the space as if
         there were no such model: it may be wrong, also about what compiles."""
@@ -331,7 +331,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return few.before(Candidates(configs[rows], beliefs.scores(configs[rows], prior, None)))
 
     def _order(
-        self, beliefs: TunerBeliefs, history: History, configs: Configs, hidden: Features,
+        self, beliefs: Beliefs, history: History, configs: Configs, hidden: Features,
         said: Belief | None, n: int,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Return the rows of `n` compiled programs to measure. `said` is what a transferred model
@@ -362,7 +362,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return self._first_order(beliefs, configs, prior, features, hidden, chance)[:n]
 
     def _first_order(
-        self, beliefs: TunerBeliefs, configs: Configs, prior: Prior | None, features: Features,
+        self, beliefs: Beliefs, configs: Configs, prior: Prior | None, features: Features,
         hidden: Features, chance: NDArray[np.float64],
     ) -> NDArray[np.int64]:  # fmt: skip
         """Return all rows of compiled programs, in the order in which to measure them before any
@@ -384,7 +384,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     # -- models ---------------------------------------------------------------------------------
 
     def _learn_validity(
-        self, beliefs: TunerBeliefs, models: dict[str, CostModel], history: History,
+        self, beliefs: Beliefs, models: dict[str, CostModel], history: History,
         prior: Prior | None,
     ) -> None:  # fmt: skip
         """Fit the parts of Model V: `compiles` on all that was lowered, `V` on the trials that
@@ -427,7 +427,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             models["runs"] = self._classifier(problem)
             models["runs"].fit(visible.beside(hidden.named("hidden")), label.astype(np.float64))
 
-    def _fit_shared(self, beliefs: TunerBeliefs, models: dict[str, CostModel]) -> None:
+    def _fit_shared(self, beliefs: Beliefs, models: dict[str, CostModel]) -> None:
         """Fit Model V and the shared parts of Model A on the trials of other workloads, before the
         first trial: the prices of a draft, and how far that is off, apart from each workload's mean
         error."""
@@ -455,7 +455,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         models["shared_A"].fit(features, target - np.repeat(bias, list(map(len, valid))))
 
     def _taught(
-        self, beliefs: TunerBeliefs, history: History, compiled: Configs, hidden: Features,
+        self, beliefs: Beliefs, history: History, compiled: Configs, hidden: Features,
         features: Features, target: NDArray[np.float64], noise: NDArray[np.float64] | None,
     ) -> tuple[Features, NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Add compiled programs to what Model P learns from, with the latencies that Model A
@@ -488,7 +488,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return beliefs.remembered(flat, self.options.passed) if len(flat) else state
 
     def _goal(
-        self, beliefs: TunerBeliefs, history: History, role: Literal["P", "A"],
+        self, beliefs: Beliefs, history: History, role: Literal["P", "A"],
         predicted: NDArray[np.float64],
     ) -> float:  # fmt: skip
         """Return the log2 latency that a new trial has to beat; before any valid trial the least
@@ -503,7 +503,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             n, self.options.batch if len(history) else max(self.options.batch, _FIRST_TRIALS)
         )
 
-    def _compiles(self, beliefs: TunerBeliefs, history: History, batch: int) -> int:
+    def _compiles(self, beliefs: Beliefs, history: History, batch: int) -> int:
         """Return how many configs to lower for a batch."""
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
         alpha = self.options.warm_alpha if warm else self.options.alpha
@@ -514,8 +514,8 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def _has_a(self, state: ExplorerState) -> bool:
         return {"A", "draft"} <= set(state.models)
 
-    def _beliefs(self, problem: Problem, state: ExplorerState) -> TunerBeliefs:
-        return TunerBeliefs(self.options, self.learners, problem, state)
+    def _beliefs(self, problem: Problem, state: ExplorerState) -> Beliefs:
+        return Beliefs(self.options, self.learners, problem, state)
 
     def _classifier(self, problem: Problem) -> CostModel:
         return self.learners.validity(problem.seed, calibrate=0)
@@ -530,4 +530,13 @@ def _compiled_trials(trials: SharedTrials) -> tuple[Features, Features, NDArray[
 register(
     "ml2tuner", ML2Tuner, ML2TunerOptions,
     summary="ML²Tuner's models P, V and A, with expected improvement among compiled programs",
+)  # fmt: skip
+register(
+    "default", ML2Tuner, ML2TunerOptions,
+    summary="Tilewright's own: ml2tuner, with closed-form estimates as the models' mean",
+    transfers=True, estimates=True, first=16,
+)  # fmt: skip
+register(
+    "default-blind", ML2Tuner, ML2TunerOptions,
+    summary="the same without estimates, for hardware that has none", transfers=True,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Defines the options of `ml2tuner`."""
+"""Defines the options of `ml2tuner`, `default` and `default-blind`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.search.registry import Options
 class ML2TunerOptions(Options):
     """The defaults were chosen on ResNet-18's layers C4, C5, C7, C8, C9 and C10. `risk` was chosen
     on the recorded tables; `believed`, `asked` and `warm_alpha` on layers of ResNet-50,
-    MobileNet-v3 and Inception-v3 on vta-de10 and large, for `default`.
+    MobileNet-v3 and Inception-v3 on vta-de10 and large.
     `benchmarks.tuners.sample_efficiency --tuners ml2tuner:alpha=7,ml2tuner` repeats an ablation."""
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial (α)")
