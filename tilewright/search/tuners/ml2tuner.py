@@ -1,4 +1,4 @@
-"""The tuners `ml2tuner`, `default` and `default-blind`: ML²Tuner's models with expected improvement.
+"""The tuners `ml2tuner`, `default` and `default-blind`: Models P, V and A, by expected improvement.
 
 The published method (arXiv 2411.10764, `ml2tuner-published`) ranks candidates greedily, and spends
 its first trials on random configs. This tuner keeps the three models and chooses differently:
@@ -47,6 +47,10 @@ from tilewright.targets.base import Configs, Lowered
 from tilewright.targets.features import Features
 
 _FIRST_TRIALS = 4  # trials of the first round, at least
+# Configs compiled before the first trial, without and with estimates. The estimates name good
+# configs by themselves: 16 of these are near the best (benchmarks.tuners.shared_models), and the
+# first result comes sooner.
+_FIRST_COMPILES = (96, 16)
 _LEAST_WORK = 0.75  # share of these that has the least work; the rest is spread over the space
 _SPREAD_OVER = 4096  # configs that the first round is chosen from
 _NEAR = 4.0  # expected errors from the best estimate within which the first batch is spread
@@ -627,7 +631,8 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
         alpha = self.options.warm_alpha if warm else self.options.alpha
         if not len(history):
-            alpha = max(self.options.first / batch - 1.0, 0.0)
+            usual = _FIRST_COMPILES[beliefs.estimates]
+            alpha = max((self.options.first or usual) / batch - 1.0, 0.0)
         return beliefs.problem.compiles(batch, alpha, self.options.looking)
 
     def _has_a(self, state: ExplorerState) -> bool:
@@ -653,7 +658,7 @@ register(
 register(
     "default", ML2Tuner, ML2TunerOptions,
     summary="Tilewright's own: ml2tuner, with closed-form estimates as the models' mean",
-    transfers=True, estimates=True, first=16,
+    transfers=True, estimates=True,
 )  # fmt: skip
 register(
     "default-blind", ML2Tuner, ML2TunerOptions,

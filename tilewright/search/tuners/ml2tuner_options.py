@@ -17,7 +17,10 @@ class ML2TunerOptions(Options):
     """
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial (α)")
-    first: int = Field(96, ge=1, description="configs lowered before the first trial")
+    first: int | None = Field(
+        None, ge=1,
+        description="configs lowered before the first trial: 16 with estimates, 96 without (None)",
+    )  # fmt: skip
     batch: int = Field(
         2, ge=1, description="trials of a round at most, whatever the batch of the run"
     )
