@@ -116,7 +116,7 @@ class Unit:
 def _unseen(dataset: Path, name: str) -> None:
     seen = {each.fingerprint for each in read_about(dataset).hardware}
     if make_target(name).fingerprint in seen:
-        raise TilewrightError(f"{name} is in {dataset}: nothing would be shown by tuning for it")
+        raise TilewrightError(f"{name} is part of {dataset}, so tuning for it would show nothing")
 
 
 def measure(options: argparse.Namespace, found: KeptRows) -> None:

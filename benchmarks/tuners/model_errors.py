@@ -45,7 +45,9 @@ def main(
     seeds: Seeds = 10,
     trials: Trials = 128,
     batch: Batch = 8,
-    learners: Annotated[str, typer.Option(help="Of ml2tuner-published.")] = "xgboost,gaussian",
+    learners: Annotated[
+        str, typer.Option(help="Learners of ml2tuner-published to compare.")
+    ] = "xgboost,gaussian",
     layers: LayerNames = "",
     out: Path = Path("built/model_errors.parquet"),
     spaces: Path = Path("built/spaces"),

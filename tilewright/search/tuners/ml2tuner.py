@@ -657,10 +657,10 @@ register(
 )  # fmt: skip
 register(
     "default", ML2Tuner, ML2TunerOptions,
-    summary="Tilewright's own: ml2tuner, with closed-form estimates as the models' mean",
+    summary="Tilewright's own tuner: ml2tuner, with closed-form estimates as its models' mean",
     transfers=True, estimates=True,
 )  # fmt: skip
 register(
     "default-blind", ML2Tuner, ML2TunerOptions,
-    summary="the same without estimates, for hardware that has none", transfers=True,
+    summary="the same without estimates, for hardware that provides none", transfers=True,
 )  # fmt: skip
