@@ -47,7 +47,7 @@ a compiled program is valid, `V` from its knobs, `runs` also from its hidden fea
 
 
 @dataclass(frozen=True)
-class TunerBeliefs:
+class Beliefs:
     """All predictions of latency and validity that `ml2tuner` can make between two rounds.
 
     Attributes:

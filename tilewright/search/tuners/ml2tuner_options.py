@@ -1,4 +1,4 @@
-"""Options of the tuner `ml2tuner`."""
+"""Options of the tuners `ml2tuner`, `default` and `default-blind`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from tilewright.search.registry import Options
 
 
 class ML2TunerOptions(Options):
-    """Options of `ml2tuner`.
+    """Options of `ml2tuner`, `default` and `default-blind`.
 
     The defaults were chosen on ResNet-18's layers C4, C5, C7, C8, C9 and C10. `risk` was chosen on
-    the recorded tables. `believed`, `asked` and `warm_alpha` were chosen for `default`, on layers
-    of ResNet-50, MobileNet-v3 and Inception-v3 on vta-de10 and large.
+    the recorded tables. `believed`, `asked` and `warm_alpha` were chosen on layers of ResNet-50,
+    MobileNet-v3 and Inception-v3 on vta-de10 and large.
     `benchmarks.tuners.sample_efficiency --tuners ml2tuner:alpha=7,ml2tuner` repeats an ablation.
     """
 
     alpha: float = Field(
         3.0, ge=0, description="configs lowered in addition to the batch, per trial (α)"
     )
-    first: int = Field(96, ge=1, description="configs lowered before the first trial")
+    first: int | None = Field(
+        None, ge=1,
+        description="configs lowered before the first trial: 16 with estimates, 96 without (None)",
+    )  # fmt: skip
     spread: bool = Field(
         True, description="spread the first configs over the space; otherwise draw them at random"
     )
