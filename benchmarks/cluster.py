@@ -45,8 +45,7 @@ PYTHON = (sys.executable, "-P", "-m")
 
 @dataclass(frozen=True)
 class Throughput:
-    """A build of a data set: seconds of the command from start to end, and the part of it in which
-    rows were measured."""
+    """Duration of a data set build: seconds of the whole command, and of measuring rows alone."""
 
     cluster: str
     rows: int
@@ -60,8 +59,10 @@ class Throughput:
 
 
 class Hosts:
-    """Two network namespaces that are connected by a virtual cable. Use as a context manager, as
-    root."""
+    """Two network namespaces that are connected by a virtual cable.
+
+    Use as a context manager, as root.
+    """
 
     def __init__(self, name: str = "") -> None:
         self.names = tuple(f"tw{name or os.getpid()}-{number}" for number in (1, 2))
@@ -95,8 +96,10 @@ def _ip(*arguments: str) -> None:
 
 
 class DaskOnHosts:
-    """A scheduler on the first of two hosts, and a worker of one thread on each. Use as a context
-    manager; `environment` is that of a command."""
+    """A scheduler on the first of two hosts, and a worker of one thread on each.
+
+    Use as a context manager; `environment` is that of a command.
+    """
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self.hosts, self.folder = hosts, folder

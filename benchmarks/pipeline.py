@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def plan_of(network: str, target: str, folder: Path) -> PipelinePlan:
-    """The schedule of successive images of a network, built unless it is there."""
+    """Return the pipeline plan of successive images, after building the network if necessary."""
     if not (folder / "manifest.json").exists():
         from tilewright.flows.build import build_artifact
         from tilewright.search import LocalRunner
@@ -92,7 +92,7 @@ def plan_of(network: str, target: str, folder: Path) -> PipelinePlan:
 
 
 def figures(planned: PipelinePlan) -> dict[str, Json]:
-    """A row for programs: milliseconds, images/s, shares, bytes."""
+    """Return figures of a plan: milliseconds, images per second, fractions and bytes, by name."""
     steady = planned.taken.steady
     found: dict[str, Json] = {
         "cpu_milliseconds": 1e3 * planned.busy("cpu"),
@@ -122,7 +122,7 @@ def _with_cpu(stage: PipelineStage, times: float) -> PipelineStage:
 
 
 def shown(network: str, target: str, planned: PipelinePlan) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     cpu, accelerator = planned.busy("cpu"), planned.busy("accelerator")
     steady, interval = planned.taken.steady, planned.interval
     cells = [

@@ -85,10 +85,10 @@ def typing_text(annotation: Any) -> str:
 
 
 def turned(text: str, source: str) -> str:
-    """The text of a file of the repository, with its links as on the site.
+    """Convert the links in a file of the repository to links of the site.
 
-    A link to a file without a page becomes its text. One that leads nowhere stays, and mkdocs
-    complains of it.
+    A link to a file without a page becomes its text. A broken link stays, and mkdocs complains
+    about it.
     """
     depth = (TEXTS.get(source) or source.removeprefix("docs/")).count("/")
 
@@ -104,7 +104,7 @@ def turned(text: str, source: str) -> str:
 
 
 def _page(target: Path) -> str | None:
-    """The page of a file, or of a folder's overview."""
+    """Return the page of a file, or of a folder's overview; None if there is none."""
     if not target.is_relative_to(ROOT):
         return None
     name = target.relative_to(ROOT).as_posix()

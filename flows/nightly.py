@@ -56,8 +56,10 @@ def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
 def tune_network(
     options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions
 ) -> Summary | State[Summary]:
-    """Tune every workload of a network, and compare the results with those of the last run of the
-    same network on the same target."""
+    """Tune every workload of a network, and compare the results with the last run.
+
+    The last run is that of the same network on the same target.
+    """
     summary, remark = tune_and_log(options, tracking)
     if watch.when_worse == OFF:
         return ended(summary, remark)

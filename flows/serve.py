@@ -1,5 +1,7 @@
-"""Serves the tuning flow as a Prefect deployment from this machine, without a work pool or
-worker."""
+"""Serves the tuning flow as a Prefect deployment from this machine.
+
+There is no work pool and no worker.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,11 @@ class AlreadyServed(TilewrightError):
 
 
 def print_one_line_per_run() -> None:
-    """Let runs print one line each instead of Prefect's log, which its pages have. Prefect reads
-    the variables when it is imported, so call this before; the processes of runs inherit them."""
+    """Let runs print one line each instead of Prefect's log, which its pages have.
+
+    Prefect reads the variables when it is imported, so call this before; the processes of runs
+    inherit them.
+    """
     os.environ[SERVING] = "true"
     os.environ.setdefault(LOG_LEVEL, "CRITICAL")
 
@@ -130,8 +135,7 @@ def serve_tuning(
 
 
 def deployment_name(options: TuningOptions) -> str:
-    """Return the default name of a deployment: network and target, in characters that Prefect
-    allows."""
+    """Return the default name of a deployment: network and target, in allowed characters."""
     return re.sub(r"[/%&<>]+", "-", options.short_name)
 
 
@@ -189,8 +193,7 @@ def _own_stamp() -> str:
 
 @contextmanager
 def _prefect_without_home() -> Iterator[None]:
-    """Import Prefect without creating its home folder, since nothing should be created before all
-    checks."""
+    """Import Prefect without creating its home folder, because checks come before any file."""
     named = "PREFECT_HOME" in os.environ
     os.environ.setdefault("PREFECT_HOME", os.devnull)
     try:

@@ -32,8 +32,10 @@ def training_flow(
     )
     @flat(TrainingOptions)
     def train_model(options: TrainingOptions) -> tuple[dict[str, Json], Registered | None]:
-        """Train a model on part of a dataset, judge it on the rest, keep and register it. Returns
-        its figures and where it is registered."""
+        """Train a model on part of a dataset, judge it on the rest, keep and register it.
+
+        Returns its figures and where it is registered.
+        """
         use_workspace()
         options = options.model_copy(update={"out": str(confined(options.out))})
         run = TrainingRunner(logged(listen))

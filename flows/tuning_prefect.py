@@ -92,7 +92,6 @@ def ended(summary: Summary, remark: str) -> Summary | State[Summary]:
 
 
 def confined(options: TuningOptions) -> TuningOptions:
-    """Return options whose output directory lies below the deployment's root folder, if it has
-    one."""
+    """Return options whose output directory lies below the deployment's root, if it has one."""
     folder = below_root(options.folder, os.environ.get(OUTPUT_ROOT, ""))
     return options.model_copy(update={"out": str(folder)}) if folder != options.folder else options

@@ -298,8 +298,7 @@ def _volume(name: str) -> str:
 
 
 def _rest(text: str) -> tuple[str, str]:
-    """Split a name such as `tile_h_oc_nthread` into the names of the tile knob and the thread
-    knob."""
+    """Split a name such as `tile_h_oc_nthread` into the names of its tile and thread knobs."""
     axis, _, thread = text.removeprefix("tile_").partition("_")
     return f"tile_{axis}", thread
 

@@ -107,9 +107,11 @@ class GaussianProcess(FittedModel):
         self.noise, self.linear = float(np.exp(optimum[-2])), float(np.exp(optimum[-1]))
 
     def predict(self, x: Features) -> Vector:
+        """Return the posterior mean, shape (n,)."""
         return self._mean(self._kernel_to(self._scaled(x)))
 
     def spread(self, x: Features) -> Vector:
+        """Return the posterior standard deviation, shape (n,)."""
         scaled = self._scaled(x)
         known = self._explained(self._kernel_to(scaled))
         return np.asarray(np.sqrt(self._variance(scaled, known)) * self.scale, dtype=np.float64)
@@ -167,11 +169,13 @@ class GaussianProcess(FittedModel):
         return rows[np.array(chosen, dtype=np.int64)]
 
     def save(self, path: Path) -> None:
+        """Write the training points, the factor of their kernel and the hyperparameters as NPZ."""
         facts = np.array([self.mean, self.scale, self.noise, self.linear])
         arrays = {"x": self.x, "weights": self.weights, "factor": self.factor}
         np.savez(path, allow_pickle=False, lengths=self.lengths, facts=facts, **arrays)
 
     def load(self, path: Path) -> None:
+        """Read a model that `save` wrote."""
         arrays = unpack_arrays(path.read_bytes())
         self.x, self.weights, self.factor = arrays["x"], arrays["weights"], arrays["factor"]
         self.lengths = arrays["lengths"]
@@ -191,8 +195,7 @@ class GaussianProcess(FittedModel):
         return np.asarray(self.weights @ kernel * self.scale + self.mean, dtype=np.float64)
 
     def _explained(self, kernel: Matrix) -> Matrix:
-        """Return a matrix (points, n) whose squared column sums are the variance explained by the
-        training points."""
+        """Return a matrix (points, n) whose squared column sums are the explained variance."""
         if not len(kernel):
             return kernel
         return np.asarray(linalg.solve_triangular(self.factor, kernel, lower=True))

@@ -97,39 +97,51 @@ class ModelLibrary(Learners):
     """
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
+        """Return features of configs for trees, known before compilation."""
         return tree_features(problem.workload, problem.space, configs)
 
     def absolute_features(self, problem: Problem, configs: Configs) -> Features:
+        """Return features of configs for trees that also tell workloads apart."""
         return every_tree_column(problem.workload, problem.space, configs)
 
     def loop_features(self, problem: Problem, configs: Configs) -> Features:
+        """Return AutoTVM's features of the loop nest, one row per config."""
         return loop_features(problem.workload, problem.space, configs)
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
+        """Return features of configs on a common scale, for models that use distances."""
         return gp_features(problem.workload, problem.space, configs)
 
     def hidden_features(self, hidden: Features) -> Features:
+        """Return hidden features of compiled programs, as models take them."""
         return hidden_features(hidden)
 
     def relative_features(self, hidden: Features) -> Features:
+        """Return hidden features relative to the work of the program."""
         return relative_features(hidden)
 
     def work(self, hidden: Features) -> NDArray[np.float64]:
+        """Return the work of each program, shape (n,)."""
         return work(hidden)
 
     def draft(self, hidden: Features) -> CounterRegression:
+        """Return an untrained regression on the counters in `hidden`."""
         return CounterRegression.of(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
+        """Return an untrained regressor of a kind such as `xgboost`."""
         return build(kind, seed, False, parameters)
 
     def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel:
+        """Return an untrained classifier of a kind such as `xgboost`."""
         return build(kind, seed, True, parameters)
 
     def surrogate(self, seed: int, **parameters: float) -> Surrogate:
+        """Return an untrained Gaussian process."""
         return GaussianProcess(seed, False, parameters)
 
     def validity(self, seed: int, **parameters: float) -> VetoModel:
+        """Return an untrained model V."""
         from tilewright.models.validity import Validity
 
         return Validity(seed, True, parameters)

@@ -67,6 +67,7 @@ class Validity(XGBoost):
         return np.asarray(chance >= self.threshold)
 
     def save(self, path: Path) -> None:
+        """Write the trees together with the threshold of the veto."""
         _ = self.threshold  # is kept with the trees
         super().save(path)
 

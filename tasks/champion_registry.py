@@ -185,8 +185,7 @@ def _check_meant_for(
 
 
 class ChampionMetadata(BaseModel):
-    """Metadata of a champion's model: the tuner that trained it, its role, and how its file is
-    read."""
+    """Metadata of a champion's model: the tuner that trained it, its role, and its file format."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 

@@ -1,5 +1,4 @@
-"""Codecs for the results of stages: arrays as NPZ, models in native formats, everything else as
-JSON."""
+"""Codecs for the results of stages: NPZ for arrays, native formats for models, JSON otherwise."""
 
 from __future__ import annotations
 
@@ -147,8 +146,10 @@ def decode_batch(data: bytes) -> Batch:
 
 
 def encode_measurements(measured: Measurements) -> bytes:
-    """Serialise measurements as NPZ. Repeats have rows of unequal length and are stored like
-    programs."""
+    """Serialise measurements as NPZ.
+
+    Repeats have rows of unequal length and are stored like programs.
+    """
     counters = {_COUNTER + name: values for name, values in measured.counters.items()}
     repeats = {} if measured.repeats is None else {_REPEATS: measured.repeats}
     return pack_arrays(

@@ -55,8 +55,7 @@ from tilewright.tuning.outputs import Summary
 
 
 class _Recorded(TrackedRunner):
-    """Base class of runners of a comparison, with one MLflow run, one progress bar and one
-    leaderboard."""
+    """Base class of a comparison's runners: one MLflow run, one progress bar, one leaderboard."""
 
     def __init__(self, options: CompareOptions, emit: Listener, own: Mapping[Step, Step]) -> None:
         super().__init__(emit, own)

@@ -297,6 +297,6 @@ def _plain(name: str, otherwise: str = "-") -> str:
 
     Args:
         name: the name.
-                otherwise: name to return if no allowed character is left.
+        otherwise: name to return if no allowed character is left.
     """
     return re.sub(r"[^A-Za-z0-9_\-. :/]", " ", name).strip() or otherwise

@@ -96,8 +96,7 @@ def open_network_run(
 
 
 def log_network_dataset(run_id: str, model: Model) -> None:
-    """Log the tuned network or single workload as a dataset of the run, with the digest of its
-    contents."""
+    """Log the tuned network or workload as a dataset of the run, with a digest of its contents."""
     read = tracking.source_dataset(model.name, model.source, model.digest)
     tracking.log_dataset(run_id, read, "network")
 

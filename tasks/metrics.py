@@ -1,6 +1,8 @@
-"""Records curves that MLflow draws over the measurements of a run. Their section is the common
-first word: `cycles/best`, or `seconds/best` where no cycles are counted. Fallback, rule, bound and
-roofline are levels, equal at every step."""
+"""Records curves that MLflow draws over the measurements of a run.
+
+Their section is the common first word: `cycles/best`, or `seconds/best` where no cycles are
+counted. Fallback, rule, bound and roofline are levels, equal at every step.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
 def network_curves(
     trials: pd.DataFrame, tuned: Sequence[TunedWorkload], total: Total
 ) -> list[dict[str, float]]:
-    """Return the convergence curve of a network with its levels, one step per trial of all
-    workloads (`tuning.run_figures.network_curve`). A trial that changes nothing has no step of its
-    own, except the first and the last."""
+    """Return the convergence curve of a network, one step per trial of all workloads.
+
+    Each step also has the reference levels (`tuning.run_figures.network_curve`). A trial that
+    changes nothing has no step of its own, except the first and the last.
+    """
     unit = unit_of(trials)
     counted = unit == "cycles"
     layers = [

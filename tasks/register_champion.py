@@ -199,8 +199,7 @@ def _describe_model(
 
 
 def _kind(model: CostModel) -> dict[str, Json]:
-    """Return metadata that is needed to build an empty model of the same kind before loading its
-    file."""
+    """Return the metadata from which an empty model of the same kind is built before loading."""
     return {
         "kind": model.kind,
         "classify": bool(getattr(model, "classify", False)),

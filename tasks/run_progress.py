@@ -30,8 +30,7 @@ _ALWAYS = "time_again"
 
 
 class RunProgress:
-    """Listener that collects the events of a run, from any thread, for a progress bar and a
-    remark."""
+    """Thread-safe listener that collects the events of a run for a progress bar and a remark."""
 
     def __init__(self) -> None:
         self._began: Counter[str] = Counter()
@@ -58,8 +57,7 @@ class RunProgress:
             self._shown.end()
 
     def remark(self, summary: Summary) -> str:
-        """Return a remark if everything in a finished run was already recorded; "" for other
-        runs."""
+        """Return a remark if everything in a finished run was already recorded, otherwise ""."""
         rows = summary["workloads"]
         trials = sum(row["trials"] for row in rows)
         done = self._began - self._reused

@@ -75,6 +75,7 @@ class PrefectRunner(TrackedRunner):
         self.before: list[object] = []
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        """Execute a step, as a cached Prefect task if it is a stage."""
         if step not in STAGES:
             return super().__call__(step, *given)
         self.announce(step)
@@ -118,6 +119,7 @@ class NetworkRunner(PrefectRunner):
         self._layers: list[object] = []  # the flows of the workloads
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        """Execute a step, and remember the cache keys of import and extraction."""
         value = super().__call__(step, *given)
         if step is import_model:
             self._imported = STAGES[step].key(*given).text
@@ -278,6 +280,7 @@ class WorkloadRunner(PrefectRunner):
         self._beside: dict[str, Latency | None] = {}
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        """Execute a step as a Prefect task, and record the round that it belongs to."""
         if step not in STAGES:
             return super().__call__(step, *given)
         if step is verify_schedule:

@@ -129,8 +129,10 @@ def _model_line(found: Model, *_: object) -> str:
 
 
 def _extracted_line(found: Extracted, *_: object) -> str:
-    """Return a line such as `12 workloads, 99.9 % of the network's 1,814,073,344
-    multiply-accumulates`."""
+    """Return a line about the workloads and their share of the work.
+
+    Example: `12 workloads, 99.9 % of the network's 1,814,073,344 multiply-accumulates`.
+    """
     share = found.macs["offloaded"] / max(found.macs["total"], 1)
     return (
         f"{_count(len(found.subgraphs), 'workload')}, {percent(share)} of the network's "
@@ -177,8 +179,10 @@ def _lowered_line(batch: Batch, *_: object) -> str:
 
 
 def _simulated_line(measured: Measurements, *_: object) -> str:
-    """Return a line such as `16 trials, 14 valid; 2 failed: 2 × input tiles exceed the
-    scratchpad`."""
+    """Return a line about the trials and the causes of failures.
+
+    Example: `16 trials, 14 valid; 2 failed: 2 × input tiles exceed the scratchpad`.
+    """
     valid = f"{_count(len(measured), 'trial')}, {whole(int(measured.valid.sum()))} valid"
     return valid + _failed(map(str, measured.reason[~measured.valid]), "failed")
 

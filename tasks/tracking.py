@@ -203,8 +203,7 @@ def close_run(run_id: str, status: str = "FINISHED") -> None:
 
 
 def ended_by(error: BaseException | None) -> str:
-    """Return the status of a run that ended with this error: finished, failed, or killed by the
-    user."""
+    """Return the status of a run that ended with `error`: finished, failed, or killed by a user."""
     if error is None:
         return "FINISHED"
     return "FAILED" if isinstance(error, Exception) else "KILLED"
@@ -258,8 +257,10 @@ class StepLog:
 
 
 def log_results(run_id: str, values: Mapping[str, float]) -> None:
-    """Log final figures without a history. Metrics that the run already has are not logged
-    again."""
+    """Log final figures without a history.
+
+    Metrics that the run already has are not logged again.
+    """
     now = int(time.time() * 1000)
     known = _client().get_run(run_id).data.metrics
     metrics = [

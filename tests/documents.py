@@ -55,8 +55,10 @@ _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 
 @dataclass(frozen=True)
 class Block:
-    """Commands of a page. `reason` is why they are not run, if they are not; `shown` the output on
-    the page."""
+    """Commands of a page.
+
+    `reason` is why they are not run, if they are not; `shown` the output on the page.
+    """
 
     page: Path
     language: str

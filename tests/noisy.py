@@ -38,8 +38,11 @@ _NUMBERS = itertools.count()
 
 
 class NoisyTarget(RooflineAlone):
-    """Latencies are a smooth function of the knobs, times lognormal noise that one measurement's
-    repeats share in part, as on a machine whose clock wanders."""
+    """A target with noisy latencies, as on a machine whose clock wanders.
+
+    Latencies are a smooth function of the knobs, times lognormal noise. The repeats of a
+    measurement share a part of the noise.
+    """
 
     name = "noisy"
     deterministic = False
@@ -135,8 +138,10 @@ def _times(rows: int, columns: int, depth: int) -> list[float]:
 def measured_of(
     lowered: Lowered, runs: NDArray[np.int64], repeats: NDArray[np.float64]
 ) -> Measurements:
-    """The medians of repetitions (runs, repeats) of the rows `runs`; the others failed to
-    compile."""
+    """Return the medians of repetitions (runs, repeats) for the rows `runs`.
+
+    The other rows failed to compile.
+    """
     found = Measurements.nothing(len(lowered))
     found.reason[:] = lowered.reasons
     found.status[runs] = "valid"
@@ -150,8 +155,10 @@ def measured_of(
 
 @contextmanager
 def registered(target: Target, name: str = "") -> Iterator[str]:
-    """The name by which a run finds this very target: one that no other of this process had, unless
-    it is given."""
+    """Register this target and return the name by which a run finds it.
+
+    Unless it is given, the name is new in this process.
+    """
     name = name or f"{target.name}-{next(_NUMBERS)}"
     target_kinds()[name] = TargetKind(name, "of a test", lambda text, space: target)
     try:

@@ -40,8 +40,11 @@ UNTOUCHED = (logging.NOTSET, (), (), True)
 
 
 class Kept:
-    """The modules of a library until they are imported. As a finder and a loader, it gives them
-    back, and to loggers what they had from the library's import; `anew` does the rest."""
+    """The modules of a library until they are imported.
+
+    As a finder and a loader, it gives them back, and to loggers what they had from the library's
+    import; `anew` does the rest.
+    """
 
     def __init__(self, name: str, loggers: Loggers, anew: Callable[[], None]) -> None:
         self._name, self._loggers, self._anew = name, loggers, anew
@@ -110,8 +113,10 @@ def keep_mlflow() -> None:
 
 @contextmanager
 def _unnoticed() -> Iterator[Loggers]:
-    """Environment, warnings, loggers, and how Python reads modules, are put back; give what the
-    loggers had before that."""
+    """Restore environment, warnings, loggers, and how Python finds modules.
+
+    Yields the loggers' previous state.
+    """
     environment, filters, before = dict(os.environ), list(warnings.filters), _loggers()
     hooks = list(sys.path_hooks)
     for name in [name for name in environment if name.startswith(OURS)]:

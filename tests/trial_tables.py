@@ -24,8 +24,10 @@ def frame(folder: Path) -> pd.DataFrame:
 
 
 def tables(place: Path | TrialStore) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of runs that count, in the order of their runs, without IDs: equal for equal
-    runs."""
+    """Return all rows of finished runs, in the order of the runs, without IDs.
+
+    Equal runs have equal tables.
+    """
     if isinstance(place, Path):
         with read_store(place) as store:
             return tables(store)

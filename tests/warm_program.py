@@ -1,5 +1,6 @@
-"""Prints what a command finds when it imports Prefect and MLflow, as JSON, for
-`tests/test_warm.py`.
+"""Prints as JSON what a command finds when it imports Prefect and MLflow.
+
+`tests/test_warm.py` runs it.
 """
 
 from __future__ import annotations

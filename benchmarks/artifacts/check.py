@@ -40,11 +40,14 @@ Kind = Literal["agreed", "refused", "disagreed", "traceback"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a model on a machine. `said` is a refusal's message or a traceback's last
-    line. `wrong` says what is not as it should be, beside numbers; `silent` that numbers are wrong
-    and nothing said so. `outputs` is the worst difference of each; `stated` what the build says of
-    it, as a share of the norm, and `noise` is what rounding may do to each. `fused` are the modes
-    of fusion that were compared, one of those that fuse the same."""
+    """What became of a model on a machine.
+
+    `said` is a refusal's message or a traceback's last line. `wrong` says what is not as it should
+    be, beside numbers; `silent` that numbers are wrong and nothing said so. `outputs` is the worst
+    difference of each; `stated` what the build says of it, as a share of the norm, and `noise` is
+    what rounding may do to each. `fused` are the modes of fusion that were compared, one of those
+    that fuse the same.
+    """
 
     kind: Kind
     stage: str = ""
@@ -101,8 +104,11 @@ def checked(
     right: Sequence[Arrays] | None = None,
     calibration: Path | None = None,
 ) -> Outcome:
-    """What becomes of the model in a file. `feeds` (arrays in the shapes of the inputs) are run;
-    `right` is what is to come out, by default what onnxruntime gives."""
+    """Build the model of a file, run it, and classify the outcome.
+
+    `feeds` are the inputs of each inference, arrays in the shapes of the inputs. `right` holds the
+    expected outputs; the default is what onnxruntime computes.
+    """
     stages = _Stages()
     try:
         with _time_limit(), tempfile.TemporaryDirectory() as folder:
@@ -174,7 +180,7 @@ def _check(
 
 
 def as_rows(rows: Any) -> list[dict[str, Any]]:
-    """A list of a manifest."""
+    """Return a list of a manifest as a list of dictionaries."""
     return list(rows)
 
 
@@ -184,7 +190,7 @@ def as_rows(rows: Any) -> list[dict[str, Any]]:
 def _tuned_workloads(
     stages: _Stages, path: Path, target: str, calibration: Path | None
 ) -> list[Workload] | str:
-    """What `inspect` and `tune` find, a workload a call; the message where they refuse."""
+    """Return the workloads that `inspect` and `tune` find, one per call, or the error's text."""
     from tilewright import networks
     from tilewright.networks.offloading.accelerator import Accelerator
 
@@ -219,7 +225,7 @@ def _compare_workloads(
 
 
 def _without(wanted: Sequence[Workload], known: Sequence[Workload], blocks: Blocks) -> list[str]:
-    """The workloads that no schedule of the known ones runs, as `build --schedules` finds them."""
+    """Return the wanted workloads for which `build --schedules` would find no schedule."""
     table = PickTable(blocks)
     for each in known:
         table.add(each, Pick("", ()))
@@ -235,9 +241,11 @@ def _without(wanted: Sequence[Workload], known: Sequence[Workload], blocks: Bloc
 def _fuse(
     stages: _Stages, options: Any, feeds: Sequence[Arrays], made: Sequence[Arrays], out: Path
 ) -> None:
-    """Build the network with what `tune --fusion` none, all and learned would fuse, and with every
-    other choice of it, by the schedules that are estimated best; each is to give the same
-    numbers."""
+    """Build the network with several fusion choices, and require the same numbers from each.
+
+    The choices are those of `tune --fusion` none, all and learned, with the schedules that are
+    estimated to be the best, and the opposite of each decision.
+    """
     from tilewright.fusion.decision import drop_unscheduled_labels, search_labellings
     from tilewright.fusion.evaluator import make_estimate_evaluator
     from tilewright.fusion.problem import FusionProblem
@@ -263,7 +271,7 @@ def _fused_otherwise(
     options: Any, evaluation: Any, problem: Any, feeds: Sequence[Arrays], made: Sequence[Arrays],
     out: Path,
 ) -> str:  # fmt: skip
-    """What differs in a labelled network from what was `made`; "" if nothing."""
+    """Build a labelled network; return how its outputs differ from `made`, "" if they do not."""
     from tilewright.networks import artifact
     from tilewright.targets.registry import kind_of
 
@@ -281,8 +289,11 @@ def _fused_otherwise(
 
 
 def _equal(before: Any, after: Any, *, exact: bool) -> bool:
-    """Bit by bit; where the CPU has a part in it, whose compiler may reorder sums of floats, but
-    for their rounding."""
+    """Compare two arrays bit by bit, or up to rounding unless `exact`.
+
+    Rounding differs where the CPU computes a part of the network, because its compiler may reorder
+    sums of floats.
+    """
     if exact or before.dtype.kind != "f":
         return bool(np.array_equal(before, after, equal_nan=True))
     return bool(np.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True))
@@ -308,8 +319,7 @@ def _verified(artifact: Any) -> bool:
 
 
 def _stated(manifest: Any, model: onnx.ModelProto) -> tuple[float | None, ...]:
-    """By output the error that the build states, as a share of the norm; None where it states
-    none."""
+    """Return the relative error that the build states per output; None where it states none."""
     errors = {row["name"]: row["relative"] for row in manifest["accuracy"]["outputs"]}
     return tuple(errors.get(info.name) for info in model.graph.output)
 
@@ -353,7 +363,7 @@ def _names_a_cause(message: str) -> bool:
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """Raises `TimeoutError` after `SECONDS`."""
+    """Raise `TimeoutError` in the body after `SECONDS`."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"no end after {SECONDS} s")

@@ -27,7 +27,7 @@ class Drawn:
 
 
 def draw(seed: int) -> Drawn:
-    """The network of a seed: at most some 2 million multiply-accumulates."""
+    """Draw the network of a seed, with at most about 2 million multiply-accumulates."""
     net = FloatGraph(seed * 1000 + SALT)
     style = str(net.pick(STYLES))
     outputs = {"image": _image, "signal": _signal, "rows": _rows}[style](net)
@@ -116,13 +116,13 @@ def _piece(net: FloatGraph, convolutions: Convolutions, found: list[Tensor]) -> 
 
 
 def _behind(net: FloatGraph, x: Tensor) -> Tensor:
-    """What follows a convolution as a rule."""
+    """Draw what follows a convolution: a batch normalisation and an activation, or less."""
     y = pieces.batch_norm(net, x) if net.chance(0.3) else x
     return pieces.activation(net, y) if net.chance(0.7) else y
 
 
 def _tail(net: FloatGraph, x: Tensor) -> Tensor:
-    """The image itself, or what products make of it."""
+    """Draw the end of a network: the image itself, or matrix products of it."""
     n, c, *sizes = x.shape
     kind = net.pick(["none", "none", "pooled", "pooled", "flat", "flat", "rows"])
     match kind:
@@ -154,7 +154,7 @@ def _products(net: FloatGraph, x: Tensor, count: int) -> Tensor:
 
 
 def _outputs(net: FloatGraph, found: list[Tensor], last: Tensor) -> list[Tensor]:
-    """The last tensor, seldom one from the middle as well, before or behind it."""
+    """Choose the outputs: the last tensor and, one time in four, a tensor from the middle too."""
     last = net.op("Identity", [last], last.shape) if last in net.inputs else last
     between = [each for each in found if each not in (*net.inputs, last)]
     if between and net.chance(0.25):

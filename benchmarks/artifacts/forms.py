@@ -31,7 +31,7 @@ class NotDrawn(Exception):
 
 
 def feeds_of(model: onnx.ModelProto, count: int, seed: int) -> list[dict[str, NDArray[Any]]]:
-    """Standard normal inputs, in the model's types and shapes."""
+    """Draw standard normal inputs in the types and shapes of the model's inputs."""
     rng = np.random.default_rng([seed, 0xFEED])
     return [
         {
@@ -45,14 +45,20 @@ def feeds_of(model: onnx.ModelProto, count: int, seed: int) -> list[dict[str, ND
 
 
 def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that are no constants."""
+    """Return the graph inputs that are not constants."""
     constants = {tensor.name for tensor in model.graph.initializer}
     return [info for info in model.graph.input if info.name not in constants]
 
 
 def in_form(model: onnx.ModelProto, form: Form, samples: Sequence[Feed], seed: int) -> Any:
-    """The float model in that form, an `onnx.ModelProto`; `samples` (arrays in the inputs' shapes)
-    are what scales are measured on. Raises `NotDrawn`."""
+    """Convert the float model to a form, as an `onnx.ModelProto`.
+
+    `samples` are arrays in the inputs' shapes; onnxruntime chooses the quantisation scales from
+    them.
+
+    Raises:
+        NotDrawn: onnxruntime cannot quantise the model in that form.
+    """
     if form == "float32":
         return model
     if form == "float16":
@@ -105,7 +111,7 @@ class _Reader:
         self._left = list(samples)
 
     def get_next(self) -> Feed | None:
-        """The next sample, None behind the last."""
+        """Return the next sample; None after the last one."""
         return self._left.pop(0) if self._left else None
 
     def __iter__(self) -> _Reader:
@@ -119,7 +125,7 @@ class _Reader:
 
 
 def halved(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Inputs, constants and outputs in float16."""
+    """Convert inputs, constants and outputs to float16."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for tensor in made.graph.initializer:
@@ -132,7 +138,7 @@ def halved(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def with_powers_of_two(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A symmetric QDQ model whose scales are raised to powers of two, its integers with them."""
+    """Raise the scales of a symmetric QDQ model to powers of two, and adapt its integers."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     tensors = {tensor.name: tensor for tensor in made.graph.initializer}
@@ -169,7 +175,7 @@ def with_powers_of_two(model: onnx.ModelProto) -> onnx.ModelProto:
 def _biases(
     model: onnx.ModelProto, writers: Mapping[str, onnx.NodeProto]
 ) -> list[tuple[onnx.NodeProto, onnx.NodeProto, onnx.NodeProto]]:
-    """The DequantizeLinear of each bias, and those of the data and the weights it belongs to."""
+    """Return the DequantizeLinear nodes of each bias, and of the data and weights it belongs to."""
     found = []
     for node in model.graph.node:
         if node.op_type not in ("Conv", "Gemm") or len(node.input) < 3:

@@ -1,5 +1,4 @@
-"""Draws the parts of small float networks, as operators of an ONNX graph whose tensors have known
-shapes."""
+"""Draws the parts of small float networks: ONNX operators on tensors of known shapes."""
 
 from __future__ import annotations
 
@@ -25,8 +24,10 @@ class Tensor:
 
 
 class FloatGraph:
-    """Nodes and constants so far. `rng` draws whatever is drawn; `macs` are those of one
-    inference."""
+    """Nodes and constants so far.
+
+    `rng` draws whatever is drawn; `macs` are those of one inference.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -37,28 +38,30 @@ class FloatGraph:
         self._constants: list[onnx.TensorProto] = []
 
     def input(self, shape: Shape) -> Tensor:
-        """A float input of the network."""
+        """Add a float input to the network."""
         found = Tensor(f"x{len(self.inputs)}", shape)
         self.inputs.append(found)
         return found
 
     def constant(self, value: Any) -> str:
-        """An initializer; its name."""
+        """Add an initializer and return its name."""
         name = f"k{len(self._constants)}"
         self._constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
     def weight(self, shape: Shape, reads: int) -> str:
-        """Normal weights of a product that sums `reads` of them: its results are as large as its
-        data."""
+        """Add random weights of a product that sums `reads` values, and return their name.
+
+        Their standard deviation is 1/√reads, so that results are as large as the data.
+        """
         return self.constant(self.normal(shape) / np.float32(math.sqrt(reads)))
 
     def normal(self, shape: Shape) -> NDArray[np.float32]:
-        """Standard normal, of that shape."""
+        """Draw standard normal values of a shape."""
         return self.rng.standard_normal(shape, dtype=np.float32)
 
     def op(self, kind: str, reads: Sequence[Tensor | str], shape: Shape, **given: Any) -> Tensor:
-        """A node of one result, of that shape."""
+        """Add a node with one result of shape `shape`."""
         name = f"{kind.lower()}{len(self._nodes)}"
         inputs = [each if isinstance(each, str) else each.name for each in reads]
         self._nodes.append(helper.make_node(kind, inputs, [f"{name}_y"], name=name, **given))
@@ -69,11 +72,11 @@ class FloatGraph:
         return values[int(self.rng.integers(len(values)))]
 
     def chance(self, share: float) -> bool:
-        """True so often."""
+        """Return True with probability `share`."""
         return bool(self.rng.random() < share)
 
     def model(self, outputs: Sequence[Tensor]) -> onnx.ModelProto:
-        """The finished model, checked."""
+        """Return the finished model, which the ONNX checker accepts."""
         graph = helper.make_graph(
             self._nodes, "drawn", [_info(each) for each in self.inputs],
             [_info(each) for each in outputs], self._constants,
@@ -101,11 +104,12 @@ class Window:
 
     @property
     def kernel(self) -> Shape:
+        """Size of the window along each axis."""
         return tuple(self.attributes["kernel_shape"])
 
 
 def drawn_window(net: FloatGraph, sizes: Shape, *, pool: bool) -> Window | None:
-    """A window over `sizes` pixels; None where what was drawn does not fit."""
+    """Draw a window over an image of `sizes` pixels; None if the window does not fit."""
     rank = len(sizes)
     kernel = _each(net, rank, [2, 2, 3] if pool else [1, 1, 3, 3, 3, 2, 5])
     stride = _each(net, rank, [1, 2, 2] if pool else [1, 1, 1, 2])
@@ -168,8 +172,10 @@ class Convolutions:
         self._known: dict[Shape, str] = {}
 
     def conv(self, x: Tensor, channels: int | None = None) -> Tensor | None:
-        """Grouped, depthwise or plain; None where it does not fit or is too large. `channels` asks
-        for so many, and for results of the size of `x`."""
+        """Add a grouped, depthwise or plain convolution; None if it does not fit or is too large.
+
+        With `channels`, the result has that many channels and the size of `x`.
+        """
         net, (n, c, *sizes) = self.net, x.shape
         if channels is None:
             window = drawn_window(net, tuple(sizes), pool=False)
@@ -220,7 +226,7 @@ def _same_size(net: FloatGraph, sizes: Shape) -> Window:
 
 
 def pool(net: FloatGraph, x: Tensor) -> Tensor | None:
-    """A max or average pool; None where it does not fit."""
+    """Add a max or average pool; None if its window does not fit."""
     n, c, *sizes = x.shape
     if net.chance(0.15):
         kind = net.pick(["GlobalAveragePool", "GlobalMaxPool"])
@@ -274,7 +280,7 @@ def batch_norm(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def added_constant(net: FloatGraph, x: Tensor) -> Tensor:
-    """A number, or one a channel, or a whole tensor of constants."""
+    """Add a scalar, one constant per channel, or a whole constant tensor to `x`."""
     c, ones = x.shape[1], (1,) * (len(x.shape) - 2)
     shape = net.pick([(), (1, c, *ones), (c, *ones), (1, *x.shape[1:])])
     return net.op("Add", [x, net.constant(net.normal(shape))], x.shape)
@@ -288,7 +294,7 @@ def scaled(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def channels_of(net: FloatGraph, x: Tensor) -> Tensor:
-    """Some channels that lie together, at the border of a block where that is possible."""
+    """Slice adjacent channels of `x`, at the border of a hardware block where possible."""
     c = x.shape[1]
     begin = int(net.pick([0, c // 2, min(16, c - 1), 1 % c]))
     end = int(net.rng.integers(begin + 1, c + 1)) if net.chance(0.5) else c
@@ -364,7 +370,7 @@ def flat(net: FloatGraph, x: Tensor) -> Tensor:
 
 
 def dense(net: FloatGraph, x: Tensor) -> Tensor | None:
-    """A product with constant weights, behind whatever dimensions; None where it is too large."""
+    """Add a product with constant weights over the last axis; None if it is too large."""
     c, made = x.shape[-1], int(net.pick([4, 7, 10, 16, 32, 33]))
     macs = math.prod(x.shape) * made
     if net.macs + macs > MOST_MACS:

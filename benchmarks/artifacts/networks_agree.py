@@ -1,5 +1,4 @@
-"""Checks that what is built of a network computes what onnxruntime does, or is refused with a
-cause.
+"""Checks that each build computes what onnxruntime computes, or is refused with a cause.
 
     python -m benchmarks.artifacts.networks_agree --count 300 --seed 0 --json FILE
     python -m benchmarks.artifacts.networks_agree --only 17 --keep DIR  # one network, written down
@@ -96,7 +95,7 @@ def _cases(options: argparse.Namespace, missing: Counter[str]) -> Iterator[tuple
 
 
 def show(results: Sequence[Result], missing: Counter[str]) -> None:
-    """The table, why networks were refused, and what fails."""
+    """Print the table of outcomes, why networks were refused, and what failed."""
     console = Console(width=160)
     table = Table(title="networks on machines")
     columns = (
@@ -128,7 +127,7 @@ def show(results: Sequence[Result], missing: Counter[str]) -> None:
 
 
 def _say(result: Result) -> None:
-    """A line of what is not as it should be."""
+    """Print a line about a result that is not as it should be."""
     out = result.outcome
     if out.kind == "agreed" or (out.kind == "refused" and not out.wrong and not out.caught):
         return
@@ -148,7 +147,7 @@ def _is_worth_keeping(result: Result) -> bool:
 
 
 def _keep(result: Result, folder: Path) -> None:
-    """The model, an input, the machine and the outcome, in a folder of their own."""
+    """Write the model, an input, the machine and the outcome into a folder of their own."""
     name = f"{Path(result.case.title).stem}-{result.case.form}-{result.machine.title}"
     write_case(result.case, folder / name)
     (folder / name / "outcome.json").write_text(json.dumps(_row(result), indent=1) + "\n")

@@ -18,8 +18,11 @@ _MOVES = ("Reshape", "Flatten", "Transpose", "Identity", "Squeeze", "Unsqueeze",
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one output over all inferences: the norm of the difference as a share of that of what is
-    right, and the largest difference in steps of the output where it has some."""
+    """Difference between computed and correct values of one output, over all inferences.
+
+    Holds the norm of the difference relative to the norm of the correct values and, for an output
+    with a quantisation step, the largest difference in steps.
+    """
 
     output: str
     relative: float
@@ -29,7 +32,11 @@ class Difference:
 def by_onnxruntime(
     model: onnx.ModelProto, feeds: Sequence[Arrays]
 ) -> list[dict[str, NDArray[Any]]]:
-    """The outputs of each inference by name, in their shapes; nothing is optimised."""
+    """Run the model in onnxruntime without optimisations.
+
+    Returns:
+        The outputs of each inference by name, in their shapes.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -48,8 +55,10 @@ def by_onnxruntime(
 
 
 def nudged(model: onnx.ModelProto, share: float) -> onnx.ModelProto:
-    """The model with that share of a step added to whatever is quantised: what a difference of
-    rounding makes of the outputs."""
+    """Add the fraction `share` of a step to everything that the model quantises.
+
+    The outputs then show how much a difference of rounding changes them.
+    """
     made = onnx.ModelProto()
     made.CopyFrom(model)
     del made.graph.node[:]
@@ -88,7 +97,7 @@ def differences(
 
 
 def step_of(model: onnx.ModelProto, output: str) -> float | None:
-    """What one step of an output stands for, where a quantised tensor is all it is."""
+    """Return the quantisation step of an output; None if the output is no quantised tensor."""
     writers = {name: node for node in model.graph.node for name in node.output}
     node = writers.get(output)
     while node is not None and node.op_type in _MOVES:

@@ -17,8 +17,11 @@ MOST = 60
 
 
 def shrunk(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """The least of a case, by nodes, that still `fails`: parts that end earlier are tried first,
-    then parts that begin later. Where a part may end or begin are tensors in float; shapes stay."""
+    """Reduce a case to the fewest nodes with which it still `fails`.
+
+    Parts that end earlier are tried first, then parts that begin later. A part begins and ends at
+    float tensors only, and keeps its shapes.
+    """
     left = [MOST]
     for parts in (_beginnings, _ends):
         for part in parts(case):

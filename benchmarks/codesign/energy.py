@@ -81,7 +81,10 @@ def _problem(truth: Truth, networks: tuple[str, ...]) -> CodesignProblem:
 def _run(
     problem: CodesignProblem, entry: str, seed: int, trials: int, drive: Objective
 ) -> list[dict[str, object]]:
-    """A row for each objective that it is judged by: all where latency drove, else its own."""
+    """Run a search and return one row per objective that it is judged by.
+
+    A search that minimises latency is judged by all objectives, any other by its own objective.
+    """
     evaluator = BudgetedEvaluator(trials, objective=drive)
     with suppress(BudgetSpent):
         make_method(*parse_entry(entry)).search(problem, evaluator, seed)
@@ -115,7 +118,7 @@ def _ratio(driven: Floats, chosen: Floats) -> Floats:
 
 
 def table(found: pd.DataFrame) -> str:
-    """A row for each network, method and objective, as Markdown."""
+    """Return a Markdown table with one row per network, method and objective."""
     lines: list[tuple[str, ...]] = []
     every = ratios(found)
     for networks, entry, objective in dict.fromkeys(key[:3] for key in every):

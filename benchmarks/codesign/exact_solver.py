@@ -42,9 +42,12 @@ class TruthError(TilewrightError):
 
 @dataclass(frozen=True)
 class TruthOptions:
-    """What is solved: networks on machines around `base` within `bounds` and an area, as
-    `HardwareSpace` has them; and how far: `near` schedules by estimate, then at most `proofs` more,
-    until the bound is within the share `gap`."""
+    """Options of an exact solution: the problem, and the effort per layer.
+
+    The problem is a set of networks on machines around `base` within `bounds` and an area, as in
+    `HardwareSpace`. Per layer, the `near` schedules with the lowest estimates are simulated, then
+    at most `proofs` more, until the best schedule is within the fraction `gap` of the bound.
+    """
 
     networks: tuple[str, ...]
     base: str
@@ -56,8 +59,14 @@ class TruthOptions:
     gap: float = 0.01
 
     def problem(self) -> CodesignProblem:
-        """What they mean. Raises `ImpossibleHardware`, `NothingToOffload`, and as
-        `read_networks`."""
+        """Return the co-design problem that the options describe.
+
+        Raises:
+            ImpossibleHardware: no machine is within the bounds and the area.
+            NothingToOffload: a network has no layer for the accelerator.
+
+        Errors of `read_networks` are passed on.
+        """
         bounds = {name: (low, high) for name, low, high in self.bounds}
         hardware = HardwareSpace(make_target(self.base), self.area, bounds, self.clock)
         problem = CodesignProblem(read_networks(self.networks), hardware)
@@ -73,7 +82,11 @@ class TruthOptions:
 
     @classmethod
     def from_json(cls, value: Json) -> TruthOptions:
-        """Raises `ValueError` for anything that `to_json` does not make."""
+        """Return the options that `to_json` wrote.
+
+        Raises:
+            ValueError: `value` was not written by `to_json`.
+        """
         said = as_object(value)
         if set(said) != set(cls.__dataclass_fields__):
             raise ValueError(f"it has the keys {', '.join(sorted(said)):.200}")
@@ -90,8 +103,11 @@ class TruthOptions:
 
 @dataclass(frozen=True)
 class Solved:
-    """A layer on a machine. Cycles are -1 where no schedule was found, `config` its flat index;
-    `schedules` may fit the scratchpads, `tried` of them were simulated."""
+    """A layer on a machine.
+
+    Cycles are -1 where no schedule was found, `config` its flat index; `schedules` may fit the
+    scratchpads, `tried` of them were simulated.
+    """
 
     best_cycles: int
     bound_cycles: int
@@ -106,8 +122,11 @@ class Solved:
 
 
 def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
-    """The fastest schedule of a layer on a machine, and what none beats, as far as `options` say.
-    Raises `TruthError` for a target that bounds no schedules or cannot measure in one pass."""
+    """Find the fastest schedule of a layer on a machine, and a lower bound of all schedules.
+
+    Raises:
+        TruthError: the target bounds no schedules, or cannot measure in one pass.
+    """
     search = _Search(target, workload)
     search.simulate(search.left(search.by_estimate)[: options.near])
     spent = 0
@@ -196,7 +215,11 @@ Listing = dict[str, list[object]]
 
 
 def rows_of(problem: CodesignProblem, machine: int, options: TruthOptions) -> Listing:
-    """A row a layer of a machine, by column. Raises as `solve`."""
+    """Solve each layer of a machine, and return one row per layer, by column.
+
+    Raises:
+        TruthError: as `solve`.
+    """
     design = problem.design(machine)
     rows: list[Mapping[str, object]] = []
     for layer in design.layers:
@@ -224,7 +247,7 @@ def _machine_columns(problem: CodesignProblem, design: Design) -> dict[str, obje
 
 
 def parts_of(problem: CodesignProblem) -> Iterator[range]:
-    """The machines of each part, by their rows of `problem.hardware.points`."""
+    """Yield the machines of each part, as rows of `problem.hardware.points`."""
     machines = len(problem.hardware.points)
     for begin in range(0, machines, PART):
         yield range(begin, min(begin + PART, machines))

@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
-    """The runs of a file: JSON, or Parquet, which is a tenth of it."""
+    """Read the runs of a JSON file, or of a Parquet file, which is a tenth of the size."""
     if not path.exists():
         return []
     if path.suffix != ".parquet":
@@ -128,8 +128,11 @@ def _truth(given: argparse.Namespace) -> Truth:
 
 
 def _missing(given: argparse.Namespace, truth: Truth, entries: Sequence[str], rows: Any) -> Any:
-    """The runs that are not among the rows, seed by seed: what is there early says something of
-    every method."""
+    """Make the runs that are not among the rows, seed by seed, and yield each row.
+
+    All methods of a seed come before the next seed, so that a benchmark which is stopped early has
+    figures of every method.
+    """
     sets = [tuple(each.split("+")) for each in filter(None, given.sets.split(";"))]
     if not sets:
         sets = [truth.networks]
@@ -183,8 +186,10 @@ def _run(
 def _reference(
     truth: Truth, problem: CodesignProblem, names: tuple[str, ...]
 ) -> tuple[float, float]:
-    """From where hypervolumes are measured; where no truth says it, from what the smallest machine
-    takes at least."""
+    """Return the reference point of hypervolumes: an area and a latency in seconds.
+
+    Without a truth of these networks, the latency is the least that the smallest machine can need.
+    """
     if set(names) <= set(truth.networks):
         return truth.reference(names)
     machines = map(problem.design, range(len(problem.hardware.areas)))
@@ -192,7 +197,7 @@ def _reference(
 
 
 def _problem(truth: Truth, networks: dict[str, Network]) -> CodesignProblem:
-    """That of the truth, of some of its networks."""
+    """Return the truth's co-design problem for some of its networks."""
     options = truth.options
     bounds = {name: (low, high) for name, low, high in options.bounds}
     hardware = HardwareSpace(make_target(options.base), options.area, bounds, options.clock)
@@ -202,8 +207,11 @@ def _problem(truth: Truth, networks: dict[str, Network]) -> CodesignProblem:
 
 
 class Lookout:
-    """Keeps `steps`: trials, the best latency, the hypervolume, and CPU seconds since it was made,
-    whenever latency or hypervolume changed."""
+    """Listener that records `steps` of a search.
+
+    A step holds trials, best latency, hypervolume and CPU seconds since the listener was made.
+    There is one step each time that latency or hypervolume changed.
+    """
 
     def __init__(self, reference: tuple[float, float]) -> None:
         self.reference, self.steps = reference, list[list[float]]()
@@ -212,6 +220,7 @@ class Lookout:
         self._points: dict[int, tuple[float, float]] = {}
 
     def __call__(self, measured: EvaluatedPoint) -> None:
+        """Record a step if the measured point improves the best latency or the hypervolume."""
         if measured.found.status != "valid":
             return
         design, seconds = measured.design, measured.found.seconds
@@ -240,8 +249,12 @@ Run = Mapping[str, Any]
 
 
 def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
-    """Per network set a line an entry: shares of the truth's hypervolume, latency over the truth's,
-    trials, compiles, seconds; then each entry beside `against`, paired by network set and seed."""
+    """Describe the runs of each network set, with one line per entry.
+
+    A line has the fraction of the truth's hypervolume, latency relative to the truth, trials,
+    compiles and seconds. Each entry is then compared with `against`, paired by network set and
+    seed.
+    """
     lines = []
     sets = list(dict.fromkeys(tuple(run["networks"]) for run in runs))
     for names in sets:
@@ -267,8 +280,10 @@ def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
 def _known(
     runs: Sequence[Run], truth: Truth, names: tuple[str, ...]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Hypervolume and latency of the best that is known, and of what nothing beats; the best of
-    these runs where there is no truth of these networks."""
+    """Return hypervolume and latency of the best known designs, and the bounds of both.
+
+    Without a truth of these networks, both are those of the best of these runs.
+    """
     if not set(names) <= set(truth.networks):
         latencies, volumes = zip(*map(last, runs), strict=True)
         return (max(volumes), max(volumes)), (min(latencies), min(latencies))
@@ -297,8 +312,10 @@ def _line(
 
 
 def last(run: Run) -> tuple[float, float]:
-    """Best latency in seconds, and hypervolume, at the end; infinite and 0 without a whole
-    design."""
+    """Return the final best latency in seconds and the hypervolume of a run.
+
+    They are infinite and 0 if the run found no complete design.
+    """
     return (run["steps"][-1][1], run["steps"][-1][2]) if run["steps"] else (np.inf, 0.0)
 
 
@@ -354,8 +371,11 @@ def _beside(entry: str, pairs: Sequence[Pair]) -> str:
 
 
 def interval(ratios: NDArray[np.float64], sets: Sequence[tuple[str, ...]]) -> str:
-    """Geometric mean of ratios (runs,) of these sets of networks, and its 95 % interval over sets
-    and over seeds of each (`benchmarks.intervals`); of one set, over seeds alone."""
+    """Return the geometric mean of ratios, shape (runs,), with its 95 % interval.
+
+    The interval resamples network sets and the seeds within each (`benchmarks.intervals`); with one
+    set, only seeds.
+    """
     with np.errstate(divide="ignore"):  # of a run that found nothing
         logs = np.log(ratios)
     if not np.isfinite(logs).all():

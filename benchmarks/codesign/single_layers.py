@@ -42,6 +42,7 @@ class OneLayer(CodesignProblem):
     operator: tuple[str, str]
 
     def design(self, row: int) -> Design:
+        """Return the design of a machine with only the layer of this operator."""
         whole = super().design(row)
         own = tuple(layer for layer in whole.layers if self.operator in layer.names)
         return replace(whole, layers=own, cpu_seconds=(0.0,) * len(whole.cpu_seconds))
@@ -99,7 +100,7 @@ def _stock(knob: str) -> tuple[int, int]:
 
 
 def _operators(network: str, budget: float) -> list[str]:
-    """The layers of the stock machine, by the first operator of each."""
+    """Return the first operator of each layer of the machine with the most layers."""
     problem = _problem(network, budget)
     base = CodesignProblem(problem.networks, problem.hardware, "plain")
     every = [base.design(row).layers for row in range(len(problem.hardware.points))]
@@ -120,7 +121,7 @@ def _run(
 
 
 def summary(found: pd.DataFrame) -> str:
-    """A line a method."""
+    """Return a summary with one line per method."""
 
     def grid(entry: str) -> Floats:
         own = found[found["entry"] == entry]

@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def made(out: Path, options: TruthOptions) -> Truth:
-    """The truth of a folder, built as far as it is missing."""
+    """Return the truth of a folder, after building what is missing."""
     return build_truth(out, options, listen=Progress())
 
 
@@ -84,6 +84,7 @@ class Progress:
         self.begin, self.done, self.machines = time.perf_counter(), 0, 0
 
     def __call__(self, event: PlannedMachines | PartDone | Damaged) -> None:
+        """Print a line about an event of the build."""
         if isinstance(event, Damaged):
             print(f"{event.path} is made anew: {event.reason}", flush=True)
         elif isinstance(event, PlannedMachines):
@@ -132,10 +133,17 @@ def summary(truth: Truth) -> str:
 
 
 def operators_of(truth: Truth) -> pd.DataFrame:
-    """Seconds of every operator of the networks on every machine that has it as a layer, by the
-    fastest schedule known, infinite without one: columns `machine`, `network`, `operator`, `pooled`
-    (whether a pool is done with it) and `seconds`. Raises `TruthError` where the machines of the
-    truth run other layers today, and as `TruthOptions.problem`."""
+    """Return the time of every operator of the networks on every machine.
+
+    A machine counts for an operator if the operator is one of its layers. The time is that of the
+    fastest known schedule, infinite without one. The columns are `machine`, `network`, `operator`,
+    `pooled` (whether the layer includes a pool) and `seconds`.
+
+    Raises:
+        TruthError: the machines of the truth have other layers today.
+
+    Errors of `TruthOptions.problem` are passed on.
+    """
     problem = truth.options.problem()
     machines = [problem.design(row) for row in range(len(problem.hardware.points))]
     names = pd.DataFrame(
@@ -158,10 +166,12 @@ def operators_of(truth: Truth) -> pd.DataFrame:
 
 
 def relaxed(truth: Truth, operators: pd.DataFrame, networks: tuple[str, ...]) -> float:
-    """Seconds of one inference of each network, if every operator ran on the machine that runs it
-    fastest. `operators` is as `operators_of` has them. Machines mix that leave the CPU the same and
-    pool alike: else the best of each would leave out what neither does. Of all such kinds the
-    fastest counts."""
+    """Sum the seconds of one inference per network, if each operator ran on its fastest machine.
+
+    `operators` is a table of `operators_of`. Only machines that leave the same operators to the CPU
+    and fuse the same pools are mixed; otherwise the mixture could omit an operator that no single
+    machine omits. The fastest of all such groups counts.
+    """
     total, table = 0.0, truth.table.groupby("machine").first()
     for name in networks:
         own = operators[operators["network"] == name]

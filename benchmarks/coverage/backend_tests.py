@@ -62,13 +62,16 @@ def main() -> None:
 
 
 def chosen(parts: Sequence[str]) -> list[Any]:
-    """The tests whose names have one of these parts, all without any."""
+    """Return the tests whose names contain one of `parts`; all tests without `parts`."""
     tests = load_model_tests(kind="node")
     return [test for test in tests if not parts or any(part in test.name for part in parts)]
 
 
 def tried(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
-    """A row for each test; a test that takes its process with it is told from the others."""
+    """Run tests in other processes, and yield one row per test.
+
+    A test that ends its process is run again apart from the others.
+    """
     waiting = [list(tests[place : place + PAIR]) for place in range(0, len(tests), PAIR)]
     while waiting:
         pool = ProcessPoolExecutor(jobs, get_context("spawn"))
@@ -96,7 +99,7 @@ def tried(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
 
 
 def rows_of(tests: Sequence[Any]) -> list[Row]:
-    """A row for each test, in this process."""
+    """Run tests in this process, and return one row per test."""
     return [_tried(test) for test in tests]
 
 
@@ -181,7 +184,7 @@ def _is_dynamic(model: onnx.ModelProto, name: str) -> bool:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Counts, and the cases that are neither right nor refused by both, in Markdown."""
+    """Return counts, and a Markdown table of cases that are neither right nor refused by both."""
     counts = Counter(row["result"] for row in rows)
     good = counts[RIGHT] + counts[BOTH]
     said = "; ".join(f"{kind}: {number:,}" for kind, number in counts.most_common())

@@ -29,9 +29,11 @@ USUAL_RANKS = range(1, 5)
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """One operator with its inputs, None for an input that is left out. Inputs at the places in
-    `constant` are initializers. `outputs` has a 1 for each output that is given, and a 0 for each
-    that is left out."""
+    """One operator with its inputs, None for an input that is left out.
+
+    Inputs at the places in `constant` are initializers. `outputs` has a 1 for each output that is
+    given, and a 0 for each that is left out.
+    """
 
     operator: str
     domain: str
@@ -97,14 +99,14 @@ class Draw:
         ).astype(dtype)
 
     def kinds(self, ranks: range, place: int = 0) -> Iterator[tuple[str, int]]:
-        """The types that the definition allows for an input, with ranks."""
+        """Yield the element types that the definition allows for an input, each with its ranks."""
         for dtype in self.types(place):
             for rank in ranks:
                 if dtype in ("float32", "int64") or rank in USUAL_RANKS:
                     yield dtype, rank
 
     def types(self, place: int = 0, among: Sequence[str] = TYPES) -> list[str]:
-        """The types that the definition allows for an input."""
+        """Return the element types that the definition allows for an input."""
         label = self.schema.inputs[min(place, len(self.schema.inputs) - 1)]
         allowed = {each.removeprefix("tensor(").removesuffix(")") for each in label.types}
         names = {"float32": "float", "float64": "double"}
@@ -886,8 +888,10 @@ FAMILIES: dict[Family, str] = {
 def drawn_sketches(
     chosen: Collection[str], draws: int, opsets: Collection[int], types: Collection[str]
 ) -> Iterator[Sketch]:
-    """Yield the operators of all families, or the chosen ones, in each version that is valid in
-    some opsets, with first inputs of some element types."""
+    """Yield operators of all families, or the chosen ones, with first inputs of the given types.
+
+    Each operator comes in every version that is valid in one of the opsets.
+    """
     for family, names in FAMILIES.items():
         for operator in names.split():
             if chosen and operator not in chosen:
@@ -899,7 +903,7 @@ def drawn_sketches(
 
 
 def _opsets(operator: str, opsets: Collection[int]) -> list[int]:
-    """The newest of some opsets for each version of an operator."""
+    """Return the newest of the given opsets for each version of an operator."""
     newest: dict[int, int] = {}
     for opset in sorted(opsets):
         try:

@@ -38,9 +38,12 @@ RELATIVE_TOLERANCE = {"float16": 1e-2, "bfloat16": 2e-2}
 
 @dataclass(frozen=True)
 class Answer:
-    """The verdict on a case, and what was said or found. `right`: loads, and computes what the
-    package says. `loads`: can be tuned, and `said` tells why no numbers were compared. `refused`:
-    with a message that is clear and true. `false`: anything else."""
+    """The verdict on a case, and what was said or found.
+
+    `right`: loads, and computes what the package says. `loads`: can be tuned, and `said` tells why
+    no numbers were compared. `refused`: with a message that is clear and true. `false`: anything
+    else.
+    """
 
     title: str
     verdict: Verdict
@@ -61,7 +64,7 @@ def judge(case: ModelCase, run: bool = True) -> Answer:
 
 
 def untrue(message: str, path: Path) -> str:
-    """What is false or unclear in a refusal, by the file itself; "" if nothing is."""
+    """Return what is false or unclear in a refusal, checked against the file; "" if nothing is."""
     said = message.replace(str(path), "the file")
     if found := INNER_WORDS.search(said):
         return f"speaks of insides: {found[0]}"

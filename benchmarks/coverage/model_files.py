@@ -40,8 +40,10 @@ MEANINGS: dict[Verdict, str] = {
 
 
 def sweep(found: Sequence[ModelCase], processes: int, seconds: float) -> list[Answer]:
-    """The answers, in the order of the cases; each case has so many seconds in one of so many
-    processes, of which a new one is started where one dies."""
+    """Ask several processes about each case, and return the answers in the order of the cases.
+
+    Each case has a time limit of `seconds`. A process that dies is replaced by a new one.
+    """
     free: queue.SimpleQueue[RpcProcess] = queue.SimpleQueue()
     children = [
         RpcProcess("benchmarks.coverage.model_answers", [], Limits(seconds, MEMORY_BYTES))
@@ -67,8 +69,10 @@ def sweep(found: Sequence[ModelCase], processes: int, seconds: float) -> list[An
 
 
 def _ask(child: RpcProcess, case: ModelCase) -> Answer:
-    """A model that takes too long is asked for again without running it: slow may be what compiles
-    it for this CPU, not what reads it."""
+    """Ask a process about a model, and again without running the model if that takes too long.
+
+    Compiling a network for this CPU may be slow, while reading it must not be.
+    """
     try:
         return _call(child, case, run=True)
     except RpcTimeout:

@@ -1,5 +1,6 @@
-"""Measures what the accelerator gets of each network: `python -m benchmarks.coverage.networks
-[--write]`.
+"""Measures which part of each network the accelerator gets.
+
+Run it with `python -m benchmarks.coverage.networks [--write]`.
 
 For every network of the zoo, on `vta-pynq`: the multiply-accumulates, the share of them that is
 offloaded, how many workloads and calls that is, what they take at least there with the packing at
@@ -33,7 +34,7 @@ NUMBERS = len(HEAD) - 2  # columns between the first and the last
 
 
 def rows() -> list[tuple[str, ...]]:
-    """A row a network, as text."""
+    """Return one row of text cells per network."""
     accelerator = Accelerator.of(make_target(TARGET))
     return [_row(networks.load(name).report_on(accelerator)) for name in networks.zoo_names()]
 

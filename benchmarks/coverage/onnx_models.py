@@ -26,8 +26,11 @@ Arrays = list[NDArray[Any]]
 
 @dataclass(frozen=True)
 class ModelCase:
-    """A model file of a kind. `data` is the folder of `input_<i>.pb` and `output_<i>.pb`, the
-    tensors of one inference; None where the package has none."""
+    """A model file of a kind.
+
+    `data` is the folder of `input_<i>.pb` and `output_<i>.pb`, the tensors of one inference; None
+    where the package has none.
+    """
 
     kind: str
     name: str
@@ -60,7 +63,10 @@ def _shipped(kind: str) -> list[ModelCase]:
 
 
 def _written(folder: Path) -> list[ModelCase]:
-    """The package makes its models of one operator when asked, which takes some 20 s."""
+    """Write the single-operator models of the `onnx` package into a folder.
+
+    The package creates them when they are asked for, which takes about 20 s.
+    """
     from onnx.backend.test.loader import load_model_tests
 
     found = []
@@ -92,8 +98,11 @@ def _write(values: Sequence[Any], place: Path, role: str) -> bool:
 
 
 def numbers(case: ModelCase, model: onnx.ModelProto) -> tuple[Arrays, Arrays] | None:
-    """What goes in and must come out, arrays in the shapes and the order of the graph; None where
-    the package does not say, or not in tensors."""
+    """Return inputs and expected outputs of a case, in the shapes and the order of the graph.
+
+    Returns:
+        None if the package has no data for the model, or data that is not a tensor.
+    """
     if case.kind == "light":
         # as the package's own runner makes them
         (data,) = data_inputs(model)

@@ -56,8 +56,7 @@ OF_HALVES = 2e-3
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One drawn operator with a form, as a model of its own, its inputs and what onnxruntime gives
-    for them."""
+    """One random operator that has a form: a model of its own, inputs and onnxruntime's outputs."""
 
     form: OperatorForm
     model: bytes
@@ -66,8 +65,7 @@ class Case:
 
 
 def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
-    """Yield the sketches that onnxruntime runs and that have a form, at most so many of each form
-    along each axis."""
+    """Yield the sketches that onnxruntime runs and that have a form, `most` per form and axis."""
     seen: dict[tuple[OperatorForm, int | None], int] = defaultdict(int)
     for number, sketch in enumerate(sketches):
         model, inputs = sketch.model(f"n{number}")
@@ -219,8 +217,10 @@ def main(
     draws: Annotated[int, typer.Option(min=1, help="Of each form, in different sizes.")] = 2,
     wrong: Annotated[Path | None, typer.Option(help="Where to list the forms left out.")] = None,
 ) -> None:
-    """Judge forms and write the table. Without options, remove the table first: then it holds
-    nothing that is not judged."""
+    """Judge forms and write the table.
+
+    Without options, remove the table first: then it holds nothing that is not judged.
+    """
     chosen = frozenset(filter(None, only.split(",")))
     by_opset: dict[int, list[Case]] = defaultdict(list)
     seen: dict[OperatorForm, int] = defaultdict(int)
@@ -252,7 +252,7 @@ def main(
 
 
 def _kept(table: Path, forms: set[OperatorForm]) -> list[OperatorForm]:
-    """The forms of a table that are not judged now."""
+    """Return the forms of a table that are not examined in this run."""
     if not table.exists():
         return []
     rows = FormTable.from_json(json.loads(table.read_text())).forms
@@ -268,8 +268,10 @@ def _write(path: Path, table: FormTable) -> None:
 
 
 def node_test_sketches(chosen: Collection[str]) -> Iterator[Sketch]:
-    """Yield the single operators of the node tests, all or the chosen ones: as they are, and with
-    those inputs constant that models usually have as constants."""
+    """Yield the operators of ONNX's single-operator tests, all or the chosen ones.
+
+    Each comes as it is, and with those inputs constant that usually are constants in models.
+    """
     for test in load_model_tests(kind="node"):
         node, *others = test.model.graph.node
         versions = [o.version for o in test.model.opset_import if o.domain in STANDARD_DOMAINS]

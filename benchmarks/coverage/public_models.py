@@ -135,7 +135,7 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def tried(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
-    """What becomes of one model."""
+    """Build one model, run it, and return a row about the outcome."""
     name = str(path.relative_to(folder)).partition("/")[2]
     fixed = next((shapes for pattern, shapes in SHAPES if fnmatch(name, pattern)), {})
     row: dict[str, Any] = {"model": name}
@@ -209,7 +209,7 @@ def compared(path: Path, artifact: Path) -> dict[str, Any]:
 
 
 def drawn(kinds: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, Array]:
-    """Inputs of these shapes and types."""
+    """Draw inputs of the given shapes and types."""
     rng = np.random.default_rng(seed)
     made: dict[str, Array] = {}
     for name, (shape, dtype) in kinds.items():
@@ -221,8 +221,10 @@ def drawn(kinds: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[s
 
 
 def error(found: Array, wanted: Array) -> float:
-    """The largest difference, as a share of the largest value; infinite where one value alone is no
-    number."""
+    """Return the largest difference relative to the largest value.
+
+    It is infinite if one of the arrays has a value that is not finite where the other has one.
+    """
     ours, real = found.astype(np.float64), wanted.astype(np.float64)
     if not np.array_equal(np.isfinite(ours), np.isfinite(real)):
         return math.inf
@@ -241,7 +243,7 @@ def _onnxruntime(path: Path) -> Any:
 
 
 def _tensorflow_lite(path: Path) -> Any:
-    """Returns None where the runtime is not installed."""
+    """Return a function that runs a TensorFlow Lite file; None if the runtime is not installed."""
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:
@@ -287,7 +289,7 @@ def _ratio(printed: str) -> float:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows in Markdown, under a line that counts them."""
+    """Return the rows as a Markdown table, below a line with counts."""
     onnx_rows = [row for row in rows if str(row["model"]).endswith(".onnx")]
     others = [row for row in rows if row not in onnx_rows]
     ratios = [row["ratio"] for row in rows if row.get("ratio")]

@@ -28,19 +28,19 @@ class FurtherNet(cpu_models.Net):
     def node(
         self, kind: str, inputs: Sequence[str], shape: Sequence[int], **attributes: object
     ) -> str:
-        """An operator whose result has `shape`."""
+        """Add an operator whose result has the shape `shape`."""
         return self._node(
             kind, list(inputs), f"{kind}_{len(self._nodes)}", tuple(shape), **attributes
         )
 
     def drawn(self, shape: Sequence[int], deviation: float) -> str:
-        """Normal weights of `shape`."""
+        """Add normally distributed weights of a shape."""
         return self._normal(f"weights_{len(self._tensors)}", tuple(shape), deviation)
 
     def windows(
         self, x: str, channels: int, kernel: Sequence[int], stride: int = 1, dilation: int = 1
     ) -> str:
-        """A convolution of (n, c, …) with a bias, padded to keep sizes but for the stride."""
+        """Add a convolution of (n, c, …) with a bias; only its stride changes the sizes."""
         batch, depth, *sizes = self.shapes[x]
         pads = [dilation * (taps - 1) // 2 for taps in kernel]
         strides = [stride if taps > 1 or len(set(kernel)) == 1 else 1 for taps in kernel]
@@ -58,7 +58,7 @@ class FurtherNet(cpu_models.Net):
         )  # fmt: skip
 
     def spread(self, x: str, channels: int, kernel: int, stride: int, pad: int) -> str:
-        """A transposed convolution of (n, c, …), all axes alike."""
+        """Add a transposed convolution of (n, c, …) with the same parameters along all axes."""
         batch, depth, *sizes = self.shapes[x]
         axes = len(sizes)
         out = [(size - 1) * stride + kernel - 2 * pad for size in sizes]
@@ -69,11 +69,11 @@ class FurtherNet(cpu_models.Net):
         )  # fmt: skip
 
     def each(self, kind: str, x: str, **attributes: object) -> str:
-        """An operator value by value."""
+        """Add an elementwise operator."""
         return self.node(kind, [x], self.shapes[x], **attributes)
 
     def sum(self, x: str, y: str) -> str:
-        """x + y, of one shape or broadcast."""
+        """Add two tensors of the same shape, or of shapes that broadcast."""
         return self.node("Add", [x, y], np.broadcast_shapes(self.shapes[x], self.shapes[y]))
 
     def resized(self, x: str, size: int) -> str:
@@ -87,8 +87,11 @@ class FurtherNet(cpu_models.Net):
 
 
 def vocoder(net: FurtherNet) -> str:
-    """80 mel bands of 32 frames to 4,096 samples: three times, a transposed convolution and three
-    residual stacks of dilated convolutions."""
+    """Build a vocoder: 80 mel bands of 32 frames become 4,096 samples.
+
+    Each of its three stages is a transposed convolution with three residual stacks of dilated
+    convolutions.
+    """
 
     def leaky(x: str) -> str:
         return net.each("LeakyRelu", x, alpha=0.1)
@@ -110,7 +113,10 @@ def vocoder(net: FurtherNet) -> str:
 
 
 def generator(net: FurtherNet) -> str:
-    """A vector of 100 numbers to an image of 64×64, by five transposed convolutions of 4×4."""
+    """Build a generator: a vector of 100 values becomes an image of 64×64.
+
+    It has five transposed convolutions of 4×4.
+    """
     x = net.spread(net.input, 512, 4, 1, 0)
     for channels in (256, 128, 64):
         x = net.spread(net.each("Relu", x), channels, 4, 2, 1)
@@ -130,8 +136,10 @@ def video(net: FurtherNet) -> str:
 
 
 def segmentation(net: FurtherNet) -> str:
-    """Dilated convolutions of an image of 256×256, five kinds of them beside each other; 21
-    classes a pixel."""
+    """Build a segmentation network for an image of 256×256, with 21 classes per pixel.
+
+    Five kinds of dilated convolutions run side by side.
+    """
 
     def layer(x: str, channels: int, kernel: int = 3, stride: int = 1, dilation: int = 1) -> str:
         return net.each("Relu", net.windows(x, channels, (kernel, kernel), stride, dilation))

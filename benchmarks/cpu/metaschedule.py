@@ -80,8 +80,11 @@ def main() -> None:
 
 
 def compared(name: str, trials: int, seed: int) -> list[dict[str, Any]]:
-    """A row a trial of both tuners on a layer. `final_ms`, the same in all rows of a tuner, is of
-    its fastest program, in turns with the other's."""
+    """Tune a layer with both tuners, and return one row per trial.
+
+    `final_ms` is the time of a tuner's fastest program, measured in turns with the other tuner's.
+    It is the same in all rows of a tuner.
+    """
     target = make_target("cpu:threads=1")
     assert isinstance(target, CpuTarget)
     workload = cpu_workload(name)
@@ -110,8 +113,11 @@ def compared(name: str, trials: int, seed: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class DefaultRun:
-    """A layer tuned by `default`: `seconds` of each measurement, NaN where a program failed, and
-    `elapsed` seconds since the search began; `best` is the fastest program as a batch of one."""
+    """Run of the tuner `default` on a layer.
+
+    `seconds` has one entry per measurement, NaN where a program failed, and `elapsed` the seconds
+    since the search began. `best` is the fastest program as a batch of one.
+    """
 
     seconds: list[float]
     elapsed: list[float]
@@ -133,8 +139,11 @@ def tune_by_default(target: CpuTarget, workload: Workload, trials: int, seed: in
 
 
 class MetaSchedule:
-    """A layer tuned by TVM: `seconds` of each measurement as its runner took them, NaN where a
-    program failed, and `elapsed` seconds since the search began."""
+    """Run of TVM's MetaSchedule on a layer.
+
+    `seconds` has one entry per measurement of its runner, NaN where a program failed, and `elapsed`
+    the seconds since the search began.
+    """
 
     def __init__(self, tensors: SampleTensors, spec: CpuSpec, trials: int, seed: int) -> None:
         import tvm
@@ -172,7 +181,7 @@ class MetaSchedule:
         self._check(str(tensors.workload), arrays)
 
     def kernel(self) -> Any:
-        """What calls the layer's function with buffers of its own, as TVM's evaluator does."""
+        """Return a callable that runs the layer on its own buffers, as TVM's evaluator does."""
         import tvm
 
         calls = (
@@ -222,8 +231,11 @@ class MetaSchedule:
 
 
 def plain(tensors: SampleTensors) -> tuple[list[NDArray[np.float32]], Any]:
-    """What a layer's function takes, images (n, h, w, c), with its expected output as the last; and
-    its Relax module of plain operators. Weights and bias are constants in it."""
+    """Return the arguments of a layer's function, and its Relax module of plain operators.
+
+    The last argument is the expected output. Images have the layout (n, h, w, c). Weights and bias
+    are constants of the module.
+    """
     import tvm
     from tvm import relax
     from tvm.relax import op
@@ -279,8 +291,11 @@ def in_turns(calls: Mapping[str, Callable[[], float]]) -> dict[str, float]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Markdown: a row a layer, medians over its seeds, and the geometric mean over the first seeds,
-    as many as all layers have, with its interval."""
+    """Return a Markdown table with one row per layer, medians over its seeds.
+
+    The last row is the geometric mean with its interval, over as many first seeds as all layers
+    have.
+    """
     head = ("layer", "`default`, ms", "run", "MetaSchedule, ms", "run", "ratio", "in as long")
     cells: list[Sequence[str]] = []
     finals: dict[str, list[NDArray[np.float64]]] = {"default": [], "metaschedule": []}
@@ -310,8 +325,10 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def _in_as_long(ours: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame]) -> str:
-    """How many trials MetaSchedule had measured when `default` was done, and what the best of them
-    took beside its last best; medians over seeds."""
+    """Describe how far MetaSchedule was when `default` was done: trials, and best latency so far.
+
+    The latency is relative to MetaSchedule's last best; both are medians over seeds.
+    """
     counts, shares = [], []
     for mine, other in zip(ours, theirs, strict=True):
         early = other[other.elapsed <= mine.elapsed.max()]

@@ -30,11 +30,11 @@ class Net(Builder):
         return self._node("Sigmoid", [x], name, self.shapes[x])
 
     def swish(self, x: str, name: str) -> str:
-        """x · sigmoid(x), as two nodes."""
+        """Multiply `x` by its sigmoid, as two nodes."""
         return self.multiply(x, self.sigmoid(x, f"{name}.sigmoid"), name)
 
     def upsampled(self, x: str, name: str, out_channels: int) -> str:
-        """A transposed convolution of 2×2 with a stride of 2."""
+        """Add a transposed convolution of 2×2 with a stride of 2."""
         batch, channels, height, width = self.shapes[x]
         weight = self._normal(f"{name}.weight", (channels, out_channels, 2, 2), channels**-0.5)
         bias = self._normal(f"{name}.bias", (out_channels,), 0.01)
@@ -44,7 +44,7 @@ class Net(Builder):
         )  # fmt: skip
 
     def conv1d(self, x: str, name: str, channels: int, kernel: int, stride: int) -> str:
-        """A convolution along one axis, padded to keep its length but for the stride."""
+        """Add a convolution along one axis, padded so that only the stride changes the length."""
         batch, depth, length = self.shapes[x]
         weight = self._normal(
             f"{name}.weight", (channels, depth, kernel), math.sqrt(2 / (depth * kernel))

@@ -131,7 +131,7 @@ def _drawn(name: str) -> onnx.ModelProto:
 
 
 def row(network: str, precision: str, made: Benchmark) -> dict[str, Any]:
-    """A network's figures; None where an engine is not installed."""
+    """Return the figures of a network; None for an engine that is not installed."""
     timed = made.timed
     openvino = "openvino-default" if "openvino-default" in timed.engines else "openvino"
 
@@ -160,8 +160,10 @@ def row(network: str, precision: str, made: Benchmark) -> dict[str, Any]:
 
 
 def every_round(network: str, made: Benchmark) -> list[dict[str, Any]]:
-    """A row an engine and round: seconds an inference took, and of processor time. OpenVINO has one
-    name, whatever it computes in."""
+    """Return one row per engine and round: wall-clock and processor seconds per inference.
+
+    OpenVINO has the same name whatever precision it computes in.
+    """
     timed = made.timed
     return [
         {
@@ -186,9 +188,12 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def _table(rows: pd.DataFrame, processor_time: bool) -> str:
-    """A line a network, of its quiet rounds, or of all where fewer than `FEWEST` are quiet; then
-    geometric means, whose intervals resample networks and rounds. Ratios are of `processor_time` or
-    of wall-clock time."""
+    """Return a table with one line per network, then geometric means with intervals.
+
+    Figures are those of quiet rounds, or of all rounds if fewer than `FEWEST` are quiet. Intervals
+    resample networks and rounds. Ratios are of processor time if `processor_time` is set, otherwise
+    of wall-clock time.
+    """
     head = (
         "network", "onnxruntime, ms", "OpenVINO, ms", "Tilewright, ms", "to onnxruntime",
         "to OpenVINO", "quiet rounds", "peak MB, in the same order",

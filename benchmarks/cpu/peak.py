@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def measured(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
-    """A row a distinct large layer, in the first network that has it."""
+    """Yield one row per distinct large layer, for the first network that contains it."""
     seen: set[Workload] = set()
     bandwidth = target.hardware_features()["memory_gbytes_per_second"] * 1e9
     faster = OF_TILES if target.traits.float_type == "bfloat16" else 1

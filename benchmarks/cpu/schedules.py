@@ -71,7 +71,7 @@ def _drawn(target: Target, workload: Workload) -> Configs:
 
 
 def _rows(target: Target, layer: str, workload: Workload, configs: Configs) -> pd.DataFrame:
-    """A row a schedule. `seconds` is NaN for one that does not run."""
+    """Measure schedules, and return one row per schedule; `seconds` is NaN if it does not run."""
     lowered = target.lower(workload, configs)
     measured = target.measure(lowered)
     estimates = capability(target, Estimates)
@@ -112,7 +112,7 @@ def _mean(estimated: Floats, seconds: Floats) -> Floats:
 
 
 def _grid(rows: pd.DataFrame, column: str) -> Floats:
-    """A column, shape (layers, schedules); infinite for schedules that do not run."""
+    """Return a column with shape (layers, schedules); infinite for schedules that do not run."""
     known = rows[column].where(rows["status"] == "valid", np.inf)
     return np.stack(
         [own.to_numpy(np.float64) for _, own in known.groupby(rows["layer"], sort=False)]
@@ -120,8 +120,11 @@ def _grid(rows: pd.DataFrame, column: str) -> Floats:
 
 
 def _correlations(estimated: Floats, seconds: Floats) -> Floats:
-    """Spearman's of schedules that run, NaN where that is fewer than two different ones; arrays
-    (..., layers, schedules), shape (..., layers)."""
+    """Return Spearman's rank correlation over the schedules that run, shape (..., layers).
+
+    Both arguments have shape (..., layers, schedules). The correlation is NaN where fewer than two
+    schedules with different values run.
+    """
     ran = np.isfinite(seconds)
     # Those that do not run are last in both orders, so they change no other's rank.
     left, right = (stats.rankdata(each, axis=-1) for each in (estimated, seconds))

@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def measured(name: str, tuners: list[str], trials: list[int], seed: int) -> list[dict[str, Any]]:
-    """A row a library and round of a network."""
+    """Return one row per library of a network and round."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         model = folder / f"{name}.onnx"
@@ -99,7 +99,7 @@ def _built(model: Path, out: Path, schedules: Path | None = None) -> Path:
 
 
 def in_turns(name: str, built: Mapping[str, tuple[Path, float, int, int]]) -> list[dict[str, Any]]:
-    """Rounds in which each library runs for a while; processor seconds an inference."""
+    """Run the libraries in turns, and return processor seconds per inference of each round."""
     calls = {setting: _inference(path) for setting, (path, *_) in built.items()}
     rows = []
     for round_ in range(ROUNDS):
@@ -134,8 +134,11 @@ def _inference(path: Path) -> Callable[[], object]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Markdown: a line a network with milliseconds of each setting and what it saves of the rules'
-    time; then geometric means with intervals, which resample networks and rounds."""
+    """Return a Markdown table with one line per network, then geometric means with intervals.
+
+    A line has the milliseconds of each setting, and what it saves of the rules' time. Intervals
+    resample networks and rounds.
+    """
     settings = list(rows.setting.unique())
     head = ("network", *settings, "seconds of tuning", "invalid trials")
     cells: list[list[str]] = []

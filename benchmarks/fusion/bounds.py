@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _shown(network: str, problem: FusionProblem) -> str:
-    """A network on a target, as a line."""
+    """Return a line about a network on a target."""
     needed = Needed(problem.target)
     least, fused = least_bound(problem, needed), bound(problem, problem.all, needed)
     return (
@@ -62,8 +62,11 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class Stretch:
-    """Layers that no decision joins with others: the least that any labels make of them, by either
-    sum, how many of its first layer's reads may be early, and whether it begins a stream."""
+    """Consecutive layers that no decision joins with other layers.
+
+    Holds the least cycles of any labelling by either sum, how many reads of the first layer may
+    start early, and whether the first layer begins a stream.
+    """
 
     sums: Sums
     early: int
@@ -107,8 +110,10 @@ def bound(problem: FusionProblem, labels: Labelling, needed: Needed | None = Non
 
 
 def least_bound(problem: FusionProblem, needed: Needed | None = None) -> int:
-    """Cycles that every labelled network takes at least. Raises `ValueError` for a segment with
-    more than 12 decisions."""
+    """Cycles that every labelled network takes at least.
+
+    Raises `ValueError` for a segment with more than 12 decisions.
+    """
     needed = needed or Needed(problem.target)
     free, waiting = 0, -(1 << 60)  # up to here, the last stretch counted by either sum
     for each in stretches(problem, needed):
@@ -119,7 +124,7 @@ def least_bound(problem: FusionProblem, needed: Needed | None = None) -> int:
 
 
 def stretches(problem: FusionProblem, needed: Needed) -> list[Stretch]:
-    """The network cut wherever no segment's layers are on both sides, in order."""
+    """Cut the network wherever no segment has layers on both sides; return the pieces in order."""
     base = problem.workloads(problem.tvm)
     spans = _spans(problem)
     firsts = [k for k in range(len(base)) if not any(a < k <= b for a, b in spans)]
@@ -139,8 +144,10 @@ def stretches(problem: FusionProblem, needed: Needed) -> list[Stretch]:
 
 
 def changes(problem: FusionProblem, places: Sequence[int], needed: Needed) -> Sums:
-    """The least that any labels of a segment add to either sum, beside the network with nothing but
-    its activations fused; negative where they take away."""
+    """Return the least that any labels of a segment add to either sum.
+
+    The reference is the network in which only activations are fused; a negative value is a saving.
+    """
     if len(places) > MOST:
         raise ValueError(f"{len(places)} decisions have to do with each other, {MOST} may")
     before = needed.sums(problem.workloads(problem.tvm))
@@ -162,8 +169,10 @@ def added(several: Sequence[Sums]) -> Sums:
 
 
 def _spans(problem: FusionProblem) -> list[tuple[int, int]]:
-    """The first and the last layer, in the network with activations fused alone, that a segment's
-    labels change."""
+    """Return the first and last layer that each segment's labels change.
+
+    Layers are counted in the network in which only activations are fused.
+    """
     place = {layer.output: k for k, layer in enumerate(problem.graph.layers)}
     found = []
     for places in problem.segments:
@@ -173,7 +182,10 @@ def _spans(problem: FusionProblem) -> list[tuple[int, int]]:
 
 
 def _begins(problem: FusionProblem) -> set[int]:
-    """The layers, likewise, before which the CPU works: with them a stream begins."""
+    """Return the layers before which the CPU works; each begins a stream.
+
+    Layers are counted in the network in which only activations are fused.
+    """
     sizes = [len(run) for run in problem.graph.segments()]
     return {sum(sizes[:k]) for k in range(len(sizes))}
 

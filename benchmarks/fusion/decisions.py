@@ -84,7 +84,7 @@ def main() -> None:
 def _missing(
     given: argparse.Namespace, networks: Sequence[str], targets: Sequence[str], rows: Any
 ) -> Iterator[dict[str, Any]]:
-    """The pairs that are not among the rows."""
+    """Yield a row for each pair of network and target that is not among the rows."""
     known = {(row["network"], row["target"], row["trials"], row["budget"]) for row in rows}
     todo = [
         (network, target) for target in targets for network in networks
@@ -138,8 +138,11 @@ def _pair(
 def _learned(
     given: argparse.Namespace, backing: Evaluator, models: Trained, starts: list[Labelling]
 ) -> tuple[Labelling, dict[str, Any]]:
-    """The learned search; and what the policy alone would label, before anything was simulated and
-    of what is known when the search begins."""
+    """Run the learned search, and return its best labels and figures.
+
+    The figures include the labels of the policy alone, before any simulation, and with what is
+    known when the search begins.
+    """
     problem = backing.problem
     model, policy = models.read()
     counted = Counted(backing)
@@ -163,8 +166,10 @@ def _learned(
 
 
 def _error(model: GraphModel, backing: Evaluator) -> float:
-    """How far the model is off on the named labellings of the network that it has not seen, of what
-    is known before any of it is simulated."""
+    """Return the mean relative error of the model on the named labellings of an unseen network.
+
+    The model gets only what is known before any labelling is simulated.
+    """
     problem = backing.problem
     blank = Evaluator(problem, backing.schedules)
     tables = Tables(problem, Figures(problem, blank))
@@ -177,7 +182,7 @@ def _error(model: GraphModel, backing: Evaluator) -> float:
 def _searched(
     given: argparse.Namespace, backing: Evaluator, name: str, starts: list[Labelling]
 ) -> tuple[dict[str, Any], Labelling]:
-    """A search that asks the simulator."""
+    """Run a search that evaluates labellings with the simulator."""
     problem = backing.problem
     objective = Objective(
         lambda several: [float(backing(each).cycles) for each in several], given.budget,
@@ -204,8 +209,7 @@ def _searched(
 def _truths(
     given: argparse.Namespace, backing: Evaluator, best: Labelling, models: Trained
 ) -> Iterator[dict[str, Any]]:
-    """Parts of the network, exhaustively, and by the learned search that knows of no other
-    labels."""
+    """Solve parts of the network exhaustively, and by a learned search that knows nothing else."""
     for name, places in _parts(backing.problem, best).items():
         part = Part(backing.problem, places, best)
         objective = Objective(
@@ -228,8 +232,11 @@ def _truths(
 
 
 def _parts(problem: FusionProblem, best: Labelling) -> dict[str, list[int]]:
-    """Places of the network as a whole; or of the first, the middle and the last segments that make
-    up so many decisions, and of those where the best labelling does not fuse everything."""
+    """Return the decisions of the parts of a network that can be solved exhaustively, by name.
+
+    A small network is one part. Otherwise the parts are the first, middle and last segments, and
+    the segments in which the best labelling does not fuse everything.
+    """
     layers = max(len(problem.labelled(problem.all).layers), 1)
     most = min(max((TRUE_LAYERS // layers).bit_length() - 1, FEWEST), MOST)
     if len(problem) <= most:
@@ -266,7 +273,7 @@ Row = Mapping[str, Any]
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A line a pair of cycles against all fused, then of what it took to find them."""
+    """Return two lines per pair: cycles relative to fusing all, and the cost of the search."""
     lines = []
     for row in rows:
         cycles = row["cycles"]
@@ -309,7 +316,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _true(row: Row) -> list[str]:
-    """What the learned search, and everything fused, lack of the best where that is known."""
+    """Return by how much the learned search, and fusing everything, miss the known optimum."""
     each = row["truth"]
     if not each:
         return []
@@ -323,7 +330,7 @@ def _true(row: Row) -> list[str]:
 
 
 def _until(found: Row, best: float) -> str:
-    """Evaluations until it was as near as that to the best, or that it never was."""
+    """Return after how many evaluations the search came near `best`, or that it never did."""
     for number, cycles in enumerate(found["steps"], 1):
         if cycles <= best * (1 + NEAR):
             return str(number)

@@ -1,5 +1,8 @@
-"""Stores what models learn from: labelled graphs of a network that were simulated, and which of its
-decisions were better fused; kept as NPZ files."""
+"""Stores training examples of fusion models as NPZ files.
+
+Examples are labelled graphs of a network that were simulated, and which of its decisions were
+better fused.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,11 @@ _ARRAYS = ("nodes", "prior", "edges", "links", "stream")
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Of one network on one target: labelled graphs, and units of decisions, a row each, with
-    whether each was `better` fused, (rows,)."""
+    """Training examples of one network on one target.
+
+    Holds labelled graphs, and units of decisions, one per row, with whether each was `better`
+    fused, shape (rows,).
+    """
 
     graphs: tuple[GraphTable, ...]
     units: Features

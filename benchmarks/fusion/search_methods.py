@@ -28,7 +28,11 @@ class RandomFusion:
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Raises `FusionBudgetSpent`, or ends when as many were drawn as there are labellings."""
+        """Evaluate random labellings until as many were drawn as there are labellings.
+
+        Raises:
+            FusionBudgetSpent: the budget of the objective is spent.
+        """
         n = objective.decisions
         for _ in range(1 << min(n, 24)):
             objective.one(tuple(rng.random(n) < 0.5))
@@ -40,7 +44,12 @@ class Exhaustive:
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Raises `TooMany` for more than 20 decisions, and `FusionBudgetSpent`."""
+        """Evaluate every labelling.
+
+        Raises:
+            TooMany: there are more than 20 decisions.
+            FusionBudgetSpent: the budget of the objective is spent.
+        """
         if objective.decisions > MOST_DECISIONS:
             raise TooMany(
                 f"{objective.decisions} decisions have {2.0**objective.decisions:.3g} labellings; "
@@ -56,8 +65,11 @@ MOST_OF_SEGMENT = 6
 
 
 class Programming:
-    """From the best start. `found` is the labelling with the best of each segment, `expected` what
-    the sum of all gains promises of it."""
+    """From the best start.
+
+    `found` is the labelling with the best of each segment, `expected` what the sum of all gains
+    promises of it.
+    """
 
     def __init__(self) -> None:
         self.expected = np.inf
@@ -66,7 +78,11 @@ class Programming:
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Raises `FusionBudgetSpent`, or ends when every segment was looked at once."""
+        """Optimise each segment once, and combine the best labels of all segments.
+
+        Raises:
+            FusionBudgetSpent: the budget of the objective is spent.
+        """
         costs = objective(starts)
         base, before = starts[int(np.argmin(costs))], float(costs.min())
         best, gain = list(base), 0.0
@@ -83,7 +99,7 @@ class Programming:
 
     @staticmethod
     def _ways(objective: Objective, base: Labelling, places: Sequence[int]) -> list[Labelling]:
-        """The base with other labels of a segment."""
+        """Return copies of the base with other labels of a segment."""
         if len(places) > MOST_OF_SEGMENT:
             moves = [move for move in objective.moves if set(move) <= set(places)]
             return [base, *(moved(base, move) for move in moves)]

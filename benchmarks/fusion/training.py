@@ -86,8 +86,7 @@ class Trained:
         model.save(self._path)
 
     def read(self) -> tuple[GraphModel, Policy]:
-        """Return a copy of the model of labelled graphs, and the policy, which no search
-        changes."""
+        """Return a copy of the graph model, and the policy, which searches do not change."""
         model = GraphModel()
         model.load(self._path)
         return model, self._policy

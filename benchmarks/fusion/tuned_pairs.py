@@ -78,7 +78,7 @@ class Part(FusionProblem):
         self.groups = groups_of(self.offered)
 
     def within(self, labels: Labelling) -> Labelling:
-        """The labels of the whole network."""
+        """Return labels of the whole network, with `labels` for the decisions of this part."""
         own = dict(zip(self.places, labels, strict=True))
         return tuple(own.get(place, label) for place, label in enumerate(self.held))
 
@@ -87,8 +87,10 @@ class Part(FusionProblem):
 
 
 class Counted(Evaluator):
-    """What a search has evaluated by itself, answered by what others have evaluated; of a network,
-    or of a part of it."""
+    """Evaluator that counts what one search evaluates, and takes answers from a shared evaluator.
+
+    It belongs to a network or to a part of it.
+    """
 
     def __init__(self, backing: Evaluator, part: Part | None = None) -> None:
         super().__init__(part or backing.problem, backing.schedules)
@@ -102,7 +104,7 @@ class Counted(Evaluator):
 
 
 def problem_of(network: str, target_name: str) -> FusionProblem:
-    """What may be fused in a network on a target."""
+    """Return the fusion problem of a network on a target."""
     target = make_target(target_name)
     options = BuildOptions(model=network, out=Path(), target=target_name)
     graph = integer_network(options, target, read_model(options), apart=True).graph
@@ -110,13 +112,13 @@ def problem_of(network: str, target_name: str) -> FusionProblem:
 
 
 def pair(network: str, target_name: str, trials: int, folder: Path) -> Evaluator:
-    """A network on a target, with schedules that were tuned."""
+    """Return an evaluator of a network on a target, with tuned schedules."""
     problem = problem_of(network, target_name)
     return Evaluator(problem, KeptSchedules(problem.target, trials, folder))
 
 
 def named(problem: FusionProblem) -> dict[str, Labelling]:
-    """The labellings that have a name."""
+    """Return the labellings that have a name, by name."""
     return {
         "none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm,
         "no shortcuts": problem.no_shortcuts, "no averages": problem.no_averages,
@@ -124,8 +126,11 @@ def named(problem: FusionProblem) -> dict[str, Labelling]:
 
 
 def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:
-    """What models learn of a pair: the named labellings, some that are drawn, and each unit by
-    itself around the best of the named."""
+    """Return training examples of a pair of network and target.
+
+    They are the named labellings, some random labellings, and each unit flipped alone around the
+    best of the named labellings.
+    """
     problem, rng = evaluator.problem, np.random.default_rng(seed)
     figures = Figures(problem, evaluator)
     before = unit_features(problem, figures, problem.tvm)

@@ -65,7 +65,7 @@ class _NestTarget(GemminiTarget):
 
 
 def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
-    """A row: the fewest cycles by data flow, 0 where no trial is right."""
+    """Return one row: the fewest cycles per dataflow, 0 where no trial is correct."""
     latency, beat = setting
     spec = GemminiSpec.from_mapping({"memory_latency_cycles": latency, "cycles_per_beat": beat})
     row: Row = {"layer": name, "latency": latency, "cycles_per_beat": beat}

@@ -63,7 +63,7 @@ class RecordedPart:
         self.settings: list[dict[str, Any]] = index["settings"]
 
     def specs(self) -> list[GemminiSpec]:
-        """The machine with each memory setting."""
+        """Return the machine with each memory setting."""
         return [GemminiSpec.from_mapping({**self.machine, **each}) for each in self.settings]
 
     def stream(self, n: int) -> RecordedStream:
@@ -121,7 +121,7 @@ class Exactness:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """The index of a folder of recordings."""
+    """Read the index of a folder of recordings."""
     index: dict[str, Any] = json.loads((folder / "index.json").read_text())
     return index
 
@@ -186,7 +186,7 @@ def rows(name: str, found: dict[str, Exactness]) -> Iterator[list[str]]:
 
 
 def main() -> int:
-    """The command; 1 if anything differs."""
+    """Compare the simulators with recordings; return 1 if anything differs."""
     parser = argparse.ArgumentParser(description="compare Gemmini's simulators with recordings")
     parser.add_argument("folder", type=Path, help="recordings: index.json and its NPZ files")
     parser.add_argument("--part", help="only this part, such as kernels")

@@ -66,7 +66,7 @@ KINDS = {"products": PRODUCTS, "convolutions": CONVOLUTIONS}
 
 
 def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
-    """A row of the table."""
+    """Return one row of the table."""
     latency, beat = setting
     spec = GemminiSpec.from_mapping(
         {"name": f"L{latency}", "memory_latency_cycles": latency, "cycles_per_beat": beat}
@@ -96,7 +96,7 @@ def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
 
 
 def saved(rows: Sequence[Row], rule: str = "vendor") -> float:
-    """The share of cycles saved, by the geometric mean of tuned over a rule's."""
+    """Return the fraction of cycles saved, by the geometric mean of tuned over rule cycles."""
     ratios = [math.log(int(str(row["tuned"])) / int(str(row[rule]))) for row in rows]
     return 1 - math.exp(sum(ratios) / len(ratios))
 

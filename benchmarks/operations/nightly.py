@@ -39,7 +39,7 @@ print(json.dumps([state.message or "", *(b - a for a, b in zip(begin + loaded, l
 
 
 def night(network: str, trials: int, folder: Path) -> tuple[str, list[float]]:
-    """A run in a folder: what it says of itself; seconds to load (wall, processor) and to run."""
+    """Run a night; return its message, and the seconds to load (wall, processor) and to run."""
     drop = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])

@@ -1,5 +1,7 @@
-"""Runs an integer graph on the CPU, layer by layer in plain integer arithmetic: what every
-other way of running it has to give, bit by bit."""
+"""Runs an integer graph on the CPU, layer by layer in plain integer arithmetic.
+
+Every other implementation has to give the same results, bit by bit.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,13 @@ RunIsland = Callable[[CpuIsland, list[Array]], list[Array]]
 
 
 def in_memory(graph: IntegerGraph) -> RunIsland:
-    """Compile a graph's islands for this machine, to run them now on arrays in the shapes of their
-    values. Raises `ImportFailedError` naming the operators that TVM cannot compile."""
+    """Compile a graph's regions for this machine, and return a function that runs them.
+
+    The function takes arrays in the shapes of the graph's values.
+
+    Raises:
+        ImportFailedError: TVM cannot compile some operators; the message names them.
+    """
     if not graph.islands:
         return _runner(None)
     regions = RegionCalls([RegionSession.of(region, 1) for region in graph.regions])
@@ -34,8 +41,11 @@ def in_memory(graph: IntegerGraph) -> RunIsland:
 
 
 def from_file(path: Path) -> RunIsland:
-    """The islands of a library that `networks.integer.cpu_islands` wrote, to run on arrays in the
-    shapes of their values. It runs code of the file: read none of strangers."""
+    """Load a library that `networks.integer.cpu_islands` wrote, and return a function that runs it.
+
+    The function takes arrays in the shapes of the graph's values. It runs code of the file, so
+    never load a file from strangers.
+    """
     return _runner(Library.load(path))
 
 
@@ -102,8 +112,11 @@ def _places(graph: IntegerGraph) -> dict[str, Array]:
 
 
 def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs, which are to have the names, shapes and types of the graph's. Raises
-    `InputError`."""
+    """Return the inputs, which must have the names, shapes and types of the graph's inputs.
+
+    Raises:
+        InputError: a name, a shape or a type differs.
+    """
     wanted = [value.name for value in graph.inputs]
     if set(wanted) != set(inputs):
         raise InputError(
@@ -121,7 +134,7 @@ def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array
 
 
 def result(graph: IntegerGraph, output: str, values: Mapping[str, Array]) -> Array:
-    """An output in its own shape and type, out of the value that it is."""
+    """Return an output in its own shape and type, converted from the value that holds it."""
     info = next(value for value in graph.outputs if value.name == output)
     array = values[graph.results[output]]
     if array.dtype == np.int8 and info.dtype != "int8":

@@ -44,8 +44,11 @@ Values = Mapping[str, Array]
 
 @dataclass
 class LayerSteps:
-    """Of a layer's int8 values: the largest difference in steps and the share that differs, by the
-    layer alone and with all before it."""
+    """Differences of a layer's int8 values from those of onnxruntime.
+
+    Holds the largest difference in steps and the fraction of values that differ, for the layer
+    alone and for the layer with all layers before it.
+    """
 
     layer: str
     passes: int
@@ -58,8 +61,10 @@ class LayerSteps:
 def layer_steps(
     model: onnx.ModelProto, graph: IntegerGraph, feeds: Sequence[Values]
 ) -> list[LayerSteps]:
-    """A row a layer whose output a QuantizeLinear of the model writes. Feeds are arrays in the
-    shapes of the inputs."""
+    """Return one row per layer whose output is written by a QuantizeLinear of the model.
+
+    `feeds` holds arrays in the shapes of the inputs.
+    """
     written = {
         node.name: node.output[0] for node in model.graph.node
         if node.op_type == "QuantizeLinear" and node.name in graph.values

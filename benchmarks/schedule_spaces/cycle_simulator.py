@@ -64,8 +64,10 @@ class Rate:
 
 
 def rate(programs: Programs, spec: VtaSpec, threads: int = 1, repeats: int = 3) -> Rate:
-    """The fastest of some simulations of programs (instructions, 2); compiled code is loaded
-    before."""
+    """Return the fastest of several simulations of programs, each of shape (instructions, 2).
+
+    Compiled code is loaded before the first one.
+    """
     insns = np.concatenate(programs)
     offsets = np.cumsum([0, *map(len, programs)])
     simulate_batch(insns[: offsets[1]], offsets[:2], spec)
@@ -80,8 +82,10 @@ def rate(programs: Programs, spec: VtaSpec, threads: int = 1, repeats: int = 3) 
 
 
 def template_programs(workload: str, spec: VtaSpec, most: int) -> Programs:
-    """The programs (instructions, 2) of a template space, evenly thinned out to at most `most`
-    configs."""
+    """Return programs of a template space, each of shape (instructions, 2).
+
+    They belong to at most `most` configs, evenly spaced over the space.
+    """
     lowering = Lowering.of(parse_workload(workload), spec, "template")
     space = lowering.space
     flat = np.unique(np.linspace(0, space.size - 1, most).astype(np.int64))
@@ -133,8 +137,10 @@ def evaluate_extended(spec: VtaSpec, rounds: int) -> None:
 
 
 def neighbours(space: Space, rng: np.random.Generator, tilings: int = 8) -> NDArray[np.int64]:
-    """The knob values, (n, knobs), of some tilings and orders with every choice of what follows:
-    slots, first steps, last pieces."""
+    """Return knob values, shape (n, knobs), of random tilings with every choice of the later knobs.
+
+    The later knobs are slots, first steps and last pieces.
+    """
     outer = math.prod(len(knob.values) for knob in space.knobs[:SLOT_KNOBS])  # these turn fastest
     chosen = rng.choice(outer, min(tilings, outer), replace=False)
     flat = chosen[:, None] + outer * np.arange(space.size // outer)
@@ -142,7 +148,7 @@ def neighbours(space: Space, rng: np.random.Generator, tilings: int = 8) -> NDAr
 
 
 def scattered(space: Space, rng: np.random.Generator, most: int = 1000) -> NDArray[np.int64]:
-    """The knob values, (n, knobs), of configs drawn without replacement."""
+    """Return knob values, shape (n, knobs), of configs that are drawn without replacement."""
     flat = rng.choice(space.size, min(most, space.size), replace=False)
     return space.values(space.unravel(flat))
 

@@ -82,7 +82,7 @@ def formula_figures(table: TrainingTable) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line a model."""
+    """Return a summary with one line per model."""
     return "\n".join(
         f"{row['kind']:24} {row['split']:12} {row['rows']:>9,} rows {row['seconds']:6.0f} s  "
         f"{row['pairwise_accuracy']:.4f} ({row['interval'][0]:.4f}-{row['interval'][1]:.4f}), "

@@ -15,9 +15,12 @@ from tilewright.models.transfer.training_data import TrainingTable, aligned
 
 
 def controls(options: argparse.Namespace) -> dict[str, Path]:
-    """XGBoost models that know nothing of the dataset. `formula` learned what the hand-written time
-    formula says, and not what programs take. `shuffled` learned, without the formula, latencies
-    that were shuffled within their tasks; with it, it would be the formula again."""
+    """XGBoost models that know nothing of the dataset.
+
+    `formula` learned what the hand-written time formula says, and not what programs take.
+    `shuffled` learned, without the formula, latencies that were shuffled within their tasks; with
+    it, it would be the formula again.
+    """
     paths = {
         name: options.folder / f"{name}-{digest_of(options.dataset)[:8]}"
         for name in ("formula", "shuffled")

@@ -96,14 +96,17 @@ class _PlannedRunner(LocalRunner):
 
 
 def build(folder: Path) -> None:
-    """The dataset, unless the folder has it."""
+    """Build the data set unless the folder already has it."""
     total = len(ACCELERATORS) * MACHINES * len(LAYERS) * ROWS
     build_dataset(_PlannedRunner(), folder, DatasetOptions(rows=total, cpu_rows=0))
 
 
 def shared(features: Features, processor: bool) -> Features:
-    """The columns that all families have, those of programs less the logarithm of the workload's
-    multiplications."""
+    """Return the columns that all families have.
+
+    Columns that count a program's work are relative to the workload's multiplications, as
+    logarithms.
+    """
     names = [name for name in features.names if name.startswith("workload ")]
     known = {name: features.matrix[:, list(features.names).index(name)] for name in names}
     for name, own in COUNTS.items():
@@ -114,8 +117,10 @@ def shared(features: Features, processor: bool) -> Features:
 
 
 def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
-    """Valid rows of each family, of which models see the `SHARED` columns or all; and the formula's
-    log2 latencies, shape (rows,)."""
+    """Return the valid rows of each family, and the formula's log2 latencies, shape (rows,).
+
+    Models see only the `SHARED` columns, or all columns.
+    """
     whole, about = read_table(folder), read_about(folder)
     kinds = np.array([each.kind for each in about.hardware])[whole.hardware]
     found = {}
@@ -144,8 +149,10 @@ def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
 
 
 def measure(found: Mapping[str, Rows]) -> pd.DataFrame:
-    """A row a task, source, model and seed: the share of its pairs in the right order. Of each
-    family `found` has the rows and the formula's log2 latencies, shape (rows,)."""
+    """Return one row per task, source, model and seed: the fraction of pairs in the right order.
+
+    `found` has the rows of each family and the formula's log2 latencies, shape (rows,).
+    """
     rows: list[dict[str, object]] = []
     for family, (table, formula) in found.items():
         others = _joined([each for name, each in found.items() if name != family])
@@ -164,16 +171,17 @@ def measure(found: Mapping[str, Rows]) -> pd.DataFrame:
 
 
 def folds_of(table: TrainingTable) -> list[NDArray[np.bool_]]:
-    """Thirds of a family, each of shape (rows,): whole machines, or whole layers where there is one
-    machine."""
+    """Split a family into thirds, each a mask of shape (rows,).
+
+    A third has whole machines, or whole layers if there is only one machine.
+    """
     one = len(np.unique(table.hardware)) == 1
     place = np.unique(table.workload if one else table.hardware, return_inverse=True)[1]
     return [place % FOLDS == fold for fold in range(FOLDS)]
 
 
 def _said(learned: Rows, test: Rows, model: str, seed: int) -> Floats:
-    """What a model that learned from some rows predicts of others, log2 up to a constant of the
-    task."""
+    """Train a model on some rows; predict the log2 latency of others up to a constant per task."""
     table, known = learned
     if model == WITH:
         table = replace(table, log_latency=table.log_latency - known)

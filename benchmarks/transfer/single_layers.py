@@ -90,8 +90,10 @@ def _goals(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
 
 
 def trials(rows: Sequence[Row], tuner: str) -> Floats:
-    """Until the goal, `TRIALS` where it is not reached; shape (pairs, seeds). `rows` are of
-    seeds that all pairs and tuners have."""
+    """Until the goal, `TRIALS` where it is not reached; shape (pairs, seeds).
+
+    `rows` are of seeds that all pairs and tuners have.
+    """
     pairs = list(_goals(rows))
     seeds = sorted({row["seed"] for row in rows})
     grid = np.full((len(pairs), len(seeds)), float(TRIALS))
@@ -103,8 +105,11 @@ def trials(rows: Sequence[Row], tuner: str) -> Floats:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A line a tuner: trials to the goal as a share of the board's 64, how they compare with the
-    warm start's, and on how many pairs a warm start needs at most half as many."""
+    """Return a summary with one line per tuner.
+
+    A line has trials to the goal as a fraction of the board's 64, how they compare with the warm
+    start's, and on how many pairs a warm start needs at most half as many.
+    """
     rows = _whole_seeds(rows)
     if not rows:
         return "no seed is complete: start the same command again to go on"

@@ -120,7 +120,7 @@ def _unseen(dataset: Path, name: str) -> None:
 
 
 def measure(options: argparse.Namespace, found: KeptRows) -> None:
-    """The board's runs first: they say where the others end."""
+    """Make the runs of every tuner, first those on the board, which define the goals."""
     targets = (
         options.targets.split(",") if options.targets else TARGETS[: 1 if options.quick else 3]
     )
@@ -173,7 +173,7 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str, int, str]:
 
 
 def layers_of(target: str, network: str) -> tuple[dict[str, Any], ...]:
-    """The layers of a network on a target, with their counts, as JSON."""
+    """Return the layers of a network on a target, with their counts, as JSON."""
     here = make_target(target)
     options = TuningOptions(model=network, target=target)
     found = extract_subgraphs(
@@ -254,7 +254,7 @@ def _task(
 def _in_turn(
     sessions: Sequence[Session], layers: Sequence[Subgraph], rules: SharingRules
 ) -> Iterator[tuple[int, int]]:
-    """A round of each layer, then the next of each."""
+    """Yield a round of each layer, then the next round of each, with the number of trials."""
     for done in range(0, rules.trials, rules.batch):
         for place in range(len(sessions)):
             yield place, min(rules.batch, rules.trials - done)
@@ -280,9 +280,12 @@ def _scheduled(
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line a tuner: its share of the board's trials and seconds, means over runs with 95 %
-    intervals over pairs of target and network and over their runs, and in how many it came there.
-    The board's goal is one a pair: the median of its runs."""
+    """Return a summary with one line per tuner.
+
+    A line has the tuner's fraction of the board's trials and seconds, means over runs with 95 %
+    intervals over pairs of target and network and over their runs, and how many runs reached the
+    goal. Each pair has one goal: the median of the board's runs.
+    """
     boards = {_key(row)[:3]: row for row in rows if row["tuner"] == BOARD.name}
     goals, lines = _goals(rows), []
     for name in dict.fromkeys(row["tuner"] for row in rows):
@@ -318,8 +321,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
 def _on_board(
     pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float
 ) -> NDArray[np.float64]:
-    """Seconds of a run and the board's where each trial takes so many more than here, shape
-    (pairs,)."""
+    """Return the ratio of seconds per pair if a trial took `seconds` longer, shape (pairs,)."""
     each = np.array(
         [[row["processor_seconds"] + seconds * row["trials"] for row in pair] for pair in pairs]
     )
@@ -334,8 +336,10 @@ def _ratios(
 
 
 def _mean(values: NDArray[np.float64], cells: Sequence[tuple[str, str]]) -> str:
-    """Of runs (n,) that belong to these pairs of target and network: the mean over pairs of means
-    over runs."""
+    """Return the mean over pairs of means over runs, with its interval.
+
+    `values` has shape (n,), and `cells` the pair of target and network of each run.
+    """
     groups = [values[[each == cell for each in cells]] for cell in dict.fromkeys(cells)]
     runs = min(map(len, groups))  # of a measurement that is not complete, as many of each pair
     if not np.isfinite(values).all():

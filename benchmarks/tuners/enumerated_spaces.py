@@ -28,15 +28,17 @@ def layers_named(names: str) -> dict[str, Workload]:
 
 
 def target_of(where: SpaceName) -> Target:
-    """The target whose space is enumerated."""
+    """Return the target whose space is enumerated."""
     return make_target(TARGETS[where], where)
 
 
 def enumerated(
     where: SpaceName, names: str, folder: Path
 ) -> Iterator[tuple[str, Workload, MeasurementTable]]:
-    """What every schedule of each named layer does, measured below `folder` where that is not
-    known yet, with a bar on the terminal."""
+    """Yield each named layer with the measurements of all its schedules.
+
+    Measurements that are not yet below `folder` are made, with a progress bar on the terminal.
+    """
     target = target_of(where)
     layers = layers_named(names)
     for name in track(layers, console=Console(stderr=True), transient=True):

@@ -67,7 +67,7 @@ def main(
 def _run(
     target: Target, workload: Workload, learner: str, seed: int, trials: int, batch: int
 ) -> list[dict[str, Any]]:
-    """A row a retraining that a batch followed."""
+    """Return one row per retraining that was followed by a batch."""
     explorer = make_explorer("ml2tuner-published", {"learner": learner})
     run, task = LocalRunner(), make_task(target, workload, explorer, seed)
     session, problem = Session.start(task), task.problem
@@ -92,7 +92,7 @@ def _run(
 def _errors(
     task: Task, session: Session, lowered: Lowered, measured: Measurements, of: str
 ) -> dict[str, float]:
-    """Sums of squared errors over the valid rows, and how many these are."""
+    """Return sums of squared errors over the valid rows, and the number of these rows."""
     state = session.models
     asked = task.explorer.model_inputs(task.problem, state, session.history, lowered)
     found: dict[str, float] = {f"{of} valid": float(measured.valid.sum())}
@@ -125,8 +125,10 @@ def _sums(rows: pd.DataFrame, column: str) -> Floats:
 
 
 def _ratio(a: Floats, p: Floats) -> Floats:
-    """Geometric mean over layers of the ratio of root mean squares over runs, which have the same
-    number of rows; arrays (..., layers, runs)."""
+    """Return the geometric mean over layers of ratios of root mean squares over runs.
+
+    All runs have the same number of rows. Both arrays have shape (..., layers, runs).
+    """
     squares = np.sqrt(a.sum(axis=-1) / p.sum(axis=-1))
     return np.asarray(np.exp(np.log(squares).mean(axis=-1)))
 

@@ -105,7 +105,10 @@ def _invalid_share(test_bed: TestBed, name: str) -> float:
 
 
 def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
-    """A row a run. Counts and seconds are until the goal, those named after `LOOK` until then."""
+    """Return one row per run.
+
+    Counts and seconds are until the goal, except those named after `LOOK`, which are until then.
+    """
     look = min(LOOK, results.trials) - 1
     figures = {
         "reached": results.reached,
@@ -127,7 +130,7 @@ def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
 
 
 def _grid(rows: pd.DataFrame, tuner: str, figure: str) -> Floats:
-    """A figure of a tuner's runs, shape (layers, seeds)."""
+    """Return a figure of a tuner's runs, shape (layers, seeds)."""
     mine = rows[rows["tuner"] == tuner]
     table = mine.pivot(index="layer", columns="seed", values=figure)
     return table.loc[rows["layer"].unique()].to_numpy(np.float64)
@@ -155,9 +158,12 @@ def by_layer(rows: pd.DataFrame) -> Table:
 
 
 def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interval | str]]:
-    """Each tuner's figures by column. `invalid` is that until the goal, `invalid a trial` the share
-    of the first trials relative to AutoTVM's: a tuner that ends sooner has fewer of both. Seeds of
-    a tuner and of `beside`, if one is named, are drawn in pairs."""
+    """Each tuner's figures by column.
+
+    `invalid` is that until the goal, `invalid a trial` the share of the first trials relative to
+    AutoTVM's: a tuner that ends sooner has fewer of both. Seeds of a tuner and of `beside`, if one
+    is named, are drawn in pairs.
+    """
     hard = rows[rows["invalid in space"] >= MANY_INVALID]
     known = set(rows["tuner"])
     found: dict[str, dict[str, Interval | str]] = {}
@@ -189,7 +195,7 @@ def _ratio(rows: pd.DataFrame, tuner: str, rival: str, figure: str) -> Interval:
 
 
 def relative_table(rows: pd.DataFrame, beside: str = "") -> Table:
-    """The figures of each tuner, with their intervals."""
+    """Return a table of the figures of each tuner, with their intervals."""
     layers, seeds = rows["layer"].nunique(), rows["seed"].nunique()
     table = Table(
         title=f"relative to {RIVAL}, until within {GOAL:.0%}; regret at {LOOK} trials; intervals "

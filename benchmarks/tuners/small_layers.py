@@ -113,7 +113,7 @@ def main(
 
 
 def _target(machine: str, folder: Path) -> str:
-    """The name a target of this machine is made by: a preset, or a file that is written here."""
+    """Return the name from which a target is made: a preset, or a file that is written here."""
     if not MACHINES[machine]:
         return machine
     folder.mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,7 @@ class Greedy(BaseExplorer[GreedyOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose untried neighbours of the best config, or random configs in the first trials."""
         space, tried = problem.space, history.tried(problem.space)
         rng = problem.rng(history.round, "generate")
         near = np.empty(0, np.int64)

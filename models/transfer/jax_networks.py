@@ -37,8 +37,10 @@ _Params = Mapping[str, jax.Array]
 
 
 class JaxNetwork(Protocol):
-    """A network over rows of columns. Equal networks share their compiled code, so they must be
-    hashable."""
+    """A network over rows of columns.
+
+    Equal networks share their compiled code, so they must be hashable.
+    """
 
     def shapes(self) -> Shapes:
         """Return the shapes of the weights by name."""
@@ -82,9 +84,11 @@ class Perceptron:
     layers: int
 
     def shapes(self) -> Shapes:
+        """Return the shape of each weight, by name."""
         return numpy_mlp.shapes(self.columns, self.units, self.layers)
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
+        """Return predictions of rows, shape (rows,)."""
         h = jax.nn.gelu(_read(weights, "in", x))
         for k in range(1, self.layers):
             h = h + jax.nn.gelu(_layer(weights, f"layer {k}", h))
@@ -121,8 +125,7 @@ class Decisions:
 
     @cached_property
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Column indices of each token and a mask of the used entries, both of shape (tokens, most
-        columns)."""
+        """Return column indices per token and a mask of used ones, both (tokens, most columns)."""
         most = max((len(each) for each in self.tokens), default=1)
         places = np.zeros((max(len(self.tokens), 1), most), np.int64)
         there = np.zeros_like(places, dtype=np.bool_)
@@ -136,6 +139,7 @@ class Decisions:
         return 2 * self.units
 
     def shapes(self) -> Shapes:
+        """Return the shape of each weight, by name."""
         count, most = self._places[0].shape
         wide, units = self._width, self.units
         found = read_shapes("others", len(self.others), 2 * wide)
@@ -157,6 +161,7 @@ class Decisions:
         return found | {"out matrix": (wide, 1), "out bias": (1,)}
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
+        """Return predictions of rows, shape (rows,)."""
         others = jax.nn.gelu(_read(weights, "others", x[:, np.array(self.others, np.int64)]))
         light = jax.nn.gelu(_layer(weights, "others again", others))
         tokens, present = self._embedded(weights, x)
@@ -171,8 +176,7 @@ class Decisions:
         return (out + weights["out bias"])[:, 0]
 
     def _embedded(self, weights: _Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the embedded tokens (rows, tokens, width), and which tokens a row has (rows,
-        tokens)."""
+        """Return embedded tokens (rows, tokens, width), and a mask of tokens (rows, tokens)."""
         places, there = self._places
         values = jnp.where(there, x[:, places], 0.0)
         known = ~jnp.isnan(values)
@@ -185,8 +189,7 @@ class Decisions:
         return tokens, (known & there).any(axis=2)
 
     def _lstm(self, weights: _Params, name: str, h: jax.Array) -> jax.Array:
-        """Run both directions of an LSTM at once: (rows, tokens, inputs) to (rows, tokens,
-        width)."""
+        """Run both directions of an LSTM: (rows, tokens, inputs) to (rows, tokens, width)."""
         both = jnp.stack([h, h[:, ::-1]])
         given = jnp.einsum("drti,dig->tdrg", both, weights[f"{name} in matrix"])
         given = given + weights[f"{name} bias"][:, None, :]
@@ -388,8 +391,10 @@ def ask(
 
 
 def _size(rows: int) -> int:
-    """Return the padded number of rows. There are only three sizes, since each one is compiled
-    separately."""
+    """Return the padded number of rows.
+
+    There are only three sizes, since each one is compiled separately.
+    """
     return next(size for size in (64, 512, _ASKED_AT_ONCE) if rows <= size)
 
 
@@ -417,8 +422,7 @@ class _Best:
         self.before = self.least = self._squared_errors(start)
 
     def look(self, weights: Any) -> None:
-        """Evaluate weights on the held-out rows, and keep a copy if their error is the lowest so
-        far."""
+        """Evaluate weights on held-out rows; keep a copy if their error is the lowest so far."""
         off = self._squared_errors(weights)
         if off.mean() < self.least.mean():
             self.least, self.found = off, _as_numpy(weights)

@@ -300,8 +300,7 @@ class Transferred(ABC):
         self._chance.refine(start._chance, given.x[:, early], given.valid, kept, threads, until)
 
     def _usual_error(self, lesson: Lesson) -> tuple[float, float]:
-        """Return the standard deviation of the errors on held-out rows, with and without the late
-        columns."""
+        """Return the standard deviation of held-out errors, with and without the late columns."""
         off = []
         for y, hidden in zip(lesson.held_y, (0.0, 1.0), strict=True):
             x, _ = masked(lesson.held_x, lesson.names, hidden, 0.0, 0)

@@ -71,8 +71,7 @@ _REFINING = {"epochs": 30, "learning_rate": 1e-4, "held": 0.2}
 
 
 class _Neural(Transferred):
-    """Base class of the neural models: weights, and the mean and standard deviation of each
-    column."""
+    """Base class of neural models: weights, and mean and standard deviation of each column."""
 
     file: ClassVar[str] = "model.safetensors"
     options: Any
@@ -208,8 +207,7 @@ def tokens_of(names: Sequence[str]) -> TransferTokens:
 
 
 def _is_parts(knob: str, names: Sequence[str]) -> bool:
-    """Return whether `parts_X` is the number of parts that knob X makes, rather than a knob of that
-    name."""
+    """Return whether `parts_X` is the number of parts that knob X makes, not a knob itself."""
     return knob.startswith("parts_") and f"{_GROUP}log2_{knob.removeprefix('parts_')}" in names
 
 

@@ -137,8 +137,10 @@ _ROWS = 300_000  # more tell hardly more of what fits into a scratchpad
 
 
 class Chance:
-    """Classifier that predicts the probability that a program is valid. Saved as UBJSON of
-    XGBoost."""
+    """Classifier that predicts the probability that a program is valid.
+
+    Saved as UBJSON of XGBoost.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

@@ -177,8 +177,11 @@ def skip() -> Example:
 
 
 def around_the_host() -> Example:
-    """Rows × channels, work of the host between, an activation as weights, and a tensor that is
-    used on both sides of the host's work."""
+    """Return a graph whose accelerator layers alternate with work of the host.
+
+    It has products of rows × channels, an activation that serves as weights, and a tensor that is
+    used on both sides of the host's work.
+    """
     steps = [
         layer("q", "x", "q", "dense:n=20,c=48,o=32", SIGNED),
         layer("k", "x", "k", "dense:n=20,c=48,o=32", SIGNED),

@@ -48,8 +48,10 @@ class Made:
 def one_layer(
     text: str, spec: VtaSpec, *, epilogue: str = BIASED, unfold: tuple[int, int] | None = None
 ) -> Made:
-    """The first schedule of the extended space for a workload on random numbers; `unfold` says how
-    its input is rearranged."""
+    """Lower the first schedule of the extended space for a workload on random data.
+
+    `unfold` says how the layer's input is rearranged.
+    """
     plain = parse_workload(text, epilogue)
     tensors = random_tensors(plain, spec.machine, 0)
     expected = reference(plain, spec.machine, tensors)
@@ -136,8 +138,10 @@ def _first_program(lowering: Lowering) -> tuple[NDArray[np.uint64], NDArray[np.u
 def _without_addresses(
     insns: NDArray[np.uint64], places: dict[int, tuple[int, int, int]]
 ) -> tuple[NDArray[np.uint64], NDArray[np.void]]:
-    """Instructions that hold offsets into buffers, and the relocations that say so; `places` gives
-    the lowering's base address, the buffer and the offset in it of each memory type."""
+    """Replace addresses in instructions by offsets into buffers, and return the relocations.
+
+    `places` gives the lowering's base address, the buffer and the offset in it of each memory type.
+    """
     insns = insns.copy()
     rows = []
     for at, (low, high) in enumerate(insns.tolist()):

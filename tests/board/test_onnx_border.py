@@ -30,10 +30,12 @@ Array = NDArray[Any]
 
 
 def model() -> onnx.ModelProto:
-    """Inputs `left` (float), `ids` (nothing reads it), `right` (uint8), of which `right` is read
-    first; outputs `far` (float), `near` (uint8), `deep` (float), of which `near` is written first
-    and read again.
-    Scales are no powers of two, zero points no zeros."""
+    """Return a model with unusual inputs and outputs.
+
+    The inputs are `left` (float), `ids` (which nothing reads) and `right` (uint8, which is read
+    first). The outputs are `far` (float), `near` (uint8) and `deep` (float); `near` is written
+    first and read again. Scales are no powers of two, and zero points are not zero.
+    """
     rng = np.random.default_rng(0)
     tensors: list[onnx.TensorProto] = []
     nodes: list[onnx.NodeProto] = []

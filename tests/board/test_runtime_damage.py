@@ -173,8 +173,10 @@ def test_wrong_tables_are_refused_as_python_refuses_them(
 
 
 def agrees(files: Files) -> bool:
-    """Whether Python accepts it too, but for what C does not ask: whether names are text and
-    whether tensors share memory."""
+    """Return whether Python accepts the file too, apart from what C does not check.
+
+    C does not check whether names are text, and whether tensors share memory.
+    """
     try:
         read_image(files, PYNQ)
     except BoardError as error:

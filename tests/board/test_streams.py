@@ -1,5 +1,6 @@
-"""Checks that layers linked into streams compute what the layers do, in any schedule, without
-races.
+"""Checks that layers linked into streams compute the same as alone, in any schedule.
+
+Streams must be free of races.
 """
 
 from __future__ import annotations
@@ -112,8 +113,10 @@ def barriers(insns: NDArray[np.uint64]) -> list[int]:
 
 @pytest.mark.parametrize("name", ["cnn", "skip"])
 def test_a_barrier_that_does_not_wait_is_found(name: str) -> None:
-    """Unless the first loads behind it read nothing that the last stores write: then the numbers
-    are right, even though the simulator loads as early as tokens allow."""
+    """A missing barrier is found whenever the loads behind it read what the last stores write.
+
+    Otherwise the results are right, although the simulator loads as early as tokens allow.
+    """
     example = EXAMPLES[name]()
     races = []
     for seed in SEEDS:
@@ -231,8 +234,10 @@ def test_a_changed_instruction_shows_in_its_layer() -> None:
 
 
 def test_outputs_lie_in_place_where_that_is_legal() -> None:
-    """A pointwise layer with the residual it adds, tile by tile; never one that reads its input
-    again."""
+    """A pointwise layer may overwrite the residual that it adds, because it works tile by tile.
+
+    A layer that reads its input again must not overwrite it.
+    """
     steps = [
         layer("one", "x", "a", "conv2d:c=16,h=8,w=8,o=16,k=1"),
         layer("two", "a", "b", "conv2d:c=16,h=8,w=8,o=16,k=3,p=1"),

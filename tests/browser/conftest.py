@@ -37,8 +37,10 @@ COLOURS = 96
 
 @dataclass
 class Site:
-    """The start page, Prefect's and MLflow's on runs of `digits_cnn`, by two tuners, one of which
-    takes more than a minute, and a comparison."""
+    """The start page, and Prefect's and MLflow's pages about runs of `digits_cnn`.
+
+    There are runs by two tuners, one of which takes more than a minute, and a comparison.
+    """
 
     place: Place
     links: dict[str, str]

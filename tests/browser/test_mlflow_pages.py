@@ -89,8 +89,10 @@ def _without_assistant(page: Page) -> None:
 
 
 def _closed(news: Locator) -> None:
-    """By its cross; by a key where it has none. It may be gone or still on its way: a caller that
-    waits for something beneath it looks again."""
+    """By its cross; by a key where it has none.
+
+    It may be gone or still on its way: a caller that waits for something beneath it looks again.
+    """
     cross = news.locator("[aria-label='Close'], .du-bois-light-modal-close").first
     try:
         cross.click(timeout=2000)

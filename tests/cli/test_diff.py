@@ -23,8 +23,11 @@ FEW = 2
 
 @pytest.fixture(scope="session")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """Runs of few trials: of the same layers in `few`; of one layer in `one`, with another epilogue
-    in `plain`, on another machine in `small`."""
+    """Make runs with few trials.
+
+    `few` and `one` tune the same layers and one layer; `plain` has another epilogue, and `small`
+    another machine.
+    """
 
     def tune(folder: Path) -> None:
         usual = ("tune", "digits_cnn", "--bare", "--tuner", "random", "--trials", str(FEW))

@@ -176,8 +176,10 @@ def test_it_prints_tables_and_writes_a_picture_and_a_page(tuned: Tuned, tmp_path
 def test_labels_of_axes_are_numbers_and_leave_room_for_each_other(
     explained: list[Explained],
 ) -> None:
-    """The cycles of this network span one power of ten, where a logarithmic axis labels every tick
-    with a formula of its own."""
+    """Axis labels are plain numbers, although a logarithmic axis would label ticks by formulas.
+
+    It does so for this network, whose cycles span one power of ten.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

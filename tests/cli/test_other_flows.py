@@ -1,6 +1,4 @@
-"""Tests the flows that deployments run beside tuning: what they leave, and where they leave
-nothing.
-"""
+"""Tests the flows beside tuning that deployments run: what they write, and where."""
 
 from __future__ import annotations
 

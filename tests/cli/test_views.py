@@ -57,8 +57,7 @@ def lines_that_fit(text: str, width: int = 80) -> list[str]:
 
 
 class Ran:
-    """A finished run of two of ResNet-18's layers as publications have them, and what was told of
-    it."""
+    """A finished run of two of ResNet-18's layers, and the events of it."""
 
     def __init__(self, out: Path, **others: object) -> None:
         self.out = out

@@ -83,8 +83,7 @@ class DaskCluster:
         self, name: str, *arguments: str, more: Mapping[str, str] | None = None,
         path: Path | None = None,
     ) -> subprocess.Popen[bytes]:  # fmt: skip
-        """`python …` in the background with the cluster's settings; it writes its output to a
-        file of that name."""
+        """Start `python …` in the background with the cluster's settings; output goes to a file."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith((*OURS, "DASK_"))}
         found = os.pathsep.join(map(str, filter(None, (path, ROOT, self.folder / "plugin"))))
         with (self.folder / f"{name}.log").open("wb") as log:

@@ -76,8 +76,10 @@ def test_holders_of_a_key_are_answered(cluster: DaskCluster, addresses: list[str
 def test_nobody_else_is_answered(
     cluster: DaskCluster, addresses: list[str], tmp_path: Path
 ) -> None:
-    """Neither by the scheduler nor by a worker: without a certificate, with one of another
-    authority, or without TLS."""
+    """Neither the scheduler nor a worker answers a stranger.
+
+    Strangers come without a certificate, with one of another authority, or without TLS.
+    """
     make_keys(other := tmp_path / "other")
     nothing = _context(cluster.keys / AUTHORITY, None)
     foreign = _context(cluster.keys / AUTHORITY, other / CLIENT)

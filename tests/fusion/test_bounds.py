@@ -44,8 +44,10 @@ def any_schedule(workload: Workload, target: Target, rng: np.random.Generator) -
 
 
 def check(own: FusionProblem, labellings: int, schedules: int) -> float:
-    """That streams take as long as they have to, by the schedules that are estimated best and by
-    drawn ones. Returns the least that any took, as a share of its bound."""
+    """Check that streams take at least their bound, with estimated-best and random schedules.
+
+    Returns the least cycles of any stream relative to its bound.
+    """
     rng, needed = np.random.default_rng(0), Needed(own.target)
     least, closest = least_bound(own, needed), np.inf
     for turn in range(schedules):

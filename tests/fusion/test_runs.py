@@ -81,8 +81,10 @@ def test_the_summary_says_what_was_decided_and_what_it_takes(folders: Path) -> N
 
 @pytest.mark.parametrize("mode", ["none", "all", "greedy"])
 def test_what_is_not_tuned_is_estimated_and_tunes_nothing(folders: Path, mode: str) -> None:
-    """What a label saves is known without trials, of both ways by the schedules that are estimated
-    best."""
+    """The saving of a label is known without trials.
+
+    Both alternatives use the schedules that are estimated to be the best.
+    """
     summary = json.loads((folders / mode / "summary.json").read_text())["fusion"]
     rows = summary["decisions"]
     assert all(row["cycles_saved"] is not None for row in rows)

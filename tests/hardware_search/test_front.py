@@ -83,8 +83,10 @@ def test_a_front_by_energy_or_its_product_is_of_what_was_measured():
 
 @pytest.mark.slow(seconds=3)
 def test_the_objective_drives_the_search_and_not_its_end_alone():
-    """With as many measurements, a search by energy finds schedules that a search by latency does
-    not measure, and that spend less."""
+    """A search by energy finds schedules that a search by latency does not measure.
+
+    They spend less, after as many measurements.
+    """
     chosen = searched("ours", 48)
     driven = searched("ours", 48, evaluator=BudgetedEvaluator(48, objective="energy"))
     assert told(driven) != told(chosen)

@@ -19,8 +19,10 @@ TRIALS, SEEDS = 256, 4
 
 @pytest.fixture(scope="module")
 def judged() -> dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]]:
-    """Per table and seed, of configs V has not seen: chances, outcomes, the share that was valid of
-    those it has seen, its threshold."""
+    """Return V's results on unseen configs, per table and seed.
+
+    They are chances, outcomes, the valid fraction of the seen configs, and the threshold.
+    """
     found: dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]] = {}
     for name in ("C4", "C6", "C8", "C10"):
         table = read_stack_table(TABLES / f"{name}.csv.gz")

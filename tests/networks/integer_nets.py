@@ -31,8 +31,10 @@ def random_inputs(graph: IntegerGraph, seed: int = 0) -> dict[str, NDArray[Any]]
 def integers_of(
     model: onnx.ModelProto, graph: IntegerGraph, inputs: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """By value what onnxruntime computes for it, uint8 less 128; of those that a QuantizeLinear of
-    the model writes."""
+    """Return onnxruntime's values (uint8 less 128) of the graph's values, by name.
+
+    Only values that a QuantizeLinear of the model writes are included.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     written = {n.name: n.output[0] for n in copy.graph.node if n.op_type == "QuantizeLinear"}
@@ -57,9 +59,11 @@ def differences(
     values: Mapping[str, NDArray[Any]],
     inputs: Mapping[str, NDArray[Any]] | None = None,
 ) -> dict[str, NDArray[np.int64]]:
-    """By layer: the reference's output on onnxruntime's integers, less onnxruntime's. Layers that
-    read or write what onnxruntime does not have are left out; what the first pass of a layer gives
-    is its own."""
+    """By layer: the reference's output on onnxruntime's integers, less onnxruntime's.
+
+    Layers that read or write what onnxruntime does not have are left out; what the first pass of a
+    layer gives is its own.
+    """
     found, values = {}, {**values, **(inputs or {})}
     for layer in graph.layers:
         if layer.output.endswith(".fine") and layer.data in values:

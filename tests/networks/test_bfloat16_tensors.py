@@ -1,5 +1,4 @@
-"""Checks which tensors are stored in bfloat16, and that networks with them stay close to
-onnxruntime's results."""
+"""Checks which tensors are stored in bfloat16, and the accuracy of networks with them."""
 
 from __future__ import annotations
 

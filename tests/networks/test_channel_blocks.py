@@ -74,8 +74,10 @@ def test_the_first_convolution_of_resnet_becomes_space_to_depth(target: str | No
 
 
 def test_what_counts_decides_what_is_cheapest() -> None:
-    """By iterations alone all of the kernel becomes channels; then the host packs ten times as
-    much."""
+    """The cost model decides how a kernel is unfolded.
+
+    By iterations alone, the whole kernel becomes channels, and the host packs ten times as much.
+    """
 
     def sooner(workload: Workload, _: Unfold | None) -> float:
         return float(iterations(workload, BLOCKS))

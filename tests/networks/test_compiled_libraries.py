@@ -53,8 +53,11 @@ FILES = {"manifest.json", "network.so", "check.npz"}
 
 
 def small_mobile(net: Builder) -> str:
-    """What MobileNet-v2 is made of, and channels that fill no vector: an odd stem, an inverted
-    residual, a concatenation, pools, a clip that no kernel does."""
+    """Return the building blocks of MobileNet-v2, with channels that fill no vector.
+
+    They are an odd stem, an inverted residual, a concatenation, pools, and a clip that no kernel
+    supports.
+    """
     x = net.relu6(
         net.conv(net.input, "stem", 24, kernel=3, stride=2, pad=1, bias=True), "stem.clip"
     )
@@ -532,8 +535,7 @@ def test_samples_beyond_the_bound_refuse_a_library(tmp_path: Path) -> None:
 
 
 class KernelsWithoutEpilogue(CpuTarget):
-    """Makes wrong kernels: they do nothing behind the sums of a convolution but what takes
-    tensors."""
+    """Makes wrong kernels: they omit post-operations of a convolution that take no tensor."""
 
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
         bare = tuple(op for op in workload.epilogue if op.kind not in ("min", "max"))

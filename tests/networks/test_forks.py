@@ -1,5 +1,7 @@
-"""Checks that a library with several threads goes on in a process that was forked, from Python and
-from C, instead of waiting for threads that stayed in the parent."""
+"""Checks that a library with several threads works in a forked process.
+
+Such a process must not wait for threads that stayed in the parent, in Python or in C.
+"""
 
 from __future__ import annotations
 

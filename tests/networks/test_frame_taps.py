@@ -26,8 +26,11 @@ SHAPE = (1, 8, 6, 9, 7)
 def chain(
     channels: int, depth: Sequence[int], pads: Sequence[int], n: int = 1, residual: bool = False
 ) -> onnx.ModelProto:
-    """Two convolutions of volumes; the second has `depth` (kernel, stride, dilation) there, and
-    `pads` (depth, rows, columns) on both sides."""
+    """Return two convolutions of volumes.
+
+    The second one has `depth` (kernel, stride, dilation), and `pads` (depth, rows, columns) on both
+    sides.
+    """
     taps, stride, dilation = depth
     size = 1 if pads[1] == 0 else 3
     nodes = [

@@ -30,8 +30,11 @@ from tilewright.targets.registry import kind_of, make_target
 
 
 def branching_net() -> onnx.ModelProto:
-    """A stem with a pool; four branches, of which three are siblings and one splits again; their
-    concatenation, which a convolution reads; two blocks with projection shortcuts."""
+    """Return a network with branches, siblings and shortcuts.
+
+    Behind a stem with a pool there are four branches, of which three are siblings and one splits
+    again; a convolution reads their concatenation; two blocks with projection shortcuts follow.
+    """
     net = Builder("branching", (1, 3, 20, 20), 0, True)
 
     def conv(x: str, name: str, channels: int, kernel: int = 1) -> str:
@@ -290,8 +293,11 @@ def test_a_convolution_computes_the_same_with_its_average(
     labels: tuple[bool, bool],
     seed: int,
 ) -> None:
-    """Alone or behind a residual or a projection shortcut, which may be fused, too; whatever is
-    labelled about the clips on either side."""
+    """A fused average computes the same as a separate one.
+
+    This holds alone or behind a residual or a projection shortcut, which may be fused too, for all
+    labels of the clips on either side.
+    """
     (inner, out), (before, behind), g = channels, exponents, Graph(seed)
     if groups > 1:
         inner = out = 16
@@ -321,8 +327,11 @@ def test_a_convolution_computes_the_same_with_its_average(
 
 
 def test_averages_that_stay_layers_say_why() -> None:
-    """One of a tensor that another reads, too; one that counts otherwise than an average does; one
-    of what a convolution does not cut."""
+    """Averages that cannot be fused give the reason.
+
+    Here they are an average of a tensor with a second reader, one that counts differently, and one
+    whose convolution does not clip.
+    """
     g = Graph()
     x = g.quantise(g.input("x", (1, 16, 6, 6)), -5)
     one, two = (
@@ -356,8 +365,11 @@ def test_an_average_of_results_that_are_not_cut_is_refused() -> None:
 @pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize(("spec", "which"), [("vta-pynq", "all"), ("huge", "first")])
 def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_path: Path) -> None:
-    """Of a convolution, of two in a concatenation of their own, of a pool: each has its average;
-    the pool's stays a layer, and so does each that is not fused."""
+    """An average of a concatenation runs as one average per input.
+
+    The inputs are a convolution, a concatenation of two, and a pool. The pool's average stays a
+    layer, as does each that is not fused.
+    """
     target, net = make_target(spec), Builder("joined", (1, 16, 7, 7), 0, True)
 
     def conv(x: str, name: str, channels: int, kernel: int = 1) -> str:
@@ -397,8 +409,11 @@ def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_
 
 
 def test_averages_of_joined_tensors_that_stay_one_layer_say_why() -> None:
-    """What is joined is read elsewhere, too; the average is cut further than to eight bits; the CPU
-    writes a part."""
+    """Averages of a concatenation that stay one layer give the reason.
+
+    The concatenation has another reader; the average is clipped to less than eight bits; or the CPU
+    writes a part.
+    """
 
     def reason(read: bool = False, cut: bool = False, erf: bool = False) -> str:
         g = Graph()

@@ -1,5 +1,7 @@
-"""A command reads, normalises and imports a model once, and infers shapes without the data of its
-weights."""
+"""Checks that a command reads, normalises and imports a model only once.
+
+Shapes are inferred without the data of the weights.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,7 @@ def test_the_calls_of_a_network_are_those_of_its_folded_form(network: str) -> No
 
 
 def test_calls_are_looked_for_again_where_folding_changes_more_than_norms() -> None:
-    """onnxruntime puts the factors of a channel into the weights; TVM keeps the multiplication."""
+    """Factors of a channel go into the weights in onnxruntime; TVM keeps the multiplication."""
     tensors = {"w": normal(16, 16, 1, 1), "factors": normal(16, 1, 1, seed=1)}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["conv"], name="conv"),

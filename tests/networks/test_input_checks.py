@@ -59,8 +59,10 @@ class Compiled:
         self._theirs = session(model, optimised=True)
 
     def compare(self, **arrays: Array) -> str:
-        """What ours refuses the arrays with; "" where both give the same. Fails where one refuses
-        what the other takes."""
+        """What ours refuses the arrays with; "" where both give the same.
+
+        Fails where one refuses what the other takes.
+        """
         try:
             expected = self._theirs.run(self._outputs, arrays)
         except failures():

@@ -228,8 +228,10 @@ def test_islands_are_written_to_a_library_and_run_from_it(tmp_path: Path) -> Non
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow(seconds=0.5)
 def test_digits_are_read_as_onnxruntime_reads_them() -> None:
-    """All held-out images: logits that differ by a step at most, and equal predictions, but where
-    two digits are within that step of each other."""
+    """Predictions for all held-out images equal onnxruntime's, and logits differ by one step.
+
+    Predictions may differ where two digits are within one step of each other.
+    """
     model = quantise(zoo.build("digits_cnn")).model
     graph = integer_graph(model, BLOCKS, name="digits_cnn")
     assert len(graph.layers) == 5
@@ -263,7 +265,7 @@ def test_a_network_of_the_zoo_is_one_segment(name: str) -> None:
 def _conv_net(
     data: float | list[float], weight: float | list[float], zero: int = 0, pads: int = 0
 ) -> onnx.ModelProto:
-    """x → Q/DQ → conv → relu → Q/DQ, with these scales."""
+    """Return the network x → Q/DQ → conv → relu → Q/DQ, with these scales."""
     g = Graph()
     g.input("x", (1, 16, 4, 4))
     g.constant("sx", np.float32(data)), g.constant("sw", np.float32(weight))
@@ -518,8 +520,10 @@ def test_inputs_are_quantised_as_onnxruntime_does(
 
 
 def test_channels_are_shifted_by_amounts_of_their_own() -> None:
-    """Where they are near each other the epilogue promises it; one that would be shifted to the
-    left, or has a tensor added, leaves the layer to the CPU."""
+    """Channels with nearby shifts stay on the accelerator, with a shift per channel.
+
+    A layer stays on the CPU if a channel would be shifted to the left, or if a tensor is added.
+    """
     graph = integer_graph(channels_net(Graph()), BLOCKS)
     assert not graph.left
     assert not graph.islands

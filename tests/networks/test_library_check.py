@@ -201,7 +201,7 @@ def test_integers_may_differ_on_large_inputs_and_floats_may_not(reals_differ: bo
 
 
 def test_inputs_without_dimensions_are_drawn_as_arrays() -> None:
-    """onnxruntime takes no NumPy scalars, so a network with such an input would not be compared."""
+    """A NumPy scalar is no input for onnxruntime, so such a network would not be compared."""
     kinds: dict[str, tuple[tuple[int, ...], str]] = {
         "flag": ((), "bool"),
         "count": ((), "int32"),

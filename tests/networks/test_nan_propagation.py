@@ -31,8 +31,11 @@ Y = X[::-1].copy()
 
 
 def softmax(x: Array, _: Array) -> Array:
-    """Compute the softmax of rows. The difference from the largest value is rounded to float32,
-    as in any library: where it is 60, that alone changes the result by 2e-6."""
+    """Compute the softmax of rows.
+
+    The difference from the largest value is rounded to float32, as in any library: where it is 60,
+    that alone changes the result by 2e-6.
+    """
     x = x.astype(np.float32)
     powers = np.exp((x - x.max(axis=1, keepdims=True)).astype(np.float64))
     return powers / powers.sum(axis=1, keepdims=True)

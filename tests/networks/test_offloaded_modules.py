@@ -181,8 +181,11 @@ def _scale(model: onnx.ModelProto, name: str, scale: float) -> None:
 
 
 def test_a_module_that_no_importer_wrote() -> None:
-    """No dataflow block, no `num_input`, a tuple in the return statement, an input that is a
-    result's only source."""
+    """A hand-written module is read as well.
+
+    It has no dataflow block, no `num_input`, a tuple in the return statement, and an input that is
+    a result's only source.
+    """
     rng = np.random.default_rng(0)
     weight = relax.const(rng.integers(-99, 99, (16, 16, 1, 1)).astype(np.int8), "int8")
     x, other = (relax.Var(name, relax.TensorType((1, 16, 4, 4), "float32")) for name in "xy")

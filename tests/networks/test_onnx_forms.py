@@ -180,7 +180,7 @@ def test_pads_become_padding_of_the_convolutions_behind_them(
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("taps", [2, 3])
 def test_the_reference_pads_dilated_windows(mode: str, stride: int, taps: int) -> None:
-    """onnxruntime refuses the model, so numpy computes what the standard says."""
+    """The model is refused by onnxruntime, so numpy computes what the standard says."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(F) for shape in ((1, 2, 22), (4, 2, taps)))
     node = make("Conv", ["x", "w"], ["y"], auto_pad=mode, dilations=[2], strides=[stride])

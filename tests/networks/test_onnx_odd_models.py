@@ -102,8 +102,11 @@ def _report(path: Path, source: onnx.ModelProto) -> ModelReport:
 def test_what_the_cpu_is_left_is_computed_as_onnxruntime_does(
     nodes: list[onnx.NodeProto], tensors: Arrays
 ) -> None:
-    """Bounds of one element, computed bounds, bounds that cross; operators that TVM writes in TIR;
-    several results."""
+    """The CPU's part computes what onnxruntime does.
+
+    The models have bounds of one element, computed bounds, bounds that cross, operators that TVM
+    writes in TIR, and several results.
+    """
     source = _network(nodes, tensors)
     graph, x = _integers(source), normal(*SHAPE, seed=3)
     wanted = reference(source, x)

@@ -1,5 +1,6 @@
-"""Tests the schedule of successive images: feasible, near its bound, and equal to what one resource
-at a time computes.
+"""Tests the schedule of successive images: feasible, near its bound, and correct.
+
+It equals a schedule that is computed one resource at a time.
 """
 
 from __future__ import annotations

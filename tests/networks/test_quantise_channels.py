@@ -36,8 +36,11 @@ MODES: tuple[EpilogueMode, EpilogueMode] = ("full", "per-channel")
 
 
 def spread_net() -> onnx.ModelProto:
-    """Three convolutions, the second depthwise. Of the channels of the first two, every sixteenth
-    is 2^4 times as large as the others, and weighed as much less by what reads it."""
+    """Three convolutions, the second depthwise.
+
+    Of the channels of the first two, every sixteenth is 2^4 times as large as the others, and
+    weighed as much less by what reads it.
+    """
     net = Builder("spread", (1, 16, 12, 12), 0, True)
     x = net.relu(net.conv(net.input, "a", 32, 3, pad=1, bias=True), "a.relu")
     x = net.relu(net.conv(x, "b", 32, 3, pad=1, groups=32, bias=True), "b.relu")

@@ -72,7 +72,7 @@ def _static(
 
 
 def _logits(model: onnx.ModelProto, count: int = 120) -> NDArray[np.float32]:
-    """(count, 10)"""
+    """Return onnxruntime's logits for the first `count` digits, shape (count, 10)."""
     feeds: list[Feed] = [{"input": image[None]} for image in digits.held_out()[0][:count]]
     name = model.graph.output[0].name
     return np.concatenate([values[name] for values in run_feeds(model, [name], feeds)])

@@ -28,7 +28,7 @@ WIDTH = 64
 
 
 def _squares(scale: float) -> onnx.ModelProto:
-    """x · |x| · `scale`, whose tails are long, and a product behind it; (1, 64) to (1, 16)."""
+    """Return x · |x| · `scale`, which has long tails, and a product of it; (1, 64) to (1, 16)."""
     nodes = [
         helper.make_node("Abs", ["x"], ["abs"], name="abs"),
         helper.make_node("Mul", ["x", "abs"], ["square"], name="square"),
@@ -70,8 +70,11 @@ def _error(one: onnx.ModelProto, other: onnx.ModelProto, feeds: Feeds) -> float:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_new_inputs_are_not_cut_off_where_a_sample_fills_the_range(seed: int) -> None:
-    """The largest value of the samples was taken for the largest there is: outputs for new inputs
-    were off by three to five times what the samples showed."""
+    """Inputs that are larger than every sample are not clipped.
+
+    When the largest value of the samples was taken for the largest possible one, outputs for new
+    inputs were off by three to five times what the samples showed.
+    """
     samples = _inputs(16, seed)
     source = _filled(samples)
     made = quantise(source, Samples(tuple(samples)))

@@ -30,8 +30,10 @@ SHAPE = (1, 3, 9, 9)
 
 
 class Net(NumberedGraph):
-    """A QDQ network under construction whose activations are of `kind`; scales and zero points are
-    drawn."""
+    """A QDQ network under construction, with random scales and zero points.
+
+    Its activations are of the type `kind`.
+    """
 
     def __init__(self, kind: str, symmetric: bool, per_channel: bool, seed: int) -> None:
         super().__init__()

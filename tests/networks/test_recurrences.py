@@ -23,7 +23,7 @@ SIZE, FEATURES = 32, 6
 def recurrent(
     kind: str, *, steps: int = 9, size: int = SIZE, outputs: int = 1, **attributes: Any
 ) -> onnx.ModelProto:
-    """x (steps, 1, features) → all states, or the last where two outputs are asked for."""
+    """Return a model of x (steps, 1, features) → all states, with two outputs the last ones."""
     ways = 2 if attributes.get("direction") == "bidirectional" else 1
     gates = GATES[kind] * size
     tensors = {

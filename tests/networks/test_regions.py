@@ -59,8 +59,11 @@ class _Graph:
 
 
 def detector(path: Path) -> Path:
-    """Boxes and scores, NonMaxSuppression, and the index of what it kept, whose number only a
-    running model knows. The scores are an output, too, and the image is read behind the boxes."""
+    """Return a detector: boxes and scores, and NonMaxSuppression with the indices that it keeps.
+
+    Their number is known only when the model runs. The scores are an output too, and the image is
+    read again behind the boxes.
+    """
     net = _Graph()
     x = net.op("Relu", "relu1", [net.conv("image", "conv1", 16, 3, 3, 2)])
     x = net.op("Relu", "relu2", [net.conv(x, "conv2", 32, 16, 3, 2)])

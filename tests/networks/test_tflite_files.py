@@ -188,8 +188,10 @@ def test_shape_arithmetic_that_only_a_reshape_reads_is_left_out(tmp_path: Path) 
 
 
 def _foreign() -> bytes:
-    """A convolution, then what has no equivalent, has a rule that gives up, and is nobody's but its
-    author's."""
+    """Return a convolution followed by operators that have no ONNX equivalent.
+
+    One has none at all, one has a rule that gives up, and one is a custom operator.
+    """
     f = File()
     own = {"scale": 0.1, "zero": 0}
     tensors = [f.tensor(f"t{i}", (1, 4, 4, 4), **own) for i in range(5)]

@@ -40,7 +40,9 @@ class FaultyVta(VtaTarget):
 
 
 def make_vta(text: str, space: SpaceName = "extended") -> FaultyVta:
-    """With its kernels loaded, as `targets.worker.make_warm` makes honest ones. Raises
-    `SpecError`."""
+    """With its kernels loaded, as `targets.worker.make_warm` makes honest ones.
+
+    Raises `SpecError`.
+    """
     make_warm(text, space)
     return FaultyVta(VtaSpec.load(text), space)

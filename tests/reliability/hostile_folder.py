@@ -74,8 +74,10 @@ def _modules(folder: Path, marks: Path) -> None:
 
 
 def _editable(folder: Path, marks: Path) -> None:
-    """A folder of the name that setuptools puts into `sys.path` for namespace packages. Python asks
-    there for `sitecustomize`, before any code of ours runs."""
+    """A folder of the name that setuptools puts into `sys.path` for namespace packages.
+
+    Python asks there for `sitecustomize`, before any code of ours runs.
+    """
     place = folder / f"__editable__.tilewright-{version('tilewright')}.finder.__path_hook__"
     place.mkdir()
     for name in ("sitecustomize", "usercustomize", "cuda", "socksio"):

@@ -40,8 +40,10 @@ def run(folder: Path, kill_at: int = NEVER, **change: Any) -> Boundaries:
 
 
 def claims_too_much(folder: Path, runs: dict[str, tuple[str, int]]) -> bool:
-    """Whether the folder says it is complete without the results of the run it holds. `runs` has
-    the run in the trial store and the number of trials of each key."""
+    """Whether the folder says it is complete without the results of the run it holds.
+
+    `runs` has the run in the trial store and the number of trials of each key.
+    """
     if not is_complete(folder):
         return False
     held = read_run(folder)

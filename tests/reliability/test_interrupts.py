@@ -1,5 +1,7 @@
-"""Tests Ctrl-C and SIGTERM at any moment: one sentence says what is kept and what to do; a second
-ends."""
+"""Tests Ctrl-C and SIGTERM at any moment of a command.
+
+One sentence says what is kept and how to resume; a second signal ends the command.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,9 @@ LOSING = {
 @pytest.mark.parametrize("where", LOSING)
 def test_one_that_python_cannot_raise_comes_again(tmp_path: Path, where: str) -> None:
     """Nothing is printed of it, it ends what comes next, and is no second one, which may follow.
-    Other errors there are reported as ever."""
+
+    Other errors there are reported as ever.
+    """
     program = (
         "import ctypes, os, time\n"
         "from tilewright.cli.signals import heed_signals\n"

@@ -41,8 +41,10 @@ OPEN_TO_ALL = ("/health", "/ready")
 
 
 def as_nobody(act: Callable[[], Any]) -> Any:
-    """What a process of another user finds out, as JSON. It is a fork: the files of an interpreter
-    may be closed to others."""
+    """What a process of another user finds out, as JSON.
+
+    It is a fork: the files of an interpreter may be closed to others.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

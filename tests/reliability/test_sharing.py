@@ -162,8 +162,10 @@ def test_commands_share_a_run_on_postgresql(tmp_path: Path, killed: str, databas
 
 
 def check_shared_run(folder: Path, killed: str, *options: str) -> None:
-    """The owner stands still until the others have made trials. Every trial is made once, and the
-    results are those of the trials."""
+    """The owner stands still until the others have made trials.
+
+    Every trial is made once, and the results are those of the trials.
+    """
     place = Place(folder)
     with ExitStack() as started:
         owner = started.enter_context(place.start(*COMMAND, *options))

@@ -1,5 +1,6 @@
-"""Checks that CHAMELEON's agent learns to walk uphill, and its sampler measures one config a
-cluster.
+"""Checks that CHAMELEON's agent learns to walk uphill.
+
+Its sampler measures one config per cluster.
 """
 
 from __future__ import annotations

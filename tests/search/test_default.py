@@ -22,8 +22,10 @@ PYNQ = VtaSpec.load("vta-pynq")
 
 
 class Misled(VtaTarget):
-    """Its estimates take schedules of a single reduction step for three times as slow as others,
-    which they are not."""
+    """A target whose estimates are wrong.
+
+    They take schedules with a single reduction step for three times slower than they are.
+    """
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
         found = super().estimate(workload, configs)

@@ -111,8 +111,11 @@ LARGE = parse_workload("conv2d:n=1,c=240,h=14,w=14,o=80,k=1")
 
 
 def _asked_about(sign: float) -> tuple[GivenTask, list[int]]:
-    """A task with a large space and a model that prefers even knobs, or odd ones; and how many
-    configs it was asked about at a time, before they were compiled."""
+    """Return a task with a large space, a model, and a list of how many configs it was asked about.
+
+    The model prefers even knobs, or odd ones. The list has an entry per question before
+    compilation.
+    """
     setting = make_task(PYNQ, LARGE, make_explorer("default-blind"), 0)
     asked: list[int] = []
 

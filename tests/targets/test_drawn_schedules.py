@@ -1,5 +1,4 @@
-"""Tests what holds for schedules of every kind of layer: right numbers, sound streams, true
-bounds."""
+"""Tests random schedules of every kind of layer: results, streams and bounds."""
 
 from __future__ import annotations
 

@@ -74,8 +74,11 @@ USUAL = "bias, >> 8, min 127, max 0"
 
 
 def test_the_bound_counts_sums_and_maxima() -> None:
-    """ResNet's first layer: 112² sums of 16 taps, each reset; maxima of 3×3/2 windows, of two
-    cycles each; four operations on what they leave."""
+    """The bound of ResNet's first layer is the sum of its operations.
+
+    There are 112² sums of 16 taps, each reset; maxima of 3×3/2 windows, two cycles each; and four
+    operations on the result.
+    """
     first = parse_workload(RESNET, USUAL)
     assert bounds(first, PYNQ) == {
         "compute": 4 * (112 * 112 * 17 + 2 * (2 * 56 * 112 + 2 * 56 * 56) + 4 * 56 * 56),

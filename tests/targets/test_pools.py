@@ -82,8 +82,11 @@ def test_windows_share_what_they_have_in_common() -> None:
 
 
 def test_the_bound_counts_pixels_and_maxima() -> None:
-    """ResNet's: 112² pixels reset and multiplied; two maxima a row of outputs and column of pixels,
-    two an output, of two cycles each; all that in four blocks."""
+    """The bound of ResNet's pool is the sum of its operations.
+
+    There are 112² pixels, reset and multiplied; two maxima per row of outputs and column of pixels,
+    two per output, two cycles each; all that in four blocks.
+    """
     pool = parse_workload("max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1")
     assert bounds(pool, PYNQ) == {
         "compute": 4 * (2 * 112 * 112 + 2 * (2 * 56 * 112 + 2 * 56 * 56)),

@@ -242,8 +242,11 @@ def _write_settings(place: Path, ports: dict[str, int], python: Path) -> None:
 
 
 def _python_for_others(place: Path) -> Path:
-    """Make an environment that system users can run. It has the packages of this environment, whose
-    interpreter may lie in root's home: then it gets a copy of the interpreter."""
+    """Make an environment that system users can run.
+
+    It has the packages of this environment, whose interpreter may lie in root's home: then it gets
+    a copy of the interpreter.
+    """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     base = Path(sys.base_prefix)
     if not _can_be_run(base / "bin" / version):

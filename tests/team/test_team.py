@@ -209,8 +209,10 @@ def _tasks(team: Team, runs: Mapping[str, str]) -> dict[str, int]:
 
 
 def _is_started(team: Team, version: str) -> bool:
-    """Start PostgreSQL as systemd or an administrator does: again, while the killed process is not
-    yet gone."""
+    """Start PostgreSQL as systemd or an administrator does.
+
+    The start is repeated while the killed process is not yet gone.
+    """
     command = ["pg_ctlcluster", version, CLUSTER, "start"]
     subprocess.run(command, cwd="/", check=False, capture_output=True)
     return _answers(team)

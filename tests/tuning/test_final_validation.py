@@ -43,8 +43,11 @@ def schedule(number: int, source: str = TRIAL, compared: bool = False) -> Schedu
 
 
 class Machine:
-    """A bench of known true seconds: lognormal noise, a drift that all of a turn share, and some
-    that never run."""
+    """A machine with known true seconds.
+
+    It has lognormal noise, a drift that all schedules of a turn share, and some schedules that
+    never run.
+    """
 
     def __init__(
         self, true: Sequence[float], seed: int, noise: float = 0.1, broken: Sequence[int] = ()
@@ -83,8 +86,11 @@ def leaders_by_luck(machine: Machine, count: int) -> tuple[list[Schedule], float
 
 @pytest.mark.slow(seconds=4)
 def test_what_is_reported_is_unbiased_and_the_fastest_trial_is_not() -> None:
-    """Forty schedules within 20 % of each other, noise of 10 %: the fastest trial flatters by more
-    than an eighth, the report of the same runs by nothing."""
+    """The reported latency is unbiased, while the fastest trial is too optimistic.
+
+    With forty schedules within 20 % of each other and noise of 10 %, the fastest trial is more than
+    an eighth too fast.
+    """
     true = [*np.linspace(1.0, 1.2, 40), 1.5]  # the last is the baseline
     naive, reported, baseline, regret, covered, gains = [], [], [], [], [], []
     for seed in range(DRAWN):

@@ -246,8 +246,10 @@ def _read_table(field: FieldInfo, flag: str, option: CliOption, texts: list[str]
 
 
 def say_remarks(target: str) -> None:
-    """Print what a user should know about a target to standard error. Raises like
-    `check_target`."""
+    """Print what a user should know about a target to standard error.
+
+    Raises like `check_target`.
+    """
     from tilewright.targets.registry import target_remarks
 
     for remark in target_remarks(target):

@@ -14,7 +14,7 @@ file."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Replace each unprintable character by an escape sequence.
+    r"""Replace each unprintable character by an escape sequence.
 
     For example, an escape character becomes `\x1b`, a line break `\n`, and a byte that is not UTF-8
     `\udcff`.

@@ -43,6 +43,7 @@ class BudgetedRunner(LocalRunner):
         self._evaluator, self._design = evaluator, design
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        """Execute a step; lowering and measuring count towards the budget."""
         mine: dict[object, Callable[..., Any]] = {
             round_steps.lower_and_choose: self._lower,
             round_steps.measure_batch: self._measure,

@@ -110,6 +110,7 @@ class CodesignOptions(CommandOptions):
         return printable(as_typed(", ".join(self.networks)))
 
     def default_value(self, name: str) -> Any:
+        """Return the default of an option; that of `out` depends on the other options."""
         if name == "out" and self.out:
             return str(self.model_copy(update={"out": ""}).folder)
         return super().default_value(name)

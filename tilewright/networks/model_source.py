@@ -269,7 +269,7 @@ class OnnxSource:
         return self._reference
 
     def fixed(self) -> NormalGraph:
-        """The model with all of its data and static shapes."""
+        """Return the model with all of its data and static shapes."""
         if self._fixed is None:
             self._fixed = fixed_graph(to_qdq(self._reference), self._input_shapes)
         return self._fixed
@@ -341,7 +341,7 @@ class OnnxSource:
             self._accepted = True
 
     def _weightless(self) -> NormalGraph:
-        """The model with static shapes and without the data of its weights, which are not read."""
+        """Return the model with static shapes, without reading the data of its weights."""
         return fixed_graph(without_weights(to_qdq(self._model)), self._input_shapes)
 
     def _check_missing(self) -> None:

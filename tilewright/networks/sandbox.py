@@ -127,6 +127,7 @@ class SandboxedSource:
         return f"this shell's limit of {least / (1 << 30):.3g} GiB of memory (ulimit -v)"
 
     def prepare(self) -> None:
+        """Read the weights and normalise the model with them."""
         self._opened.prepare()
 
     def weighted(self) -> onnx.ModelProto:
@@ -134,21 +135,26 @@ class SandboxedSource:
         return self._opened.weighted()
 
     def fixed(self) -> NormalGraph:
+        """Return the model with all of its data and static shapes."""
         return self._opened.fixed()
 
     def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
+        """Examine the model, and split it into its compiled part and the regions after it."""
         if not without_layers:  # nothing is compiled, so TVM needs no weights
             self._opened.prepare()
             self._opened.examine()
         return self._opened.split(without_layers=without_layers)
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
+        """Return the whole model as one onnxruntime region."""
         return self._opened.as_region(regions, macs)
 
     def refusing(self, operators: Mapping[str, str]) -> Source:
+        """Return the same model, in which onnxruntime runs further operators."""
         return self._opened.refusing(operators) if operators else self
 
     def whole(self) -> Whole:
+        """Import the whole model with its weights."""
         return self._opened.whole()
 
     @cached_property

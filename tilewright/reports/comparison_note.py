@@ -1,5 +1,7 @@
-"""Description of a comparison in Markdown, for Prefect and MLflow, and the table of runs of
-networks."""
+"""Description of a comparison in Markdown, for Prefect and MLflow.
+
+Also holds the table of runs of networks.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Description of the differences between two runs, as text and tables for the terminal and for
-pages."""
+"""Description of the differences between two runs, as text and tables.
+
+The terminal and the pages show the same text and tables.
+"""
 
 from __future__ import annotations
 

@@ -50,8 +50,10 @@ def paragraphs(*parts: str) -> str:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """Return a table of rows with equal headings. All columns except the first are
-    right-aligned."""
+    """Return a table of rows with equal headings.
+
+    All columns except the first are right-aligned.
+    """
     heads = list(rows[0])
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
     lines += [[plain(row[head]) for head in heads] for row in rows]

@@ -1,5 +1,6 @@
-"""Draws the pictures of a run: latency over trials, rule against tuned, and the page of what
-was fused, where fusion was decided.
+"""Draws the pictures of a run: latency over trials, and rule schedules against tuned ones.
+
+For a run that decided on fusion, there is also a page about what was fused.
 """
 
 from __future__ import annotations

@@ -222,8 +222,10 @@ class ActorCritic:
         return chosen.sum(axis=(1, 2))
 
     def _networks(self, weights: ArrayLike, seen: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return log probabilities of down, stay, up (rows, knobs, 3) and predicted returns
-        (rows,)."""
+        """Return log probabilities of down, stay, up (rows, knobs, 3) and predicted returns.
+
+        Predicted returns have shape (rows,).
+        """
         ends = np.cumsum([prod(shape) for shape in self._shapes])
         parts = [
             part.reshape(shape)

@@ -227,8 +227,10 @@ class Explorer(Protocol):
 
     @property
     def shares(self) -> bool:
-        """Whether later workloads of a run start with what the tuner learned on earlier
-        workloads, which `share` adds to the state."""
+        """Whether later workloads of a run start with what the tuner learned on earlier ones.
+
+        The method `share` adds what was learned to the state.
+        """
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         """Add a finished workload to the state that later workloads of the run start with.
@@ -271,6 +273,7 @@ class BaseExplorer(Generic[OptionsT]):
         self.learners = learners
 
     def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
+        """Return the state unchanged."""
         return state
 
     def veto(
@@ -281,24 +284,30 @@ class BaseExplorer(Generic[OptionsT]):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
+        """Return the first `n` candidates, without a model of validity."""
         return candidates.take(np.arange(min(n, len(candidates))))
 
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
+        """Choose the first `n` lowered configs."""
         return BatchChoice(np.arange(min(n, len(lowered)), dtype=np.int64))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Return the state unchanged."""
         return state
 
     @property
     def shares(self) -> bool:
+        """False: the tuner learns nothing from other workloads."""
         return False
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Return the state unchanged."""
         return state
 
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
+        """Return no inputs, because the tuner has no models."""
         return {}

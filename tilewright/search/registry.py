@@ -118,8 +118,7 @@ def registered_tuners() -> dict[str, Registration]:
 
 @cache
 def _load_all() -> None:
-    """Import every module of `search.tuners` and those of other packages; they register their
-    tuners."""
+    """Import every module that registers tuners, here and in other packages."""
     import tilewright.search.tuners as package
 
     for module in pkgutil.iter_modules(package.__path__):

@@ -219,8 +219,7 @@ def model_errors(
 
 
 def _merged(fresh: NDArray[np.bool_], new: Measurements, held: Measurements) -> Measurements:
-    """Combine two sets of measurements of the same rows: `new` where `fresh` is set, else
-    `held`."""
+    """Combine two measurements of the same rows: `new` where `fresh` is set, else `held`."""
     order = np.argsort(np.concatenate([np.flatnonzero(fresh), np.flatnonzero(~fresh)]))
     both = Measurements(
         np.concatenate([new.status, held.status]),

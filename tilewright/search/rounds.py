@@ -50,8 +50,7 @@ class Round:
 
     @property
     def best_latency(self) -> float | None:
-        """Best latency in cycles if the target counts them, otherwise in seconds; None without
-        valid trials."""
+        """Best latency in cycles if the target counts them, else in seconds; None if all failed."""
         if self.best is None or self.best.cycles > 0:
             return self.best_cycles
         return self.best.seconds

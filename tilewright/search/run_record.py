@@ -168,8 +168,7 @@ class StoredRun:
         return found
 
     def known(self) -> Known:
-        """Return the stored trials, which need not be measured again, by the flat index of their
-        config."""
+        """Return stored trials by the flat index of their config; they are not measured again."""
         if self._known_once and not self._shared:
             return self._known  # nobody else adds trials, and no config is proposed twice
         self._known_once = True
@@ -180,13 +179,11 @@ class StoredRun:
         return self._known
 
     def pending(self) -> Configs | None:
-        """Return the configs that other processes are measuring, shape (p, knobs); None if not
-        shared."""
+        """Return configs that other processes measure now, shape (p, knobs); None if not shared."""
         return self._claimed() if self._shared else None
 
     def _claimed(self) -> Configs:
-        """Return the configs that other processes have claimed, and remove the claims of dead
-        processes."""
+        """Return configs that other processes have claimed; remove the claims of dead processes."""
         configs: list[list[int]] = []
         gone, now = [], time.monotonic()
         with self.store.transaction() as connection:
@@ -206,8 +203,7 @@ class StoredRun:
         return np.array(configs, dtype=np.int32).reshape(-1, len(self.space.knobs))
 
     def claim(self, batch: Batch) -> None:
-        """Record in the store that this process measures the batch, so that no other process
-        does."""
+        """Record in the store that this process measures the batch, so that no other one does."""
         if not self._shared:
             return
         self._claim = uuid.uuid4().hex
@@ -322,8 +318,7 @@ class StoredRun:
         self._insert(VALIDATIONS, [{"choice": choice, "block": made[0].block, "measured": text}])
 
     def forget_validations(self, choice: str) -> None:
-        """Mark the stored validation measurements of a final choice as rejected, so they are not
-        reused."""
+        """Mark stored validation measurements of a final choice as rejected, to make new ones."""
         of_choice = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
         wrong = sa.update(VALIDATIONS).values(rejected="it does not measure this any more")
         with self.store.transaction() as connection:

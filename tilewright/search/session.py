@@ -80,8 +80,10 @@ class Session:
 
     @staticmethod
     def start(task: Task, models: ExplorerState | None = None) -> Session:
-        """Return the session before the first round. `models` is a state that was learned
-        elsewhere."""
+        """Return the session before the first round.
+
+        `models` is a state that was learned elsewhere.
+        """
         return Session(History.empty(task.problem.space), models or ExplorerState())
 
     def after(self, batch: Batch) -> Session:

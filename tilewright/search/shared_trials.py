@@ -71,8 +71,7 @@ def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
 
 
 def trials_in(state: ExplorerState) -> list[SharedTrials]:
-    """Return the trials of earlier workloads that a tuner's state holds, in the order of
-    addition."""
+    """Return the trials of earlier workloads in a tuner's state, in the order of addition."""
     shared: list[SharedTrials] = []
     while _name(len(shared), _PARTS[0]) in state.arrays:
         visible, columns, compiled, hidden, counters, valid, log_latency, estimate = (

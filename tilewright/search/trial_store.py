@@ -321,8 +321,7 @@ class TrialStore:
         return engine
 
     def _check(self) -> None:
-        """Reject a database that is damaged, contains executable SQL, or has an unsupported
-        version."""
+        """Reject a database that is damaged, contains executable SQL, or has an unknown version."""
         with self.reading() as connection:
             if not self._url:
                 if odd := connection.exec_driver_sql(_FOREIGN).scalar():
@@ -396,8 +395,10 @@ class TrialStore:
         return None if stamp is None or stamp.is_alive() is False else stamp.describe()
 
     def _take(self) -> None:
-        """Become the owner. An owner whose process is not visible gets the time for one heartbeat
-        first."""
+        """Become the owner.
+
+        An owner whose process is not visible gets the time for one heartbeat first.
+        """
         token, first, deadline = uuid.uuid4().hex, None, 0.0
         mine = OWNERS.c.folder == self.folder
         while True:

@@ -255,6 +255,8 @@ class RetrySoon:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, and add a short retry time to a response with status 503."""
+
         async def send_with_hint(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 503:
                 message["headers"] = [*message.get("headers", []), (b"retry-after", b"0.05")]

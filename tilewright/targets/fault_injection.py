@@ -80,16 +80,20 @@ class FaultyTarget:
 
     @property
     def fingerprint(self) -> str:
+        """Digest of the faults and of the delay."""
         text = json.dumps([sorted(self.faults.items()), self.late_seconds])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the clock and the size of the scratchpad."""
         return {"clock_hz": CLOCK_HZ, "scratchpad_values": 512.0}
 
     def space(self, workload: Workload) -> Space:
+        """Return the same small space for every workload."""
         return Space("faulty", KNOBS)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs; a config with a lowering fault crashes or hangs this process."""
         for fault in self._faults(workload, configs):
             if fault == "crash_lowering":
                 os.kill(os.getpid(), signal.SIGSEGV)
@@ -109,6 +113,7 @@ class FaultyTarget:
         )
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Measure programs; a config with a fault crashes, hangs or distorts its result."""
         faults = self._faults(lowered.workload, lowered.configs)
         for fault in faults:
             misbehave(fault, self.late_seconds)

@@ -97,6 +97,8 @@ class RemoteTarget:
         return in_parts(ask, failed, rows)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs in the other process; rows that it loses get the loss as status."""
+
         def ask(rows: NDArray[np.int64]) -> Lowered:
             header, arrays = self.ask("lower", workload, configs[rows])
             return read_lowered(workload, configs[rows], header, arrays)
@@ -108,6 +110,8 @@ class RemoteTarget:
         return joined_lowered(workload, configs, done)
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Measure programs in the other process; rows that it loses get the loss as status."""
+
         def ask(rows: NDArray[np.int64]) -> Measurements:
             programs = write_programs(lowered.rows(rows).programs)
             _, arrays = self.ask("measure", lowered.workload, lowered.configs[rows], programs)

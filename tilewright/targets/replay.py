@@ -187,12 +187,15 @@ class ReplayTarget:
         return {table.name: table.workload for table in self.tables.values()}
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the features that were recorded."""
         return self._hardware
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the recorded table."""
         return self._table(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Return the recorded hidden features and failures of the configs."""
         table = self._table(workload)
         rows = table.at(configs)
         failures = table.failures[rows]
@@ -205,6 +208,7 @@ class ReplayTarget:
         )
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Return the recorded measurements of the configs."""
         table = self._table(lowered.workload)
         rows = table.at(lowered.configs)
         status = table.status[rows]

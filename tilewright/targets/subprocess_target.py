@@ -69,14 +69,17 @@ class IsolatedTarget(RemoteTarget):
 
     @property
     def name(self) -> str:
+        """Name of the target in the child process."""
         return str(self._about["name"])
 
     @property
     def fingerprint(self) -> str:
+        """Fingerprint of the target in the child process."""
         return str(self._about["fingerprint"])
 
     @property
     def deterministic(self) -> bool:
+        """Whether the target in the child process is deterministic."""
         return bool(self._about["deterministic"])
 
     @property
@@ -85,6 +88,7 @@ class IsolatedTarget(RemoteTarget):
         return self._process.starts
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the features of the target in the child process."""
         hardware = as_object(self._about["hardware"])
         return {name: as_number(value) for name, value in hardware.items()}
 
@@ -118,6 +122,7 @@ class IsolatedTarget(RemoteTarget):
     def ask(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
+        """Call the child process, after starting it if it does not run."""
         if not self._process.running:
             self._must({"call": "describe"})
         header, arrays = self._process.call(

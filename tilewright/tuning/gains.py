@@ -1,5 +1,8 @@
-"""Computes the four latencies by which a run is judged, of a workload and of a whole network:
-`fallback`, `rule`, `tuned` and `bound`, and what tuning gained over the first two."""
+"""Computes the four latencies by which a run is judged, and what tuning gained.
+
+The latencies of a workload or a whole network are `fallback`, `rule`, `tuned` and `bound`; the
+gains are over the first two.
+"""
 
 from __future__ import annotations
 

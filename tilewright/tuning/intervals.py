@@ -108,8 +108,7 @@ class ValidationStats:
 
     @property
     def gain_interval(self) -> Interval | None:
-        """Confidence interval of the ratio of the baseline's seconds to those of the chosen
-        schedule."""
+        """Confidence interval of the baseline's seconds over those of the chosen schedule."""
         return ratio_interval(self.baseline, self.tuned)
 
     def row(self) -> ValidationRow:

@@ -258,8 +258,7 @@ def those_of(found: Extracted, layers: Sequence[str]) -> Extracted:
 
 
 def source_digest(source: str) -> str:
-    """Return a digest of a model file without external weights, or of the code of a built-in
-    network."""
+    """Return a digest of a model file without external weights, or of a built-in network's code."""
     path = Path(source)
     if path.is_file():
         return _file_digest(path)
@@ -298,6 +297,8 @@ def _frozen(shapes: InputShapes) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 @lru_cache(maxsize=1)
 def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], content: str) -> Read:
-    """Load a network. `content` is the digest of all its files, so that the cache notices
-    changes."""
+    """Load a network.
+
+    `content` is the digest of all its files, so that the cache notices changes.
+    """
     return networks.load(source, dict(shapes) or None, sandbox=True)

@@ -327,8 +327,7 @@ class TuningOptions(CommandOptions):
 
     @property
     def settings(self) -> str:
-        """Settings that distinguish runs of the same subject, such as `default, seed 0, 64
-        trials`."""
+        """Settings that tell runs of a subject apart, such as `default, seed 0, 64 trials`."""
         trials = f"{self.trials} trial{'' if self.trials == 1 else 's'}"
         return f"{self.tuner}, seed {self.seed}, {trials}"
 
@@ -345,6 +344,7 @@ class TuningOptions(CommandOptions):
         return PLAIN_STEPS if self.epilogue in (AS_IN_NETWORK, PLAIN) else self.epilogue
 
     def default_value(self, name: str) -> Any:
+        """Return the default of an option; that of `out` depends on the other options."""
         if name == "out" and self.out:
             return str(self.model_copy(update={"out": ""}).folder)
         return super().default_value(name)

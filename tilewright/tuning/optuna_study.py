@@ -58,8 +58,10 @@ def optuna_journal(run: RunTrials) -> str:
 
 
 def add_trials(study: optuna.Study, table: pd.DataFrame) -> None:
-    """Add trials of one workload to a study. `table` has the columns
-    `search.trial_store.COLUMNS`."""
+    """Add trials of one workload to a study.
+
+    `table` has the columns `search.trial_store.COLUMNS`.
+    """
     knobs = [json.loads(text) for text in table["knobs"]]
     spread = {
         name: optuna.distributions.IntDistribution(min(values), max(values))

@@ -172,8 +172,7 @@ def identity(folder: Path) -> str:
 
 
 def _identity(folder: Path) -> tuple[str, str]:
-    """Return the stored ID and the path for which it was written; two empty texts if there is
-    none."""
+    """Return the stored ID and the path for which it was written; two empty texts if none is."""
     try:
         held = as_object(read_json(read_plain(identity_file(folder), limit=1 << 16)))
         return as_text(held["id"]), as_text(held["place"])

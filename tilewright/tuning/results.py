@@ -307,8 +307,7 @@ def latency_to_beat(task: TuningTask, baseline: Schedule | None) -> float | None
 
 
 def faster(one: Latency, other: Latency) -> bool:
-    """Return whether `one` is faster than `other`, in cycles if both are counted, else in
-    seconds."""
+    """Return whether `one` is faster than `other`, in cycles if both have them, else seconds."""
     if one.cycles > 0 and other.cycles > 0:
         return one.cycles < other.cycles
     return one.seconds < other.seconds

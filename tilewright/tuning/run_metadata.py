@@ -151,8 +151,10 @@ def _run_files() -> TypeAdapter[RunFile]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether a folder holds the results of the run in its `run.json`. Raises like
-    `read_run`."""
+    """Return whether a folder holds the results of the run in its `run.json`.
+
+    Raises like `read_run`.
+    """
     return _own_summary(folder) is not None
 
 
@@ -204,8 +206,7 @@ def check_vacant(options: TuningOptions) -> None:
 
 
 def replaced(options: TuningOptions) -> str | None:
-    """Return a note about the earlier run whose results this run replaces; None if there is
-    none."""
+    """Return a note about the earlier run whose results this run replaces; None without one."""
     held = None if options.fresh else read_run(options.folder)
     if held is None or not (options.folder / SUMMARY).is_file():
         return None

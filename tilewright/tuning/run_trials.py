@@ -1,5 +1,4 @@
-"""Reads the trials of a run, from its files after it ended or from its trial store while it
-runs."""
+"""Reads the trials of a run, from its files when it has ended, else from its trial store."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Finds the schedule of a layer without trials: in a tuned folder, among baselines or by
-estimates."""
+"""Finds a layer's schedule without trials: tuned before, a baseline's, or by estimates."""
 
 from __future__ import annotations
 
@@ -174,8 +173,7 @@ def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
 
 
 def _hint(missing: Sequence[Workload]) -> str:
-    """Return a hint for the error message about missing schedules: the option that would tune
-    them."""
+    """Return a hint for the error about missing schedules: the option that would tune them."""
     own = any(op.kind == "shr_channel" for workload in missing for op in workload.epilogue)
     return " (--epilogue per-channel)" if own else ""
 

@@ -95,8 +95,10 @@ class TaskState:
         return self.count * min(known, default=0.0)
 
     def saving(self, trials: int) -> float:
-        """Return the expected saving of a round of at most `trials` trials
-        (`search.expected_gain`)."""
+        """Return the expected saving of a round of at most `trials` trials.
+
+        See `search.expected_gain`.
+        """
         if self.history is None:
             return 0.0
         return expected_saving(self.history, self.count, trials, self.baseline)
@@ -276,8 +278,7 @@ class TaskScheduler(Generic[R]):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _advance(self, task: _Running[R]) -> None:
-        """Run a flow until it requests trials or ends, and store its request or result in
-        `task`."""
+        """Run a flow until it requests trials or ends; store its request or result in `task`."""
         try:
             task.request = task.context.run(self._until_request, task)
         except StopIteration as end:

@@ -108,8 +108,7 @@ class TuningTask:
         return shared_key(key) if self.shared else key
 
     def describe(self) -> dict[str, Json]:
-        """Return everything that determines the answers of the explorer, apart from the inputs of a
-        step."""
+        """Return everything that determines the explorer's answers, apart from a step's inputs."""
         return {
             "workload": self.workload.to_json(),
             "tuner": self.tuner,

@@ -32,9 +32,12 @@ class Section:
 
 
 class LoadedObject:
-    """`image` are the bytes to lie from `base` on, `symbols` the addresses of what the file
-    defines. `undefined` gives the addresses of what it does not. Raises `ValueError` for a file or
-    a relocation that this does not know, `KeyError` for a missing symbol."""
+    """An AArch64 object file in memory.
+
+    `image` holds the bytes to load at `base`, `symbols` the addresses of what the file defines.
+    `undefined` gives the addresses of symbols that it does not define. Raises `ValueError` for a
+    file or a relocation that is not supported, and `KeyError` for a missing symbol.
+    """
 
     def __init__(self, content: bytes, base: int, undefined: Mapping[str, int]) -> None:
         if content[:6] != b"\x7fELF\2\1" or content[18:20] != b"\xb7\0":

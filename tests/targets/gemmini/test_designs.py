@@ -72,8 +72,10 @@ def test_a_machine_that_was_found_is_named_with_its_kind() -> None:
 
 
 def _loads_beside_products(first: int) -> list[list[int]]:
-    """A stream that loads into one bank of the scratchpad while products read from it, from row
-    `first` on."""
+    """Return a stream that loads into a scratchpad bank while products read from it.
+
+    The products read from row `first` on.
+    """
     commands = [CONFIG_LD, CONFIG_EX, CONFIG_ST]
     commands += [(isa.MVIN, BASE + 256 * k, operand(first + 16 * k)) for k in range(8)]
     for k in range(8):

@@ -51,8 +51,11 @@ def build(
     as_json: AsJson = False,
     allow_code: ReadCode = False,
 ) -> None:
-    """Make one folder of a network and its schedules: programs and weights for a board; or, for the
-    target cpu, a library of the float network."""
+    """Build one folder from a network and its schedules.
+
+    It holds programs and weights for a board or, for the target cpu, a library of the float
+    network.
+    """
     from tilewright.cli.views.artifact import Building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.flows.build import build_artifact
@@ -118,8 +121,11 @@ def run(
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """One inference: on the simulated accelerator, bit by bit and cycle by cycle as in hardware; or
-    of a library, on this machine."""
+    """Run one inference, or with --pipeline several.
+
+    An artifact for an accelerator runs on the simulator, bit by bit and cycle by cycle as in
+    hardware; a library runs on this machine.
+    """
     from tilewright.cli.views.artifact import profile_json, show_profile, show_run
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
@@ -216,8 +222,11 @@ def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> Non
 
 
 def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = False) -> None:
-    """Compare the whole network with its source model on stored samples, and every layer with plain
-    arithmetic on random data."""
+    """Compare the outputs of an artifact with those of its source model.
+
+    The whole network is compared on stored samples, and every layer with plain arithmetic on random
+    data.
+    """
     from tilewright.cli.views.artifact import checks_json, show_accuracy, show_checks
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.networks.artifact import CompiledArtifact, SizedLibrary
@@ -312,8 +321,10 @@ def benchmark(
     options: BenchmarkOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Build a network for this processor and time it in turns with other engines, each in a process
-    of its own; rounds disturbed by other work do not count."""
+    """Build a network for this processor and time it in turns with other engines.
+
+    Each engine has a process of its own. Rounds that were disturbed by other work do not count.
+    """
     from tilewright.cli.views.artifact import Building
     from tilewright.cli.views.library import benchmark_json, show_benchmark
     from tilewright.cli.views.terminal import Terminal
@@ -351,8 +362,10 @@ def cpu_runtime(
         typer.Option("--for", metavar="ART", help="Refuse an artifact that C cannot run."),
     ] = None,
 ) -> None:
-    """Write what a C program needs to run the libraries of 'tilewright build --target cpu': a
-    header, its source, an example with a Makefile, and TVM's runtime (6 MB)."""
+    """Write what a C program needs to run the libraries of 'tilewright build --target cpu'.
+
+    These are a header, its source, an example with a Makefile, and TVM's runtime (6 MB).
+    """
     from tilewright.networks.artifact.regions import refuse_regions
     from tilewright.networks.compiled.c_interface import write_c_interface
 

@@ -22,7 +22,8 @@ def keys(
 ) -> None:
     """Write a CA and two certificates, and print Dask's settings for them.
 
-    Whoever holds a key can run code on the workers."""
+    Whoever holds a key can run code on the workers.
+    """
     from tilewright.targets.cluster.keys import AUTHORITY, CLIENT, NODE, dask_settings, make_keys
 
     try:
@@ -107,7 +108,8 @@ def serve(
     """Build the C runtime for this board's driver, and be a worker of a Dask cluster beside it.
 
     The worker has the resources 'board' and 'board:NAME'. It runs programs on the board and nothing
-    else."""
+    else.
+    """
     from tilewright.targets.board.board_runner import BenchOptions, BoardBench, machine_named
     from tilewright.targets.board.board_worker import serve_board
     from tilewright.targets.board.factory import check_name
@@ -142,9 +144,11 @@ def runtime(
         typer.Option("--for", metavar="ART", help="Say whether ART was built beside the same."),
     ] = None,
 ) -> None:
-    """Write the C sources that run artifacts on a board, for the machine of its bitstream: they
-    refuse an artifact of another. An artifact holds no sources, and names the digest of those it
-    was built beside."""
+    """Write the C sources that run artifacts on a board.
+
+    They are for the machine of its bitstream and refuse an artifact for another machine. An
+    artifact holds no sources; it names the digest of the sources that it was built beside.
+    """
     from tilewright.networks.artifact.manifest import read_manifest
     from tilewright.targets.board.board_runner import machine_named, write_runtime
 

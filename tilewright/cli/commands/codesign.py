@@ -35,7 +35,8 @@ def codesign(
     """Search accelerators and their schedules together.
 
     The result is a front of area against latency. Repeating the command resumes a run that was
-    stopped."""
+    stopped.
+    """
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})
     _run(options, tracking, bare, as_json)

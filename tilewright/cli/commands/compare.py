@@ -50,7 +50,8 @@ def compare(
     """Run several tuners with many seeds and say which one is best, and where.
 
     Whole runs of NETWORKS are compared by latency. Without NETWORKS, tuners meet single workloads,
-    and are compared with the enumerated optimum. Repeating the command repeats no finished run."""
+    and are compared with the enumerated optimum. Repeating the command repeats no finished run.
+    """
     bare = bare or not mlflow
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})

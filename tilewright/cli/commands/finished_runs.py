@@ -158,8 +158,10 @@ def diff(
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Hold RUN_B against RUN_A: latency of every layer and of all, valid trials, how right the
-    models were, what changed. Exit status 0: no worse; 1: worse; 2: they cannot be compared."""
+    """Compare RUN_B with RUN_A: latencies, valid trials, accuracy of the models, and settings.
+
+    Exit status 0: no worse; 1: worse; 2: they cannot be compared.
+    """
     from tilewright.cli.views.finished_runs import show_diff
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.diff import diff_runs
@@ -243,9 +245,11 @@ def export(
         str, typer.Option(help="Whose trials, where the format holds one layer's.", metavar="NAME")
     ] = "",
 ) -> None:
-    """Write what a run found in the form that another tool reads. As AutoTVM records, schedules of
-    --space template and --space stock are written; those that stock TVM cannot build, and those of
-    other spaces, are left out, with a sentence."""
+    """Write what a run found in the form that another tool reads.
+
+    As AutoTVM records, schedules of --space template and --space stock are written; those that
+    stock TVM cannot build, and those of other spaces, are left out, with a sentence.
+    """
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact.manifest import is_artifact
     from tilewright.reports.number_format import counted

@@ -29,7 +29,7 @@ dataset_commands = typer.Typer(
 
 @dataset_commands.callback()
 def _group() -> None:
-    """A group, though it has one command."""
+    """Make the commands a group, although there is only one."""
 
 
 @dataset_commands.command("build")
@@ -42,8 +42,11 @@ def build(
         False
     ),
 ) -> None:
-    """Lower and measure schedules of the built-in networks' layers on many accelerators, or on
-    hardware that is named. Repeating the command resumes a build that was stopped."""
+    """Lower and measure schedules of the built-in networks' layers on many accelerators.
+
+    With --targets, measure on that hardware instead. Repeating the command resumes a build that was
+    stopped.
+    """
     from tilewright.cli.views.models import building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.build import kept_rows
@@ -141,8 +144,10 @@ def score(
 def trust(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
 ) -> None:
-    """Let commands on this workspace load a model that was trained elsewhere. Loading a model can
-    run code: trust only models of people whom you trust."""
+    """Let commands on this workspace load a model that was trained elsewhere.
+
+    Loading a model can run code: trust only models of people whom you trust.
+    """
     from tilewright.models.transfer.files import trust_model
 
     trust_model(model)

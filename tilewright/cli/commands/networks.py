@@ -46,8 +46,11 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     allow_code: ReadCode = False,
 ) -> None:
-    """Show what becomes of every operator: offloaded, left to the CPU, or unsupported; and what it
-    takes at least on the accelerator, and on the CPU beside it by an estimate."""
+    """Show whether each operator is offloaded, left to the CPU, or unsupported.
+
+    Also show the least time that the network takes on the accelerator, and an estimate for the CPU
+    beside it.
+    """
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.networks import load
     from tilewright.networks.offloading.accelerator import Accelerator

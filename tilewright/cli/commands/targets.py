@@ -1,5 +1,4 @@
-"""The commands `tilewright targets`, `target show` and `enumerate`: hardware and schedule
-spaces."""
+"""Commands `tilewright targets`, `target show` and `enumerate`: hardware and schedule spaces."""
 
 from __future__ import annotations
 

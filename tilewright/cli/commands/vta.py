@@ -91,7 +91,7 @@ def run(
     ] = "functional",
     as_json: AsJson = False,
 ) -> None:
-    """The memory after a program, bit for bit, and what it moved and computed."""
+    """Run a program, write the memory after it, and show what it moved and computed."""
     from tilewright.targets.vta.functional import SEMANTICS, simulate
     from tilewright.targets.vta.program import Program
 
@@ -120,7 +120,10 @@ def lint(
     dram_base: DramBase = FIRST_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """What is invalid in a program, or not the same on every implementation. Exit code 1 if any."""
+    """Show what is invalid in a program, or not the same on every implementation.
+
+    The exit code is 1 if there is anything.
+    """
     from tilewright.targets.vta.lint import lint as findings_of
     from tilewright.targets.vta.program import Program
 
@@ -143,7 +146,7 @@ def disasm(
     spec: Spec,
     out: Annotated[Path | None, typer.Option(help="Write the listing here.")] = None,
 ) -> None:
-    """A readable listing that `asm` turns back into the same bytes."""
+    """Print a readable listing that `asm` turns back into the same bytes."""
     from tilewright.targets.vta.disassembler import disassemble
     from tilewright.targets.vta.program import words_of
 
@@ -160,7 +163,7 @@ def asm(
     spec: Spec,
     out: Annotated[Path, typer.Option(help="Where to write the stream.")],
 ) -> None:
-    """A stream from a listing."""
+    """Assemble a stream from a listing."""
     from tilewright.targets.vta.disassembler import assemble
 
     try:
@@ -172,8 +175,7 @@ def asm(
 
 
 def _cycles_text(report: CycleReport, clock_mhz: float) -> str:
-    """Return the totals, and one line per unit: how long it was busy, and how its cycles were
-    spent."""
+    """Return the totals, and one line per unit: how long it was busy, and its cycles by cause."""
     from tilewright.reports.number_format import counted, milliseconds
     from tilewright.targets.vta.instruction_format import MODULE_NAMES
 

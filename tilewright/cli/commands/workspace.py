@@ -120,8 +120,10 @@ def serve(
     tracking: TrackingOptions,
     prefect_port: PrefectPort = None,
 ) -> None:
-    """Serve the tuning flow as a deployment: by a cron line or at an interval, and on request from
-    Prefect's pages."""
+    """Serve the tuning flow as a deployment.
+
+    It runs by a cron line or at an interval, and on request from Prefect's pages.
+    """
     from tilewright.services.page_addresses import PREFECT, check_ports
     from tilewright.services.start_servers import choose_ports
     from tilewright.tuning.output_dir import below_root
@@ -170,9 +172,11 @@ def clean(
     ] = 30.0,
     yes: Annotated[bool, typer.Option("--yes", help="Remove; without it, only say what.")] = False,
 ) -> None:
-    """Say what could be removed from the workspace, and with --yes remove it: cached stages that
-    no command used, and Prefect's records of runs that ended. Runs in MLflow, output directories
-    and artifacts stay."""
+    """Show what can be removed from the workspace, and with --yes remove it.
+
+    These are cached stages that no command used, and Prefect's records of runs that ended. Runs in
+    MLflow, output directories and artifacts stay.
+    """
     from tilewright.cli.views.cleaning import show_removable
     from tilewright.cli.views.terminal import Terminal
     from tilewright.services.retention import DAY, unused_cache

@@ -69,8 +69,7 @@ def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
 
 
 def layer_titles(manifest: Mapping[str, Json]) -> dict[str, str]:
-    """Return the display names of an artifact's layers, with shape and post-operations, by layer
-    name."""
+    """Return display names of an artifact's layers, with shape and post-operations, by name."""
     rows = map(as_object, as_list(manifest["layers"]))
     return {
         (name := as_text(row["name"])): layer(

@@ -83,8 +83,7 @@ def show_front(
 
 
 def named_as(base: str, spec: Path) -> str:
-    """Return the name of a target that is defined by a specification file, of the same kind as
-    `base`."""
+    """Return the name of a target that a specification file defines, of the same kind as `base`."""
     kind, _ = kind_of(base)
     return str(spec) if kind.reads(spec) else f"{kind.name}:{spec}"
 

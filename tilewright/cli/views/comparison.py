@@ -1,5 +1,4 @@
-"""Display of `tilewright compare`: progress, leaderboard, verdict and the location of the
-results."""
+"""Display of `tilewright compare`: progress, leaderboard, verdict and the results' location."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Display of finished runs: trials, differences between two runs, and explanations of the
-models."""
+"""Display of finished runs: trials, differences of two runs, and explanations of the models."""
 
 from __future__ import annotations
 
@@ -110,8 +109,7 @@ def _knobs(text: str) -> str:
 
 
 def show_diff(verdict: DiffVerdict, console: Console) -> None:
-    """Show tables of latencies and model errors, then the changed settings, and the verdict with
-    its reasons."""
+    """Show latencies, model errors and changed settings, then the verdict with its reasons."""
     say(console, f"A  {verdict.a}\nB  {verdict.b}\n")
     for rows, total in ((latency_rows(verdict), True), (figure_rows(verdict), False)):
         console.print(fitted_table(columns_of(rows), (), console.width, left=("",), total=total))
@@ -215,8 +213,7 @@ def _show_features(model: ModelSummary, console: Console) -> None:
 
 
 def _accuracy(explained: Sequence[Explained], width: int) -> Table:
-    """Return a table of the models' accuracy on random configs, and on trials before they were
-    measured."""
+    """Return a table of the models' accuracy on random configs, and on trials not yet measured."""
     heads = ("P\nrmse", "P\nrank", "A\nrmse", "A\nrank", "V\nauc", "V\nbrier", "fast\nvetoed")
     rows, fast = [], percent(vetoed_shares(explained).fast)
     for text, judged, missed in (

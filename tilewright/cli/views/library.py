@@ -20,8 +20,7 @@ MEBI = 1 << 20
 
 
 def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
-    """Show the time of an inference and the fraction outside of kernels, if example inputs are
-    known."""
+    """Show the time of an inference and the fraction outside kernels, if inputs are known."""
     if not artifact.has_samples:
         return
     _, spent = artifact.run(artifact.check_inputs(), layers=True)

@@ -63,8 +63,7 @@ def training_shown(console: Console) -> Iterator[Listener]:
 
 
 def show_scores(found: Mapping[str, Json], console: Console) -> None:
-    """Show the accuracy for programs after and before compilation, and the size of the training
-    data."""
+    """Show the accuracy for programs before and after compilation, and the training data's size."""
     rows = []
     for title, row in (("compiled", found), ("before", as_object(found["visible"]))):
         low, high = (as_number(each) for each in as_list(row["interval"]))

@@ -1,5 +1,4 @@
-"""Display of hardware: kinds of targets, specifications, boards of a cluster, and enumerated
-spaces."""
+"""Display of hardware: kinds of targets, specifications, cluster boards, enumerated spaces."""
 
 from __future__ import annotations
 

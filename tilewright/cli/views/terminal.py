@@ -245,8 +245,7 @@ class _Status:
 
 
 class Bars(Progress):
-    """Progress bars that disappear when they are done; without a terminal, occasional lines on
-    stderr."""
+    """Progress bars that disappear when done; without a terminal, occasional lines on stderr."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(

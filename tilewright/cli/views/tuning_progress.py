@@ -70,7 +70,8 @@ READING, STARTING = "reading the model", "starting the local servers"
 class Display(Protocol):
     """A context manager that receives events and shows them in the terminal."""
 
-    def __call__(self, event: Event) -> None: ...
+    def __call__(self, event: Event) -> None:
+        """Show an event of a run."""
 
     def __enter__(self) -> Display: ...
 
@@ -85,6 +86,7 @@ class Heard:
         self.reused_stages = 0
 
     def __call__(self, event: Event) -> None:
+        """Count reused stages, and pass the event on to the display."""
         self.reused_stages += isinstance(event, StageReused)
         self.display(event)
 
@@ -148,6 +150,7 @@ class LineDisplay:
         self._silence.__exit__()
 
     def __call__(self, event: Event) -> None:
+        """Print a line about an event, if it is worth one."""
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
@@ -196,6 +199,7 @@ class LiveDisplay:
         self._live.stop()
 
     def __call__(self, event: Event) -> None:
+        """Update the live display with an event."""
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
@@ -257,8 +261,7 @@ class LiveDisplay:
         return fitted_table(columns, droppable, width, left=("progress",), styles=styles)
 
     def _bar(self, layer: LayerProgress) -> Text:
-        """Return the progress bar of a layer, which also shows how many of the shared trials it
-        got."""
+        """Return the progress bar of a layer, with the number of shared trials that it got."""
         most, done = self.trials, layer.trials
         if self.shared:
             most = max(most, *(each.trials for each in self.layers.values()))

@@ -76,9 +76,11 @@ class RecordedTestBed:
     space: str = "template"
 
     def open(self, name: str) -> Target:
+        """Return a target that replays the recorded trials."""
         return _recorded(self.files)
 
     def table(self, name: str) -> MeasurementTable:
+        """Return the recorded trials of a workload."""
         return _recorded(self.files).tables[dict(self.workloads)[name].id]
 
 
@@ -103,11 +105,13 @@ class EnumeratedTestBed:
     live: bool = False
 
     def open(self, name: str) -> Target:
+        """Return the target itself if it is `live`, otherwise a replay of its enumerated space."""
         if self.live:
             return _target(self.target, self.space)
         return _replayed(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def table(self, name: str) -> MeasurementTable:
+        """Return the measurements of every config of a workload."""
         return _known_table(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def missing(self) -> list[tuple[Workload, int]]:

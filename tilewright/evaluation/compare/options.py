@@ -195,6 +195,7 @@ class CompareOptions(CommandOptions):
         return self
 
     def default_value(self, name: str) -> Any:
+        """Return the default of an option, which may depend on whether networks are compared."""
         usual = _OF_NETWORKS if self.networks else _OF_WORKLOADS
         return usual[name] if name in usual else super().default_value(name)
 

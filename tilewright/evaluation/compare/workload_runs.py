@@ -249,18 +249,22 @@ class Metered:
         self.seconds = 0.0
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the features of the wrapped target."""
         return self._target.hardware_features()
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the wrapped target."""
         return self._target.space(workload)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs, and count them and their compile seconds."""
         self.compiled += len(configs)
         if self._table.spent is not None:
             self.seconds += float(self._table.spent.compiling[self._table.at(configs)].sum())
         return self._target.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Measure programs, and count the seconds that this took when the table was made."""
         if self._table.spent is not None:
             rows = self._table.at(lowered.configs)
             self.seconds += float(self._table.spent.measuring[rows].sum())

@@ -41,6 +41,7 @@ class AutoTvmCodesign(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
+        """Start without chains of simulated annealing."""
         self.chains: Places | None = None
 
     def promising(
@@ -52,6 +53,7 @@ class AutoTvmCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
+        """Return the points that simulated annealing finds to be the best by the reward model."""
         if self.chains is None:
             self.chains = points.random(self.options.chains, rng)
         kept = _Kept(points, tried, max(self.options.plan, count))

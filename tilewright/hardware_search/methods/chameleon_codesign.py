@@ -55,6 +55,7 @@ class ChameleonCodesign(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
+        """Create an untrained agent for the knobs of the space."""
         self.agent = Agent(self.options, points.cardinalities, seed, {})
 
     def promising(
@@ -66,6 +67,7 @@ class ChameleonCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
+        """Return the points that the agent visits, after training it with the reward model."""
         met = [
             self.agent.explore(points.random(self.options.starts, rng), rewards)
             for _ in range(self.options.episodes)

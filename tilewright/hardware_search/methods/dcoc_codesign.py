@@ -71,6 +71,7 @@ class Dcoc(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
+        """Create untrained agents for hardware, mapping and scheduling."""
         from tilewright.hardware_search.methods.dcoc_agents import Team
 
         options = self.options
@@ -91,6 +92,7 @@ class Dcoc(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
+        """Return the points that the agents visit, after training them with the reward model."""
         met = []
         for _ in range(self.options.episodes):
             met.append(self.agent.explore(self._start(points, rewards, seen, rng), rewards))

@@ -131,6 +131,7 @@ class Nsga2(_OptunaSearch):
         self.population = options.population
 
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        """Return Optuna's NSGA-II sampler."""
         return optuna.samplers.NSGAIISampler(population_size=self.population, seed=seed)
 
 
@@ -150,6 +151,7 @@ class Tpe(_OptunaSearch):
         self.startup = options.startup
 
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        """Return Optuna's multivariate TPE sampler."""
         return optuna.samplers.TPESampler(
             n_startup_trials=self.startup, multivariate=True, seed=seed
         )

@@ -551,8 +551,12 @@ class Writer:
             raise Missing("its result is quantised to 32 bits")
 
     def _turn(self, place: int, layout: TfliteLayout, stored: str) -> str:
-        """Convert a stored image to `layout` from the other one; a Reshape suffices if no element
-        moves. Raise `Missing` for a tensor that does not have four dimensions.
+        """Convert a stored image to `layout` from the other layout.
+
+        A Reshape suffices if no element moves.
+
+        Raises:
+            Missing: the tensor does not have four dimensions.
         """
         shape = self.tensors[place].shape
         if len(shape) != 4:

@@ -82,10 +82,10 @@ class _ByEstimates(BaseExplorer[OptionsT]):
 
 
 class AnalyticTiling(_ByEstimates[Options]):
-    """Proposes configs that fit the scratchpads, in order of estimated DRAM bytes; learns
-    nothing."""
+    """Proposes configs that fit the scratchpads, by estimated DRAM bytes; learns nothing."""
 
     def cost(self, estimated: Features) -> NDArray[np.float64]:
+        """Return the estimated DRAM bytes of each config."""
         return np.asarray(estimated.of_meaning("bytes").sum(axis=1))
 
 
@@ -104,9 +104,11 @@ class EstimatedLatency(_ByEstimates[EstimateOptions]):
     """Proposes configs that fit and compile, in order of estimated latency; learns nothing."""
 
     def cost(self, estimated: Features) -> NDArray[np.float64]:
+        """Return the estimated latency of each config."""
         return estimated.of_meaning("latency")[:, 0]
 
     def wanted(self, problem: Problem, n: int) -> int:
+        """Return how many configs to lower for `n` trials."""
         return problem.compiles(n, self.options.alpha, self.options.looking)
 
     def veto(
@@ -117,11 +119,13 @@ class EstimatedLatency(_ByEstimates[EstimateOptions]):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
+        """Return the candidates unchanged; those that fail to compile are dropped later."""
         return candidates
 
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
+        """Choose the first `n` configs that compile, in the order of their estimates."""
         return BatchChoice(np.argsort(~lowered.ok, kind="stable")[:n])
 
 

@@ -48,6 +48,7 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose untried configs of the plan, the rest at random."""
         tried = history.tried(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         # A planned place is used until int(greed · plan) are left; then the draw is uniform.
@@ -60,6 +61,7 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
         return Candidates(problem.space.unravel(np.concatenate([fresh, lucky])))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Fit the cost model and plan by simulated annealing, once enough trials were measured."""
         fits = int(state.arrays.get("fits", np.zeros(1, np.int64))[0])
         if len(history) < self.options.plan * (fits + 1) or not history.valid.any():
             return state

@@ -38,6 +38,7 @@ class Baco(BaseExplorer[BacoOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose configs with the largest expected improvement; at first, random configs."""
         space, tried = problem.space, history.tried(problem.space)
         rng = problem.rng(history.round, "generate")
         if "P" not in state.models or history.best is None:
@@ -57,6 +58,7 @@ class Baco(BaseExplorer[BacoOptions]):
         return Candidates(configs[rows], scores)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Fit the Gaussian process of latency and the model of validity."""
         valid = history.valid
         if len(history) < self.options.first or valid.sum() < 2:
             return state
@@ -71,6 +73,7 @@ class Baco(BaseExplorer[BacoOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
+        """Return the knobs of the configs, which both models take."""
         known = ModelInput.plain(_knobs(problem.space, lowered.configs))
         return dict.fromkeys(state.models, known)
 

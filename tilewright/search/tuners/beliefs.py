@@ -64,8 +64,7 @@ class TunerBeliefs:
 
     @property
     def informed(self) -> bool:
-        """Whether latencies can be predicted before the first trial, by estimates or another
-        model."""
+        """Whether latencies can be predicted before the first trial, by estimates or a model."""
         return self.estimates or self.problem.transferred is not None
 
     @property
@@ -387,8 +386,7 @@ class TunerBeliefs:
         return trials_in(self.state) if sharing else []
 
     def others_with(self, hidden: Features) -> list[SharedTrials]:
-        """Return the trials of other workloads whose programs have the same counters as
-        `hidden`."""
+        """Return trials of other workloads whose programs have the same counters as `hidden`."""
         names = hidden.names
         return [each for each in self.others if names and each.hidden.names == names]
 

@@ -49,12 +49,12 @@ class ChameleonOptions(PPOOptions):
 
 
 class Chameleon(BaseExplorer[ChameleonOptions]):
-    """CHAMELEON: PPO walks on AutoTVM's cost model, and one measurement per cluster of visited
-    configs."""
+    """CHAMELEON: PPO walks on AutoTVM's cost model; one measurement per cluster of configs."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose untried configs of the plan, the rest at random."""
         space, tried = problem.space, history.tried(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         plan = plan[: len(plan) - int(self.options.greed * len(plan))]
@@ -64,6 +64,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         return Candidates(space.unravel(np.concatenate([fresh, lucky])))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Fit the cost model, train the agent with it, and plan one config per cluster."""
         due = int(state.arrays.get("due", np.array([self.options.first]))[0])
         if len(history) < due or not history.valid.any():
             return state

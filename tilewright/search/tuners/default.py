@@ -66,6 +66,7 @@ class Default(BaseExplorer[DefaultOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose configs with the best predictions from a pool of candidates."""
         rng, beliefs = problem.rng(history.round, "generate"), self._beliefs(problem, state)
         wanted = self._wanted(beliefs, n)
         configs, prior = self._pool(beliefs, history, rng)
@@ -215,6 +216,7 @@ class Default(BaseExplorer[DefaultOptions]):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
+        """Return as many candidates as to lower, those first that model V expects to be valid."""
         wanted = self._wanted(self._beliefs(problem, state), n)
         if "V" not in state.models:
             return candidates.take(np.arange(min(wanted, len(candidates))))
@@ -227,6 +229,7 @@ class Default(BaseExplorer[DefaultOptions]):
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
+        """Choose `n` programs by the predictions that also use hidden features."""
         beliefs, hidden = self._beliefs(problem, state), lowered.hidden
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
         prior = beliefs.prior(configs)
@@ -275,6 +278,7 @@ class Default(BaseExplorer[DefaultOptions]):
         return in_turn(best, least, self.options.believed)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Retrain models P, V and A on all trials."""
         models = dict(state.models)
         beliefs = self._beliefs(problem, state)
         failed = self._failed(problem, history)
@@ -326,6 +330,7 @@ class Default(BaseExplorer[DefaultOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
+        """Return the features that each model takes for the lowered configs."""
         beliefs = self._beliefs(problem, state)
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
         prior, every = beliefs.prior(configs), np.arange(len(configs))

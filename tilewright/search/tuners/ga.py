@@ -34,11 +34,13 @@ class Genetic(BaseExplorer[GeneticOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose configs of the current population that were not yet tried."""
         genes = self._genes(problem, state)
         waiting = genes[~np.isin(genes, history.tried(problem.space))]
         return Candidates(problem.space.unravel(waiting[:n]))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Breed the next population once all of the current one was tried."""
         space, genes = problem.space, self._genes(problem, state)
         tried = history.tried(space)
         if not np.isin(genes, tried).all():

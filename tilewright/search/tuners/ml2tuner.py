@@ -66,9 +66,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
 
     @property
     def shares(self) -> bool:
+        """Whether the option `share` is set."""
         return self.options.share
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Add the trials of a finished workload to the state, for later workloads."""
         beliefs = TunerBeliefs(self.options, self.learners, problem, ExplorerState())
         compiled = history.configs[:0] if history.compiled is None else history.compiled
         ran = np.asarray(history.status != "compile_error", dtype=np.bool_)
@@ -115,6 +117,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose configs by models P and V from a pool of candidates."""
         space, rng = problem.space, problem.rng(history.round, "generate")
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
         seen = history.tried(space)
@@ -152,11 +155,13 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, problem: Problem, state: ExplorerState, history: History, candidates: Candidates,
         n: int,
     ) -> Candidates:  # fmt: skip
+        """Return the candidates unchanged, because `generate` has already applied model V."""
         return candidates  # Model V has weighed them
 
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
+        """Choose `n` programs by model A, also among those compiled in earlier rounds."""
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
         rows = np.flatnonzero(lowered.ok)
         earlier, earlier_hidden = history.unmeasured(problem.space)
@@ -197,6 +202,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return BatchChoice(picked, scores, configs[kept], keep_compiled=True)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Retrain models P, V and A on all trials."""
         models, valid = dict(state.models), history.valid
         beliefs = self._beliefs(problem, state)
         compiled, compiled_hidden = history.unmeasured(problem.space)
@@ -237,6 +243,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
+        """Return the features that each model takes for the lowered configs."""
         beliefs = self._beliefs(problem, state)
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
         prior, every = beliefs.prior(configs), np.arange(len(configs))
@@ -622,8 +629,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         )
 
     def _compiles(self, beliefs: TunerBeliefs, history: History, batch: int) -> int:
-        """Return how many configs to lower, so that a batch of `batch` trials can be chosen
-        among them."""
+        """Return how many configs to lower, so that `batch` trials can be chosen among them."""
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
         alpha = self.options.warm_alpha if warm else self.options.alpha
         if not len(history):

@@ -59,6 +59,7 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose the configs that model P ranks best; random ones before the first fit."""
         rng = problem.rng(history.round, "generate")
         tried = history.tried(problem.space)
         if "P" not in state.models or not self.options.use_p:
@@ -86,6 +87,7 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
+        """Drop candidates that model V expects to be invalid."""
         wanted = n if "A" not in state.models else int(np.ceil((self.options.alpha + 1) * n))
         if "V" not in state.models or not self.options.use_v:
             return candidates.take(np.arange(min(wanted, len(candidates))))
@@ -105,6 +107,7 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
+        """Choose the `n` programs that model A ranks best."""
         if "A" not in state.models:
             rows = np.arange(min(n, len(lowered)), dtype=np.int64)
             return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
@@ -119,6 +122,7 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Retrain models P, V and A on all trials, once there are enough."""
         early = 0 < self.options.first_v < self.options.first
         if len(history) < (self.options.first_v if early else self.options.first):
             return state
@@ -143,6 +147,7 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
+        """Return the features that each model takes for the lowered configs."""
         seen = {"P": self._visible, "V": self.learners.tree_features}
         asked: dict[str, ModelInput] = {
             role: ModelInput.plain(view(problem, lowered.configs))

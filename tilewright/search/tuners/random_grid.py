@@ -17,6 +17,7 @@ class Random(BaseExplorer[Options]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose untried configs at random."""
         rng = problem.rng(history.round, "generate")
         flat = candidates.sample(problem.space, n, history.tried(problem.space), rng)
         return Candidates(problem.space.unravel(flat))
@@ -28,6 +29,7 @@ class Grid(BaseExplorer[Options]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose untried configs in the order of the space."""
         space, tried = problem.space, history.tried(problem.space)
         if space.listed is not None:
             flat = candidates.untried(space, tried)[:n]

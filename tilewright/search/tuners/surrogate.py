@@ -58,8 +58,7 @@ class Beliefs:
 
     @property
     def informed(self) -> bool:
-        """Whether latencies can be predicted before the first trial, by estimates or another
-        model."""
+        """Whether latencies can be predicted before the first trial, by estimates or a model."""
         return self.estimates or self.problem.transferred is not None
 
     @property

@@ -54,6 +54,7 @@ class Optuna(BaseExplorer[OptunaOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose untried configs that Optuna's sampler suggests."""
         space, rng = problem.space, problem.rng(history.round, "generate")
         tried = history.tried(space)
         n = min(n, space.size - len(tried))

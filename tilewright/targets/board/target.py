@@ -70,13 +70,16 @@ class BoardTarget:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the features of the simulated machine."""
         return self.machine.hardware_features()
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the simulated machine, if the board can load the workload."""
         check_loadable(workload, self.machine.spec)
         return self.machine.space(workload)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs in this process, as the simulated machine does."""
         return self.machine.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:

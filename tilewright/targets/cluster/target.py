@@ -80,20 +80,25 @@ class ClusterTarget(RemoteTarget):
 
     @property
     def name(self) -> str:
+        """Name of the target that the workers make."""
         return self.here.name
 
     @property
     def fingerprint(self) -> str:
+        """Fingerprint of the target that the workers make."""
         return self.here.fingerprint
 
     @property
     def deterministic(self) -> bool:
+        """Whether the target that the workers make is deterministic."""
         return self.here.deterministic
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the features of the target that the workers make."""
         return self.here.hardware_features()
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the target that the workers make."""
         return self.here.space(workload)
 
     @property

@@ -327,7 +327,6 @@ def integer_reference(
     Returns:
         The output of `targets.integer_reference`, in shape `out`.
     """
-
     if w.operator == "batch_matmul":  # each of its products is a dense layer
         dense = replace(w, operator="dense", batch=w.height, height=1)
 

@@ -84,6 +84,7 @@ class CpuTarget(NetworkKernels, RooflineAlone):
 
     @property
     def name(self) -> str:
+        """Name of the processor's specification."""
         return self.spec.name
 
     @property

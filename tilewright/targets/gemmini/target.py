@@ -95,6 +95,7 @@ class GemminiTarget:
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
+        """Return sizes and speeds of the machine, as features of models."""
         s = self.spec
         return {
             "batch": 1.0,
@@ -108,9 +109,11 @@ class GemminiTarget:
         }
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the workload's lowering."""
         return self.lowering(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs to instruction streams."""
         return self.lowering(workload).lower(configs)
 
     def measure(self, lowered: Lowered) -> Measurements:

@@ -41,6 +41,7 @@ class Average(Pattern):
 
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
+        """Return the average that the key `avg` describes; None without the key."""
         return cls(*sizes.two("avg", 1)) if "avg" in sizes.values else None
 
     def __str__(self) -> str:
@@ -48,9 +49,11 @@ class Average(Pattern):
 
     @property
     def title(self) -> str:
+        """Short name for displays."""
         return "avg"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
+        """Raise `WorkloadError` unless the anchor may have an average."""
         pooled = any(isinstance(pattern, Pool) for pattern in patterns)
         if anchor.operator != "conv2d" or pooled or anchor.dtype != "int8":
             raise WorkloadError("only a conv2d in int8, without a pool, has an average (avg)")
@@ -66,12 +69,14 @@ class Average(Pattern):
             raise WorkloadError(f"'{wrong}': an average's epilogue has constants alone")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the size of the output, which is one pixel."""
         return 1, 1
 
     def computed(
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
+        """Compute the average of the anchor's sums, and its own post-operations."""
         taps, _ = average_weights(self.height, self.width)
         averaged = (total * taps).sum(axis=(2, 3), keepdims=True).astype(np.int64)
         return behind(self.epilogue, averaged, {}, acc_bits)

@@ -49,6 +49,7 @@ class Shortcut(Pattern):
 
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
+        """Return the shortcut that the keys `xc`, `xi` and `xs` describe; None without them."""
         keys = set(cls.keys) & set(sizes.values)
         if keys and not {"xc", "xi"} <= keys:
             raise WorkloadError(
@@ -62,9 +63,11 @@ class Shortcut(Pattern):
 
     @property
     def title(self) -> str:
+        """Short name for displays, such as `+ 1×1/2 64`."""
         return f"+ 1×1/{stride_title(self.stride_h, self.stride_w)} {self.in_channels}"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
+        """Raise `WorkloadError` unless the anchor may have this shortcut."""
         pooled = any(isinstance(pattern, Pool) for pattern in patterns)
         if anchor.operator != "conv2d" or pooled or anchor.groups != 1:
             raise WorkloadError("only a conv2d in one group, without a pool, has a shortcut (xc)")
@@ -81,6 +84,7 @@ class Shortcut(Pattern):
             )
 
     def beside(self, anchor: Anchor) -> Anchor:
+        """Return the shortcut's 1×1 convolution as an anchor of its own."""
         return Anchor(
             anchor.operator, anchor.batch, self.in_channels, self.height, self.width,
             anchor.out_channels, stride_h=self.stride_h, stride_w=self.stride_w,
@@ -91,6 +95,7 @@ class Shortcut(Pattern):
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
+        """Add the shortcut's convolution to the anchor's sums."""
         operands = shortcut_tensors(tensors)
         return total + behind(
             self.epilogue, sums(self.beside(anchor), operands), operands, acc_bits

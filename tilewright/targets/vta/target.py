@@ -118,14 +118,17 @@ class VtaTarget:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the specification, the space, whether it has the stock compiler's restrictions,
-        and the sources of lowering and simulators.
+        """Digest of everything that measurements depend on.
+
+        That is the specification, the space, whether it has the stock compiler's restrictions, and
+        the sources of lowering and simulators.
         """
         sources = source_digest(Path(__file__).parent, MEASURED_BY)
         parts = [self.spec.fingerprint, self.space_name, self.stock, sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
+        """Return sizes and speeds of the machine, as features of models."""
         m = self.spec.machine
         return {
             "batch": m.batch,
@@ -141,9 +144,11 @@ class VtaTarget:
         }
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the workload's lowering."""
         return self.lowering(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs to instruction streams."""
         return _lowered(self.lowering(workload), configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
@@ -166,12 +171,14 @@ class VtaTarget:
     def enumerate(
         self, workload: Workload, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
+        """Lower and measure every config of the workload's space."""
         space = self.space(workload)
         return self.lower_and_measure(workload, space.unravel(np.arange(space.size)), progress)
 
     def lower_and_measure(
         self, workload: Workload, configs: Configs, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
+        """Lower and measure configs in one pass, without keeping their programs."""
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         codes, states, cycles = time_rows(lowering, values, progress)
@@ -182,6 +189,7 @@ class VtaTarget:
         return lowered, measured
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
+        """Return estimates of configs that need no compilation."""
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         tensors = tensor_operands(workload)

@@ -30,15 +30,19 @@ class BatchMatmul:
     """
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is a batch_matmul in float32."""
         return workload.operator == "batch_matmul" and workload.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """Return the knobs of a matrix product whose weights are not packed."""
         return GemmShape.of(workload, spec).knobs(packed=False)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         return GemmShape.of(workload, spec).baseline_values(spec, packed=False)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape (batch, rows, input channels)."""
         return workload.batch, workload.height, workload.in_channels
 
     def weights_shape(self, workload: Workload) -> tuple[int, ...]:
@@ -50,9 +54,11 @@ class BatchMatmul:
         return workload.batch, workload.in_channels, workload.out_channels
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape (batch, rows, output channels)."""
         return workload.batch, workload.height, workload.out_channels
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel as a TensorIR function, without a schedule."""
         w = workload
         data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
         weights = te.placeholder(self.weights_shape(w), w.dtype, name="weights")
@@ -87,6 +93,7 @@ class BatchMatmulInt8(BatchMatmul):
     """`Kernel` for `batch_matmul` in int8; shapes are those of `BatchMatmul`."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is a batch_matmul in int8."""
         return workload.operator == "batch_matmul" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
@@ -109,6 +116,7 @@ class BatchMatmulInt8(BatchMatmul):
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         shape, products = GemmShape.of(workload, spec), dot_product(spec).products
         float_values = shape.baseline_values(spec, packed=False, products=products)
         pack = int(must_pack(workload, dot_product(spec)) or workload.height > 1)

@@ -63,10 +63,12 @@ class Convolution:
     """`Kernel` for float32 convolutions without groups."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is an ungrouped conv2d in float32."""
         w = workload
         return w.operator == "conv2d" and w.groups == 1 and w.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """Return the knobs of direct and, where possible, Winograd convolution."""
         w, ib = workload, channel_block(workload.in_channels, spec.lanes)
         in_blocks = w.in_channels // ib
         return (
@@ -77,27 +79,33 @@ class Convolution:
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input in blocks of channels."""
         return packed_shape(workload, spec)
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output in blocks of channels."""
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel of the chosen algorithm as a TensorIR function, without a schedule."""
         define = winograd.define if values["algorithm"] else define_direct
         return define(workload, spec, values)
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
+        """Schedule the kernel of the chosen algorithm."""
         schedule = winograd.schedule if values["algorithm"] else schedule_direct
         return schedule(function, workload, spec, values)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
+        """Pack or transform the weights for the chosen algorithm."""
         pack = winograd.pack if values["algorithm"] else pack_direct
         return pack(weights, workload, spec, values)
 

@@ -56,6 +56,7 @@ class ConvolutionTiles:
     """`Kernel` for convolutions with few groups or none, if blocks of channels fit tiles."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether AMX tiles can compute this conv2d in bfloat16 or int8."""
         w = workload
         if w.operator != "conv2d" or w.dtype not in ("bfloat16", "int8"):
             return False
@@ -79,6 +80,7 @@ class ConvolutionTiles:
         return amx_product.knobs(blocks, workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         layout = CopyLayout.of(workload)
@@ -87,9 +89,11 @@ class ConvolutionTiles:
         return amx_product.baseline_values(space, b, spec, (data, weights))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input in blocks of channels."""
         return packed_shape(workload, spec)
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output in blocks of channels."""
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:

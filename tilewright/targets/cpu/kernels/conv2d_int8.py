@@ -66,6 +66,7 @@ class ConvolutionInt8:
     """
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is an ungrouped conv2d in int8."""
         w = workload
         return w.operator == "conv2d" and w.groups == 1 and w.dtype == "int8"
 
@@ -89,16 +90,20 @@ class ConvolutionInt8:
         return (Knob("algorithm", (0, *WINOGRAD_SIZES)), *direct, Knob("stages", (0, 1)), parallel)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input in blocks of channels, which share an axis with columns."""
         n, blocks, height, width, block = packed_shape(workload, spec)
         return n, blocks, height, width * block
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output in blocks of channels."""
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel of the chosen algorithm as a TensorIR function, without a schedule."""
         if _transforms(values):
             return winograd.define(workload, spec, values)
         w, t = workload, CpuTiling.of(workload, spec, values, pixels(workload))
@@ -148,6 +153,7 @@ class ConvolutionInt8:
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
+        """Pack or transform the weights for the chosen algorithm."""
         pack = winograd.pack if _transforms(values) else pack_direct
         return pack(weights, workload, spec, values)
 

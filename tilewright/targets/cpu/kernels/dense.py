@@ -23,21 +23,27 @@ class Dense:
     """`Kernel` for `dense` in float32: data (rows, in), output (rows, out)."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is a dense layer in float32."""
         return workload.operator == "dense" and workload.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """Return the knobs of a matrix product with packed weights."""
         return GemmShape.of(workload, spec).knobs(packed=True)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         return GemmShape.of(workload, spec).baseline_values(spec, packed=True)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape (batch, input channels)."""
         return workload.batch, workload.in_channels
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape (batch, output channels)."""
         return workload.batch, workload.out_channels
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel as a TensorIR function, without a schedule."""
         w, width = workload, GemmShape.of(workload, spec).width(values)
         data = te.placeholder(self.data_shape(w, spec), name="data")
         shape = tiles(w.out_channels, width), w.in_channels, width

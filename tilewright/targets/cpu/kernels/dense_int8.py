@@ -37,6 +37,7 @@ class DenseInt8(Dense):
     """`Kernel` for `dense` in int8: data (rows, in), output (rows, out)."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is a dense layer in int8."""
         return workload.operator == "dense" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
@@ -57,11 +58,13 @@ class DenseInt8(Dense):
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         shape, products = GemmShape.of(workload, spec), dot_product(spec).products
         float_values = shape.baseline_values(spec, packed=True, products=products)
         return {**float_values, "pack_data": 1}
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel as a TensorIR function, without a schedule."""
         w, p, dot = workload, GemmShape.of(workload, spec), dot_product(spec)
         width, out = p.width(values), self.out_shape(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
@@ -142,12 +145,15 @@ class DotShare(Share):
 
     @staticmethod
     def weights_shape(p: GemmShape, v: KnobValues) -> tuple[int, ...]:
+        """Return the shape of the packed weights, in words of 32 bits."""
         return tiles(p.columns, p.width(v)), 1 + p.depth, v["tile_vectors"] * vector_of(p.lanes)
 
     def vector_of(self, p: GemmShape) -> int:
+        """Return the number of lanes of an accumulator's vector."""
         return vector_of(p.lanes)
 
     def begin(self, column: Expression, at: Expression) -> Expression:
+        """Return the first value of an accumulator, from the packed column."""
         buffer, place = self._packed(column)
         return self.dot.begin(self.a.workload, buffer[(*place, 0, at)], self.a.zero, 1)
 
@@ -158,9 +164,11 @@ class DotShare(Share):
         return self.weights, [column - self.columns[0]]
 
     def plus(self, one: Expression, other: Expression) -> Expression:
+        """Add two integers with wrap-around."""
         return wrapping_sum(one, other)
 
     def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
+        """Return the inputs of a row that one dot-product instruction takes at step `k`."""
         w, data, place = self.a.workload, self.a.data, [*self.lead, self.first_row(row) + r]
         step_numbers, zero = self.dot.numbers, self.a.zero
         if w.in_channels % step_numbers == 0:
@@ -170,6 +178,7 @@ class DotShare(Share):
     def add(
         self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
     ) -> None:
+        """Add the products of step `k` to the accumulators of a tile."""
         packed, place = self._packed(column)
         for r, buffer in enumerate(sums):
             step = self.left(row, r, k)

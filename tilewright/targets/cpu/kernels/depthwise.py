@@ -87,6 +87,7 @@ class Depthwise:
     """`Kernel` for convolutions with as many groups as input and output channels."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is a depthwise conv2d."""
         w = workload
         return w.operator == "conv2d" and 1 < w.groups == w.in_channels == w.out_channels
 
@@ -137,14 +138,17 @@ class Depthwise:
         }  # fmt: skip
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input in blocks of channels."""
         w, block = workload, _block(workload, spec)
         return w.batch, w.in_channels // block, w.height, w.width, block
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output in blocks of channels."""
         w, block = workload, _block(workload, spec)
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel as a TensorIR function, without a schedule."""
         w, block = workload, _block(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         filters = (w.in_channels // block, w.kernel_h, w.kernel_w, block)

@@ -252,7 +252,6 @@ def _in_reals(
         at: indices of the output value.
         channel: indices of values per output channel, such as the bias.
     """
-
     place = 1
 
     def number(offset: int) -> Expression:

@@ -306,10 +306,12 @@ class Grouped:
         }  # fmt: skip
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input in blocks of channels."""
         w, block = workload, _blocks(workload, spec)[0]
         return w.batch, w.in_channels // block, w.height, w.width, block
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output in blocks of channels."""
         w, block = workload, _blocks(workload, spec)[1]
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
@@ -328,6 +330,7 @@ class Grouped:
         return reach.tasks, w.kernel_h, w.kernel_w, reach.span, reach.tile
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel as a TensorIR function, without a schedule."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         each_in, each_out = w.in_channels // w.groups, w.out_channels // w.groups

@@ -61,6 +61,7 @@ class MatmulTiles:
         return amx_product.knobs(tiles(rows, TILE), workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         column = b.steps * b.words * WORD
@@ -68,9 +69,11 @@ class MatmulTiles:
         return amx_product.baseline_values(space, b, spec, sizes)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input: batch axes, rows, input channels."""
         return (*_batch_axes(workload), _sizes(workload)[1], workload.in_channels)
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output: batch axes, rows, output channels."""
         return (*_batch_axes(workload), _sizes(workload)[1], workload.out_channels)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:

@@ -397,7 +397,6 @@ class Share:
         Returns:
             One buffer per chain and row of the tile.
         """
-
         tile_columns = self.v["tile_vectors"] * self.vector
         sums = [
             [T.alloc_buffer((tile_columns,), self.sums_type) for _ in range(self.height)]

@@ -102,6 +102,7 @@ class VtaProgram:
         return self.device.run(segment, tensors)
 
     def times(self) -> list[StreamTimes]:
+        """Return the cycles of each stream, segment by segment."""
         counts = [0] * len(self.program.segments)
         for layer in self.layers:
             counts[layer.segment] += 1
@@ -110,6 +111,7 @@ class VtaProgram:
         return stream_times(self.device, begins, counts)
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
+        """Compare every layer with plain arithmetic on random data."""
         return check_layers(self.program, self.layers, seed)
 
     def c_files(self, header: str) -> None:

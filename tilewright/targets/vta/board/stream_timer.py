@@ -55,6 +55,7 @@ class VtaStreamTimer:
         return len(self._programs)
 
     def cost(self, graph: LayerGraph, schedules: Sequence[Pick]) -> StreamCost:
+        """Return the cycles of the graph's streams with one schedule per layer."""
         picks = iter(schedules)
         steps = [
             self._program(step, graph.values, next(picks)) if isinstance(step, Layer) else step
