@@ -21,11 +21,11 @@ from tilewright.evaluation.compare.network_comparison import NetworkComparison
 from tilewright.evaluation.compare.network_plan import NetworkJob, NetworksPlan
 from tilewright.evaluation.compare.network_runs import NetworkRun, RunTuned
 from tilewright.evaluation.compare.options import CompareOptions
+from tilewright.evaluation.compare.plan import ComparisonBegan
 from tilewright.evaluation.compare.record import RECORD
 from tilewright.evaluation.compare.workload_comparison import (
     Comparison,
     RunFinished,
-    TuningBegan,
     enumerate_spaces,
     log_comparison,
     run_tuners,
@@ -137,7 +137,7 @@ class WorkloadsRunner(_Recorded):
         super().__init__(options, self._hear, own)
 
     def _hear(self, event: Event) -> None:
-        if isinstance(event, TuningBegan):
+        if isinstance(event, ComparisonBegan):
             self._begin(event.runs, event.kept)
         elif isinstance(event, RunFinished):
             self._run_done()

@@ -165,7 +165,9 @@ def test_inputs_that_nothing_reads_are_taken_and_ignored(tmp_path: Path, sanitiz
 
 
 @pytest.mark.slow(seconds=0.5)
-def test_float_and_uint8_tensors_with_zero_points(tmp_path: Path, sanitized: Path) -> None:
+def test_float_and_uint8_tensors_with_zero_points_cross_the_border(
+    tmp_path: Path, sanitized: Path
+) -> None:
     """A float input and a uint8 one, an output of each."""
     scales = {"a": scale(0.0371, 5), "b": scale(0.5, -100), "u": scale(0.0113, -128),
               "v": scale(3.3, 17)}  # fmt: skip

@@ -64,7 +64,7 @@ def test_two_runs_compared(site: Site, page: Page, picture: Picture) -> None:
         expect(tuned.first).to_be_visible()
 
 
-def test_a_registered_model(site: Site, page: Page, picture: Picture) -> None:
+def test_a_registered_model_is_shown(site: Site, page: Page, picture: Picture) -> None:
     page.goto(f"{site.address('MLflow')}/#/models?{KIND}")
     _without_assistant(page)
     name = page.get_by_role("link", name="tilewright.vta-pynq.template").first

@@ -128,7 +128,7 @@ def test_each_fault_costs_its_program_and_is_reset(
     assert bench.counts == Counts(programs=6, wrong=1, time_outs=2, failures=0, resets=3)
 
 
-def test_one_program_at_a_time(bench: BoardBench, board: SimulatedBoard) -> None:
+def test_one_program_is_measured_at_a_time(bench: BoardBench, board: SimulatedBoard) -> None:
     threads = [threading.Thread(target=_measured, args=(bench, DENSE, 2)) for _ in range(3)]
     for thread in threads:
         thread.start()

@@ -29,10 +29,10 @@ from tilewright.evaluation.compare.network_plan import plan_networks
 from tilewright.evaluation.compare.network_runs import (
     KeptNetworkRuns,
     NetworkRun,
-    NetworksBegan,
     RunBegan,
 )
 from tilewright.evaluation.compare.options import CompareOptions
+from tilewright.evaluation.compare.plan import ComparisonBegan
 from tilewright.evaluation.compare.record import NETWORK_RECORD, RECORD
 from tilewright.evaluation.row_cache import RUNS
 from tilewright.flows.comparison import compare_networks
@@ -97,7 +97,7 @@ def test_a_second_call_repeats_nothing_and_a_further_seed_runs_alone(
     folder = done.plan.folder
     again, heard = swept(folder)
     assert not begun(heard)
-    assert NetworksBegan(8, 8) in heard
+    assert ComparisonBegan(8, 8) in heard
     assert again.to_json() == done.to_json()
     more, heard = swept(folder, seeds="0-2", targets=("huge",), tuners=("random",))
     assert begun(heard) == ["digits_cnn on huge, random, seed 2"]

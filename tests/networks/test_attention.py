@@ -149,7 +149,7 @@ def test_a_mask_and_a_scale_are_done_to_rows(tmp_path: Path) -> None:
     assert compared(drawn(product(nodes), SHAPES, ["out"], constants), tmp_path) == 1
 
 
-def test_more_keys_than_queries(tmp_path: Path) -> None:
+def test_attention_may_have_more_keys_than_queries(tmp_path: Path) -> None:
     """A row of scores that fills no whole vectors."""
     nodes = [helper.make_node("Softmax", ["scores"], ["chances"], name="softmax", axis=-1)]
     shapes = {"q": (2, 32, 8), "k": (2, 8, 43), "v": (2, 43, 8)}

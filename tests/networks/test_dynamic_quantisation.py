@@ -271,7 +271,9 @@ def test_an_accelerator_leaves_its_products_to_the_cpu() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("kind", [QuantType.QInt8, QuantType.QUInt8])
-def test_a_network_that_onnxruntime_quantised(kind: QuantType, tmp_path: Path) -> None:
+def test_a_network_that_onnxruntime_quantised_agrees_with_it(
+    kind: QuantType, tmp_path: Path
+) -> None:
     net = Builder("small", (1, 3, 12, 12), 0, True)
     x = net.relu(net.conv(net.input, "stem", 16, kernel=3, stride=2, pad=1, bias=True), "relu")
     x = net.add(net.conv(x, "middle", 16, kernel=3, pad=1, bias=True), x, "add")

@@ -451,7 +451,7 @@ def test_an_image_and_floats_are_concatenated_as_floats() -> None:
     assert np.abs(ours - session(model).run(None, inputs)[0]).max() <= ONE_TIE * 2.0**-4
 
 
-def test_float_and_integer_readers_of_one_tensor() -> None:
+def test_one_tensor_may_have_float_and_integer_readers() -> None:
     """A value that a layer reads, that the CPU reads in float, and that is an output as well."""
     g = Graph()
     x = g.quantise(g.input("x", (1, 8, 4, 4)), -5)

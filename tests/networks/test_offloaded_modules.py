@@ -180,7 +180,7 @@ def _scale(model: onnx.ModelProto, name: str, scale: float) -> None:
     tensor.CopyFrom(numpy_helper.from_array(np.float32(scale), tensor.name))
 
 
-def test_a_module_that_no_importer_wrote() -> None:
+def test_a_module_that_no_importer_wrote_is_offloaded() -> None:
     """A hand-written module is read as well.
 
     It has no dataflow block, no `num_input`, a tuple in the return statement, and an input that is

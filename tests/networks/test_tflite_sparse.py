@@ -64,7 +64,7 @@ def _drawn(shape: tuple[int, int], seed: int) -> Any:
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_rows_with_their_columns(word: str) -> None:
+def test_sparse_rows_are_read(word: str) -> None:
     matrix = _drawn((7, 11), 0)
     found = dense(
         _sparsity([0, 1], [], [7, (matrix.indptr, matrix.indices)], word), matrix.data, (7, 11)
@@ -72,7 +72,7 @@ def test_rows_with_their_columns(word: str) -> None:
     np.testing.assert_array_equal(found, matrix.toarray())
 
 
-def test_columns_with_their_rows() -> None:
+def test_sparse_columns_are_read() -> None:
     matrix = _drawn((7, 11), 1).tocsc()
     found = dense(
         _sparsity([1, 0], [], [11, (matrix.indptr, matrix.indices)]), matrix.data, (7, 11)
@@ -80,7 +80,7 @@ def test_columns_with_their_rows() -> None:
     np.testing.assert_array_equal(found, matrix.toarray())
 
 
-def test_blocks() -> None:
+def test_sparse_blocks_are_read() -> None:
     """Blocks of 2 x 4, as TensorFlow writes them: rows of blocks, their columns, then insides."""
     blocks = np.repeat(np.repeat(_drawn((3, 5), 2).toarray() > 0, 2, 0), 4, 1)
     matrix = scipy.sparse.bsr_matrix(

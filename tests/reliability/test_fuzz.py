@@ -108,7 +108,7 @@ def test_every_function_that_reads_a_file_is_fuzzed() -> None:
 @pytest.mark.attack
 @pytest.mark.nightly(seconds=80)
 @pytest.mark.parametrize("kind", ["all"] if FEW else sorted(FORMATS))
-def test_files_of_every_format(kind: str) -> None:
+def test_damaged_files_of_every_format_raise_typed_errors(kind: str) -> None:
     count = 20 if FEW else EXAMPLES
     done = subprocess.run(
         [sys.executable, "-m", "tests.reliability.formats", kind, str(count), SEED],
@@ -150,7 +150,7 @@ STREAMS = np.load(Path(__file__).parents[1] / "data" / "vta" / "functional.npz")
     | _edited(json.dumps(PRESET).encode())
     | st.just(b"[" * 2000)
 )
-def test_specifications(tmp_path: Path, data: bytes) -> None:
+def test_damaged_specifications_raise_typed_errors(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "spec.json"
     path.write_bytes(data)
     with _expecting_an_end("specifications"):
@@ -165,7 +165,7 @@ def test_specifications(tmp_path: Path, data: bytes) -> None:
         st.tuples(st.integers(0, 7), st.binary(min_size=16, max_size=16)), min_size=1, max_size=24
     ).map(lambda rows: b"".join(bytes([word[0] & 0xF8 | op]) + word[1:] for op, word in rows))
 )
-def test_instruction_streams(data: bytes) -> None:
+def test_damaged_instruction_streams_raise_typed_errors(data: bytes) -> None:
     spec = VtaSpec.load("vta-pynq")
     with _expecting_an_end("instruction streams"):
         words = words_of(data)
@@ -182,7 +182,7 @@ def test_instruction_streams(data: bytes) -> None:
     | _edited(checked_line(json.dumps(TRIAL).encode()) * 3)
     | st.binary(max_size=200)
 )
-def test_ledgers(tmp_path: Path, data: bytes) -> None:
+def test_damaged_ledgers_raise_typed_errors(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(data)
     with _expecting_an_end("ledgers"), read_store(tmp_path) as store:
@@ -199,7 +199,7 @@ def _lines(records: list[dict[str, object]]) -> list[bytes]:
 
 @fuzzed
 @given(_edited(MODEL))
-def test_models(tmp_path: Path, data: bytes) -> None:
+def test_damaged_models_raise_typed_errors(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(data)
     with _expecting_an_end("models"):
@@ -211,7 +211,7 @@ def test_models(tmp_path: Path, data: bytes) -> None:
     st.text(alphabet="conv2dense:=,x0123456789hwkspgd-> minmax", max_size=60)
     | st.from_regex(r"(conv2d|dense):([a-z]=[0-9]{1,12}(x[0-9]{1,4}){0,3},?){1,10}", fullmatch=True)
 )
-def test_workload_texts(text: str) -> None:
+def test_damaged_workload_texts_raise_typed_errors(text: str) -> None:
     with _expecting_an_end("workload texts"):
         assert parse_workload(text).id
     with _expecting_an_end("epilogue texts"):

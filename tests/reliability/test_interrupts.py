@@ -59,7 +59,7 @@ def stopped(place: Place, moment: Callable[[Place, int], bool], wait: float, *mo
 
 @pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("wait", [0.0, 0.3])
-def test_at_the_first_imports(tmp_path: Path, wait: float) -> None:
+def test_interrupts_at_the_first_imports_are_answered(tmp_path: Path, wait: float) -> None:
     assert stopped(Place(tmp_path), imports, wait).startswith("error: stopped; ")
 
 
@@ -77,7 +77,9 @@ def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: fl
     "more",
     [("--bare", "--tuner", "random"), pytest.param((), marks=pytest.mark.nightly(seconds=15))],
 )
-def test_in_the_middle_of_rounds(tmp_path: Path, more: tuple[str, ...]) -> None:
+def test_interrupts_in_the_middle_of_rounds_are_answered(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
     place = Place(tmp_path)
     found = KEPT.fullmatch(stopped(place, trials_come, 1.0, *more))
     assert found is not None
@@ -191,7 +193,7 @@ def test_who_has_it_ignored_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.nightly(seconds=6)
 def test_a_suite_in_the_background_ends(tmp_path: Path) -> None:
     """Its commands hear Ctrl-C though the shell has it ignored."""
-    test = f"{__file__}::test_at_the_first_imports"
+    test = f"{__file__}::test_interrupts_at_the_first_imports_are_answered"
     script = f"trap '' INT; {sys.executable} -P -m pytest -q {test} -p no:cacheprovider & wait $!"
     done = subprocess.run(
         ["bash", "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True,

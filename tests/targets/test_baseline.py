@@ -34,7 +34,7 @@ def _target(name: str) -> VtaTarget:
     ("preset", "log", "none"),
     [("vta-pynq", 7_251_185, 283_175_289), ("vta-de10", 7_283_166, 280_047_512)],
 )
-def test_the_stock_stack_on_resnet18_with_its_log_and_without(
+def test_the_stock_stack_compiles_resnet18_with_its_log_and_without(
     preset: str, log: int, none: int
 ) -> None:
     target, short = _target(preset), preset.removeprefix("vta-")

@@ -34,7 +34,7 @@ def _problems(lowering: Lowering, values: np.ndarray, seed: int) -> list[str]:
 
 @pytest.mark.parametrize("scale", RESIDUAL_SCALES)
 @pytest.mark.parametrize("bias", ["", "bias, "])
-def test_of_every_scale_with_and_without_bias(scale: int, bias: str) -> None:
+def test_residuals_of_every_scale_are_added(scale: int, bias: str) -> None:
     """Uneven tiles of every size, strides, the smallest rings of the residual."""
     text, epilogue = "conv2d:n=1,c=48,h=15,w=13,o=80,k=3,s=2,p=1", f"{bias}residual {scale}, >> 7"
     for spec in (PYNQ, RESIDUAL_SPECS[3]):

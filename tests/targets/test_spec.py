@@ -32,7 +32,7 @@ def test_the_stock_configuration_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert spec.name == "vta_config"
 
 
-def test_field_offsets_of_the_stock_configuration() -> None:
+def test_field_offsets_match_the_stock_configuration() -> None:
     lay = layout_of(VtaSpec.from_mapping(STOCK_KEYS))
     assert (lay.uop_bgn, lay.uop_end, lay.iter_out, lay.iter_in) == (8, 21, 35, 49)
     assert (lay.gemm_dst_out, lay.gemm_dst_in, lay.gemm_src_out) == (64, 75, 86)

@@ -33,7 +33,15 @@ from tilewright.evaluation.explain.finished_run import TunedFolder
 from tilewright.evaluation.explain.recommendations import Advice
 from tilewright.evaluation.explain.refitted_models import Explained, Floats, JudgedWorkload
 from tilewright.reports.number_format import percent
-from tilewright.reports.plot_style import GRID, INK, MUTED, fix_ticks, house_style, round_ticks
+from tilewright.reports.plot_style import (
+    ACCENT,
+    GRID,
+    INK,
+    MUTED,
+    fix_ticks,
+    house_style,
+    round_ticks,
+)
 from tilewright.reports.templates import render
 from tilewright.search.explorer import ROLES
 
@@ -165,7 +173,7 @@ _SMALLEST = 0.005  # share of a feature worth a line
 _VALUES = LinearSegmentedColormap.from_list("values", ["#2f5d9b", "#c9ced3", "#c0562f"])
 _TICKS = 5  # on an axis of cycles
 _MARGIN = 6  # pixels around a part
-JUDGED = {"random configs": "#5b7fa6", "trials, before they were measured": "#0b6e4f"}
+JUDGED = {"random configs": "#5b7fa6", "trials, before they were measured": ACCENT}
 """Data on which models are evaluated, and the colour of its dots."""
 
 

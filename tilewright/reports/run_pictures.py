@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from tilewright.core.files import write_atomically
 from tilewright.reports.fusion import fusion_page
 from tilewright.reports.plot_style import (
+    ACCENT,
     INK,
     SizeScale,
     house_style,
@@ -40,7 +41,7 @@ from tilewright.tuning.run_figures import (
     unit_of,
 )
 
-MUTED, ACCENT, BOUND = "#9aa5b1", "#0b6e4f", "#b4532a"
+MUTED, BOUND = "#9aa5b1", "#b4532a"
 _COLOURS = {"fallback": MUTED, "rule": INK}
 _LINE, _ROOM = 0.2, 1.9  # inches of a layer's line, and of what is above and below them
 _LEAST, _MOST = 4.4, 40.0  # inches of a picture

@@ -137,7 +137,7 @@ def test_taps_that_stand_in_the_padding_are_left_out(text: str, parts: int, tmp_
 @pytest.mark.slow(seconds=0.3)
 @pytest.mark.parametrize("size", [0, *WINOGRAD_SIZES])
 @pytest.mark.parametrize("narrow", [False, True])
-def test_every_algorithm_on_a_size_that_no_tile_divides(
+def test_every_algorithm_computes_sizes_that_no_tile_divides(
     size: int, narrow: bool, tmp_path: Path
 ) -> None:
     workload = parse_workload("conv2d:n=1,c=32,h=13,w=17,o=48,k=3,p=1,dtype=float32", "bias, relu")
@@ -292,7 +292,7 @@ def test_too_much_unrolling_is_refused_before_it_is_compiled() -> None:
 
 
 @given(length=st.integers(1, 300), wanted=st.integers(1, 300))
-def test_parts_and_divisors(length: int, wanted: int) -> None:
+def test_parts_are_even_and_divisors_divide(length: int, wanted: int) -> None:
     part = even_parts(length, wanted)
     assert 1 <= part <= wanted
     assert -(-length // part) == -(-length // min(wanted, length))

@@ -19,15 +19,14 @@ from tilewright.cli.views.terminal import (
 )
 from tilewright.evaluation.compare.leaderboard import Leaderboard
 from tilewright.evaluation.compare.network_comparison import NetworkComparison
-from tilewright.evaluation.compare.network_runs import NetworkRun, NetworksBegan, RunBegan, RunTuned
-from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
+from tilewright.evaluation.compare.network_runs import NetworkRun, RunBegan, RunTuned
+from tilewright.evaluation.compare.plan import GOAL, ComparisonBegan, ComparisonPlan
 from tilewright.evaluation.compare.record import RECORD
 from tilewright.evaluation.compare.workload_comparison import (
     Comparison,
     Enumerated,
     Enumerating,
     RunFinished,
-    TuningBegan,
 )
 from tilewright.reports.comparison import REPORT
 from tilewright.reports.comparison_note import run_rows
@@ -62,7 +61,7 @@ class ComparisonBars:
                 self._next(f"enumerating {where}: {event.workload}", event.size)
             case Enumerated():
                 self.bars.advance(self._bar, event.configs)
-            case TuningBegan():
+            case ComparisonBegan():
                 if 0 < event.kept < event.runs:
                     be = "is" if event.kept == 1 else "are"
                     said = f"{event.kept:,} of {event.runs:,} runs {be} here already"
@@ -173,7 +172,7 @@ def comparing_networks(console: Console) -> Iterator[Listener]:
             match event:
                 case StageBegan() if event.name in _STAGES:
                     bars.update(bar, description=_STAGES[event.name])
-                case NetworksBegan():
+                case ComparisonBegan():
                     done, runs = event.kept, event.runs
                     bars.update(bar, total=runs, completed=done)
                     kept = f", {done:,} of them {'are' if done != 1 else 'is'} here already"

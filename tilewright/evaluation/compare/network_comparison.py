@@ -16,9 +16,9 @@ from tilewright.evaluation.compare.network_plan import NetworkJob, NetworksPlan
 from tilewright.evaluation.compare.network_runs import (
     KeptNetworkRuns,
     NetworkRun,
-    NetworksBegan,
     RunTuned,
 )
+from tilewright.evaluation.compare.plan import ComparisonBegan
 from tilewright.evaluation.compare.record import FILES, to_json
 from tilewright.flows.tuning import import_network
 from tilewright.search import LocalRunner
@@ -73,7 +73,7 @@ def log_networks_began(plan: NetworksPlan, kept: int, emit: Listener) -> None:
         kept: number of finished runs.
         emit: called with the event.
     """
-    emit(NetworksBegan(kept, len(plan.jobs)))
+    emit(ComparisonBegan(kept, len(plan.jobs)))
 
 
 def keep_run(kept: KeptNetworkRuns, job: NetworkJob, summary: Summary, emit: Listener) -> None:
