@@ -48,10 +48,10 @@ def hierarchical(figure: Statistic, *runs: Floats, paired: bool = False) -> Inte
     groups = len(runs[0])
     drawn = rng.integers(0, groups, (RESAMPLES, groups, 1))
     resampled, places = [], None
-    for each in runs:
+    for run in runs:
         if places is None or not paired:
-            places = rng.integers(0, each.shape[1], (RESAMPLES, groups, each.shape[1]))
-        resampled.append(each[drawn, places])
+            places = rng.integers(0, run.shape[1], (RESAMPLES, groups, run.shape[1]))
+        resampled.append(run[drawn, places])
     # An order statistic, since between infinite figures there is nothing to interpolate.
     low, high = np.quantile(figure(*resampled), COVERAGE, method="inverted_cdf")
     return Interval(float(figure(*runs)), float(low), float(high))

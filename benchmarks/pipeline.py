@@ -94,7 +94,7 @@ def plan_of(network: str, target: str, folder: Path) -> PipelinePlan:
 def figures(planned: PipelinePlan) -> dict[str, Json]:
     """Return figures of a plan: milliseconds, images per second, fractions and bytes, by name."""
     steady = planned.taken.steady
-    found: dict[str, Json] = {
+    figures: dict[str, Json] = {
         "cpu_milliseconds": 1e3 * planned.busy("cpu"),
         "packing_milliseconds": 1e3 * planned.cpu.packing,
         "accelerator_milliseconds": 1e3 * planned.busy("accelerator"),
@@ -105,7 +105,7 @@ def figures(planned: PipelinePlan) -> dict[str, Json]:
         "overlapped_latency_milliseconds": 1e3 * steady.latency,
         "more_dram_bytes": planned.more_bytes,
     }
-    return found | {f"gain_cpu_times_{times:g}": gain(planned, times) for times in OTHER_CPUS}
+    return figures | {f"gain_cpu_times_{times:g}": gain(planned, times) for times in OTHER_CPUS}
 
 
 def gain(planned: PipelinePlan, times: float) -> float:

@@ -21,4 +21,4 @@ class Doctests(Extension):
 
 def fenced(docstring: str) -> str:
     """Return the docstring with a code fence around each example, up to the next empty line."""
-    return _EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", docstring)
+    return _EXAMPLE.sub(lambda result: f"```pycon\n{result[0]}\n```", docstring)

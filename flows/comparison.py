@@ -123,6 +123,6 @@ def tune_run(job: NetworkJob, emit: Listener) -> Summary:
         job: the network, tuner, seed and output directory of the run.
         emit: receives the events.
     """
-    found = tune_network(LocalRunner(emit), job.options)
-    draw_run(job.options.folder, found)
-    return found.summary
+    network = tune_network(LocalRunner(emit), job.options)
+    draw_run(job.options.folder, network)
+    return network.summary

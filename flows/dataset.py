@@ -57,14 +57,14 @@ def build_dataset(
             plan = store_plan(folder, run(make_plan, options))
         finished = finished_files(folder)
         parts = {part: kept_part(folder, plan, part, finished) for part in plan.parts}
-        kept = sum(part.rows for part, found in parts.items() if found is not None)
+        kept = sum(part.rows for part, result in parts.items() if result is not None)
         run.emit(PlannedFile(plan.rows, len(plan.hardware), len(plan.workloads), kept))
-        missing = [part for part, found in parts.items() if found is None]
+        missing = [part for part, result in parts.items() if result is None]
         tell = partial(rows_done, run.emit)
         for part, data in _measured(run, plan, missing, tell, cluster):
             write_atomically(folder / plan.path(part), data)
             parts[part] = part_record(plan, part, data)
-        held = [found for found in parts.values() if found is not None]
+        held = [part for part in parts.values() if part is not None]
         return run.call(log_dataset, folder, plan, held)
 
 

@@ -59,9 +59,9 @@ def flat(
         # What has no default comes first.
         parameters = sorted(
             (_parameter(form, name) for form, name in fields),
-            key=lambda each: (
-                each.default is not Parameter.empty,
-                ranks.get(each.name, len(ranks)),
+            key=lambda item: (
+                item.default is not Parameter.empty,
+                ranks.get(item.name, len(ranks)),
             ),
         )
         signature = Signature(
@@ -72,7 +72,7 @@ def flat(
         call.__doc__, call.__module__ = function.__doc__, function.__module__
         call.__signature__ = signature  # type: ignore[attr-defined]
         call.__annotations__ = {
-            name: each.annotation for name, each in signature.parameters.items()
+            name: parameter.annotation for name, parameter in signature.parameters.items()
         }
         return call
 
@@ -106,7 +106,7 @@ def filled(form: Form, given: dict[str, Any]) -> Any:
 
 def fields_of(*given: BaseModel) -> dict[str, Any]:
     """Return the parameters of a flow for the given options, as JSON."""
-    return {k: v for each in given for k, v in each.model_dump(mode="json").items()}
+    return {k: v for item in given for k, v in item.model_dump(mode="json").items()}
 
 
 def named(form: Form, template: str) -> Callable[[], str]:

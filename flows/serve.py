@@ -176,10 +176,10 @@ def serving_process(deployment: DeploymentResponse) -> str:
     if deployment.work_pool_name:
         return ""
     heard = deployment.status is DeploymentStatus.READY
-    found = _STAMP.fullmatch(deployment.version or "")
-    if found is None:
+    match = _STAMP.fullmatch(deployment.version or "")
+    if match is None:
         return "another process" if heard else ""
-    pid, host, started, space = found.groups()
+    pid, host, started, space = match.groups()
     stamp = ProcessStamp(int(pid), int(started), host, space)
     alive = stamp.is_alive()
     return stamp.describe() if alive or (alive is None and heard) else ""

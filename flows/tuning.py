@@ -136,13 +136,15 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
         run.emit(Note(remark))
     with _trials_of_run(run, options) as store:
         network = import_network(run, options, target)
-        for reason in check_fits(target, [each.workload for each in network.subgraphs]):
+        for reason in check_fits(target, [subgraph.workload for subgraph in network.subgraphs]):
             run.emit(Note(reason))
         starts = run.call(start_sessions, options, network.subgraphs)
         run.call(log_parameters, options, network, [task for task, _ in starts], run.emit)
         limit = time_limit_of(options, len(starts))
         tuned, sharing = tune_workloads(run, options, starts, store, options.stop_gain, limit)
-        if stopped := [each for each in tuned if each.stopped_by_time]:
+        if stopped := [
+            workload_result for workload_result in tuned if workload_result.stopped_by_time
+        ]:
             run.emit(Note(
                 f"--for {options.time_limit} ended {len(stopped)} of {len(tuned)} workloads before "
                 "all their trials; the same command continues"
@@ -213,13 +215,13 @@ def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> 
     Raises the errors of `tune_network`.
     """
     if options.workload:
-        model, found = lone_workload(options.workload, options.steps)
+        model, result = lone_workload(options.workload, options.steps)
         alone: NetworkPart = {
-            "workload": str(found.subgraphs[0].workload), "epilogue": options.steps,
+            "workload": str(result.subgraphs[0].workload), "epilogue": options.steps,
         }  # fmt: skip
-        return TuningNetwork(model, target, found, alone)
+        return TuningNetwork(model, target, result, alone)
     imported = run(import_model, options.model, options.input_shapes)
-    found = run(
+    result = run(
         extract_subgraphs,
         imported,
         target,
@@ -229,11 +231,11 @@ def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> 
         options.calibration,
     )
     if not options.layers:
-        return TuningNetwork(imported, target, found)
+        return TuningNetwork(imported, target, result)
     part: NetworkPart = {
-        "layers": list(options.layers), "workloads_of_network": len(found.subgraphs),
+        "layers": list(options.layers), "workloads_of_network": len(result.subgraphs),
     }  # fmt: skip
-    return TuningNetwork(imported, target, those_of(found, options.layers), part)
+    return TuningNetwork(imported, target, those_of(result, options.layers), part)
 
 
 def tune_workloads(
@@ -301,7 +303,7 @@ def tune_workloads(
         SharingRules(options.trials, options.batch, share),
     )
     tuned, outcome = scheduler.run(), scheduler.outcome
-    if outcome is not None and any(each.stopped_by_time for each in tuned):
+    if outcome is not None and any(workload_result.stopped_by_time for workload_result in tuned):
         outcome["why"] = "time"
     return tuned, outcome
 
@@ -402,29 +404,29 @@ def tune_workload(
     begin, target, workload = time.perf_counter(), task.target, task.workload
     waited = 0.0  # while other workloads had their rounds
     until = None if limit is None else limit.begin_workload(pooled)
-    found, roofline = run(measure_baseline, task), roofline_of(target, workload)
-    baseline, final = found.baseline, None
+    result, roofline = run(measure_baseline, task), roofline_of(target, workload)
+    baseline, final = result.baseline, None
     describe_run(store, task)
-    rule = None if found.baseline is None else found.baseline.latency
+    rule = None if result.baseline is None else result.baseline.latency
     run.emit(WorkloadBegan(workload.id, rule, roofline))
     timed: dict[int, Trial] = {}
     start, looked = session, target.deterministic
     while True:  # again where trials of the record turned out to be wrong
         record, session, done = record_of(store, task), start, list[Round]()
-        for each in rounds(
+        for round_ in rounds(
             run, task, session, record, trials=most_trials, batch=options.batch, pooled=pooled,
             until=until,
         ):  # fmt: skip
-            if isinstance(each, TrialRequest):
-                each.baseline, asked = latency_to_beat(task, baseline), time.perf_counter()
-                yield each
+            if isinstance(round_, TrialRequest):
+                round_.baseline, asked = latency_to_beat(task, baseline), time.perf_counter()
+                yield round_
                 waited += time.perf_counter() - asked
-                if each.granted:
-                    run.emit(RoundScheduled(workload.id, each.made, most_trials))
+                if round_.granted:
+                    run.emit(RoundScheduled(workload.id, round_.made, most_trials))
                 continue
-            session = each.session
-            done.append(each)
-            run.call(log_round, task, each, run.emit)
+            session = round_.session
+            done.append(round_)
+            run.call(log_round, task, round_, run.emit)
             yield None
         for problem in record.problems:
             run.emit(Note(problem))
@@ -433,7 +435,7 @@ def tune_workload(
         )
         if not looked:
             final, looked = held_choice(choice, timed, run.emit), True
-        if final is not None or not (target.deterministic or any(each.reused for each in done)):
+        if final is not None or not (target.deterministic or any(item.reused for item in done)):
             break
         wrong = wrong_winners(task, session.history, timed, run.emit)
         if not wrong:
@@ -454,15 +456,15 @@ def tune_workload(
         count=task.count,
         names=task.names,
         baseline=baseline,
-        fallback=found.fallback,
+        fallback=result.fallback,
         chosen=chosen,
         roofline=roofline,
         bound=bound_of(target, workload),
         trials=len(session.history),
         invalid_trials=int((~session.history.valid).sum()),
-        lowered=sum(each.lowered for each in done),
+        lowered=sum(item.lowered for item in done),
         failed_compiles=len(session.history.failed),
-        reused_trials=sum(len(each.configs) for each in done if each.reused),
+        reused_trials=sum(len(item.configs) for item in done if item.reused),
         timed_again=len(timed),
         wall_seconds=time.perf_counter() - begin - waited,
         validation=None if final is None else final.validation,

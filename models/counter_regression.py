@@ -63,7 +63,7 @@ class CounterRegression(FittedModel):
     def of(cls, hidden: Features) -> CounterRegression:
         """Return an untrained model with a price per counter that is a column of `hidden`."""
         draft = cls(0, False, {})
-        draft.module = np.array([_MODULE[each.unit] for each in hidden.columns], np.int64)
+        draft.module = np.array([_MODULE[column.unit] for column in hidden.columns], np.int64)
         return draft
 
     def fit(self, x: Features, y: Vector) -> None:

@@ -46,11 +46,11 @@ def hidden_features(hidden: Features) -> Features:
         Features with one row per program. If no counter has a meaning that can be summed, the
         columns are log2 of every counter.
     """
-    sums = {label: each for label, each in _SUMS.items() if len(hidden.places(each))}
+    sums = {label: item for label, item in _SUMS.items() if len(hidden.places(item))}
     if not sums:
         logs = _SCALE * np.log2(1.0 + np.nan_to_num(hidden.matrix))
         return Features(logs, hidden.columns).named("hidden")
-    columns = {label: np.log2(1.0 + hidden.total(each)) for label, each in sums.items()}
+    columns = {label: np.log2(1.0 + hidden.total(item)) for label, item in sums.items()}
     if "iterations" in columns:
         whole = {"work": work(hidden)}
         per = {k: v for k, v in (columns | whole).items() if k != "iterations"}

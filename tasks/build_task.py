@@ -40,9 +40,9 @@ class BuildRunner(TrackedRunner):
     """Performs each step of a build as a Prefect task, and shows its progress."""
 
     def __init__(self) -> None:
-        names = {each: f"{each.__name__} of {{options.model}}" for each in STEPS}
+        names = {step: f"{step.__name__} of {{options.model}}" for step in STEPS}
         names[read_layers] = "read_layers of {network.name}"
-        super().__init__(self._show, {each: as_task(each, name) for each, name in names.items()})
+        super().__init__(self._show, {item: as_task(item, name) for item, name in names.items()})
         self._shown: Progress | None = None
 
     def _show(self, event: Event) -> None:

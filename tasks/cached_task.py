@@ -249,8 +249,8 @@ class Stage(Generic[P, T]):
         if get_current_settings().tasks.refresh_cache:
             return False
         store: Any = get_result_store().update_for_task(self._task)
-        found: bool = store.exists(self.key(*given).text)
-        return found
+        result: bool = store.exists(self.key(*given).text)
+        return result
 
     def show_known(self, after: Sequence[object], told: str, title: str) -> State[None]:
         """Create a task run that ends as `Cached` at once, for a step that need not be executed.

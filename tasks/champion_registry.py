@@ -234,8 +234,8 @@ def champion_file(folder: Path) -> tuple[ChampionMetadata, bytes]:
 
 
 def _yaml(folder: Path) -> dict[str, Json]:
-    found: dict[str, Json] = read_yaml(str(folder), MLMODEL_FILE_NAME)  # type: ignore[no-untyped-call]
-    return found
+    result: dict[str, Json] = read_yaml(str(folder), MLMODEL_FILE_NAME)  # type: ignore[no-untyped-call]
+    return result
 
 
 def digest_of(about: ChampionMetadata, data: bytes) -> str:

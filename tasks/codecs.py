@@ -316,15 +316,19 @@ def _decided_to_json(decided: Decided) -> Json:
 
 def _decided_from_json(values: Json) -> Decided:
     row = as_object(values)
-    said = as_object(row["summary"])
+    document = as_object(row["summary"])
     return Decided(
         {
-            "mode": as_text(said["mode"]),
-            "decisions": [_decision(as_object(each)) for each in as_list(said["decisions"])],
-            "cycles": {name: as_int(n) for name, n in as_object(said["cycles"]).items()},
-            "dram_bytes": {name: as_int(n) for name, n in as_object(said["dram_bytes"]).items()},
-            "evaluations": as_int(said["evaluations"]),
-            "tuned": as_int(said["tuned"]),
+            "mode": as_text(document["mode"]),
+            "decisions": [
+                _decision(as_object(decision)) for decision in as_list(document["decisions"])
+            ],
+            "cycles": {name: as_int(n) for name, n in as_object(document["cycles"]).items()},
+            "dram_bytes": {
+                name: as_int(n) for name, n in as_object(document["dram_bytes"]).items()
+            },
+            "evaluations": as_int(document["evaluations"]),
+            "tuned": as_int(document["tuned"]),
         },
         as_object(row["file"]),
     )

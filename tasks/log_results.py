@@ -231,13 +231,13 @@ def _network_figures(summary: outputs.Summary) -> dict[str, float]:
     rows = summary["workloads"]
     trials, invalid = (sum(row[name] for row in rows) for name in ("trials", "invalid_trials"))
     errors = [row["model_errors"] for row in rows if "model_errors" in row]
-    names = sorted({name for each in errors for name in each})
+    names = sorted({name for error in errors for name in error})
     return {
         "wall_seconds": summary["wall_seconds"],
         "valid_share": valid_share(invalid, trials),
         "invalid_trials": float(invalid),
         "reused_trials": float(sum(row["reused_trials"] for row in rows)),
-        **{name: fmean(each[name] for each in errors if name in each) for name in names},
+        **{name: fmean(error[name] for error in errors if name in error) for name in names},
     }
 
 
@@ -255,8 +255,8 @@ def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
     metrics = {
         "gain": figures.gain_over(RULE),
         "gain_over_fallback": figures.gain_over(FALLBACK),
-        **{f"{name}_ms": milliseconds_of(seconds_of(each)) for name, each in known.items()},
-        **{f"{name}_cycles": cycles_of(each) for name, each in known.items()},
+        **{f"{name}_ms": milliseconds_of(seconds_of(item)) for name, item in known.items()},
+        **{f"{name}_cycles": cycles_of(item) for name, item in known.items()},
         "roofline_cycles": row["roofline_cycles"],
         **_ends(row),
     }
@@ -273,10 +273,10 @@ def _ends(row: WorkloadRow | Total) -> dict[str, float]:
     if "validation" not in row:
         return {}
     time, gain = row["validation"]["tuned_interval"], row["validation"]["gain_interval"]
-    found = (
+    result = (
         {} if time is None else {"tuned_ms_low": 1e3 * time.low, "tuned_ms_high": 1e3 * time.high}
     )
-    return found if gain is None else found | {"gain_low": gain.low, "gain_high": gain.high}
+    return result if gain is None else result | {"gain_low": gain.low, "gain_high": gain.high}
 
 
 def _say_outcome(run_id: str, outcome: str) -> None:
@@ -335,11 +335,11 @@ def _log_models(
     workload = tuned.workload
     tags = {"workload": str(workload), "workload_id": workload.id, "tuner": tuned.task.tuner,
             "target": tuned.task.target.name, "dataset_digest": read.digest}  # fmt: skip
-    for each in models:
-        name = model_name(each.role, tuned.names, workload)
+    for model in models:
+        name = model_name(model.role, tuned.names, workload)
         entry = ModelEntry(name, run_id, version, tags)
-        model_id = log_model(tracking.client(), entry, each)
-        for error in (f"{each.role}_rmse", f"{each.role}_brier"):
+        model_id = log_model(tracking.client(), entry, model)
+        for error in (f"{model.role}_rmse", f"{model.role}_brier"):
             if error in tuned.model_errors:
                 value = tuned.model_errors[error]
                 tracking.log_model_error(run_id, model_id, read, f"{error}_before", value)
@@ -383,7 +383,7 @@ def _network_key(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFr
         "what": network,
         "target": tuned[0].task.target.name,
         "trials": digest(outputs.parquet(trials)),
-        "rows": [_shown(each) for each in tuned],
+        "rows": [_shown(workload_result) for workload_result in tuned],
         "code": _code(),
     }
     return Key("picture", 1, NO_TARGET, inputs)

@@ -23,10 +23,10 @@ def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
     Args:
         latencies: latencies by the name of their curve; None if unknown.
     """
-    known = {name: each for name, each in latencies.items() if each is not None}
-    if all(each.cycles > 0 for each in known.values()):
-        return {f"cycles/{name}": float(each.cycles) for name, each in known.items()}
-    return {f"seconds/{name}": each.seconds for name, each in known.items()}
+    known = {name: latency for name, latency in latencies.items() if latency is not None}
+    if all(item.cycles > 0 for item in known.values()):
+        return {f"cycles/{name}": float(item.cycles) for name, item in known.items()}
+    return {f"seconds/{name}": item.seconds for name, item in known.items()}
 
 
 def network_curves(
@@ -40,7 +40,12 @@ def network_curves(
     unit = unit_of(trials)
     counted = unit == "cycles"
     layers = [
-        CurveLayer(each.workload.id, each.count, four_figures(each.summary())) for each in tuned
+        CurveLayer(
+            workload_result.workload.id,
+            workload_result.count,
+            four_figures(workload_result.summary()),
+        )
+        for workload_result in tuned
     ]
     best = network_curve(trials, layers, unit)
     levels = {

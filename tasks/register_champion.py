@@ -110,9 +110,9 @@ def _learned(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel
     task = make_task(plan.test_bed.open(job.workload), workload, explorer, job.seed)
     session = learn(LocalRunner(), task, tune_session(task, plan.trials, plan.batch))
     return {
-        each.role: each
-        for each in learned_models(task, session)
-        if each.features is not None and len(each.features)
+        model.role: model
+        for model in learned_models(task, session)
+        if model.features is not None and len(model.features)
     }
 
 
@@ -129,12 +129,12 @@ def _register(
     place = ModelPlace(target.name, test_bed.space, workload)
     _dethrone(client, place)
     registered = []
-    for role, each in learned.items():
+    for role, model in learned.items():
         name = place.name(tuner, role)
-        described = about | {"version": CHAMPION.written, "role": role, **_kind(each.model)}
+        described = about | {"version": CHAMPION.written, "role": role, **_kind(model.model)}
         metadata: dict[str, Json] = {ABOUT: described}
         entry = ModelEntry(model_name(role, (), workload), run_id, metadata=metadata)
-        model_id = log_model(client, entry, each)
+        model_id = log_model(client, entry, model)
         text = (
             f"{MODEL_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}, "
             f"space {test_bed.space}, learned by tuner {tuner}."

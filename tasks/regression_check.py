@@ -82,9 +82,9 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
     """
     run_id = summary["mlflow_run_id"]
     title = network_title(summary["network"], summary["target"], summary["tuner"])
-    found = tracking.tags_of(run_id)
+    tags = tracking.tags_of(run_id)
     baseline = tracking.last_like(
-        _first_start(), {QUESTION_TAG: found[QUESTION_TAG]}, {SETTINGS_TAG: found[SETTINGS_TAG]}
+        _first_start(), {QUESTION_TAG: tags[QUESTION_TAG]}, {SETTINGS_TAG: tags[SETTINGS_TAG]}
     )
     links = {"this run in MLflow (B)": tracking.run_url(run_id)}
     if baseline is None:
@@ -182,7 +182,7 @@ def _emit(summary: Summary, watched: WatchedRun, verdict: DiffVerdict | None) ->
             "verdict": watched.word,
             "sentence": watched.sentence,
             "reasons": list(watched.reasons),
-            "changed": [each.what for each in verdict.changed] if verdict else [],
+            "changed": [item.what for item in verdict.changed] if verdict else [],
             "flow_run": flow_run_url(flow_run_id),
             "mlflow_run": tracking.run_url(summary["mlflow_run_id"]),
         },

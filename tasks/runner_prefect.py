@@ -192,10 +192,10 @@ class NetworkRunner(PrefectRunner):
         champion_registry.check_champions(tasks)
         starts = []
         for task in tasks:
-            found = champion_registry.champion_state(task)
-            if found is None:
+            state = champion_registry.champion_state(task)
+            if state is None:
                 self.emit(Note(f"{task.workload}: no champion to start from"))
-            task, models = found or (task, None)
+            task, models = state or (task, None)
             starts.append((task, Session.start(task, models)))
         return starts
 
@@ -240,16 +240,16 @@ class NetworkRunner(PrefectRunner):
         summary["wall_seconds"] = round(wall, 3)
         summary["mlflow_run_id"] = self.run_id
         summary["prefect_flow_run_id"] = str(flow_run.id)
-        found = TunedNetwork(summary, tuple(tuned), decided)
+        tuned_network = TunedNetwork(summary, tuple(tuned), decided)
         self.progress.end()
         if remark := self.progress.remark(summary):
             self.emit(Note(remark))
         log: Any = log_results.log_network_artifacts
         log(
-            options.folder, target_row(options, network.target), found, self.run_id, remark,
+            options.folder, target_row(options, network.target), tuned_network, self.run_id, remark,
             wait_for=self._layers if decided is None else [*self._layers, *self.before],
         )  # fmt: skip
-        return found
+        return tuned_network
 
 
 class WorkloadRunner(PrefectRunner):
@@ -423,4 +423,4 @@ def _is_recorded(
         held = record.news(0, made)
     for problem in record.problems:
         emit(Note(problem))
-    return sum(len(each.configs) for each in held) >= made
+    return sum(len(record.configs) for record in held) >= made

@@ -194,8 +194,12 @@ def _learned_line(models: ExplorerState, *_: object) -> str:
 
 def round_line(done: Round) -> str:
     """Return a log line about a round: the best latency so far, and the errors of the models."""
-    found = done.model_errors
-    errors = [form.format(decimal(found[name])) for name, form in ERRORS.items() if name in found]
+    model_errors = done.model_errors
+    errors = [
+        form.format(decimal(model_errors[name]))
+        for name, form in ERRORS.items()
+        if name in model_errors
+    ]
     text = "nothing valid so far"
     if done.best is not None:
         text = f"best so far {latency_text(done.best)}"
@@ -219,8 +223,8 @@ def _failed(reasons: Iterable[str], how: str) -> str:
     counts = Counter(reason for reason in reasons if reason)
     if not counts:
         return ""
-    said = ", ".join(f"{whole(n)} × {reason}" for reason, n in counts.most_common())
-    return f"; {whole(counts.total())} {how}: {said}"
+    message = ", ".join(f"{whole(n)} × {reason}" for reason, n in counts.most_common())
+    return f"; {whole(counts.total())} {how}: {message}"
 
 
 def _count(count: int, noun: str) -> str:
@@ -271,5 +275,5 @@ _STAGES: tuple[Stage[..., Any], ...] = (
     ),
     Stage(verification.verify_schedule, "{layer}: verify", _verify_key, _mismatches_line),
 )
-STAGES: Mapping[Callable[..., object], Stage[..., Any]] = {each.step: each for each in _STAGES}
+STAGES: Mapping[Callable[..., object], Stage[..., Any]] = {stage.step: stage for stage in _STAGES}
 """The stage of each step whose result is stored."""

@@ -118,7 +118,7 @@ class TimedProduct(NoisyTarget):
 
 
 def _times(rows: int, columns: int, depth: int) -> list[float]:
-    size, found = 48, []
+    size, result = 48, []
     left, right = np.ones((size, size)), np.ones((size, size))
     for _ in range(REPEATS):
         out = np.zeros((size, size))
@@ -130,9 +130,9 @@ def _times(rows: int, columns: int, depth: int) -> list[float]:
                     out[i : i + rows, j : j + columns] += (
                         left[i : i + rows, k:end] @ right[k:end, j : j + columns]
                     )
-        found.append(time.perf_counter() - begin)
+        result.append(time.perf_counter() - begin)
     assert (out == size).all()
-    return found
+    return result
 
 
 def measured_of(
@@ -142,15 +142,15 @@ def measured_of(
 
     The other rows failed to compile.
     """
-    found = Measurements.nothing(len(lowered))
-    found.reason[:] = lowered.reasons
-    found.status[runs] = "valid"
+    result = Measurements.nothing(len(lowered))
+    result.reason[:] = lowered.reasons
+    result.status[runs] = "valid"
     if len(runs):
-        found.seconds[runs] = np.median(repeats, axis=1)
+        result.seconds[runs] = np.median(repeats, axis=1)
     lengths = np.zeros(len(lowered), np.int64)
     lengths[runs] = REPEATS
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    return replace(found, repeats=Ragged(repeats.ravel(), offsets))
+    return replace(result, repeats=Ragged(repeats.ravel(), offsets))
 
 
 @contextmanager

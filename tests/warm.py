@@ -205,7 +205,7 @@ def _forked_or_executed(
         os.chdir(folder or ".")
         if environment is not None:
             os.environb.clear()
-            os.environb.update(each.split(b"=", 1) for each in environment)  # type: ignore[arg-type]
+            os.environb.update(item.split(b"=", 1) for item in environment)  # type: ignore[arg-type]
         for opened, stream in ((stdin, 0), (stdout, 1), (stderr, 2)):
             if opened != -1:
                 os.dup2(opened, stream)

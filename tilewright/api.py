@@ -56,9 +56,9 @@ def tune(**options: Any) -> Summary:
     from tilewright.reports.run_pictures import draw_run
 
     parsed = TuningOptions.parse(**options)
-    found = tune_network(_local_runner(), parsed)
-    draw_run(parsed.folder, found)
-    return found.summary
+    network = tune_network(_local_runner(), parsed)
+    draw_run(parsed.folder, network)
+    return network.summary
 
 
 @shows_options(BuildOptions, "model", "out")

@@ -111,7 +111,9 @@ def write_case(case: Case, folder: Path) -> Path:
     onnx.save(case.model, path)
     np.savez(folder / "input.npz", allow_pickle=False, **dict(case.feeds[0]))
     if case.samples and not _is_quantised(case.model):
-        stacked = {name: np.stack([each[name] for each in case.samples]) for name in case.feeds[0]}
+        stacked = {
+            name: np.stack([sample[name] for sample in case.samples]) for name in case.feeds[0]
+        }
         np.savez(folder / "samples.npz", allow_pickle=False, **stacked)
     return path
 
@@ -131,7 +133,7 @@ def _sets(
     for place in sorted(path.parent.glob("test_data_set_*")):
         inputs = [place / f"input_{i}.pb" for i in range(len(names))]
         expected = [place / f"output_{i}.pb" for i in range(len(outputs))]
-        if all(each.exists() for each in (*inputs, *expected)):
+        if all(input_.exists() for input_ in (*inputs, *expected)):
             feeds.append(dict(zip(names, map(_read, inputs), strict=True)))
             right.append(dict(zip(outputs, map(_read, expected), strict=True)))
     beside = path.with_suffix(".npz")
@@ -144,10 +146,10 @@ def _sets(
 
 
 def _read(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    found: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = numpy_helper.to_array(
+    array: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = numpy_helper.to_array(
         onnx.TensorProto.FromString(path.read_bytes())
     )
-    return found
+    return array
 
 
 STOCK = "vta-pynq"

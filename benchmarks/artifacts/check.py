@@ -81,8 +81,8 @@ class Outcome:
 
     def to_json(self) -> Json:
         """As plain objects."""
-        found: dict[str, Any] = asdict(self)
-        return found
+        result: dict[str, Any] = asdict(self)
+        return result
 
 
 @dataclass
@@ -115,14 +115,14 @@ def checked(
             _check(stages, path, target, feeds, right, calibration, Path(folder))
         return _judged(stages.found)
     except TilewrightError as error:
-        said = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         if stages.stage not in ("reading", "building") or not _names_a_cause(str(error)):
-            return replace(stages.found, kind="traceback", stage=stages.stage, said=said,
+            return replace(stages.found, kind="traceback", stage=stages.stage, said=message,
                            trace=traceback.format_exc())  # fmt: skip
-        return replace(stages.found, kind="refused", stage=stages.stage, said=said)
+        return replace(stages.found, kind="refused", stage=stages.stage, said=message)
     except Exception as error:
-        said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1]}"
-        return replace(stages.found, kind="traceback", stage=stages.stage, said=said,
+        message = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1]}"
+        return replace(stages.found, kind="traceback", stage=stages.stage, said=message,
                        trace=traceback.format_exc())  # fmt: skip
 
 
@@ -151,9 +151,9 @@ def _check(
         assert not artifact.rows
         stages.stage = "running"
         made = [artifact.infer(feed) for feed in feeds]
-        found = tuple(differences(model, expected, made))
+        result = tuple(differences(model, expected, made))
         stages.found = replace(
-            stages.found, outputs=found, stated=(0.0,) * len(found),
+            stages.found, outputs=result, stated=(0.0,) * len(result),
             verified=artifact.output_error() <= artifact.tolerance,
         )  # fmt: skip
         stages.stage = ""
@@ -166,8 +166,8 @@ def _check(
     stages.stage = "running"
     feeds = [_in_its_types(artifact, feed) for feed in feeds]
     made = [artifact.infer(feed) for feed in feeds]
-    found = tuple(differences(model, expected, made))
-    stages.found = replace(stages.found, outputs=found, stated=_stated(manifest, model))
+    result = tuple(differences(model, expected, made))
+    stages.found = replace(stages.found, outputs=result, stated=_stated(manifest, model))
     if is_quantised(model):
         stages.found = replace(stages.found, noise=_noise(model, feeds))
     if not is_quantised(model) and None in stages.found.stated:
@@ -196,15 +196,15 @@ def _tuned_workloads(
 
     try:
         accelerator = Accelerator.of(make_target(target))
-        found, report = networks.load(path, calibration=calibration).surveyed_on(accelerator)
+        result, report = networks.load(path, calibration=calibration).surveyed_on(accelerator)
     except TilewrightError as error:
         return str(error)
     inspected = Counter((row.workload, row.epilogue, row.calls) for row in report.workloads)
     if inspected != Counter(
-        (str(each.workload), each.workload.epilogue_text, each.calls) for each in found
+        (str(item.workload), item.workload.epilogue_text, item.calls) for item in result
     ):
         stages.wrong(f"inspect shows {', '.join(str(row) for row in inspected)}, tune others")
-    return [each.workload for each in found for _ in range(each.calls)]
+    return [item.workload for item in result for _ in range(item.calls)]
 
 
 def _compare_workloads(
@@ -227,11 +227,11 @@ def _compare_workloads(
 def _without(wanted: Sequence[Workload], known: Sequence[Workload], blocks: Blocks) -> list[str]:
     """Return the wanted workloads for which `build --schedules` would find no schedule."""
     table = PickTable(blocks)
-    for each in known:
-        table.add(each, Pick("", ()))
+    for item in known:
+        table.add(item, Pick("", ()))
     return [
-        f"{each} [{each.epilogue_text}]"
-        for each in dict.fromkeys(wanted) if table.closest_match(canonical(each)) is None
+        f"{element} [{element.epilogue_text}]"
+        for element in dict.fromkeys(wanted) if table.closest_match(canonical(element)) is None
     ]  # fmt: skip
 
 
@@ -324,27 +324,27 @@ def _stated(manifest: Any, model: onnx.ModelProto) -> tuple[float | None, ...]:
     return tuple(errors.get(info.name) for info in model.graph.output)
 
 
-def _judged(found: Outcome) -> Outcome:
-    noise = found.noise or (0.0,) * len(found.outputs)
+def _judged(outcome: Outcome) -> Outcome:
+    noise = outcome.noise or (0.0,) * len(outcome.outputs)
     far = [
-        each for each, stated, own in zip(found.outputs, found.stated, noise, strict=True)
-        if not _within(each, stated, own, exact=bool(found.noise))
+        output for output, stated, own in zip(outcome.outputs, outcome.stated, noise, strict=True)
+        if not _within(output, stated, own, exact=bool(outcome.noise))
     ]  # fmt: skip
-    wrong = found.wrong
-    if far and found.verified:
+    wrong = outcome.wrong
+    if far and outcome.verified:
         wrong = (*wrong, "verify passes")
-    if not far and not found.verified:
+    if not far and not outcome.verified:
         wrong = (*wrong, "verify fails")
-    silent = bool(far) or any(each.startswith("fused") for each in wrong)
+    silent = bool(far) or any(item.startswith("fused") for item in wrong)
     kind: Kind = "disagreed" if far or wrong else "agreed"
-    return replace(found, kind=kind, silent=silent, wrong=wrong)
+    return replace(outcome, kind=kind, silent=silent, wrong=wrong)
 
 
-def _within(found: Difference, stated: float | None, noise: float, *, exact: bool) -> bool:
+def _within(difference: Difference, stated: float | None, noise: float, *, exact: bool) -> bool:
     if not exact:
-        return stated is not None and found.relative <= STATED * stated + SLACK
-    few = found.steps is not None and found.steps <= STEPS
-    return few or found.relative <= max(ROUNDING, NUDGED * noise)
+        return stated is not None and difference.relative <= STATED * stated + SLACK
+    few = difference.steps is not None and difference.steps <= STEPS
+    return few or difference.relative <= max(ROUNDING, NUDGED * noise)
 
 
 def _noise(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> tuple[float, ...]:

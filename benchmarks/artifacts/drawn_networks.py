@@ -36,14 +36,14 @@ def draw(seed: int) -> Drawn:
 
 def _image(net: FloatGraph) -> list[Tensor]:
     shape = (_batch(net), int(net.pick([1, 3, 3, 4, 16, 16, 19])), *_sizes(net))
-    found = _body(net, shape)
-    return _outputs(net, found, _tail(net, found[-1]))
+    body = _body(net, shape)
+    return _outputs(net, body, _tail(net, body[-1]))
 
 
 def _signal(net: FloatGraph) -> list[Tensor]:
     shape = (_batch(net), int(net.pick([1, 2, 3, 16])), int(net.rng.integers(12, 40)))
-    found = _body(net, shape)
-    return _outputs(net, found, _tail(net, found[-1]))
+    body = _body(net, shape)
+    return _outputs(net, body, _tail(net, body[-1]))
 
 
 def _rows(net: FloatGraph) -> list[Tensor]:
@@ -55,27 +55,27 @@ def _rows(net: FloatGraph) -> list[Tensor]:
 
 def _body(net: FloatGraph, shape: Shape) -> list[Tensor]:
     """Images, the last of which reads most of the others."""
-    found = [net.input(shape)]
+    body = [net.input(shape)]
     if net.chance(0.2):
-        found.append(net.input(shape))
+        body.append(net.input(shape))
     if net.chance(0.08):
         net.input((1, 2))  # nobody reads it
     convolutions = Convolutions(net)
-    first = convolutions.conv(found[0])
-    found.append(found[0] if first is None else _behind(net, first))
+    first = convolutions.conv(body[0])
+    body.append(body[0] if first is None else _behind(net, first))
     for _ in range(int(net.rng.integers(1, 7))):
-        made = _piece(net, convolutions, found)
+        made = _piece(net, convolutions, body)
         if made is not None and math.prod(made.shape) <= 1 << 14:
-            found.append(made)
-    return found
+            body.append(made)
+    return body
 
 
-def _piece(net: FloatGraph, convolutions: Convolutions, found: list[Tensor]) -> Tensor | None:
+def _piece(net: FloatGraph, convolutions: Convolutions, tensors: list[Tensor]) -> Tensor | None:
     """Of the last tensor, or of one of the three before."""
-    x = found[-1] if net.chance(0.75) else net.pick(found[-4:])
-    same = [each for each in found if each.shape == x.shape]
+    x = tensors[-1] if net.chance(0.75) else net.pick(tensors[-4:])
+    same = [item for item in tensors if item.shape == x.shape]
     beside = [
-        each for each in found if each.shape[:1] + each.shape[2:] == x.shape[:1] + x.shape[2:]
+        item for item in tensors if item.shape[:1] + item.shape[2:] == x.shape[:1] + x.shape[2:]
     ]
     kind = net.pick(
         ["conv"] * 6 + ["pool"] * 5 + ["block"] * 3 + ["add"] * 2 + ["concat"] * 2
@@ -153,10 +153,10 @@ def _products(net: FloatGraph, x: Tensor, count: int) -> Tensor:
     return net.op("Softmax", [x], x.shape, axis=-1) if net.chance(0.4) else x
 
 
-def _outputs(net: FloatGraph, found: list[Tensor], last: Tensor) -> list[Tensor]:
+def _outputs(net: FloatGraph, tensors: list[Tensor], last: Tensor) -> list[Tensor]:
     """Choose the outputs: the last tensor and, one time in four, a tensor from the middle too."""
     last = net.op("Identity", [last], last.shape) if last in net.inputs else last
-    between = [each for each in found if each not in (*net.inputs, last)]
+    between = [item for item in tensors if item not in (*net.inputs, last)]
     if between and net.chance(0.25):
         other = net.pick(between)
         return [last, other] if net.chance(0.5) else [other, last]

@@ -118,10 +118,10 @@ class _Reader:
         return self
 
     def __next__(self) -> Feed:
-        found = self.get_next()
-        if found is None:
+        result = self.get_next()
+        if result is None:
             raise StopIteration
-        return found
+        return result
 
 
 def halved(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -160,7 +160,9 @@ def with_powers_of_two(model: onnx.ModelProto) -> onnx.ModelProto:
         values = numpy_helper.to_array(tensor)
         ratio = old[scale] / new[scale]
         if ratio.ndim:
-            axis = next((each.i for each in node.attribute if each.name == "axis"), 1)
+            axis = next(
+                (attribute.i for attribute in node.attribute if attribute.name == "axis"), 1
+            )
             ratio = ratio.reshape(
                 [-1 if i == axis % values.ndim else 1 for i in range(values.ndim)]
             )
@@ -176,11 +178,11 @@ def _biases(
     model: onnx.ModelProto, writers: Mapping[str, onnx.NodeProto]
 ) -> list[tuple[onnx.NodeProto, onnx.NodeProto, onnx.NodeProto]]:
     """Return the DequantizeLinear nodes of each bias, and of the data and weights it belongs to."""
-    found = []
+    biases = []
     for node in model.graph.node:
         if node.op_type not in ("Conv", "Gemm") or len(node.input) < 3:
             continue
         three = [writers.get(node.input[place]) for place in (2, 0, 1)]
-        if all(each is not None and each.op_type == "DequantizeLinear" for each in three):
-            found.append(tuple(three))
-    return found  # type: ignore[return-value]
+        if all(item is not None and item.op_type == "DequantizeLinear" for item in three):
+            biases.append(tuple(three))
+    return biases  # type: ignore[return-value]

@@ -39,9 +39,9 @@ class FloatGraph:
 
     def input(self, shape: Shape) -> Tensor:
         """Add a float input to the network."""
-        found = Tensor(f"x{len(self.inputs)}", shape)
-        self.inputs.append(found)
-        return found
+        tensor = Tensor(f"x{len(self.inputs)}", shape)
+        self.inputs.append(tensor)
+        return tensor
 
     def constant(self, value: Any) -> str:
         """Add an initializer and return its name."""
@@ -63,7 +63,7 @@ class FloatGraph:
     def op(self, kind: str, reads: Sequence[Tensor | str], shape: Shape, **given: Any) -> Tensor:
         """Add a node with one result of shape `shape`."""
         name = f"{kind.lower()}{len(self._nodes)}"
-        inputs = [each if isinstance(each, str) else each.name for each in reads]
+        inputs = [read if isinstance(read, str) else read.name for read in reads]
         self._nodes.append(helper.make_node(kind, inputs, [f"{name}_y"], name=name, **given))
         return Tensor(f"{name}_y", shape)
 
@@ -78,8 +78,8 @@ class FloatGraph:
     def model(self, outputs: Sequence[Tensor]) -> onnx.ModelProto:
         """Return the finished model, which the ONNX checker accepts."""
         graph = helper.make_graph(
-            self._nodes, "drawn", [_info(each) for each in self.inputs],
-            [_info(each) for each in outputs], self._constants,
+            self._nodes, "drawn", [_info(input_) for input_ in self.inputs],
+            [_info(output) for output in outputs], self._constants,
         )  # fmt: skip
         opset = helper.make_opsetid("", self.opset)
         model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
@@ -212,7 +212,7 @@ class Convolutions:
         return self._known[shape]
 
     def _groups(self, channels: int) -> int:
-        some = [each for each in (2, 3, 4, 8) if not channels % each and each < channels]
+        some = [item for item in (2, 3, 4, 8) if not channels % item and item < channels]
         kind = self.net.pick(["plain"] * 5 + ["depthwise", "depthwise", "grouped"])
         if kind == "grouped" and some:
             return int(self.net.pick(some))
@@ -255,7 +255,7 @@ def activation(net: FloatGraph, x: Tensor) -> Tensor:
             (0.0, 6.0) if kind == "relu6" else net.pick([(0.0, 1.5), (-1.0, 1.0), (-0.5, 2)])
         )
         shape = (1,) if net.chance(0.2) else ()  # as some exporters have it
-        bounds = [net.constant(np.full(shape, each, np.float32)) for each in (low, high)]
+        bounds = [net.constant(np.full(shape, item, np.float32)) for item in (low, high)]
         if low == 0.0 and net.chance(0.2) and net.opset > 11:
             return net.op("Clip", [net.op("Relu", [x], x.shape), "", bounds[1]], x.shape)
         return net.op("Clip", [x, *bounds], x.shape)
@@ -275,7 +275,7 @@ def batch_norm(net: FloatGraph, x: Tensor) -> Tensor:
     signs = np.sign(gain) if net.chance(0.3) else np.ones(c)
     variance = net.rng.uniform(0.5, 2.0, c)
     values = (signs * (0.5 + np.abs(gain) / 2), shift * 0.3, mean * 0.3, variance)
-    reads = [net.constant(each.astype(np.float32)) for each in values]
+    reads = [net.constant(item.astype(np.float32)) for item in values]
     return net.op("BatchNormalization", [x, *reads], x.shape)
 
 
@@ -298,7 +298,7 @@ def channels_of(net: FloatGraph, x: Tensor) -> Tensor:
     c = x.shape[1]
     begin = int(net.pick([0, c // 2, min(16, c - 1), 1 % c]))
     end = int(net.rng.integers(begin + 1, c + 1)) if net.chance(0.5) else c
-    bounds = [net.constant(np.array([each], np.int64)) for each in (begin, end, 1)]
+    bounds = [net.constant(np.array([item], np.int64)) for item in (begin, end, 1)]
     return net.op("Slice", [x, *bounds], (x.shape[0], end - begin, *x.shape[2:]))
 
 
@@ -307,7 +307,7 @@ def cropped(net: FloatGraph, x: Tensor) -> Tensor:
     size = x.shape[2]
     if size < 2:
         return x
-    bounds = [net.constant(np.array([each], np.int64)) for each in (1, size, 2)]
+    bounds = [net.constant(np.array([item], np.int64)) for item in (1, size, 2)]
     return net.op("Slice", [x, *bounds], (*x.shape[:2], size - 1, *x.shape[3:]))
 
 
@@ -393,9 +393,9 @@ def attention(net: FloatGraph, x: Tensor) -> Tensor | None:
     """One head over rows (n, rows, channels); None where it is too large."""
     n, rows = x.shape[:2]
     made = [dense(net, x) for _ in range(3)]
-    if any(each is None for each in made) or len({each.shape for each in made if each}) > 1:
+    if any(item is None for item in made) or len({item.shape for item in made if item}) > 1:
         return None
-    query, key, value = (each for each in made if each is not None)
+    query, key, value = (item for item in made if item is not None)
     d = query.shape[-1]
     net.macs += 2 * n * rows * rows * d
     turned = net.op("Transpose", [key], (n, d, rows), perm=(0, 2, 1))

@@ -45,7 +45,7 @@ def by_onnxruntime(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     names = [output.name for output in session.get_outputs()]
-    read = {each.name for each in session.get_inputs()}
+    read = {input_.name for input_ in session.get_inputs()}
     return [
         dict(
             zip(names, session.run(None, {k: v for k, v in feed.items() if k in read}), strict=True)
@@ -83,12 +83,12 @@ def nudged(model: onnx.ModelProto, share: float) -> onnx.ModelProto:
 
 
 def differences(
-    model: onnx.ModelProto, right: Sequence[Arrays], found: Sequence[Arrays]
+    model: onnx.ModelProto, right: Sequence[Arrays], arrayss: Sequence[Arrays]
 ) -> list[Difference]:
     """Output by output, in the model's order. NaNs and shapes that differ are infinitely far."""
     made = []
     for info in model.graph.output:
-        pairs = [(r[info.name], f[info.name]) for r, f in zip(right, found, strict=True)]
+        pairs = [(r[info.name], f[info.name]) for r, f in zip(right, arrayss, strict=True)]
         step = step_of(model, info.name)
         relative = _relative(*(_together(side) for side in zip(*pairs, strict=True)))
         steps = None if step is None else max(_largest(*pair) for pair in pairs) / step
@@ -113,14 +113,14 @@ def step_of(model: onnx.ModelProto, output: str) -> float | None:
 
 def _together(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """All inferences as one array; as they are where their shapes differ, which is wrong anyhow."""
-    return np.stack(arrays) if len({each.shape for each in arrays}) == 1 else np.zeros(0)
+    return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else np.zeros(0)
 
 
-def _relative(right: NDArray[Any], found: NDArray[Any]) -> float:
-    widened = right.dtype == np.float16 and found.dtype == np.float32
-    if right.shape != found.shape or not (widened or right.dtype == found.dtype):
+def _relative(right: NDArray[Any], result: NDArray[Any]) -> float:
+    widened = right.dtype == np.float16 and result.dtype == np.float32
+    if right.shape != result.shape or not (widened or right.dtype == result.dtype):
         return float("inf")
-    a, b = right.astype(np.float64).ravel(), found.astype(np.float64).ravel()
+    a, b = right.astype(np.float64).ravel(), result.astype(np.float64).ravel()
     norm = float(np.linalg.norm(a))
     off = float(np.linalg.norm(a - b))
     if not np.isfinite(off):
@@ -128,8 +128,8 @@ def _relative(right: NDArray[Any], found: NDArray[Any]) -> float:
     return off / norm if norm else (0.0 if not off else float("inf"))
 
 
-def _largest(right: NDArray[Any], found: NDArray[Any]) -> float:
-    if right.shape != found.shape:
+def _largest(right: NDArray[Any], result: NDArray[Any]) -> float:
+    if right.shape != result.shape:
         return float("inf")
-    off = np.abs(right.astype(np.float64) - found.astype(np.float64))
+    off = np.abs(right.astype(np.float64) - result.astype(np.float64))
     return float(off.max(initial=0.0))

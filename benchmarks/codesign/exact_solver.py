@@ -75,9 +75,9 @@ class TruthOptions:
 
     def to_json(self) -> dict[str, Json]:
         """As JSON."""
-        found: dict[str, Json] = asdict(self)
-        return found | {
-            "networks": list(self.networks), "bounds": [list(each) for each in self.bounds]
+        result: dict[str, Json] = asdict(self)
+        return result | {
+            "networks": list(self.networks), "bounds": [list(bound) for bound in self.bounds]
         }  # fmt: skip
 
     @classmethod
@@ -87,17 +87,17 @@ class TruthOptions:
         Raises:
             ValueError: `value` was not written by `to_json`.
         """
-        said = as_object(value)
-        if set(said) != set(cls.__dataclass_fields__):
-            raise ValueError(f"it has the keys {', '.join(sorted(said)):.200}")
-        bounds = [as_list(each) for each in as_list(said["bounds"])]
+        document = as_object(value)
+        if set(document) != set(cls.__dataclass_fields__):
+            raise ValueError(f"it has the keys {', '.join(sorted(document)):.200}")
+        bounds = [as_list(bound) for bound in as_list(document["bounds"])]
         return cls(
-            tuple(as_text(each) for each in as_list(said["networks"])),
-            as_text(said["base"]),
-            as_number(said["area"]),
+            tuple(as_text(network) for network in as_list(document["networks"])),
+            as_text(document["base"]),
+            as_number(document["area"]),
             tuple((as_text(name), as_int(low), as_int(high)) for name, low, high in bounds),
-            as_text(said["clock"]),
-            as_int(said["near"]), as_int(said["proofs"]), as_number(said["gap"]),
+            as_text(document["clock"]),
+            as_int(document["near"]), as_int(document["proofs"]), as_number(document["gap"]),
         )  # fmt: skip
 
 
@@ -141,11 +141,13 @@ def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
             break
         search.simulate(rows)
         spent += len(rows)
-    found, bound = search.best, search.bound
-    if not np.isfinite(found):
+    result, bound = search.best, search.bound
+    if not np.isfinite(result):
         bound = -1.0 if np.isinf(bound) else bound
         return Solved(-1, int(np.ceil(bound)), -1, len(search.flat), search.tried)
-    return Solved(int(found), int(np.ceil(bound)), search.best_flat, len(search.flat), search.tried)
+    return Solved(
+        int(result), int(np.ceil(bound)), search.best_flat, len(search.flat), search.tried
+    )
 
 
 class _Search:

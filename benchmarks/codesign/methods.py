@@ -92,7 +92,7 @@ def read_runs(path: Path) -> list[dict[str, Any]]:
         return list(json.loads(path.read_text())["runs"])
     rows = pd.read_parquet(path).to_dict("records")
     return [
-        {str(name): json.loads(each) if name in _NESTED else each for name, each in row.items()}
+        {str(name): json.loads(item) if name in _NESTED else item for name, item in row.items()}
         for row in rows
     ]
 
@@ -133,7 +133,7 @@ def _missing(given: argparse.Namespace, truth: Truth, entries: Sequence[str], ro
     All methods of a seed come before the next seed, so that a benchmark which is stopped early has
     figures of every method.
     """
-    sets = [tuple(each.split("+")) for each in filter(None, given.sets.split(";"))]
+    sets = [tuple(part.split("+")) for part in filter(None, given.sets.split(";"))]
     if not sets:
         sets = [truth.networks]
         if len(truth.networks) > 1 and not given.quick:
@@ -179,7 +179,7 @@ def _run(
         "spent": evaluator.spent, "compiled": evaluator.compiled,
         "seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu,
         "machines": len(evaluator.designs()), "steps": look.steps,
-        "front": [list(each.point) for each in front_of(evaluator)], "failed": failed,
+        "front": [list(point.point) for point in front_of(evaluator)], "failed": failed,
     }  # fmt: skip
 
 
@@ -239,9 +239,9 @@ class Lookout:
 
     def _note(self, trial: int) -> None:
         points = np.array([*self._points.values()])
-        found = [float(points[:, 1].min()), hypervolume(points, self.reference)]
-        if not self.steps or self.steps[-1][1:3] != found:
-            self.steps.append([float(trial), *found, time.process_time() - self._begin])
+        point = [float(points[:, 1].min()), hypervolume(points, self.reference)]
+        if not self.steps or self.steps[-1][1:3] != point:
+            self.steps.append([float(trial), *point, time.process_time() - self._begin])
 
 
 FINAL = 0.95
@@ -258,8 +258,8 @@ def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
     lines = []
     sets = list(dict.fromkeys(tuple(run["networks"]) for run in runs))
     for names in sets:
-        own = [run for run in runs if tuple(run["networks"]) == names]
-        volumes, fastest = _known(own, truth, names)
+        matching = [run for run in runs if tuple(run["networks"]) == names]
+        volumes, fastest = _known(matching, truth, names)
         known = "truth" if set(names) <= set(truth.networks) else "best of these runs"
         lines.append(
             f"{'+'.join(names)}: {known}: hypervolume {volumes[0]:.4f} to {volumes[1]:.4f}, "
@@ -269,11 +269,11 @@ def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
             mine = [run for run in runs if (run["entry"], tuple(run["networks"])) == (entry, names)]
             if mine:
                 lines.append(_line(entry, mine, volumes, fastest))
-    others = [each for each in dict.fromkeys(run["entry"] for run in runs) if each != against]
+    others = [item for item in dict.fromkeys(run["entry"] for run in runs) if item != against]
     pairs = {entry: paired(runs, entry, against) for entry in others}
     if any(pairs.values()):
         lines.append(f"beside {against}, geometric means over networks and seeds:")
-        lines += [_beside(entry, found) for entry, found in pairs.items() if found]
+        lines += [_beside(entry, pair) for entry, pair in pairs.items() if pair]
     return "\n".join(lines)
 
 
@@ -287,7 +287,7 @@ def _known(
     if not set(names) <= set(truth.networks):
         latencies, volumes = zip(*map(last, runs), strict=True)
         return (max(volumes), max(volumes)), (min(latencies), min(latencies))
-    best, bound = (truth.points(each, names) for each in ("best_cycles", "bound_cycles"))
+    best, bound = (truth.points(item, names) for item in ("best_cycles", "bound_cycles"))
     reference = truth.reference(names)
     return (
         (hypervolume(best, reference), hypervolume(bound, reference)),
@@ -343,10 +343,10 @@ def paired(runs: Sequence[Run], entry: str, against: str) -> list[Pair]:
     """Seed, run, and the other entry's run, of equal networks, seeds and trials."""
     keys = ("networks", "seed", "trials")
     others = {str([run[k] for k in keys]): run for run in runs if run["entry"] == against}
-    found = [
+    results = [
         (run, others.get(str([run[k] for k in keys]))) for run in runs if run["entry"] == entry
     ]
-    return [(run["seed"], run, other) for run, other in found if other is not None]
+    return [(run["seed"], run, other) for run, other in results if other is not None]
 
 
 def _beside(entry: str, pairs: Sequence[Pair]) -> str:
@@ -380,15 +380,15 @@ def interval(ratios: NDArray[np.float64], sets: Sequence[tuple[str, ...]]) -> st
         logs = np.log(ratios)
     if not np.isfinite(logs).all():
         return f"{np.exp(np.median(logs)):.3f} (median; some runs found nothing)"
-    groups = [logs[[each == names for each in sets]] for names in dict.fromkeys(sets)]
+    groups = [logs[[set_ == names for set_ in sets]] for names in dict.fromkeys(sets)]
     runs = min(map(len, groups))
     grid = np.array([group[:runs] for group in groups])
-    found = hierarchical(lambda each: np.exp(each.mean(axis=(-2, -1))), grid)
-    return found.text(3, "-")
+    result = hierarchical(lambda item: np.exp(item.mean(axis=(-2, -1))), grid)
+    return result.text(3, "-")
 
 
 def _mean(values: NDArray[np.float64]) -> str:
-    return str(hierarchical(lambda each: each.mean(axis=(-2, -1)), values[None]))
+    return str(hierarchical(lambda item: item.mean(axis=(-2, -1)), values[None]))
 
 
 if __name__ == "__main__":

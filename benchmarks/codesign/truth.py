@@ -99,19 +99,19 @@ class Progress:
 def summary(truth: Truth) -> str:
     """How tight the truth is, by layer and by network, and what the front is."""
     table, operators = truth.table, operators_of(truth)
-    found = table[table["best_cycles"] > 0]
-    ratio = (found["best_cycles"] / found["bound_cycles"]).to_numpy(np.float64)
+    result = table[table["best_cycles"] > 0]
+    ratio = (result["best_cycles"] / result["bound_cycles"]).to_numpy(np.float64)
     lines = [
         f"{table['machine'].nunique()} machines, {table['layer'].nunique()} layers, {len(table):,} "
         f"pairs; {int(table['tried'].sum()):,} of {int(table['schedules'].sum()):,} schedules that "
         "may fit simulated",
-        f"without a schedule: {len(table) - len(found)} pairs, of which "
+        f"without a schedule: {len(table) - len(result)} pairs, of which "
         f"{int((table['bound_cycles'] < 0).sum())} have none",
-        f"best over bound: {_quantiles(ratio)}; exact {found['exact'].mean():.1%}",
+        f"best over bound: {_quantiles(ratio)}; exact {result['exact'].mean():.1%}",
     ]
     for name in (*truth.networks, *([""] if len(truth.networks) > 1 else [])):
         which = (name,) if name else truth.networks
-        best, bound = (truth.seconds(each, which) for each in ("best_cycles", "bound_cycles"))
+        best, bound = (truth.seconds(item, which) for item in ("best_cycles", "bound_cycles"))
         runs = np.isfinite(best)
         lines.append(
             f"{name or 'all networks':14} best over bound: {_quantiles(best[runs] / bound[runs])}; "
@@ -126,7 +126,7 @@ def summary(truth: Truth) -> str:
         f"hypervolume of the best {volumes[0]:.4f}, of the bounds {volumes[1]:.4f} "
         f"({volumes[0] / volumes[1]:.1%})"
     )
-    for layer, rows in found.groupby("layer"):
+    for layer, rows in result.groupby("layer"):
         ratios = (rows["best_cycles"] / rows["bound_cycles"]).to_numpy(np.float64)
         lines.append(f"  {layer!s:62} {_quantiles(ratios)}; exact {rows['exact'].mean():.0%}")
     return "\n".join(lines)
@@ -155,14 +155,14 @@ def operators_of(truth: Truth) -> pd.DataFrame:
         ],
         columns=["machine", "workload", "network", "operator", "pooled"],
     )
-    found = names.merge(truth.table, how="left", on=["machine", "workload"])
-    if found["mhz"].isna().any():
+    result = names.merge(truth.table, how="left", on=["machine", "workload"])
+    if result["mhz"].isna().any():
         raise TruthError(
             "machines of this truth run other layers than when it was built, by another version "
             "of this program; build it again in another folder"
         )
-    cycles = found["best_cycles"].where(found["best_cycles"] >= 0, np.inf)
-    return names.drop(columns="workload").assign(seconds=cycles / (found["mhz"] * 1e6))
+    cycles = result["best_cycles"].where(result["best_cycles"] >= 0, np.inf)
+    return names.drop(columns="workload").assign(seconds=cycles / (result["mhz"] * 1e6))
 
 
 def relaxed(truth: Truth, operators: pd.DataFrame, networks: tuple[str, ...]) -> float:
@@ -174,13 +174,15 @@ def relaxed(truth: Truth, operators: pd.DataFrame, networks: tuple[str, ...]) ->
     """
     total, table = 0.0, truth.table.groupby("machine").first()
     for name in networks:
-        own = operators[operators["network"] == name]
-        layers = pd.Series(list(zip(own["operator"], own["pooled"], strict=True)), own.index)
-        kinds = layers.groupby(own["machine"]).agg(frozenset)
+        subset = operators[operators["network"] == name]
+        layers = pd.Series(
+            list(zip(subset["operator"], subset["pooled"], strict=True)), subset.index
+        )
+        kinds = layers.groupby(subset["machine"]).agg(frozenset)
         alike = [kinds.index[kinds == kind] for kind in set(kinds)]
         total += min(
             float(
-                own[own["machine"].isin(machines)].groupby("operator")["seconds"].min().sum()
+                subset[subset["machine"].isin(machines)].groupby("operator")["seconds"].min().sum()
                 + table.loc[machines, f"cpu_seconds_{name}"].min()
             )
             for machines in alike

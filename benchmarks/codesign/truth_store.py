@@ -72,11 +72,11 @@ def solved_rows(problem: CodesignProblem, machines: range, options: TruthOptions
     `machines` are rows of `problem.hardware.points`. Errors are those of
     `benchmarks.codesign.exact_solver.solve`.
     """
-    found: Listing = {}
+    rows: Listing = {}
     for machine in machines:
         for name, values in rows_of(problem, machine, options).items():
-            found.setdefault(name, []).extend(values)
-    return found
+            rows.setdefault(name, []).extend(values)
+    return rows
 
 
 def build_truth(folder: Path, options: TruthOptions, listen: Listener = ignore) -> Truth:
@@ -203,8 +203,8 @@ class Truth:
         self, cycles: str = "best_cycles", networks: tuple[str, ...] | None = None
     ) -> Points:
         """Area and latency of the machines that run all layers, shape (machines, 2)."""
-        found = np.stack([self.areas, self.seconds(cycles, networks)], axis=1)
-        return found[np.isfinite(found).all(axis=1)]
+        result = np.stack([self.areas, self.seconds(cycles, networks)], axis=1)
+        return result[np.isfinite(result).all(axis=1)]
 
     def reference(self, networks: tuple[str, ...] | None = None) -> tuple[float, float]:
         """Return the reference point of hypervolumes: allowed area and the largest latency."""

@@ -79,19 +79,19 @@ def tried(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
         waiting, broken = [], False
         for batch, future in futures:
             try:
-                found = future.result(timeout=SECONDS)
+                result = future.result(timeout=SECONDS)
             except (BrokenProcessPool, TimeoutError):
                 for process in list((pool._processes or {}).values()):
                     process.kill()
-                found = []
+                result = []
                 if broken:  # it was not this one
                     waiting.append(batch)
                 elif len(batch) > 1:
                     waiting += [[test] for test in batch]
                 else:
-                    found = [_row(batch[0], "crash", "the process ended, or hung")]
+                    result = [_row(batch[0], "crash", "the process ended, or hung")]
                 broken = True
-            for row in found:
+            for row in result:
                 if row["result"] not in (RIGHT, BOTH):
                     print(f"{row['test']}: {row['result']}: {row['reason']}", flush=True)
                 yield row
@@ -115,19 +115,19 @@ def _tried(test: Any) -> Row:
     except Exception as error:  # whatever onnxruntime says of a model that it does not run
         refusal = str(error).replace("\n", " ")
     try:
-        found = _ours(test.model, given)
+        result = _ours(test.model, given)
     except Exception as error:
         from tilewright.core.errors import TilewrightError
 
-        said = str(error).replace("\n", " ")
+        message = str(error).replace("\n", " ")
         if not isinstance(error, TilewrightError):
-            return _row(test, "traceback", f"{type(error).__name__}: {said}")
-        return _row(test, BOTH if refusal else "refused", said)
+            return _row(test, "traceback", f"{type(error).__name__}: {message}")
+        return _row(test, BOTH if refusal else "refused", message)
     if expected is None:
         return _row(test, "built", f"onnxruntime refuses it: {refusal}")
-    for ours, theirs in zip(found, expected, strict=True):
-        if said := _different(ours, theirs):
-            return _row(test, "wrong", said)
+    for ours, theirs in zip(result, expected, strict=True):
+        if message := _different(ours, theirs):
+            return _row(test, "wrong", message)
     return _row(test, RIGHT, "")
 
 
@@ -137,8 +137,8 @@ def _different(ours: Any, theirs: Any) -> str:
         return difference(np.asarray(ours), np.asarray(theirs))
     if not isinstance(ours, list) or len(ours) != len(theirs):
         return "a sequence of another length"
-    found = (_different(*pair) for pair in zip(ours, theirs, strict=True))
-    return next(filter(None, found), "")
+    results = (_different(*pair) for pair in zip(ours, theirs, strict=True))
+    return next(filter(None, results), "")
 
 
 def _row(test: Any, result: str, reason: str) -> Row:
@@ -187,7 +187,7 @@ def summary(rows: Sequence[Row]) -> str:
     """Return counts, and a Markdown table of cases that are neither right nor refused by both."""
     counts = Counter(row["result"] for row in rows)
     good = counts[RIGHT] + counts[BOTH]
-    said = "; ".join(f"{kind}: {number:,}" for kind, number in counts.most_common())
+    message = "; ".join(f"{kind}: {number:,}" for kind, number in counts.most_common())
     others = [row for row in rows if row["result"] not in (RIGHT, BOTH)]
     lines = "".join(
         f"| `{row['test']}` | {row['result']} | {row['reason'].replace('|', '/')} |\n"
@@ -195,7 +195,7 @@ def summary(rows: Sequence[Row]) -> str:
     )
     head = "| test | result | reason |\n| --- | --- | --- |\n" if others else ""
     share = 100 * good / max(len(rows), 1)
-    return f"{good:,} of {len(rows):,} tests hold ({share:.1f} %). {said}.\n\n{head}{lines}"
+    return f"{good:,} of {len(rows):,} tests hold ({share:.1f} %). {message}.\n\n{head}{lines}"
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class Draw:
     def types(self, place: int = 0, among: Sequence[str] = TYPES) -> list[str]:
         """Return the element types that the definition allows for an input."""
         label = self.schema.inputs[min(place, len(self.schema.inputs) - 1)]
-        allowed = {each.removeprefix("tensor(").removesuffix(")") for each in label.types}
+        allowed = {type_.removeprefix("tensor(").removesuffix(")") for type_ in label.types}
         names = {"float32": "float", "float64": "double"}
         return [name for name in among if names.get(name, name) in allowed]
 
@@ -316,8 +316,8 @@ def squeezed(d: Draw) -> Iterator[Sketch]:
         places = sorted({d.size(0, rank - 1), 0})
         for axes in (places, [place - rank for place in places]):
             if grows:
-                own = tuple(size for i, size in enumerate(shape) if i not in places)
-                x = d.array(dtype, own)
+                matching = tuple(size for i, size in enumerate(shape) if i not in places)
+                x = d.array(dtype, matching)
             else:
                 x = d.array(dtype, [1 if i in places else size for i, size in enumerate(shape)])
             if d.opset < 13:
@@ -342,9 +342,9 @@ def expanded(d: Draw) -> Iterator[Sketch]:
     """Expand."""
     for dtype, rank, to in product(d.types(), range(5), range(1, 6)):
         whole = d.shape(max(rank, to))
-        own = tuple(1 if d.size(0, 1) else size for size in whole[len(whole) - rank :])
+        matching = tuple(1 if d.size(0, 1) else size for size in whole[len(whole) - rank :])
         sizes = whole[len(whole) - to :]
-        yield d.sketch(d.array(dtype, own), np.array(sizes), constant=(1,))
+        yield d.sketch(d.array(dtype, matching), np.array(sizes), constant=(1,))
 
 
 def tiled(d: Draw) -> Iterator[Sketch]:
@@ -405,10 +405,10 @@ def sliced(d: Draw) -> Iterator[Sketch]:
             yield d.sketch(x, starts=[-2 for _ in axes], ends=far, axes=axes)
             yield d.sketch(x, starts=[0] * rank, ends=[2] * rank)
             continue
-        numbers = [np.array(each) for each in (starts, ends, axes)]
+        numbers = [np.array(item) for item in (starts, ends, axes)]
         yield d.sketch(x, *numbers, constant=range(1, 5))
         if dtype == "float32":
-            small = [each.astype(np.int32) for each in numbers]
+            small = [number.astype(np.int32) for number in numbers]
             yield d.sketch(x, *small, constant=range(1, 5))
             yield d.sketch(x, *small, np.ones(len(axes), np.int32), constant=range(1, 5))
         yield d.sketch(x, np.array([0] * rank), np.array([2] * rank), constant=range(1, 5))
@@ -914,7 +914,7 @@ def _opsets(operator: str, opsets: Collection[int]) -> list[int]:
 
 
 def _drawn(family: Family, operator: str, opset: int, draws: int) -> list[Sketch]:
-    found: list[Sketch] = []
+    results: list[Sketch] = []
 
     @settings(
         max_examples=draws, derandomize=True, database=None, deadline=None,
@@ -922,7 +922,7 @@ def _drawn(family: Family, operator: str, opset: int, draws: int) -> list[Sketch
     )  # fmt: skip
     @given(st.data())
     def collect(data: st.DataObject) -> None:
-        found.extend(family(Draw(data.draw, operator, opset)))
+        results.extend(family(Draw(data.draw, operator, opset)))
 
     collect()
-    return found
+    return results

@@ -65,10 +65,10 @@ def judge(case: ModelCase, run: bool = True) -> Answer:
 
 def untrue(message: str, path: Path) -> str:
     """Return what is false or unclear in a refusal, checked against the file; "" if nothing is."""
-    said = message.replace(str(path), "the file")
-    if found := INNER_WORDS.search(said):
-        return f"speaks of insides: {found[0]}"
-    if ";" not in said:
+    text = message.replace(str(path), "the file")
+    if match := INNER_WORDS.search(text):
+        return f"speaks of insides: {match[0]}"
+    if ";" not in text:
         return "names no next step"
     model = onnx.load(path)
     inputs = [info for info in model.graph.input if info.type.HasField("tensor_type")]
@@ -77,18 +77,18 @@ def untrue(message: str, path: Path) -> str:
         and all(dim.HasField("dim_value") for dim in info.type.tensor_type.shape.dim)
         for info in inputs
     )
-    if "dynamic" in said and static:
+    if "dynamic" in text and static:
         return "says dynamic, all sizes are static"
-    if re.search(r"not valid|SSA|contradict|damaged|cut off", said) and _valid(model):
+    if re.search(r"not valid|SSA|contradict|damaged|cut off", text) and _valid(model):
         return "says the file is wrong, ONNX's checker and strict shape inference find nothing"
-    if "no elements" in said and not any(
+    if "no elements" in text and not any(
         dim.HasField("dim_value") and dim.dim_value == 0
         for info in inputs
         for dim in info.type.tensor_type.shape.dim
     ):
         return "says an input is empty, none is"
-    if "cannot be imported" in said and not any(
-        node.op_type in said for node in _nodes(model) if not node.name or node.name in said
+    if "cannot be imported" in text and not any(
+        node.op_type in text for node in _nodes(model) if not node.name or node.name in text
     ):
         return "names no operator of the file"
     return ""
@@ -108,13 +108,13 @@ def _compared(case: ModelCase, network: Network) -> Answer:
             return Answer(case.title, "loads", "the package ships no tensors for it")
         inputs, wanted = known
         names = network.examined.inputs
-        found = network.run(dict(zip(names, inputs, strict=True)))
+        result = network.run(dict(zip(names, inputs, strict=True)))
     except TilewrightError as error:
         answer = _refusal(case, str(error))
         return answer if answer.verdict == "false" else Answer(case.title, "loads", answer.said)
     except Exception as error:
         return Answer(case.title, "false", f"{type(error).__name__} escaped: {error}")
-    for (name, got), want in zip(found.items(), wanted, strict=True):
+    for (name, got), want in zip(result.items(), wanted, strict=True):
         if problem := difference(got, want):
             return Answer(case.title, "false", f"wrong numbers in '{name}': {problem}")
     return Answer(case.title, "right")

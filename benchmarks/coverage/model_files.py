@@ -39,7 +39,7 @@ MEANINGS: dict[Verdict, str] = {
 }
 
 
-def sweep(found: Sequence[ModelCase], processes: int, seconds: float) -> list[Answer]:
+def sweep(cases: Sequence[ModelCase], processes: int, seconds: float) -> list[Answer]:
     """Ask several processes about each case, and return the answers in the order of the cases.
 
     Each case has a time limit of `seconds`. A process that dies is replaced by a new one.
@@ -61,8 +61,8 @@ def sweep(found: Sequence[ModelCase], processes: int, seconds: float) -> list[An
 
     try:
         with ThreadPoolExecutor(processes) as pool:
-            answers = pool.map(ask, found)
-            return list(track(answers, total=len(found), console=Console(stderr=True)))
+            answers = pool.map(ask, cases)
+            return list(track(answers, total=len(cases), console=Console(stderr=True)))
     finally:
         for child in children:
             child.stop()
@@ -106,8 +106,8 @@ def main(
 ) -> None:
     """Print a table, the false answers, and the counts."""
     with tempfile.TemporaryDirectory() as folder:
-        found = [case for case in cases(kinds.split(","), Path(folder)) if only in case.title]
-        answers = sweep(found, processes, seconds)
+        results = [case for case in cases(kinds.split(","), Path(folder)) if only in case.title]
+        answers = sweep(results, processes, seconds)
     if as_json is not None:
         as_json.write_text(json.dumps([asdict(answer) for answer in answers], indent=1))
     table = Table()

@@ -39,10 +39,10 @@ def rows() -> list[tuple[str, ...]]:
     return [_row(networks.load(name).report_on(accelerator)) for name in networks.zoo_names()]
 
 
-def table(found: list[tuple[str, ...]]) -> str:
+def table(result: list[tuple[str, ...]]) -> str:
     """Of rows, in Markdown."""
     rule = ("---", *["---:"] * NUMBERS, "---")
-    return "".join(f"| {' | '.join(row)} |\n" for row in (HEAD, rule, *found))
+    return "".join(f"| {' | '.join(row)} |\n" for row in (HEAD, rule, *result))
 
 
 def _row(report: ModelReport) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def _row(report: ModelReport) -> tuple[str, ...]:
         f"{report.total_macs / 1e6:,.1f}",
         f"{100 * report.offloaded_share:.2f} %",
         str(len(report.workloads)),
-        str(sum(each.calls for each in report.workloads)),
+        str(sum(workload.calls for workload in report.workloads)),
         milliseconds(report.accelerator_seconds),
         milliseconds(report.cpu_seconds) if report.cpu_seconds else "0",
         milliseconds(everything),

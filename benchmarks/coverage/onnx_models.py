@@ -45,10 +45,10 @@ class ModelCase:
 
 def cases(kinds: Sequence[str], folder: Path) -> list[ModelCase]:
     """All models of these kinds. Those that the package holds as code are written to `folder`."""
-    found: list[ModelCase] = []
+    cases: list[ModelCase] = []
     for kind in kinds:
-        found += _written(folder) if kind == "node" else _shipped(kind)
-    return found
+        cases += _written(folder) if kind == "node" else _shipped(kind)
+    return cases
 
 
 def _shipped(kind: str) -> list[ModelCase]:
@@ -69,7 +69,7 @@ def _written(folder: Path) -> list[ModelCase]:
     """
     from onnx.backend.test.loader import load_model_tests
 
-    found = []
+    results = []
     for test in sorted(load_model_tests(kind="node"), key=lambda test: test.name):
         if test.model is None:
             continue
@@ -79,8 +79,8 @@ def _written(folder: Path) -> list[ModelCase]:
         onnx.save(test.model, path)
         inputs, outputs = test.data_sets[0] if test.data_sets else ((), ())
         whole = _write(inputs, place, "input") and _write(outputs, place, "output")
-        found.append(ModelCase("node", test.name, path, place if whole else None))
-    return found
+        results.append(ModelCase("node", test.name, path, place if whole else None))
+    return results
 
 
 def _write(values: Sequence[Any], place: Path, role: str) -> bool:
@@ -120,5 +120,5 @@ def numbers(case: ModelCase, model: onnx.ModelProto) -> tuple[Arrays, Arrays] | 
 
 
 def _read(path: Path) -> NDArray[Any]:
-    found: NDArray[Any] = numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
-    return found
+    array: NDArray[Any] = numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
+    return array

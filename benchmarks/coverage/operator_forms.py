@@ -84,11 +84,11 @@ def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
         except Exception:  # onnxruntime has no kernel for it, or the sketch is no valid model
             continue
         left = [node for node in fixed.graph.node if node.op_type == sketch.operator]
-        arrays = all(isinstance(each, np.ndarray) and each.dtype != object for each in made)
+        arrays = all(isinstance(item, np.ndarray) and item.dtype != object for item in made)
         if len(left) != 1 or len(fixed.graph.node) != 1 or not arrays:
             continue
         form = Forms(fixed).of(left[0])
-        if form is not None and 0 not in [size for each in made for size in each.shape]:
+        if form is not None and 0 not in [size for item in made for size in item.shape]:
             expected = dict(zip(names, made, strict=True))
             yield Case(form, model.SerializeToString(), inputs, expected)
 
@@ -139,16 +139,16 @@ def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> 
     return said
 
 
-def difference(found: Array, wanted: Array) -> str:
+def difference(result: Array, wanted: Array) -> str:
     """Say how an array differs from the one that is wanted; "" if it does not."""
-    if found.dtype != wanted.dtype or found.shape != wanted.shape:
-        return f"{found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
+    if result.dtype != wanted.dtype or result.shape != wanted.shape:
+        return f"{result.dtype}{result.shape} instead of {wanted.dtype}{wanted.shape}"
     if not np.issubdtype(wanted.dtype, np.floating):
-        return "" if np.array_equal(found, wanted) else "other numbers"
+        return "" if np.array_equal(result, wanted) else "other numbers"
     finite = wanted[np.isfinite(wanted)]
     share = OF_HALVES if wanted.dtype == np.float16 else TOLERANCE
     bound = share * float(np.abs(finite).max(initial=1e-3))
-    same = np.isclose(found, wanted, rtol=0, atol=bound, equal_nan=True)
+    same = np.isclose(result, wanted, rtol=0, atol=bound, equal_nan=True)
     return "" if same.all() else "other numbers"
 
 
@@ -237,14 +237,14 @@ def main(
     print(f"{len(seen):,} forms in {sum(map(len, by_opset.values())):,} cases", flush=True)
     judges, bad, judged = Judges(), dict[OperatorForm, str](), set[OperatorForm]()
     kept = _kept(table, set(seen))
-    for opset, found in sorted(by_opset.items()):
-        for start in range(0, len(found), BATCH):
-            batch = found[start : start + BATCH]
+    for opset, result in sorted(by_opset.items()):
+        for start in range(0, len(result), BATCH):
+            batch = result[start : start + BATCH]
             for case, said in zip(batch, judges.judge(batch), strict=True):
                 judged.add(case.form)
                 if said:
                     bad.setdefault(case.form, said)
-        print(f"opset {opset}: {len(found):,} cases, {len(bad):,} forms are wrong", flush=True)
+        print(f"opset {opset}: {len(result):,} cases, {len(bad):,} forms are wrong", flush=True)
     judges.close()
     _write(table, FormTable([*kept, *(judged - set(bad))]))
     if wrong is not None:
@@ -277,7 +277,7 @@ def node_test_sketches(chosen: Collection[str]) -> Iterator[Sketch]:
         versions = [o.version for o in test.model.opset_import if o.domain in STANDARD_DOMAINS]
         opset = max(versions, default=1)
         arrays = test.data_sets[0][0] if test.data_sets else []
-        plain = all(isinstance(each, np.ndarray | np.generic) for each in arrays)
+        plain = all(isinstance(array, np.ndarray | np.generic) for array in arrays)
         if others or not plain or opset > NEWEST_OPSET or (chosen and node.op_type not in chosen):
             continue
         names = [info.name for info in test.model.graph.input]

@@ -170,7 +170,7 @@ def tried(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
         row["compiled"] = manifest.get("compiled_operators", 0)
         row["outside"] = sum(len(region["operators"]) for region in regions)
         row["operators_outside"] = sorted(
-            {each["operator"] for r in regions for each in r["operators"]}
+            {operator["operator"] for r in regions for operator in r["operators"]}
         )
         row |= compared(path, artifact)
         if timed and path.suffix == ".onnx":
@@ -188,7 +188,8 @@ def compared(path: Path, artifact: Path) -> dict[str, Any]:
 
     session = tilewright.load(artifact, threads=1, allow_code=True)
     kinds = {
-        each.name: (tuple(map(int, each.shape)), str(each.dtype)) for each in session.get_inputs()
+        input_.name: (tuple(map(int, input_.shape)), str(input_.dtype))
+        for input_ in session.get_inputs()
     }
     engine = _onnxruntime(path) if path.suffix == ".onnx" else _tensorflow_lite(path)
     worst = 0.0
@@ -197,12 +198,12 @@ def compared(path: Path, artifact: Path) -> dict[str, Any]:
     for seed in SEEDS:
         inputs = drawn(kinds, seed)
         expected = engine(inputs)
-        found = session.run(None, inputs)
-        if len(found) != len(expected):
-            return {"result": f"wrong: {len(found)} outputs instead of {len(expected)}"}
-        for ours, theirs in zip(found, expected, strict=True):
+        result = session.run(None, inputs)
+        if len(result) != len(expected):
+            return {"result": f"wrong: {len(result)} outputs instead of {len(expected)}"}
+        for ours, theirs in zip(result, expected, strict=True):
             if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-                kinds_of = [f"{each.dtype}{each.shape}" for each in (ours, theirs)]
+                kinds_of = [f"{item.dtype}{item.shape}" for item in (ours, theirs)]
                 return {"result": f"wrong: {kinds_of[0]} instead of {kinds_of[1]}"}
             worst = max(worst, error(ours, theirs))
     return {"result": "right" if worst <= MOST_ERROR else "wrong", "error": worst}
@@ -220,12 +221,12 @@ def drawn(kinds: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[s
     return made
 
 
-def error(found: Array, wanted: Array) -> float:
+def error(result: Array, wanted: Array) -> float:
     """Return the largest difference relative to the largest value.
 
     It is infinite if one of the arrays has a value that is not finite where the other has one.
     """
-    ours, real = found.astype(np.float64), wanted.astype(np.float64)
+    ours, real = result.astype(np.float64), wanted.astype(np.float64)
     if not np.array_equal(np.isfinite(ours), np.isfinite(real)):
         return math.inf
     finite = np.isfinite(real)
@@ -255,7 +256,9 @@ def _tensorflow_lite(path: Path) -> Any:
         for detail, array in zip(interpreter.get_input_details(), inputs.values(), strict=True):
             interpreter.set_tensor(detail["index"], array)
         interpreter.invoke()
-        return [interpreter.get_tensor(each["index"]) for each in interpreter.get_output_details()]
+        return [
+            interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()
+        ]
 
     return run
 

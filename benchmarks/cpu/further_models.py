@@ -148,7 +148,7 @@ def segmentation(net: FurtherNet) -> str:
     for dilation in (2, 4):
         x = net.sum(x, layer(layer(x, 128, dilation=dilation), 128, dilation=dilation))
     whole = layer(net.node("GlobalAveragePool", [x], (1, 128, 1, 1)), 64, 1)
-    parts = [layer(x, 64, 1), *(layer(x, 64, dilation=each) for each in (6, 12, 18))]
+    parts = [layer(x, 64, 1), *(layer(x, 64, dilation=item) for item in (6, 12, 18))]
     joined = net.join([*parts, net.resized(whole, 32)], "parts", 1)
     return net.resized(net.windows(layer(joined, 64, 1), 21, (1, 1)), 256)
 

@@ -130,10 +130,10 @@ def tune_by_default(target: CpuTarget, workload: Workload, trials: int, seed: in
     seconds: list[float] = []
     elapsed: list[float] = []
     best = None
-    for found in tune(target, workload, make_explorer("default"), trials=trials, seed=seed):
-        seconds += list(map(float, found.measured.seconds))
-        elapsed += [time.perf_counter() - begin] * len(found.configs)
-        best = found.best_config
+    for result in tune(target, workload, make_explorer("default"), trials=trials, seed=seed):
+        seconds += list(map(float, result.measured.seconds))
+        elapsed += [time.perf_counter() - begin] * len(result.configs)
+        best = result.best_config
     assert best is not None, "some schedule of the trials runs"
     return DefaultRun(seconds, elapsed, target.lower(workload, best[None]))
 
@@ -190,9 +190,9 @@ class MetaSchedule:
             for binding in block.bindings
             if isinstance(binding.value, tvm.relax.Call)
         )
-        named = [each.args[0] for each in calls if each.op == tvm.ir.Op.get("relax.call_tir")]
+        named = [call.args[0] for call in calls if call.op == tvm.ir.Op.get("relax.call_tir")]
         (function,) = (self.module[name] for name in named)  # others pack weights beforehand
-        shapes = [tuple(int(length) for length in each.ty.shape) for each in function.params]
+        shapes = [tuple(int(length) for length in param.ty.shape) for param in function.params]
         alone = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
         rng = np.random.default_rng(0)
         arguments = [tvm.runtime.tensor(rng.random(shape, np.float32)) for shape in shapes]
@@ -211,8 +211,8 @@ class MetaSchedule:
             def apply(
                 self, scheduler: Any, task: int, candidates: Any, builds: Any, results: Any
             ) -> None:
-                for each in results:
-                    taken = each.run_secs
+                for result in results:
+                    taken = result.run_secs
                     seconds.append(float(np.mean([float(s) for s in taken])) if taken else np.nan)
                     elapsed.append(time.perf_counter() - begin)
 
@@ -224,8 +224,8 @@ class MetaSchedule:
 
         machine = relax.VirtualMachine(tvm.compile(self.module, target=self.target), tvm.cpu())
         data, expected = arrays[:-1], arrays[-1]
-        found = machine["main"](*(tvm.runtime.tensor(each) for each in data)).numpy()
-        error = np.abs(found - expected).max() / np.abs(expected).max()
+        result = machine["main"](*(tvm.runtime.tensor(array) for array in data)).numpy()
+        error = np.abs(result - expected).max() / np.abs(expected).max()
         if not error < 1e-4:
             raise ValueError(f"MetaSchedule's program of {layer} differs by {error:.2g}")
 
@@ -242,7 +242,7 @@ def plain(tensors: SampleTensors) -> tuple[list[NDArray[np.float32]], Any]:
 
     w, image = tensors.workload, tensors.workload.operator == "conv2d"
     data, expected = (
-        _channels_last(each) if image else each for each in (tensors.data, tensors.expected)
+        _channels_last(item) if image else item for item in (tensors.data, tensors.expected)
     )
     weights = tensors.weights.transpose(2, 3, 1, 0) if image else tensors.weights.T
     given = {"data": data}
@@ -287,7 +287,7 @@ def in_turns(calls: Mapping[str, Callable[[], float]]) -> dict[str, float]:
     for _ in range(TURNS):
         for name, call in calls.items():
             taken[name].append(call())
-    return {name: 1e3 * float(np.median(each)) for name, each in taken.items()}
+    return {name: 1e3 * float(np.median(series)) for name, series in taken.items()}
 
 
 def table(rows: pd.DataFrame) -> str:
@@ -301,8 +301,8 @@ def table(rows: pd.DataFrame) -> str:
     finals: dict[str, list[NDArray[np.float64]]] = {"default": [], "metaschedule": []}
     for layer in rows.layer.unique():
         of = {
-            tuner: [each for _, each in found.groupby("seed")]
-            for tuner, found in rows[rows.layer == layer].groupby("tuner")
+            tuner: [item for _, item in group.groupby("seed")]
+            for tuner, group in rows[rows.layer == layer].groupby("tuner")
         }
         final = {t: np.array([run.final_ms.iloc[0] for run in runs]) for t, runs in of.items()}
         elapsed = {t: np.median([run.elapsed.max() for run in runs]) for t, runs in of.items()}
@@ -370,8 +370,8 @@ def _channels_last(images: NDArray[Any]) -> NDArray[Any]:
 
 
 def _said(rows: pd.DataFrame, name: str, seed: int) -> str:
-    found = rows[(rows.layer == name) & (rows.seed == seed)].groupby("tuner").final_ms.first()
-    return f"{found['default']:.3f} ms, MetaSchedule {found['metaschedule']:.3f} ms"
+    result = rows[(rows.layer == name) & (rows.seed == seed)].groupby("tuner").final_ms.first()
+    return f"{result['default']:.3f} ms, MetaSchedule {result['metaschedule']:.3f} ms"
 
 
 if __name__ == "__main__":

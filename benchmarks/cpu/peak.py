@@ -99,7 +99,7 @@ def _workloads(name: str, target: CpuTarget) -> list[Workload]:
         onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name), path)
         whole = networks.load(str(path)).whole
     layers = activated_layers(whole.flat, target.space, target.traits.float_type)
-    return [each.workload for each in layers]
+    return [layer.workload for layer in layers]
 
 
 def table(rows: pd.DataFrame) -> str:

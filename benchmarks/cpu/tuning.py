@@ -58,9 +58,9 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in split_names(options.networks):
         rows += measured(name, split_names(options.tuners), trials, options.seed)
-        found = pd.DataFrame(rows)
-        found.to_parquet(options.out, index=False)
-        print(table(found[found.network == name]), flush=True)
+        frame = pd.DataFrame(rows)
+        frame.to_parquet(options.out, index=False)
+        print(table(frame[frame.network == name]), flush=True)
     print(table(pd.DataFrame(rows)))
 
 
@@ -84,8 +84,8 @@ def measured(name: str, tuners: list[str], trials: list[int], seed: int) -> list
                 )  # fmt: skip
                 seconds += time.perf_counter() - begin
                 out = _built(model, folder / f"{tuner}-{count}", tuned)
-                taken = sum(each.trials for each in done.workloads)
-                invalid = sum(each.invalid_trials for each in done.workloads)
+                taken = sum(workload.trials for workload in done.workloads)
+                invalid = sum(workload.invalid_trials for workload in done.workloads)
                 built[f"{tuner} {count}"] = out, seconds, taken, invalid
         return in_turns(name, built)
 
@@ -125,11 +125,11 @@ def in_turns(name: str, built: Mapping[str, tuple[Path, float, int, int]]) -> li
 def _inference(path: Path) -> Callable[[], object]:
     session = tilewright.load(path, threads=1, allow_code=True)
     rng, inputs = np.random.default_rng(0), {}
-    for each in session.get_inputs():
-        inputs[each.name] = session.empty(each.name)
-        real = inputs[each.name].dtype.kind == "f"
-        shape = inputs[each.name].shape
-        inputs[each.name][...] = rng.standard_normal(shape) if real else 1
+    for input_ in session.get_inputs():
+        inputs[input_.name] = session.empty(input_.name)
+        real = inputs[input_.name].dtype.kind == "f"
+        shape = inputs[input_.name].shape
+        inputs[input_.name][...] = rng.standard_normal(shape) if real else 1
     return partial(session.run, None, inputs)
 
 
@@ -143,9 +143,9 @@ def table(rows: pd.DataFrame) -> str:
     head = ("network", *settings, "seconds of tuning", "invalid trials")
     cells: list[list[str]] = []
     times: dict[str, list[Any]] = {setting: [] for setting in settings}
-    for network, each in rows.groupby("network", sort=False):
-        by = {setting: each[each.setting == setting] for setting in settings}
-        of = {setting: found.cpu.to_numpy() for setting, found in by.items()}
+    for network, group in rows.groupby("network", sort=False):
+        by = {setting: group[group.setting == setting] for setting in settings}
+        of = {setting: timed.cpu.to_numpy() for setting, timed in by.items()}
         base = np.median(of[RULES])
         shown = [
             f"{1e3 * np.median(cpu):.3g}"
@@ -162,8 +162,8 @@ def table(rows: pd.DataFrame) -> str:
     lines = [markdown_table(head, "lr", cells)]
     whole = {setting: np.array(listed) for setting, listed in times.items()}
     for setting in settings[1:]:
-        found = hierarchical(ratio_of_medians, whole[setting], whole[RULES], paired=True)
-        lines.append(f"\n{setting}: {found.text(3)} of the rules' time.")
+        result = hierarchical(ratio_of_medians, whole[setting], whole[RULES], paired=True)
+        lines.append(f"\n{setting}: {result.text(3)} of the rules' time.")
     return "\n".join(lines)
 
 

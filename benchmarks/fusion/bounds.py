@@ -89,8 +89,8 @@ class Needed:
 
     def sums(self, workloads: Sequence[Workload]) -> Sums:
         """Of several."""
-        each = [self.of(workload) for workload in workloads]
-        return Sums(sum(one.least for one in each), sum(one.read for one in each))
+        sums = [self.of(workload) for workload in workloads]
+        return Sums(sum(one.least for one in sums), sum(one.read for one in sums))
 
     @property
     def most_early(self) -> int:
@@ -116,10 +116,12 @@ def least_bound(problem: FusionProblem, needed: Needed | None = None) -> int:
     """
     needed = needed or Needed(problem.target)
     free, waiting = 0, -(1 << 60)  # up to here, the last stretch counted by either sum
-    for each in stretches(problem, needed):
+    for stretch in stretches(problem, needed):
         before = max(free, waiting)
-        free = before + each.sums.least
-        waiting = max(before - (0 if each.begins else each.early), waiting) + each.sums.read
+        free = before + stretch.sums.least
+        waiting = (
+            max(before - (0 if stretch.begins else stretch.early), waiting) + stretch.sums.read
+        )
     return max(free, waiting)
 
 
@@ -130,17 +132,17 @@ def stretches(problem: FusionProblem, needed: Needed) -> list[Stretch]:
     firsts = [k for k in range(len(base)) if not any(a < k <= b for a, b in spans)]
     changed = [changes(problem, places, needed) for places in problem.segments]
     begins = _begins(problem)
-    found = []
+    results = []
     for first, end in zip(firsts, [*firsts[1:], len(base)], strict=True):
-        own = [each for each, (at, _) in zip(changed, spans, strict=True) if first <= at < end]
+        matching = [item for item, (at, _) in zip(changed, spans, strict=True) if first <= at < end]
         early = sum(needed.of(workload).early for workload in base[first:end])
-        found.append(
+        results.append(
             Stretch(
-                added([needed.sums(base[first:end]), *own]), min(early, needed.most_early),
+                added([needed.sums(base[first:end]), *matching]), min(early, needed.most_early),
                 first in begins,
             )
         )  # fmt: skip
-    return found
+    return results
 
 
 def changes(problem: FusionProblem, places: Sequence[int], needed: Needed) -> Sums:
@@ -151,21 +153,21 @@ def changes(problem: FusionProblem, places: Sequence[int], needed: Needed) -> Su
     if len(places) > MOST:
         raise ValueError(f"{len(places)} decisions have to do with each other, {MOST} may")
     before = needed.sums(problem.workloads(problem.tvm))
-    found = []
+    changes = []
     for own in product((False, True), repeat=len(places)):
         labels = list(problem.tvm)
         for place, label in zip(places, own, strict=True):
             labels[place] = label
-        found.append(needed.sums(problem.workloads(tuple(labels))))
+        changes.append(needed.sums(problem.workloads(tuple(labels))))
     return Sums(
-        min(each.least for each in found) - before.least,
-        min(each.read for each in found) - before.read,
+        min(item.least for item in changes) - before.least,
+        min(item.read for item in changes) - before.read,
     )
 
 
 def added(several: Sequence[Sums]) -> Sums:
     """Sum by sum."""
-    return Sums(sum(each.least for each in several), sum(each.read for each in several))
+    return Sums(sum(item.least for item in several), sum(item.read for item in several))
 
 
 def _spans(problem: FusionProblem) -> list[tuple[int, int]]:
@@ -174,11 +176,11 @@ def _spans(problem: FusionProblem) -> list[tuple[int, int]]:
     Layers are counted in the network in which only activations are fused.
     """
     place = {layer.output: k for k, layer in enumerate(problem.graph.layers)}
-    found = []
+    spans = []
     for places in problem.segments:
         each = [place[name] for k in places for name in problem.offered[k].layers]
-        found.append((min(each), max(each)))
-    return found
+        spans.append((min(each), max(each)))
+    return spans
 
 
 def _begins(problem: FusionProblem) -> set[int]:

@@ -97,7 +97,7 @@ def _missing(
     for target in dict.fromkeys(target for _, target in todo):
         examples |= made(given.folder, every, [target], given.trials)
         for network in [name for name, its in todo if its == target]:
-            others = [each for (name, _), each in examples.items() if name != network]
+            others = [example for (name, _), example in examples.items() if name != network]
             yield _pair(given, network, target, others)
 
 
@@ -108,24 +108,24 @@ def _pair(
     backing = pair(network, target, given.trials, given.folder)
     problem = backing.problem
     labels = named(problem)
-    costs = {name: backing(each) for name, each in labels.items()}
+    costs = {name: backing(label) for name, label in labels.items()}
     row: dict[str, Any] = {
         "network": network, "target": target, "trials": given.trials, "budget": given.budget,
-        "decisions": len(problem), "segments": [len(each) for each in problem.segments],
-        "cycles": {name: each.cycles for name, each in costs.items()},
-        "dram_bytes": {name: each.dram_bytes for name, each in costs.items()},
+        "decisions": len(problem), "segments": [len(segment) for segment in problem.segments],
+        "cycles": {name: cost.cycles for name, cost in costs.items()},
+        "dram_bytes": {name: cost.dram_bytes for name, cost in costs.items()},
         "bound": least_bound(problem), "learned": {}, "searches": {},
     }  # fmt: skip
     starts = [labels[name] for name in ("none", "all", "greedy")]
-    best = min(labels.values(), key=lambda each: backing(each).cost)
+    best = min(labels.values(), key=lambda label: backing(label).cost)
     models = Trained(others)
-    found, row["learned"] = _learned(given, backing, models, starts)
-    best = min((best, found), key=lambda each: backing(each).cost)
+    result, row["learned"] = _learned(given, backing, models, starts)
+    best = min((best, result), key=lambda item: backing(item).cost)
     row["cycles"]["learned"] = row["learned"]["cycles"]
     row["dram_bytes"]["learned"] = row["learned"]["dram_bytes"]
     for name in SEARCHES:
-        row["searches"][name], found = _searched(given, backing, name, starts)
-        best = min((best, found), key=lambda each: backing(each).cost)
+        row["searches"][name], result = _searched(given, backing, name, starts)
+        best = min((best, result), key=lambda item: backing(item).cost)
     row["best"] = backing(best).cycles
     row["truth"] = list(_truths(given, backing, best, models))
     row["seconds"] = time.perf_counter() - begin
@@ -150,17 +150,17 @@ def _learned(
     blind = policy.labels(problem, policy.chances(problem, figures, problem.tvm, {}))
     for labels in starts:
         counted(labels)
-    first = min(starts, key=lambda each: counted(each).cost)
-    told = policy.labels(problem, policy.chances(problem, figures, first, {}))
+    first = min(starts, key=lambda start: counted(start).cost)
+    predictions = policy.labels(problem, policy.chances(problem, figures, first, {}))
     error = _error(model, backing)
     begin = time.perf_counter()
     rng = np.random.default_rng([given.seed, 1])
-    found = learned_search(problem, counted, model, policy, starts, rng, SearchPlan())
-    steps = [each.cycles for each in counted.known()]
-    return found, {
-        "cycles": backing(found).cycles, "dram_bytes": backing(found).dram_bytes,
+    result = learned_search(problem, counted, model, policy, starts, rng, SearchPlan())
+    steps = [item.cycles for item in counted.known()]
+    return result, {
+        "cycles": backing(result).cycles, "dram_bytes": backing(result).dram_bytes,
         "evaluations": counted.count, "steps": steps, "seconds": time.perf_counter() - begin,
-        "policy": backing(told).cycles, "policy_blind": backing(blind).cycles,
+        "policy": backing(predictions).cycles, "policy_blind": backing(blind).cycles,
         "model_error": error,
     }  # fmt: skip
 
@@ -174,9 +174,9 @@ def _error(model: GraphModel, backing: Evaluator) -> float:
     blank = Evaluator(problem, backing.schedules)
     tables = Tables(problem, Figures(problem, blank))
     labellings = list(dict.fromkeys(named(problem).values()))
-    said = model.predict([tables.of(labels) for labels in labellings])
+    predictions = model.predict([tables.of(labels) for labels in labellings])
     true = np.array([backing(labels).cycles for labels in labellings])
-    return float(np.abs(said / true - 1).mean())
+    return float(np.abs(predictions / true - 1).mean())
 
 
 def _searched(
@@ -185,7 +185,7 @@ def _searched(
     """Run a search that evaluates labellings with the simulator."""
     problem = backing.problem
     objective = Objective(
-        lambda several: [float(backing(each).cycles) for each in several], given.budget,
+        lambda several: [float(backing(item).cycles) for item in several], given.budget,
         problem.segments, problem.groups,
     )  # fmt: skip
     rng = np.random.default_rng([given.seed, 2])
@@ -214,7 +214,7 @@ def _truths(
         part = Part(backing.problem, places, best)
         objective = Objective(
             lambda several, p=part: [  # type: ignore[misc]
-                float(backing(p.within(each)).cycles) for each in several
+                float(backing(p.within(item)).cycles) for item in several
             ],
             1 << MOST, part.segments, part.groups,
         )  # fmt: skip
@@ -222,11 +222,11 @@ def _truths(
         counted = Counted(backing, part)
         starts = [part.none, part.all, part.greedy]
         rng = np.random.default_rng([given.seed, 3])
-        found = learned_search(part, counted, *models.read(), starts, rng, SearchPlan())
+        result = learned_search(part, counted, *models.read(), starts, rng, SearchPlan())
         yield {
             "part": name, "decisions": len(part), "least": objective.least,
             "most": max(objective.asked.values()), "evaluations": counted.count,
-            "regret": counted(found).cycles / objective.least - 1,
+            "regret": counted(result).cycles / objective.least - 1,
             "regret_all": backing(part.within(part.all)).cycles / objective.least - 1,
         }  # fmt: skip
 
@@ -241,27 +241,27 @@ def _parts(problem: FusionProblem, best: Labelling) -> dict[str, list[int]]:
     most = min(max((TRUE_LAYERS // layers).bit_length() - 1, FEWEST), MOST)
     if len(problem) <= most:
         return {"whole": list(range(len(problem)))} if len(problem) else {}
-    found = {
+    parts = {
         name: _around(problem.segments, round(where * (len(problem.segments) - 1)), most)
         for name, where in (("first", 0.0), ("middle", 0.5), ("last", 1.0))
     }
-    telling = [each for each in problem.segments if not all(best[place] for place in each)]
-    return found | ({"apart": _around(telling, 0, MOST)} if telling else {})
+    telling = [segment for segment in problem.segments if not all(best[place] for place in segment)]
+    return parts | ({"apart": _around(telling, 0, MOST)} if telling else {})
 
 
 def _around(segments: Sequence[Sequence[int]], first: int, most: int) -> list[int]:
     """Places of neighbouring segments, `most` at most but for one that is larger."""
-    found: list[int] = []
+    results: list[int] = []
     for number in [*range(first, len(segments)), *range(first - 1, -1, -1)]:
-        if found and len(found) + len(segments[number]) > most:
+        if results and len(results) + len(segments[number]) > most:
             break
-        found += segments[number]
-    return sorted(found)
+        results += segments[number]
+    return sorted(results)
 
 
 def _evaluation_seconds(backing: Evaluator) -> float:
     """Of a labelling whose layers were all lowered before."""
-    known = [each.labels for each in backing.known()][-5:]
+    known = [item.labels for item in backing.known()][-5:]
     begin = time.perf_counter()
     for labels in known:
         backing.again(labels)
@@ -296,7 +296,9 @@ def summary(rows: Sequence[Row]) -> str:
             f"{told['policy_blind'] / told['cycles'] - 1:+.3%}; model off by "
             f"{told['model_error']:.2%}; {told['seconds']:.0f} s"
         )
-        searches = (f"{name} {_until(each, row['best'])}" for name, each in row["searches"].items())
+        searches = (
+            f"{name} {_until(search, row['best'])}" for name, search in row["searches"].items()
+        )
         learned = _until(row["learned"], row["best"])
         lines.append(
             f"    evaluations to within 0.1 % of the best: learned {learned}, {', '.join(searches)}"
@@ -329,12 +331,12 @@ def _true(row: Row) -> list[str]:
     return [f"    regret of the learned search, gone through: {'; '.join(lacks)}; {seconds}"]
 
 
-def _until(found: Row, best: float) -> str:
+def _until(result: Row, best: float) -> str:
     """Return after how many evaluations the search came near `best`, or that it never did."""
-    for number, cycles in enumerate(found["steps"], 1):
+    for number, cycles in enumerate(result["steps"], 1):
         if cycles <= best * (1 + NEAR):
             return str(number)
-    return f"never in {len(found['steps'])} ({found['cycles'] / best - 1:+.2%})"
+    return f"never in {len(result['steps'])} ({result['cycles'] / best - 1:+.2%})"
 
 
 if __name__ == "__main__":

@@ -37,9 +37,9 @@ class Examples:
     better: NDArray[np.bool_]
 
 
-def write_examples(path: Path, found: Examples) -> None:
+def write_examples(path: Path, examples: Examples) -> None:
     """Write one file. Raises `OSError`."""
-    graphs = found.graphs
+    graphs = examples.graphs
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(graph, name) for graph in graphs]) for name in _ARRAYS
     }
@@ -49,9 +49,9 @@ def write_examples(path: Path, found: Examples) -> None:
         columns=np.array(graphs[0].columns),
         layers=np.array([len(graph.prior) for graph in graphs]),
         links_of=np.array([len(graph.edges) for graph in graphs]),
-        units=found.units.matrix,
-        unit_columns=np.array(found.units.names),
-        better=found.better,
+        units=examples.units.matrix,
+        unit_columns=np.array(examples.units.names),
+        better=examples.better,
         **arrays,
     )
     write_atomically(path, buffer.getvalue())
@@ -64,7 +64,7 @@ def read_examples(path: Path) -> Examples:
             columns = tuple(map(str, held["columns"]))
             ends = np.cumsum(held["layers"])[:-1], np.cumsum(held["links_of"])[:-1]
             parts = [np.split(held[name], ends[name in ("edges", "links")]) for name in _ARRAYS]
-            graphs = [GraphTable(columns, *each) for each in zip(*parts, strict=True)]
+            graphs = [GraphTable(columns, *item) for item in zip(*parts, strict=True)]
             units = Features.of(held["units"], tuple(map(str, held["unit_columns"])))
             return Examples(tuple(graphs), units, held["better"].astype(np.bool_))
     except (ValueError, KeyError, BadZipFile) as error:
@@ -73,10 +73,10 @@ def read_examples(path: Path) -> Examples:
 
 def graphs_of(several: Sequence[Examples]) -> list[GraphTable]:
     """All labelled graphs."""
-    return [graph for each in several for graph in each.graphs]
+    return [graph for item in several for graph in item.graphs]
 
 
 def units_of_all(several: Sequence[Examples]) -> tuple[Features, NDArray[np.bool_]]:
     """All units, and which were better fused, (rows,)."""
-    x = Features(np.concatenate([each.units.matrix for each in several]), several[0].units.columns)
-    return x, np.concatenate([each.better for each in several])
+    x = Features(np.concatenate([item.units.matrix for item in several]), several[0].units.columns)
+    return x, np.concatenate([item.better for item in several])

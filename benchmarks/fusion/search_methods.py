@@ -88,10 +88,10 @@ class Programming:
         best, gain = list(base), 0.0
         for places in objective.segments:
             ways = self._ways(objective, base, places)
-            found = objective(ways)
-            least = int(np.argmin(found))
-            if found[least] < before:
-                gain += before - float(found[least])
+            result = objective(ways)
+            least = int(np.argmin(result))
+            if result[least] < before:
+                gain += before - float(result[least])
                 for place in places:
                     best[place] = ways[least][place]
         self.expected, self.found = before - gain, tuple(best)
@@ -103,13 +103,13 @@ class Programming:
         if len(places) > MOST_OF_SEGMENT:
             moves = [move for move in objective.moves if set(move) <= set(places)]
             return [base, *(moved(base, move) for move in moves)]
-        found = []
+        results = []
         for own in product((False, True), repeat=len(places)):
             labels = list(base)
             for place, label in zip(places, own, strict=True):
                 labels[place] = label
-            found.append(tuple(labels))
-        return found
+            results.append(tuple(labels))
+        return results
 
 
 METHODS: dict[str, Search] = {

@@ -53,7 +53,7 @@ def made(
     folder: Path, networks: Iterable[str], targets: Iterable[str], trials: int
 ) -> dict[tuple[str, str], Examples]:
     """Examples by network and target; those that the folder lacks are made."""
-    found: dict[tuple[str, str], Examples] = {}
+    result: dict[tuple[str, str], Examples] = {}
     names = list(networks)
     for target in targets:
         for network in names:
@@ -64,8 +64,8 @@ def made(
                 print(f"{network} on {target}: {len(examples.graphs)} graphs, "
                       f"{int(examples.better.sum())} of {len(examples.better)} units better fused",
                       flush=True)  # fmt: skip
-            found[network, target] = read_examples(path)
-    return found
+            result[network, target] = read_examples(path)
+    return result
 
 
 def trained(several: list[Examples], seed: int = 0) -> tuple[GraphModel, Policy]:

@@ -55,16 +55,16 @@ class KeptSchedules(FusionSchedules):
         return self._found.get(workload)
 
     def _tune(self, workloads: Sequence[Workload]) -> list[Pick]:
-        found = []
+        results = []
         for number, workload in enumerate(workloads):
             (pick,) = tuned_picks([workload], self._target, self._trials)
-            found.append(pick)
+            results.append(pick)
             steps = workload.epilogue_text
             self._rows.append([str(workload), steps, pick.space, list(pick.config)])
             if number % KEEP_EVERY == KEEP_EVERY - 1 or number == len(workloads) - 1:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._path, json.dumps(self._rows).encode())
-        return found
+        return results
 
 
 class Part(FusionProblem):

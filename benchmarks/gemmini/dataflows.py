@@ -82,8 +82,8 @@ def table(rows: Sequence[Row]) -> str:
     titles = [f"latency {latency}, {beat} a beat" for latency, beat in SETTINGS]
     lines: list[list[str]] = []
     for layer in dict.fromkeys(str(row["layer"]) for row in rows):
-        own = [row for row in rows if row["layer"] == layer]
-        cells = [" / ".join(f"{row[flow]:,}" for flow in FLOWS) for row in own]
+        matching = [row for row in rows if row["layer"] == layer]
+        cells = [" / ".join(f"{row[flow]:,}" for flow in FLOWS) for row in matching]
         lines.append([layer, *cells])
     return markdown_table(["product", *titles], "lr", lines)
 

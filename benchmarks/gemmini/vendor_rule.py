@@ -119,7 +119,9 @@ def table(rows: Sequence[Row]) -> str:
         ("of the rule on packed rows", "vendor_packed"),
     ):
         means = [
-            f"{saved(own, rule):.1%}" if (own := [r for r in rows if r["latency"] == at]) else ""
+            f"{saved(matching, rule):.1%}"
+            if (matching := [r for r in rows if r["latency"] == at])
+            else ""
             for at, _ in SETTINGS
         ]
         lines.append([title, *means])

@@ -63,7 +63,7 @@ def main() -> None:
         nights = [night(given.network, given.trials, Path(name)) for _ in range(given.repeats)]
     print(nights[0][0])
     load, load_cpu, run, run_cpu = (
-        statistics.median(each) for each in zip(*(seconds for _, seconds in nights), strict=True)
+        statistics.median(item) for item in zip(*(seconds for _, seconds in nights), strict=True)
     )
     print(f"load  {load:5.1f} s, {load_cpu:5.1f} s of processor time")
     print(f"run   {run:5.1f} s, {run_cpu:5.1f} s of processor time")

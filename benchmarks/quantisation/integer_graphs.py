@@ -99,16 +99,16 @@ def run(
 def _places(graph: IntegerGraph) -> dict[str, Array]:
     """Of the values that lie inside others, and of those, views of the memory they share."""
     shapes = {name: value.shape for name, value in graph.values.items()}
-    found: dict[str, Array] = {}
-    for begins in lay_out((each.part, each.whole, each.first) for each in graph.slices):
+    result: dict[str, Array] = {}
+    for begins in lay_out((slice_.part, slice_.whole, slice_.first) for slice_ in graph.slices):
         axis = channel_axis(shapes[next(iter(begins))])
         widest = list(shapes[next(iter(begins))])
         widest[axis] = max(begin + shapes[name][axis] for name, begin in begins.items())
         memory = np.zeros(widest, np.int8)
         for name, begin in begins.items():
             channels = slice(begin, begin + shapes[name][axis])
-            found[name] = memory[(slice(None),) * axis + (channels,)]
-    return found
+            result[name] = memory[(slice(None),) * axis + (channels,)]
+    return result
 
 
 def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -84,7 +84,7 @@ def layer_steps(
             if layer.output not in known:
                 alone[layer.output] = made.reshape(graph.values[layer.output].shape)
                 continue
-            passes = sum(each.names == layer.names for each in graph.layers)
+            passes = sum(item.names == layer.names for item in graph.layers)
             row = rows.setdefault(layer.output, LayerSteps(layer.name, passes))
             wanted = known[layer.output].astype(int).ravel()
             off = np.abs(made.astype(int).ravel() - wanted)
@@ -119,10 +119,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    found = {}
+    result = {}
     for source in asked.models:
         rows = measured(source, asked.samples, asked.count)
-        found[source] = [asdict(row) for row in rows]
+        result[source] = [asdict(row) for row in rows]
         print(f"\n{source}, {asked.count} samples\n")
         cells = [
             (
@@ -134,7 +134,7 @@ def main() -> None:
         head = ("layer", "passes", "alone: largest", "differ", "after all: largest", "differ")
         print(markdown_table(head, "lr", cells))
     if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1))
+        asked.json.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

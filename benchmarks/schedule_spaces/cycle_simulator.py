@@ -89,12 +89,12 @@ def template_programs(workload: str, spec: VtaSpec, most: int) -> Programs:
     lowering = Lowering.of(parse_workload(workload), spec, "template")
     space = lowering.space
     flat = np.unique(np.linspace(0, space.size - 1, most).astype(np.int64))
-    found = []
+    programs = []
     for values in space.values(space.unravel(flat)):
         code, insns, _, _ = lowering.program(values)
         if code == 0:
-            found.append(insns.copy())
-    return found
+            programs.append(insns.copy())
+    return programs
 
 
 def enumerate_spaces(spec: str) -> None:
@@ -121,13 +121,13 @@ def evaluate_extended(spec: VtaSpec, rounds: int) -> None:
             for turn in range(rounds):
                 for way in (0, 1):
                     begin = time.process_time()
-                    found = time_rows(lowering, values, every_row=way == 0)
+                    rows = time_rows(lowering, values, every_row=way == 0)
                     best[way] = min(best[way], time.process_time() - begin)
                     if turn == 0:
-                        for part in found:
+                        for part in rows:
                             digests[way].update(np.ascontiguousarray(part).tobytes())
             times += best
-            configs, valid = configs + len(values), valid + int((found[2] >= 0).sum())
+            configs, valid = configs + len(values), valid + int((rows[2] >= 0).sum())
         before, after = valid / times
         print(
             f"{what} on {spec.name}: {configs:,} configs, {valid:,} valid: {before:,.0f} valid/s "

@@ -30,7 +30,7 @@ KINDS = (
 SPLITS = ("by_target", "by_task", "within_task")
 
 
-def measure(options: argparse.Namespace, found: KeptRows) -> None:
+def measure(options: argparse.Namespace, rows: KeptRows) -> None:
     """Every kind and split; by_target of fewer rows."""
     kinds = options.kinds or ((FORMULA, "xgboost", "xgboost" + WITHOUT) if options.quick else KINDS)
     whole: TrainingTable | None = None
@@ -40,10 +40,10 @@ def measure(options: argparse.Namespace, found: KeptRows) -> None:
                 if (by != SPLITS[0] or kind not in KINDS[1:5]) and share < 1:
                     continue
                 key = {"kind": kind, "split": by, "share": share}
-                if found.has("accuracy", **key):
+                if rows.has("accuracy", **key):
                     continue
                 whole = read_table(options.dataset) if whole is None else whole
-                found.keep("accuracy", key | _judged(whole, kind, by, share, options))
+                rows.keep("accuracy", key | _judged(whole, kind, by, share, options))
 
 
 def _judged(
@@ -72,11 +72,12 @@ def formula_figures(table: TrainingTable) -> dict[str, Any]:
     columns = (REFERENCE, PEAK)
     said = reference(aligned(table.features, columns), columns).astype(np.float64)
     table = table.rows(~np.isnan(said))
-    found = score(table, said[~np.isnan(said)])
+    result = score(table, said[~np.isnan(said)])
     return {
-        "pairwise_accuracy": found.pairwise_accuracy, "interval": list(found.interval),
-        "top1_regret": found.top1_regret, "top8_regret": found.top8_regret,
-        "tasks": found.tasks, "tested": found.rows, "visible": {"pairwise_accuracy": float("nan")},
+        "pairwise_accuracy": result.pairwise_accuracy, "interval": list(result.interval),
+        "top1_regret": result.top1_regret, "top8_regret": result.top8_regret,
+        "tasks": result.tasks, "tested": result.rows,
+        "visible": {"pairwise_accuracy": float("nan")},
         "rows": 0, "seconds": 0.0, "epochs": 0.0, "stopped": "nothing is learned",
     }  # fmt: skip
 

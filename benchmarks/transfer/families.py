@@ -122,8 +122,8 @@ def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
     Models see only the `SHARED` columns, or all columns.
     """
     whole, about = read_table(folder), read_about(folder)
-    kinds = np.array([each.kind for each in about.hardware])[whole.hardware]
-    found = {}
+    kinds = np.array([device.kind for device in about.hardware])[whole.hardware]
+    tables = {}
     for kind in ACCELERATORS:
         table = whole.rows(kinds == kind)
         known = (REFERENCE, PEAK)
@@ -131,7 +131,7 @@ def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
         kept = ~np.isnan(said) & table.valid
         if columns == SHARED:
             table = replace(table, features=shared(table.features, False))
-        found[kind] = (table.rows(kept), said[kept])
+        tables[kind] = (table.rows(kept), said[kept])
     measured = pd.read_parquet(rows)
     measured = measured[measured["status"] == "valid"]
     layer = pd.factorize(measured["layer"])[0].astype(np.int64)
@@ -144,18 +144,18 @@ def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
         layer + whole.workload.max() + 1,
         np.full(len(layer), whole.hardware.max() + 1),
     )
-    found["cpu"] = (table, np.log2(measured["estimated"].to_numpy(np.float64)))
-    return found
+    tables["cpu"] = (table, np.log2(measured["estimated"].to_numpy(np.float64)))
+    return tables
 
 
-def measure(found: Mapping[str, Rows]) -> pd.DataFrame:
+def measure(result: Mapping[str, Rows]) -> pd.DataFrame:
     """Return one row per task, source, model and seed: the fraction of pairs in the right order.
 
     `found` has the rows of each family and the formula's log2 latencies, shape (rows,).
     """
     rows: list[dict[str, object]] = []
-    for family, (table, formula) in found.items():
-        others = _joined([each for name, each in found.items() if name != family])
+    for family, (table, formula) in result.items():
+        others = _joined([item for name, item in result.items() if name != family])
         for source, model in product(SOURCES, MODELS):
             for seed in range(1 if model == FORMULA else SEEDS):
                 said = formula.copy()
@@ -166,7 +166,7 @@ def measure(found: Mapping[str, Rows]) -> pd.DataFrame:
                         rest, own = ((table.rows(x), formula[x]) for x in (~fold, fold))
                         said[fold] = _said(rest, own, model, seed)
                 key = {"family": family, "source": source, "model": model, "seed": seed}
-                rows += [key | each for each in _right(table, said)]
+                rows += [key | item for item in _right(table, said)]
     return pd.DataFrame(rows)
 
 
@@ -196,10 +196,10 @@ def _said(learned: Rows, test: Rows, model: str, seed: int) -> Floats:
 def _joined(parts: Sequence[Rows]) -> Rows:
     """Tables below each other, NaN where one lacks a column."""
     tables, formulas = zip(*parts, strict=True)
-    names = list(dict.fromkeys(name for each in tables for name in each.features.names))
-    matrix = np.concatenate([aligned(each.features, names) for each in tables])
+    names = list(dict.fromkeys(name for table in tables for name in table.features.names))
+    matrix = np.concatenate([aligned(table.features, names) for table in tables])
     numbers = (
-        np.concatenate([getattr(each, name) for each in tables])
+        np.concatenate([getattr(table, name) for table in tables])
         for name in ("log_latency", "task", "workload", "hardware")
     )
     features = Features.of(matrix.astype(np.float64), names)
@@ -222,8 +222,8 @@ def table_of(rows: pd.DataFrame) -> str:
     for family, source, columns in product(FAMILIES, SOURCES, (SHARED, ALL)):
         own = rows[(rows[["family", "source", "columns"]] == [family, source, columns]).all(axis=1)]
         grids = {
-            str(model): each.pivot(index="task", columns="seed", values="right").to_numpy()
-            for model, each in own.groupby("model")
+            str(model): group.pivot(index="task", columns="seed", values="right").to_numpy()
+            for model, group in own.groupby("model")
         }
         cells = [_short(crossed(grids[model])) for model in MODELS]
         cells.append(_short(crossed(grids[WITH] - grids[FORMULA])))

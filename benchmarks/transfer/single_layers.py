@@ -41,17 +41,17 @@ CLAIMED_SHARE, CLAIMED_FACTOR = 0.1, 2.0
 Row = Mapping[str, Any]
 
 
-def measure(options: argparse.Namespace, found: KeptRows) -> None:
+def measure(options: argparse.Namespace, rows: KeptRows) -> None:
     """Seed by seed, so that a run that is stopped leaves whole seeds."""
     models = {"": options.model} | controls(options)
-    tuners = [next(each for each in TUNERS if each.name == name) for name in COMPARED]
+    tuners = [next(tuner for tuner in TUNERS if tuner.name == name) for name in COMPARED]
     layers = list(_drawn(options))
     for seed, (target, layer) in product(range(options.seeds), layers):
-        _tune(found, models, target, layer, seed, BOARD, 0.0)
-    goals = _goals(found.rows["layers"])
+        _tune(rows, models, target, layer, seed, BOARD, 0.0)
+    goals = _goals(rows.rows["layers"])
     for seed, (target, layer), tuner in product(range(options.seeds), layers, tuners):
         goal = goals[target, str(Subgraph.from_json(layer).workload)]
-        _tune(found, models, target, layer, seed, tuner, goal)
+        _tune(rows, models, target, layer, seed, tuner, goal)
 
 
 def _drawn(options: argparse.Namespace) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -59,26 +59,26 @@ def _drawn(options: argparse.Namespace) -> Iterable[tuple[str, dict[str, Any]]]:
     networks = options.networks.split(",") if options.networks else NETWORKS
     for target in targets:
         every = {
-            str(Subgraph.from_json(each).workload): each
+            str(Subgraph.from_json(layer).workload): layer
             for name in networks
-            for each in layers_of(target, name)
+            for layer in layers_of(target, name)
         }
         order = np.random.default_rng(0).permutation(len(every))
         yield from ((target, list(every.values())[place]) for place in order[: options.layers])
 
 
 def _tune(
-    found: KeptRows, models: Mapping[str, Any], target: str, layer: dict[str, Any], seed: int,
+    rows: KeptRows, models: Mapping[str, Any], target: str, layer: dict[str, Any], seed: int,
     tuner: Tuner, goal: float,
 ) -> None:  # fmt: skip
     name = str(Subgraph.from_json(layer).workload)
     key = {"target": target, "layer": name, "seed": seed, "tuner": tuner.name}
-    if found.has("layers", **key):
+    if rows.has("layers", **key):
         return
     unit = partial(Unit, target, name, seed, tuner, str(models[tuner.control]), (layer,))
     row = perform(unit(goal=goal))
     kept = ("trials", "cycles", "goal", "compiled", "processor_seconds")
-    found.keep("layers", key | {name: row[name] for name in kept})
+    rows.keep("layers", key | {name: row[name] for name in kept})
 
 
 def _goals(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
@@ -117,7 +117,7 @@ def summary(rows: Sequence[Row]) -> str:
     warm, lines = trials(rows, WARM), [f"{pairs} pairs of layer and machine, {seeds} seeds"]
     for name in COMPARED:
         own = trials(rows, name)
-        share = hierarchical(lambda each: each.mean(axis=(-2, -1)) / TRIALS, own)
+        share = hierarchical(lambda item: item.mean(axis=(-2, -1)) / TRIALS, own)
         fewer = hierarchical(_factor, own, warm, paired=True)
         half = own.mean(axis=1) >= CLAIMED_FACTOR * warm.mean(axis=1)
         mine = [row for row in rows if row["tuner"] == name]

@@ -114,12 +114,12 @@ class Unit:
 
 
 def _unseen(dataset: Path, name: str) -> None:
-    seen = {each.fingerprint for each in read_about(dataset).hardware}
+    seen = {device.fingerprint for device in read_about(dataset).hardware}
     if make_target(name).fingerprint in seen:
         raise TilewrightError(f"{name} is in {dataset}: nothing would be shown by tuning for it")
 
 
-def measure(options: argparse.Namespace, found: KeptRows) -> None:
+def measure(options: argparse.Namespace, rows: KeptRows) -> None:
     """Make the runs of every tuner, first those on the board, which define the goals."""
     targets = (
         options.targets.split(",") if options.targets else TARGETS[: 1 if options.quick else 3]
@@ -127,12 +127,12 @@ def measure(options: argparse.Namespace, found: KeptRows) -> None:
     networks = (
         options.networks.split(",") if options.networks else NETWORKS[: 1 if options.quick else 3]
     )
-    names = options.tuners.split(";") if options.tuners else [each.name for each in TUNERS]
+    names = options.tuners.split(";") if options.tuners else [tuner.name for tuner in TUNERS]
     for name in targets:
         _unseen(options.dataset, name)
     first, second = [], []
     models = {"": options.model}
-    if any(each.control for each in TUNERS if each.name in names):
+    if any(tuner.control for tuner in TUNERS if tuner.name in names):
         models |= controls(options)
     for seed in range(options.seeds):
         for target in targets:
@@ -141,22 +141,22 @@ def measure(options: argparse.Namespace, found: KeptRows) -> None:
                 unit = partial(Unit, target, network, seed)
                 first.append(unit(BOARD, model="", subgraphs=layers))
                 second += [
-                    unit(each, model=str(models[each.control]), subgraphs=layers)
-                    for each in TUNERS
-                    if each.name in names and each is not BOARD
+                    unit(tuner, model=str(models[tuner.control]), subgraphs=layers)
+                    for tuner in TUNERS
+                    if tuner.name in names and tuner is not BOARD
                 ]
-    known = {_key(row): row for row in found.rows["tuning"]}
-    for row in _performed([each for each in first if each.key not in known], options.jobs):
-        found.keep("tuning", row)
-    known = {_key(row): row for row in found.rows["tuning"]}
-    goals = _goals(found.rows["tuning"])
+    known = {_key(row): row for row in rows.rows["tuning"]}
+    for row in _performed([item for item in first if item.key not in known], options.jobs):
+        rows.keep("tuning", row)
+    known = {_key(row): row for row in rows.rows["tuning"]}
+    goals = _goals(rows.rows["tuning"])
     left = [
-        replace(each, goal=goals[each.target, each.network])
-        for each in second
-        if each.key not in known
+        replace(item, goal=goals[item.target, item.network])
+        for item in second
+        if item.key not in known
     ]
     for row in _performed(left, options.jobs):
-        found.keep("tuning", row)
+        rows.keep("tuning", row)
 
 
 def _goals(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
@@ -176,10 +176,10 @@ def layers_of(target: str, network: str) -> tuple[dict[str, Any], ...]:
     """Return the layers of a network on a target, with their counts, as JSON."""
     here = make_target(target)
     options = TuningOptions(model=network, target=target)
-    found = extract_subgraphs(
+    subgraphs = extract_subgraphs(
         import_model(network, {}), here, options.epilogue_mode, options.max_waste, {}
     )
-    return tuple(each.to_json() for each in found.subgraphs)
+    return tuple(subgraph.to_json() for subgraph in subgraphs.subgraphs)
 
 
 def _performed(units: Sequence[Unit], jobs: int) -> Iterator[dict[str, Any]]:
@@ -192,18 +192,18 @@ def _performed(units: Sequence[Unit], jobs: int) -> Iterator[dict[str, Any]]:
 def perform(unit: Unit) -> dict[str, Any]:
     """Tune a network until it is as fast as the goal, or the trials are spent."""
     run, target = LocalRunner(), make_target(unit.target)
-    layers = [Subgraph.from_json(each) for each in unit.subgraphs]
+    layers = [Subgraph.from_json(subgraph) for subgraph in unit.subgraphs]
     begin, computed = time.perf_counter(), time.process_time()
     model = load_model(Path(unit.model)) if unit.tuner.warm else None
     asked = (lambda problem: prior_from(model, problem)) if model is not None else None
-    tasks = [_task(unit, target, each.workload, asked) for each in layers]
+    tasks = [_task(unit, target, layer.workload, asked) for layer in layers]
     sessions = [Session.start(task) for task in tasks]
     rules = SharingRules(TRIALS, unit.tuner.batch, 0.0)
     at: dict[str, float | None] = {}
     compiled = trials = 0
     paused = time.perf_counter(), time.process_time()
     # what a network without a valid trial of a layer runs there
-    spare = [_baseline(unit, each.workload) for each in layers]
+    spare = [_baseline(unit, layer.workload) for layer in layers]
     total = np.inf
     begin += time.perf_counter() - paused[0]
     computed += time.process_time() - paused[1]
@@ -217,8 +217,8 @@ def perform(unit: Unit) -> dict[str, Any]:
         compiled += batch.unmeasured_count
         trials += len(batch.rows)
         total = sum(
-            each.count * (best_latency(session.history) or other)
-            for each, session, other in zip(layers, sessions, spare, strict=True)
+            layer.count * (best_latency(session.history) or other)
+            for layer, session, other in zip(layers, sessions, spare, strict=True)
         )
         for mean in (1, 2, 4, 8, 16, 32):
             if trials >= mean * len(layers) and str(mean) not in at:
@@ -236,9 +236,9 @@ def perform(unit: Unit) -> dict[str, Any]:
 
 def _baseline(unit: Unit, workload: Workload) -> float:
     study = tuning_task_of(TuningOptions(model=unit.network, target=unit.target), workload)
-    found = measure_baseline(study)
-    known = [found.fallback, None if found.baseline is None else found.baseline.latency]
-    return min((float(each.cycles) for each in known if each is not None), default=np.inf)
+    baseline = measure_baseline(study)
+    known = [baseline.fallback, None if baseline.baseline is None else baseline.baseline.latency]
+    return min((float(item.cycles) for item in known if item is not None), default=np.inf)
 
 
 def _task(
@@ -267,16 +267,16 @@ def _scheduled(
     exhausted: set[int] = set()
     while True:
         states = [
-            TaskState(each.count, each.macs, session.history, place not in exhausted)
-            for place, (each, session) in enumerate(zip(layers, sessions, strict=True))
+            TaskState(layer.count, layer.macs, session.history, place not in exhausted)
+            for place, (layer, session) in enumerate(zip(layers, sessions, strict=True))
         ]
-        found = next_round(states, rules)
-        if found is None:
+        result = next_round(states, rules)
+        if result is None:
             return
-        before = len(sessions[found[0]].history)
-        yield found
-        if len(sessions[found[0]].history) == before:
-            exhausted.add(found[0])
+        before = len(sessions[result[0]].history)
+        yield result
+        if len(sessions[result[0]].history) == before:
+            exhausted.add(result[0])
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -309,7 +309,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
             + " of the seconds"
         )
         for cell in dict.fromkeys(cells):
-            some = np.array([each == cell for each in cells])
+            some = np.array([item == cell for item in cells])
             own = [cell] * int(some.sum())
             lines.append(
                 f"    {cell[0]:12} {cell[1]:14} {_mean(trials[some], own)}, "
@@ -340,9 +340,9 @@ def _mean(values: NDArray[np.float64], cells: Sequence[tuple[str, str]]) -> str:
 
     `values` has shape (n,), and `cells` the pair of target and network of each run.
     """
-    groups = [values[[each == cell for each in cells]] for cell in dict.fromkeys(cells)]
+    groups = [values[[item == cell for item in cells]] for cell in dict.fromkeys(cells)]
     runs = min(map(len, groups))  # of a measurement that is not complete, as many of each pair
     if not np.isfinite(values).all():
         return "unknown"
     grid = np.array([group[:runs] for group in groups])
-    return str(hierarchical(lambda each: each.mean(axis=(-2, -1)), grid))
+    return str(hierarchical(lambda item: item.mean(axis=(-2, -1)), grid))

@@ -95,26 +95,26 @@ def _errors(
     """Return sums of squared errors over the valid rows, and the number of these rows."""
     state = session.models
     asked = task.explorer.model_inputs(task.problem, state, session.history, lowered)
-    found: dict[str, float] = {f"{of} valid": float(measured.valid.sum())}
+    errors: dict[str, float] = {f"{of} valid": float(measured.valid.sum())}
     for role in ("P", "A"):
         rows = asked[role].rows
         valid = measured.valid[rows]
         said = (state.models[role].predict(asked[role].features) + asked[role].offset)[valid]
-        found[f"{of} {role}"] = float(((said - np.log2(measured.latency[rows][valid])) ** 2).sum())
-    return found
+        errors[f"{of} {role}"] = float(((said - np.log2(measured.latency[rows][valid])) ** 2).sum())
+    return errors
 
 
 def figures(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
     """RMSE of A over RMSE of P, by learner, window of trials, and what was predicted."""
-    found = {}
-    for learner, own in rows.groupby("learner", sort=False):
+    figures = {}
+    for learner, group in rows.groupby("learner", sort=False):
         for window, (low, high) in WINDOWS.items():
-            some = own[(own["trials"] >= low) & (own["trials"] < high)]
+            some = group[(group["trials"] >= low) & (group["trials"] < high)]
             for of in ("measured", "compiled"):
                 key = str(learner), window, of
-                found[key] = hierarchical(_ratio, _sums(some, f"{of} A"), _sums(some, f"{of} P"),
+                figures[key] = hierarchical(_ratio, _sums(some, f"{of} A"), _sums(some, f"{of} P"),
                                           paired=True)  # fmt: skip
-    return found
+    return figures
 
 
 def _sums(rows: pd.DataFrame, column: str) -> Floats:
@@ -140,12 +140,12 @@ def _table(where: str, rows: pd.DataFrame) -> Table:
     )
     for name in ("learner", "retrainings", "measured next", "compiled in that round", "RMSE of P"):
         table.add_column(name)
-    found = figures(rows)
-    for learner, window in dict.fromkeys((learner, window) for learner, window, _ in found):
+    result = figures(rows)
+    for learner, window in dict.fromkeys((learner, window) for learner, window, _ in result):
         low, high = WINDOWS[window]
-        own = rows[(rows["learner"] == learner) & rows["trials"].between(low, high - 1)]
-        error = np.sqrt(own["measured P"].sum() / own["measured valid"].sum())
-        ratios = [found[learner, window, of].text(3, "-") for of in ("measured", "compiled")]
+        subset = rows[(rows["learner"] == learner) & rows["trials"].between(low, high - 1)]
+        error = np.sqrt(subset["measured P"].sum() / subset["measured valid"].sum())
+        ratios = [result[learner, window, of].text(3, "-") for of in ("measured", "compiled")]
         table.add_row(learner, window, *ratios, f"{error:.3f}")
     return table
 

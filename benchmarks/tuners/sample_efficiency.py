@@ -123,7 +123,9 @@ def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
     }
     axes = (results.tuners, results.workloads, results.seeds)
     index = pd.MultiIndex.from_product(axes, names=("tuner", "layer", "seed"))
-    rows = pd.DataFrame({name: each.ravel() for name, each in figures.items()}, index).reset_index()
+    rows = pd.DataFrame(
+        {name: figure.ravel() for name, figure in figures.items()}, index
+    ).reset_index()
     rows["invalid in space"] = rows["layer"].map(share)
     rows["development"] = ~rows["layer"].isin(list(JUDGED))
     return rows
@@ -144,16 +146,16 @@ def by_layer(rows: pd.DataFrame) -> Table:
     tuners = rows["tuner"].unique()
     for name in tuners:
         table.add_column(name, justify="right")
-    for layer, own in rows.groupby("layer", sort=False):
+    for layer, group in rows.groupby("layer", sort=False):
         cells = []
         for name in tuners:
-            runs = own[own["tuner"] == name]
+            runs = group[group["tuner"] == name]
             low, middle, high = runs["trials"].quantile([0.25, 0.5, 0.75])
             mark = "" if runs["reached"].all() else "≥"
             regret = runs[f"regret at {LOOK}"].median()
             cells.append(f"{mark}{middle:.0f} ({low:.0f}-{high:.0f})\n{regret:.2%}")
-        kind = " (development)" if own["development"].iloc[0] else ""
-        table.add_row(f"{layer}{kind}", f"{own['invalid in space'].iloc[0]:.0%}", *cells)
+        kind = " (development)" if group["development"].iloc[0] else ""
+        table.add_row(f"{layer}{kind}", f"{group['invalid in space'].iloc[0]:.0%}", *cells)
     return table
 
 
@@ -166,7 +168,7 @@ def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interva
     """
     hard = rows[rows["invalid in space"] >= MANY_INVALID]
     known = set(rows["tuner"])
-    found: dict[str, dict[str, Interval | str]] = {}
+    figures: dict[str, dict[str, Interval | str]] = {}
     for name in rows["tuner"].unique():
         cells: dict[str, Interval | str] = {}
         for rival, suffix in ((RIVAL, ""), (QUICK_RIVAL, ", plan 16")):
@@ -186,8 +188,8 @@ def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interva
         look = _grid(rows, name, f"regret at {LOOK}")
         cells["regret"] = f"{np.median(look):.2%}"
         cells["worst layer"] = f"{np.median(look, axis=1).max():.2%}"
-        found[name] = cells
-    return found
+        figures[name] = cells
+    return figures
 
 
 def _ratio(rows: pd.DataFrame, tuner: str, rival: str, figure: str) -> Interval:
@@ -201,11 +203,11 @@ def relative_table(rows: pd.DataFrame, beside: str = "") -> Table:
         title=f"relative to {RIVAL}, until within {GOAL:.0%}; regret at {LOOK} trials; intervals "
         f"over {layers} layers and {seeds} seeds"
     )
-    found = figures(rows, beside)
-    names = list(dict.fromkeys(name for cells in found.values() for name in cells))
+    result = figures(rows, beside)
+    names = list(dict.fromkeys(name for cells in result.values() for name in cells))
     for name in ("tuner", *names):
         table.add_column(name, justify="left" if name == "tuner" else "right")
-    for tuner, cells in found.items():
+    for tuner, cells in result.items():
         table.add_row(tuner, *(str(cells.get(name, "-")) for name in names))
     return table
 

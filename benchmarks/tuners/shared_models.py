@@ -88,43 +88,43 @@ def _run(
 
 def trials_to_goal(cycles: list[int], rounds: list[int], best: int) -> int:
     """Return the trials to the end of the round that reaches the goal; all trials if none does."""
-    near = [0 < each <= (1 + GOAL) * best for each in cycles]
+    near = [0 < cycle <= (1 + GOAL) * best for cycle in cycles]
     if not any(near):
         return len(cycles)
     reached = rounds[near.index(True)]
-    return sum(each <= reached for each in rounds)
+    return sum(round_ <= reached for round_ in rounds)
 
 
 def regret_after(cycles: list[int], trials: int, best: int) -> float:
     """Return by how much the best of the first trials is above the fastest schedule."""
-    valid = [each for each in cycles[:trials] if each > 0]
+    valid = [cycle for cycle in cycles[:trials] if cycle > 0]
     return min(valid) / best - 1.0 if valid else np.nan
 
 
 def table_of(rows: pd.DataFrame) -> Table:
     """Return a row per tuner: trials to the goal, and the regret after four trials."""
-    cycles = [list(map(int, each)) for each in rows["cycles"]]
-    fastest = [min((c for c in each if c > 0), default=10**18) for each in cycles]
+    cycles = [list(map(int, cycle)) for cycle in rows["cycles"]]
+    fastest = [min((c for c in cycle if c > 0), default=10**18) for cycle in cycles]
     best = rows.assign(best=fastest).groupby(["space", "layer"])["best"].transform("min")
     runs = list(zip(cycles, rows["rounds"], best, strict=True))
     rows = rows.assign(
-        needed=[trials_to_goal(each, list(own), least) for each, own, least in runs],
-        early=[regret_after(each, 4, least) for each, _, least in runs],
-        late=[regret_after(each, len(each), least) for each, _, least in runs],
+        needed=[trials_to_goal(item, list(own), least) for item, own, least in runs],
+        early=[regret_after(item, 4, least) for item, _, least in runs],
+        late=[regret_after(item, len(item), least) for item, _, least in runs],
     )
     table = Table(title=f"trials to {GOAL:.0%} above the fastest schedule that was found")
     columns = ("space", "tuner", "seeds", "all layers", "range over seeds", "per later layer",
                "compiles", "regret after 4", "at the end")  # fmt: skip
     for name in columns:
         table.add_column(name)
-    for (space, tuner), own in rows.groupby(["space", "tuner"], sort=False):
-        sums = own.groupby("seed")["needed"].sum()
-        later = own[own["place"] >= 3]["needed"]
+    for (space, tuner), group in rows.groupby(["space", "tuner"], sort=False):
+        sums = group.groupby("seed")["needed"].sum()
+        later = group[group["place"] >= 3]["needed"]
         table.add_row(
             str(space), str(tuner), str(len(sums)), f"{sums.mean():.1f}",
             f"{sums.min()}-{sums.max()}", f"{later.mean():.1f}",
-            f"{own.groupby('seed')['compiles'].sum().mean():.0f}",
-            f"{own['early'].mean():.2%}", f"{own['late'].mean():.2%}",
+            f"{group.groupby('seed')['compiles'].sum().mean():.0f}",
+            f"{group['early'].mean():.2%}", f"{group['late'].mean():.2%}",
         )  # fmt: skip
     return table
 

@@ -97,7 +97,7 @@ def main(
     if quick:
         layers, seeds = 1, 3
     console = Console(width=140)
-    found: list[Layer] = []
+    results: list[Layer] = []
     for place, machine in enumerate(MACHINES):
         target = _target(machine, out / "machines")
         rng = np.random.default_rng([drawn, place])
@@ -105,11 +105,13 @@ def main(
         what = plan(bed, parse_tuner_configs(tuners), range(seeds), TRIALS, BATCH)
         with comparing(console) as progress:
             done = run_comparison(LocalRunner(progress), what, out / machine, local_cluster(jobs))
-        found += _judged(machine, bed, done.results)
-    console.print(_table(found))
-    console.print(_summary(found))
+        results += _judged(machine, bed, done.results)
+    console.print(_table(results))
+    console.print(_summary(results))
     if result is not None:
-        write_atomically(result, json.dumps([asdict(layer) for layer in found], indent=1).encode())
+        write_atomically(
+            result, json.dumps([asdict(layer) for layer in results], indent=1).encode()
+        )
 
 
 def _target(machine: str, folder: Path) -> str:
@@ -181,12 +183,12 @@ def _mean_interval(differences: NDArray[np.float64]) -> tuple[float, float, floa
     return float(differences.mean()), float(low), float(high)
 
 
-def _table(found: list[Layer]) -> Table:
+def _table(layers: list[Layer]) -> Table:
     table = Table(title=f"regret after {TRIALS} trials: median over seeds (worst seed)")
-    tuners = list(found[0].regrets)
+    tuners = list(layers[0].regrets)
     for name in ("machine", "layer", "configs", "valid", *tuners, f"{JUDGED} - {CONTROL}"):
         table.add_column(name, justify="left" if name in ("machine", "layer") else "right")
-    for layer in found:
+    for layer in layers:
         cells = [f"{layer.median(t):.2%} ({max(layer.regrets[t]):.1%})" for t in tuners]
         mean, low, high = layer.difference
         mark = " worse" if layer.worse else ""
@@ -197,14 +199,14 @@ def _table(found: list[Layer]) -> Table:
     return table
 
 
-def _summary(found: list[Layer]) -> str:
-    lines = [f"of {len(found)} layers {sum(layer.worse for layer in found)} worse than {CONTROL}"]
-    for tuner in found[0].regrets:
-        medians = [layer.median(tuner) for layer in found]
+def _summary(layers: list[Layer]) -> str:
+    lines = [f"of {len(layers)} layers {sum(layer.worse for layer in layers)} worse than {CONTROL}"]
+    for tuner in layers[0].regrets:
+        medians = [layer.median(tuner) for layer in layers]
         within = sum(median <= 0.01 for median in medians)
         lines.append(
             f"{tuner}: median of medians {np.median(medians):.2%}, worst {max(medians):.2%}, "
-            f"within 1 % on {within} of {len(found)}"
+            f"within 1 % on {within} of {len(layers)}"
         )
     return "\n".join(lines)
 

@@ -126,12 +126,12 @@ class Decisions:
     @cached_property
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return column indices per token and a mask of used ones, both (tokens, most columns)."""
-        most = max((len(each) for each in self.tokens), default=1)
+        most = max((len(item) for item in self.tokens), default=1)
         places = np.zeros((max(len(self.tokens), 1), most), np.int64)
         there = np.zeros_like(places, dtype=np.bool_)
-        for k, each in enumerate(self.tokens):
-            places[k, : len(each)] = each
-            there[k, : len(each)] = True
+        for k, token in enumerate(self.tokens):
+            places[k, : len(token)] = token
+            there[k, : len(token)] = True
         return places, there
 
     @property
@@ -142,23 +142,23 @@ class Decisions:
         """Return the shape of each weight, by name."""
         count, most = self._places[0].shape
         wide, units = self._width, self.units
-        found = read_shapes("others", len(self.others), 2 * wide)
-        found |= layer_shapes("others again", 2 * wide, wide)
-        found |= {"knob matrix": (count, most, wide), "knob unknown": (count, most, wide),
+        shapes = read_shapes("others", len(self.others), 2 * wide)
+        shapes |= layer_shapes("others again", 2 * wide, wide)
+        shapes |= {"knob matrix": (count, most, wide), "knob unknown": (count, most, wide),
                   "knob name": (count, wide)}  # fmt: skip
         for k in range(self.layers):
             inputs = 2 * wide if k == 0 else wide
-            found |= {
+            shapes |= {
                 f"lstm {k} in matrix": (2, inputs, 4 * units),
                 f"lstm {k} state matrix": (2, units, 4 * units),
                 f"lstm {k} bias": (2, 4 * units),
             }
         each = self.heads * max(wide // self.heads, 1)
         for name in ("query", "key", "value"):
-            found[f"attention {name} matrix"] = (wide, each)
-        found |= {"attention out matrix": (each, wide)}
-        found |= layer_shapes("head", 3 * wide, wide)
-        return found | {"out matrix": (wide, 1), "out bias": (1,)}
+            shapes[f"attention {name} matrix"] = (wide, each)
+        shapes |= {"attention out matrix": (each, wide)}
+        shapes |= layer_shapes("head", 3 * wide, wide)
+        return shapes | {"out matrix": (wide, 1), "out bias": (1,)}
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
         """Return predictions of rows, shape (rows,)."""
@@ -168,8 +168,8 @@ class Decisions:
         wide = jnp.broadcast_to(light[:, None, :], (*tokens.shape[:2], light.shape[1]))
         h = jnp.concatenate([tokens, wide], axis=2)
         for k in range(self.layers):
-            found = self._lstm(weights, f"lstm {k}", h)
-            h = found if k == 0 else h + found
+            result = self._lstm(weights, f"lstm {k}", h)
+            h = result if k == 0 else h + result
         seen = self._attention(weights, h, present)
         last = jnp.concatenate([seen, _mean(h, present), light], axis=1)
         out = jax.nn.gelu(_layer(weights, "head", last)) @ weights["out matrix"]
@@ -322,7 +322,7 @@ def descend(
     with on_cpu():
         x, y = jnp.asarray(scaled(lesson.x)), jnp.asarray(np.stack(lesson.y, axis=1))
         first = begin(network, seed) if start is None else start
-        weights: Any = {name: jnp.array(each) for name, each in first.items()}
+        weights: Any = {name: jnp.array(item) for name, item in first.items()}
         best = None if start is None else _Best(network, lesson, scaled, options, start)
         adam = _adam().init(weights)
         done, looked = 0, 0.0
@@ -358,10 +358,10 @@ def descend(
                 lesson.say(
                     f"epoch {done / per_epoch:.1f} of {options.epochs}, error {float(loss):.3f}"
                 )
-        found = best.weights if best is not None else _as_numpy(weights)
+        result = best.weights if best is not None else _as_numpy(weights)
     seconds = time.monotonic() - started
     stopped = "epochs" if done >= total else "minutes"
-    return found, LearningOutcome(done / per_epoch, options.epochs, seconds, stopped)
+    return result, LearningOutcome(done / per_epoch, options.epochs, seconds, stopped)
 
 
 def ask(
@@ -399,7 +399,7 @@ def _size(rows: int) -> int:
 
 
 def _as_numpy(weights: Any) -> NamedWeights:
-    return {name: np.array(each) for name, each in weights.items()}
+    return {name: np.array(weight) for name, weight in weights.items()}
 
 
 class _Best:

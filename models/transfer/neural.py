@@ -201,7 +201,7 @@ def tokens_of(names: Sequence[str]) -> TransferTokens:
             others.append(place)
     return TransferTokens(
         tuple(columns_by_knob),
-        tuple(tuple(each) for each in columns_by_knob.values()),
+        tuple(tuple(item) for item in columns_by_knob.values()),
         tuple(others),
     )
 

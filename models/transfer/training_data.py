@@ -81,13 +81,13 @@ def known_columns(table: TrainingTable, derived: bool = True) -> tuple[str, ...]
     Returns:
         Names in the order of the table.
     """
-    found: dict[str, bool] = {}
+    columns: dict[str, bool] = {}
     for part in _parts(table.features):
         given = with_derived(part) if derived else part
         known = np.atleast_1d(np.isfinite(given.matrix).any(axis=0))
         for name, any_row in zip(given.names, known, strict=True):
-            found[name] = found.get(name, False) or bool(any_row)
-    return tuple(name for name, known in found.items() if known)
+            columns[name] = columns.get(name, False) or bool(any_row)
+    return tuple(name for name, known in columns.items() if known)
 
 
 def aligned(features: Features, names: Sequence[str]) -> Matrix:
@@ -104,8 +104,8 @@ def aligned(features: Features, names: Sequence[str]) -> Matrix:
     begin = 0
     for part in _parts(features):
         given = with_derived(part)
-        to, found = _places(tuple(names), given.names)
-        matrix[begin : begin + len(part), to] = given.matrix[:, found]
+        to, result = _places(tuple(names), given.names)
+        matrix[begin : begin + len(part), to] = given.matrix[:, result]
         begin += len(part)
     matrix[~np.isfinite(matrix)] = np.nan
     return matrix
@@ -120,8 +120,8 @@ def _places(
     If a name is given twice, the last one counts.
     """
     known = {name: k for k, name in enumerate(given)}
-    found = [(k, known[name]) for k, name in enumerate(names) if name in known]
-    pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+    results = [(k, known[name]) for k, name in enumerate(names) if name in known]
+    pairs = np.array(results, dtype=np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 
 

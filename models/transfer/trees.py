@@ -126,8 +126,8 @@ class TransferLightGBM(Transferred):
         return np.asarray((self._rank(x) - y) ** 2)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
-        found = self._trees.booster.predict(x, num_threads=self.options.threads)
-        return np.asarray(found, dtype=np.float64)
+        result = self._trees.booster.predict(x, num_threads=self.options.threads)
+        return np.asarray(result, dtype=np.float64)
 
     def _packed(self) -> bytes:
         return str(self._trees.booster.model_to_string()).encode()

@@ -107,7 +107,7 @@ def test_a_model_keeps_its_inputs_and_outputs(tmp_path: Path, plain: Path) -> No
     assert (done.code, done.said) == (0, "")
     assert done.output == b"".join(python[name].tobytes() for name in ("far", "near", "deep"))
     session = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"])
-    far, near, deep = (np.asarray(each) for each in session.run(["far", "near", "deep"], inputs))
+    far, near, deep = (np.asarray(item) for item in session.run(["far", "near", "deep"], inputs))
     assert len(np.unique(near)) > 50
     # Requantisation may be a step off where a sum lies next to a half.
     assert np.abs(python["near"].astype(int) - near.astype(int)).max() <= 1

@@ -66,8 +66,8 @@ def outcome(
 def streams(program: VtaProgram) -> list[NDArray[np.uint64]]:
     """The instructions of each segment with their addresses."""
     return [
-        program.device.insns[each.first : each.first + each.count]
-        for each in program.program.segments
+        program.device.insns[segment.first : segment.first + segment.count]
+        for segment in program.program.segments
     ]
 
 
@@ -77,8 +77,8 @@ def findings(program: VtaProgram, insns: NDArray[np.uint64]) -> set[str]:
     for at, buffer in enumerate(program.program.buffers):
         address = int(program.device.addresses[at]) - FIRST_ADDRESS
         image[address : address + buffer.bytes] = program.device.memory(at, 0, buffer.bytes)
-    found = lint(Program(insns, image, FIRST_ADDRESS), program.program.spec)
-    return {each.name for each in found if each.severity != "note"}
+    result = lint(Program(insns, image, FIRST_ADDRESS), program.program.spec)
+    return {item.name for item in result if item.severity != "note"}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -122,9 +122,9 @@ def test_a_barrier_that_does_not_wait_is_found(name: str) -> None:
     for seed in SEEDS:
         program = opened(example, example.random_picks(seed))
         (insns,) = streams(program)
-        found = barriers(insns)
-        assert len(found) == len(example.graph.layers) - 1
-        for at in found:
+        result = barriers(insns)
+        assert len(result) == len(example.graph.layers) - 1
+        for at in result:
             # Compute gives the token, and only then waits for the store.
             broken = insns.copy()
             broken[at, 0] &= ~np.uint64(PUSH_PREV)

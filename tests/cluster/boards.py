@@ -64,8 +64,8 @@ class SimulatedBoard:
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for each in self.held:
-            each.close()
+        for record in self.held:
+            record.close()
 
     @property
     def environment(self) -> dict[str, str]:

@@ -49,10 +49,10 @@ class DaskCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for address, found in list(connection._connected.items()):
+        for address, result in list(connection._connected.items()):
             if address[1] == self.address:
                 del connection._connected[address]
-                found.close()
+                result.close()
         self._settings.close()
         for name in reversed(self.processes):
             self.kill(name)
@@ -85,12 +85,12 @@ class DaskCluster:
     ) -> subprocess.Popen[bytes]:  # fmt: skip
         """Start `python …` in the background with the cluster's settings; output goes to a file."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith((*OURS, "DASK_"))}
-        found = os.pathsep.join(map(str, filter(None, (path, ROOT, self.folder / "plugin"))))
+        result = os.pathsep.join(map(str, filter(None, (path, ROOT, self.folder / "plugin"))))
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", *arguments],
                 cwd=self.folder,
-                env=kept | settings_of(self.keys) | {"PYTHONPATH": found} | dict(more or {}),
+                env=kept | settings_of(self.keys) | {"PYTHONPATH": result} | dict(more or {}),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.processes[name] = process

@@ -87,10 +87,10 @@ def _measured(bench: BoardBench, workload: Workload, count: int) -> tuple[Lowere
     configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 40 * count))
     lowered = target.lower(workload, configs)
     rows = lowered.rows(np.flatnonzero(lowered.ok)[:count])
-    found = loadable(target.lowering_of(rows), rows)
-    assert found.reasons == [""] * len(rows)
-    sent = [files for files in found.rows if files is not None]
-    return rows, checked_measurements(len(rows), bench.measure(sent, found.blobs))
+    result = loadable(target.lowering_of(rows), rows)
+    assert result.reasons == [""] * len(rows)
+    sent = [files for files in result.rows if files is not None]
+    return rows, checked_measurements(len(rows), bench.measure(sent, result.blobs))
 
 
 @pytest.mark.slow(seconds=0.5)

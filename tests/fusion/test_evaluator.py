@@ -27,18 +27,18 @@ def test_what_is_timed_is_what_is_built(target: str, net: str) -> None:
     rng = np.random.default_rng(0)
     drawn = [tuple((rng.random(len(own)) < 0.5).tolist()) for _ in range(4)]
     for labels in (own.none, own.all, own.greedy, own.tvm, *drawn):
-        found = timed(labels)
-        built = builds.build(layer_graph(own.labelled(labels)), found.picks)
-        assert found.cycles == built.stream_cycles
-        assert [each.cycles for each in found.layers] == [row["cycles"] for row in built.layers]
+        result = timed(labels)
+        built = builds.build(layer_graph(own.labelled(labels)), result.picks)
+        assert result.cycles == built.stream_cycles
+        assert [layer.cycles for layer in result.layers] == [row["cycles"] for row in built.layers]
         alone = [row["stream_cycles"] for row in built.layers]
-        assert [each.stream_cycles for each in found.layers] == alone
+        assert [layer.stream_cycles for layer in result.layers] == alone
         assert sum(alone) == built.stream_cycles
 
 
 def test_each_labelling_is_simulated_once_and_heard_of() -> None:
     timed, heard = evaluator(), list[int]()
-    timed.heard = lambda found, count: heard.append(count)
+    timed.heard = lambda result, count: heard.append(count)
     none, every = timed(timed.problem.none), timed(timed.problem.all)
     assert (timed(timed.problem.none), timed(timed.problem.all)) == (none, every)
     assert timed.count == 2
@@ -81,14 +81,14 @@ def test_what_no_schedule_runs_is_not_fused() -> None:
     (joined,) = set(own.workloads(own.all)) - set(own.workloads(apart))
     able = timed.schedules.tune
     timed.schedules.tune = lambda some: [
-        None if each == joined else able([each])[0] for each in some
+        None if item == joined else able([item])[0] for item in some
     ]
     with pytest.raises(NoSchedule, match="none of the schedules that were tried runs"):
         timed(own.all)
-    found = drop_unscheduled_labels(timed, own.all)
-    assert timed(found).cycles > 0
-    assert joined not in own.workloads(found)
-    assert all(label for choice, label in zip(own.offered, found, strict=True)
+    labels = drop_unscheduled_labels(timed, own.all)
+    assert timed(labels).cycles > 0
+    assert joined not in own.workloads(labels)
+    assert all(label for choice, label in zip(own.offered, labels, strict=True)
                if choice.kind == "pool")  # fmt: skip
 
 
@@ -152,10 +152,10 @@ def test_a_shortcut_that_no_schedule_runs_stays_a_layer() -> None:
     first = next(w for w in own.workloads(own.all) if w.shortcut is not None)
     able = timed.schedules.tune
     timed.schedules.tune = lambda some: [None if w == first else able([w])[0] for w in some]
-    found = drop_unscheduled_labels(timed, own.all)
-    left = [choice.name for choice, label in zip(own.offered, found, strict=True) if not label]
+    labels = drop_unscheduled_labels(timed, own.all)
+    left = [choice.name for choice, label in zip(own.offered, labels, strict=True) if not label]
     assert left == ["one.beside"]
-    assert timed(found).cycles > 0
+    assert timed(labels).cycles > 0
 
 
 def test_the_figures_of_a_shortcut_are_among_its_layer_s() -> None:

@@ -43,24 +43,24 @@ def folder(state: ExplorerState, tmp_path: Path) -> Path:
 
 
 def test_every_model_and_array_comes_back_bit_for_bit(state: ExplorerState, folder: Path) -> None:
-    found = load_state(folder)
-    assert found.models.keys() == state.models.keys()
+    result = load_state(folder)
+    assert result.models.keys() == state.models.keys()
     for role, model in state.models.items():
-        again = found.models[role]
+        again = result.models[role]
         assert type(again) is type(model)
         assert again.columns == model.columns == ("x0", "x1", "x2", "x3")
         np.testing.assert_array_equal(
             model.predict(numbered(ASKED)), again.predict(numbered(ASKED))
         )
         np.testing.assert_array_equal(model.spread(numbered(ASKED)), again.spread(numbered(ASKED)))
-    assert found.arrays.keys() == state.arrays.keys()
+    assert result.arrays.keys() == state.arrays.keys()
     for name, array in state.arrays.items():
-        assert found.arrays[name].dtype == array.dtype
-        np.testing.assert_array_equal(found.arrays[name], array)
+        assert result.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(result.arrays[name], array)
 
 
 def test_the_veto_threshold_survives(folder: Path, state: ExplorerState) -> None:
-    before, after = (each.models["validity-True"] for each in (state, load_state(folder)))
+    before, after = (item.models["validity-True"] for item in (state, load_state(folder)))
     assert isinstance(before, Validity)
     assert isinstance(after, Validity)
     assert after.threshold == before.threshold > 0

@@ -23,7 +23,7 @@ def judged() -> dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]]:
 
     They are chances, outcomes, the valid fraction of the seen configs, and the threshold.
     """
-    found: dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]] = {}
+    result: dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]] = {}
     for name in ("C4", "C6", "C8", "C10"):
         table = read_stack_table(TABLES / f"{name}.csv.gz")
         x = tree_features(table.workload, table.space, table.space.unravel(table.flat))
@@ -33,10 +33,10 @@ def judged() -> dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]]:
             seen, unseen = order[:TRIALS], order[TRIALS:]
             model = Validity(seed, True, {})
             model.fit(x.rows(seen), valid[seen])
-            found.setdefault(name, []).append(
+            result.setdefault(name, []).append(
                 (model.predict(x.rows(unseen)), valid[unseen], valid[seen].mean(), model.threshold)
             )
-    return found
+    return result
 
 
 @pytest.mark.parametrize("name", ["C4", "C6", "C8", "C10"])
@@ -49,7 +49,7 @@ def test_the_brier_score_is_at_most_two_thirds_of_the_base_rates(judged, name: s
 def test_a_chance_means_what_it_says(judged) -> None:  # type: ignore[no-untyped-def]
     """Over all tables: of the configs given a chance around p, about a share p is valid."""
     chance, valid = (
-        np.concatenate([each[k] for runs in judged.values() for each in runs]) for k in (0, 1)
+        np.concatenate([run[k] for runs in judged.values() for run in runs]) for k in (0, 1)
     )
     place = np.digitize(chance, [0.1, 0.3, 0.5, 0.7, 0.9])
     shares = [(chance[place == k].mean(), valid[place == k].mean()) for k in range(6)]
@@ -59,7 +59,7 @@ def test_a_chance_means_what_it_says(judged) -> None:  # type: ignore[no-untyped
 
 
 def test_the_veto_spares_99_percent_of_the_valid_and_hits_many_of_the_invalid(judged) -> None:  # type: ignore[no-untyped-def]
-    runs = [run for each in judged.values() for run in each]
+    runs = [run for workload in judged.values() for run in workload]
     spared = [np.mean(c[v == 1] >= threshold) for c, v, _, threshold in runs]
     hit = [np.mean(c[v == 0] < threshold) for c, v, _, threshold in runs]
     assert np.mean(spared) >= 0.99

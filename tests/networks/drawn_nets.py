@@ -44,7 +44,7 @@ def drawn_network(
     results = [x]
     if net.draw(False, True):
         results.append(net.conv(x, groups=1, channels=24))
-    outputs = [(each.name, each.shape) for each in results]
+    outputs = [(result.name, result.shape) for result in results]
     if net.draw(False, True):
         outputs.append(net.product(results[-1]))
     return net.model(*outputs)

@@ -46,8 +46,8 @@ def integers_of(
         onnx.helper.make_tensor_value_info(written[name], kinds[zeros[written[name]]], None)
         for name in names
     )
-    found = zip(names, session(copy).run(None, dict(inputs)), strict=True)
-    return {name: array if array.dtype == np.int8 else _less_128(array) for name, array in found}
+    result = zip(names, session(copy).run(None, dict(inputs)), strict=True)
+    return {name: array if array.dtype == np.int8 else _less_128(array) for name, array in result}
 
 
 def _less_128(array: NDArray[np.uint8]) -> NDArray[np.int8]:
@@ -64,7 +64,7 @@ def differences(
     Layers that read or write what onnxruntime does not have are left out; what the first pass of a
     layer gives is its own.
     """
-    found, values = {}, {**values, **(inputs or {})}
+    result, values = {}, {**values, **(inputs or {})}
     for layer in graph.layers:
         if layer.output.endswith(".fine") and layer.data in values:
             made = layer_reference(layer, values, graph.blocks.in_channels)
@@ -74,5 +74,5 @@ def differences(
         if all(name in values for name in (*read, layer.output)):
             ours = layer_reference(layer, values, graph.blocks.in_channels)
             theirs = values[layer.output].astype(np.int64)
-            found[layer.name] = ours.astype(np.int64).reshape(theirs.shape) - theirs
-    return found
+            result[layer.name] = ours.astype(np.int64).reshape(theirs.shape) - theirs
+    return result

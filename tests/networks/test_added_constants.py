@@ -43,5 +43,5 @@ def test_a_library_adds_a_constant_map(kind: str, tmp_path: Path) -> None:
     path.write_bytes(source.SerializeToString())
     tilewright.build(path, tmp_path / "built", target="cpu", trials=0)
     x = normal(*shape, seed=2)
-    (found,) = tilewright.load(tmp_path / "built", allow_code=True).run(["y"], {"x": x})
-    np.testing.assert_allclose(found, reference(source, x), rtol=1e-4, atol=1e-4)
+    (result,) = tilewright.load(tmp_path / "built", allow_code=True).run(["y"], {"x": x})
+    np.testing.assert_allclose(result, reference(source, x), rtol=1e-4, atol=1e-4)

@@ -46,9 +46,9 @@ FIRST_OF_RESNET = parse_workload("conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3")
 )
 def test_channels_groups_and_rows_are_padded_to_blocks(text: str, expected: str) -> None:
     blocks = Blocks(2, 16, 16)
-    found = pad_to_blocks(parse_workload(text), blocks)
-    assert str(found).replace("n=1", "n=2") == expected.replace("n=1", "n=2")
-    assert pad_to_blocks(found, blocks) == found
+    result = pad_to_blocks(parse_workload(text), blocks)
+    assert str(result).replace("n=1", "n=2") == expected.replace("n=1", "n=2")
+    assert pad_to_blocks(result, blocks) == result
 
 
 def test_groups_narrower_than_a_block_are_multiplied_together() -> None:

@@ -75,16 +75,18 @@ def test_quantised_forms_are_near_the_float_network_they_were_made_of() -> None:
         case, model = drawn_case(24, form), draw(24).model
         feeds = [{k: v.astype(np.float32) for k, v in feed.items()} for feed in case.feeds]
         right = by_onnxruntime(model, feeds)
-        found = [{k: v.astype(np.float32) for k, v in each.items()} for each in case.right or ()]
-        assert max(each.relative for each in differences(model, right, found)) < 0.3, form
+        results = [{k: v.astype(np.float32) for k, v in item.items()} for item in case.right or ()]
+        assert (
+            max(difference.relative for difference in differences(model, right, results)) < 0.3
+        ), form
 
 
 def test_a_nudge_of_half_a_step_moves_what_is_rounded_by_a_step_at_most() -> None:
     case = drawn_case(2)  # its outputs are quantised
     assert case.form == "qdq-power-of-two"
     moved = by_onnxruntime(nudged(case.model, 0.02), case.feeds)
-    found = differences(case.model, case.right or (), moved)
-    assert all(0 < each.relative < 0.2 for each in found)
+    result = differences(case.model, case.right or (), moved)
+    assert all(0 < item.relative < 0.2 for item in result)
 
 
 @pytest.mark.slow(seconds=6)
@@ -138,10 +140,10 @@ def test_an_npz_of_a_models_name_holds_its_vectors(tmp_path: Path) -> None:
     case = _plain()
     onnx.save(case.model, tmp_path / "mine.onnx")
     np.savez(tmp_path / "mine.npz", **dict(case.feeds[0]))
-    (found,) = folder_cases(tmp_path)
-    assert found.title == "mine.onnx"
-    assert found.right is None
-    assert found.feeds[0].keys() == case.feeds[0].keys()
+    (result,) = folder_cases(tmp_path)
+    assert result.title == "mine.onnx"
+    assert result.right is None
+    assert result.feeds[0].keys() == case.feeds[0].keys()
 
 
 def test_models_without_vectors_are_left_out(tmp_path: Path) -> None:

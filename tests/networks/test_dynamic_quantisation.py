@@ -248,9 +248,9 @@ def test_one_tensor_is_quantised_once() -> None:
     net = Net()
     parts = [net.dense("x", (32, 24), "int8", None, 0) for _ in range(2)]
     model = net.model((6, 32), net.op("Add", *parts))
-    found = operators(model)
-    assert found.count("DynamicQuantizeLinear") == 1
-    assert found.count("DequantizeLinear") == 3  # of the data once
+    result = operators(model)
+    assert result.count("DynamicQuantizeLinear") == 1
+    assert result.count("DequantizeLinear") == 3  # of the data once
     written = normalise(model, {}).model
     assert far(reference(written, normal(6, 32)), exact(model, normal(6, 32))) < 1e-6
 

@@ -143,6 +143,6 @@ def test_the_library_computes_what_onnxruntime_does(built: Path) -> None:
     import tilewright
 
     image = normal(*SHAPE, seed=6)
-    (found,) = tilewright.load(built / "art", allow_code=True).run(None, {"x": image})
+    (result,) = tilewright.load(built / "art", allow_code=True).run(None, {"x": image})
     expected = reference(onnx.load(built / "net.onnx"), image)
-    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+    assert np.abs(result - expected).max() <= 1e-4 * np.abs(expected).max()

@@ -131,5 +131,5 @@ def test_a_line_of_frames_is_found_or_is_none(
     wrong = places.copy()
     wrong[0, 0] = (places[0, 0] + 2) % frames  # no longer on the line, or there where none is
     if line is not None and (places >= 0).sum() > 3:
-        found = _line(wrong, frames)
-        assert found is None or found != line
+        result = _line(wrong, frames)
+        assert result is None or result != line

@@ -131,8 +131,12 @@ def test_a_network_gives_what_onnxruntime_gives(name: str, tmp_path: Path) -> No
 @pytest.mark.slow(seconds=2)
 def test_max_pools_are_stored_with_the_convolutions_before_them() -> None:
     graph = layers_of(pools_net(Graph()))
-    found = [layer.names for layer in graph.layers if layer.workload.pool is not None]
-    assert ["pool.first" in found[0], "pool.second" in found[1], len(found)] == [True, True, 2]
+    results = [layer.names for layer in graph.layers if layer.workload.pool is not None]
+    assert ["pool.first" in results[0], "pool.second" in results[1], len(results)] == [
+        True,
+        True,
+        2,
+    ]
     assert "Gemmini computes conv2d and dense" in graph.left["pool.third"]
 
 

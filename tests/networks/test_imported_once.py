@@ -108,9 +108,9 @@ def test_a_run_imports_the_network_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("network", ["digits_cnn", "normed"])
 def test_the_calls_of_a_network_are_those_of_its_folded_form(network: str) -> None:
     source = normed_net() if network == "normed" else zoo.build(network)
-    found = Network(OnnxSource(network, source, lambda: source, {})).examined.found.calls
+    calls = Network(OnnxSource(network, source, lambda: source, {})).examined.found.calls
     folded = fold_batch_norms(fixed_graph(source, {}))
-    known = calls_behind_folding(found, folded)
+    known = calls_behind_folding(calls, folded)
     assert known is not None
     assert [node.op_type for node in folded.normal.graph.node].count("BatchNormalization") == 0
     imported = plan_layers(folded.normal, fused_calls(folded.normal), ())
@@ -126,10 +126,10 @@ def test_calls_are_looked_for_again_where_folding_changes_more_than_norms() -> N
         helper.make_node("Relu", ["scaled"], ["y"], name="relu"),
     ]
     source = model(nodes, tensors, (1, 16, 8, 8), "y")
-    found = Network(OnnxSource("scaled", source, lambda: source, {})).examined.found.calls
+    calls = Network(OnnxSource("scaled", source, lambda: source, {})).examined.found.calls
     folded = fold_batch_norms(fixed_graph(source, {}))
     assert [node.name for node in folded.normal.graph.node] == ["conv", "relu"]
-    assert calls_behind_folding(found, folded) is None
+    assert calls_behind_folding(calls, folded) is None
 
 
 def test_an_examined_network_is_split_without_reading_its_weights() -> None:

@@ -119,9 +119,9 @@ NETS: dict[str, Callable[[Graph], onnx.ModelProto]] = {
 def _check_layers(model: onnx.ModelProto, graph: IntegerGraph, compared: int) -> None:
     """Every layer on onnxruntime's integers: equal but for ties and averages."""
     inputs = random_inputs(graph)
-    found = differences(graph, integers_of(model, graph, inputs))
-    assert len(found) >= compared
-    for name, difference in found.items():
+    result = differences(graph, integers_of(model, graph, inputs))
+    assert len(result) >= compared
+    for name, difference in result.items():
         assert np.abs(difference).max() <= ONE_TIE, name
         assert np.count_nonzero(difference) <= 0.2 * difference.size, name
 
@@ -315,10 +315,10 @@ def test_any_scale_and_zero_point_gives_onnxruntimes_integers(
     assert not graph.islands
     for seed in range(3):
         inputs = random_inputs(graph, seed)
-        found = differences(graph, integers_of(model, graph, inputs))
-        assert len(found) == 1
-        assert np.abs(found["conv"]).max() <= 1
-        assert np.count_nonzero(found["conv"]) <= 0.2 * found["conv"].size
+        result = differences(graph, integers_of(model, graph, inputs))
+        assert len(result) == 1
+        assert np.abs(result["conv"]).max() <= 1
+        assert np.count_nonzero(result["conv"]) <= 0.2 * result["conv"].size
 
 
 def test_one_pass_rounds_weights_anew_and_says_what_that_costs() -> None:
@@ -328,8 +328,8 @@ def test_one_pass_rounds_weights_anew_and_says_what_that_costs() -> None:
     assert [layer.name for layer in fast.layers] == ["conv"]
     assert 40 < fast.lost["conv"] < 60
     inputs = random_inputs(fast)
-    found = differences(fast, integers_of(model, fast, inputs))
-    assert 1 < np.abs(found["conv"]).max() <= 16
+    result = differences(fast, integers_of(model, fast, inputs))
+    assert 1 < np.abs(result["conv"]).max() <= 16
 
 
 @pytest.mark.parametrize("kind", ["Add", "GlobalAveragePool", "MaxPool", "Relu"])

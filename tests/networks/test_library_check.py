@@ -102,9 +102,9 @@ def test_a_library_that_is_wrong_beyond_the_first_number_is_refused() -> None:
     """With lengths of 0 and 1, only the first of sixteen numbers would be seen."""
 
     def wrong(inputs: Arrays) -> Arrays:
-        found = np.array(cut_off(inputs)["y"])
-        found[:, 1:] *= 1.5
-        return {"y": found}
+        result = np.array(cut_off(inputs)["y"])
+        result[:, 1:] *= 1.5
+        return {"y": result}
 
     with pytest.raises(InaccurateError, match=r"output 'y' of net is off by 0\.\d+ .* on a sample"):
         decisive_samples(samples_of(LENGTHS), wrong, LENGTHS, 1e-4, "net")

@@ -44,8 +44,8 @@ def between_layers(
 def checked(model: onnx.ModelProto, folder: Path) -> list[str]:
     """Compares with onnxruntime; the names of what TVM compiled between the kernels."""
     image = normal(1, 8, 9, 7, seed=5)
-    found, spent = built(model, folder).run({"x": image}, layers=True)
-    np.testing.assert_allclose(found["y"], reference(model, image), rtol=1e-3, atol=1e-3)
+    result, spent = built(model, folder).run({"x": image}, layers=True)
+    np.testing.assert_allclose(result["y"], reference(model, image), rtol=1e-3, atol=1e-3)
     return [name for name, _ in spent.others]
 
 

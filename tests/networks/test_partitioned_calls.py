@@ -12,8 +12,8 @@ from tilewright.networks.network import Network
 
 def _calls(graph: Graph, *outputs: tuple[str, tuple[int, ...]]) -> dict[str, FusedCall]:
     model = graph.model(*outputs)
-    found = Network(OnnxSource("test", model, lambda: model, {})).examined.found
-    return {call.node: call for call in found.calls}
+    result = Network(OnnxSource("test", model, lambda: model, {})).examined.found
+    return {call.node: call for call in result.calls}
 
 
 def _kinds(call: FusedCall) -> list[str]:

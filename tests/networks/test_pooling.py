@@ -101,11 +101,11 @@ def test_what_others_read_stays_a_layer(
     merged: bool,
 ) -> None:
     reads = {"a": {"x"}, "b": {"a"}} | readers
-    found = with_pools(layers(), reads, results, rule)
+    pools = with_pools(layers(), reads, results, rule)
     if not merged:
-        assert [layer.output for layer in found] == ["a", "b"]
+        assert [layer.output for layer in pools] == ["a", "b"]
         return
-    (layer,) = found
+    (layer,) = pools
     assert (layer.name, layer.names) == ("conv", ("conv", "relu", "pool"))
     assert (layer.workload, layer.data, layer.output) == (BOTH, "x", "b")
 
@@ -128,8 +128,8 @@ def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
     graph = integer_network(options, target, read_model(options)).graph
     built = artifact.canonical_workloads(graph)
     of_both = [
-        {canonical(pad_to_blocks(workload, graph.blocks)) for workload in found if workload.pool}
-        for found in ([workload for workload, _, _ in tuned], built)
+        {canonical(pad_to_blocks(workload, graph.blocks)) for workload in result if workload.pool}
+        for result in ([workload for workload, _, _ in tuned], built)
     ]
     assert of_both[0] == of_both[1]
 

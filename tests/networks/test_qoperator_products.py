@@ -16,9 +16,11 @@ def test_the_bias_of_a_qgemm_counts_in_alpha_steps_of_its_sums(alpha: float) -> 
     model = _qgemm(alpha)
     feed = {"x": np.random.default_rng(1).standard_normal((4, 24), dtype=np.float32)}
     right = by_onnxruntime(model, [feed])[0]["y"]
-    found = by_onnxruntime(to_qdq(model), [feed])[0]["y"]
-    np.testing.assert_allclose(found, right, atol=0.051)  # a step, where a tie is rounded otherwise
-    assert (found == right).mean() > 0.9
+    result = by_onnxruntime(to_qdq(model), [feed])[0]["y"]
+    np.testing.assert_allclose(
+        result, right, atol=0.051
+    )  # a step, where a tie is rounded otherwise
+    assert (result == right).mean() > 0.9
 
 
 def _qgemm(alpha: float) -> onnx.ModelProto:

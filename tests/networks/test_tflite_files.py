@@ -58,12 +58,12 @@ def test_scales_and_zero_points_are_those_of_the_file() -> None:
         for t in tensors
         if (q := t.Quantization()) is not None and q.ScaleLength()
     )
-    found: dict[str, tuple[tuple[float, ...], tuple[int, ...]]] = {}
+    result: dict[str, tuple[tuple[float, ...], tuple[int, ...]]] = {}
     for node in _nodes(model, "QuantizeLinear", "DequantizeLinear"):
         scale, zero = (constants[name] for name in node.input[1:3])
         stored = node.output[0] if node.op_type == "QuantizeLinear" else node.input[0]
-        found[stored] = tuple(scale.ravel().tolist()), tuple(zero.ravel().tolist())
-    assert sorted(found.values()) == expected
+        result[stored] = tuple(scale.ravel().tolist()), tuple(zero.ravel().tolist())
+    assert sorted(result.values()) == expected
 
 
 def test_channels_keep_their_scales_where_weights_are_turned() -> None:
@@ -217,11 +217,11 @@ def test_all_operators_that_cannot_be_expressed_are_named_at_once(tmp_path: Path
 def test_the_report_says_what_is_missing_and_what_is_offloaded(tmp_path: Path) -> None:
     path = _saved(tmp_path, _foreign())
     report = networks.load(path).report(16, 16)
-    found = {operator.name: operator for operator in report.operators}
+    result = {operator.name: operator for operator in report.operators}
     for name in ("t2", "t3", "t4"):
-        assert found[name].status == "unsupported"
-    assert found["t3"].reason.startswith("ADD: the activation SIGN_BIT")
-    assert found["t1"].status == "offloaded"
+        assert result[name].status == "unsupported"
+    assert result["t3"].reason.startswith("ADD: the activation SIGN_BIT")
+    assert result["t1"].status == "offloaded"
     with pytest.raises(UnsupportedOperatorError, match="HASHTABLE_FIND"):
         _ = networks.load(path).compiled
 
@@ -288,10 +288,10 @@ def test_shapes_are_constants(tmp_path: Path) -> None:
 def test_numbers_are_the_same_on_this_machine_as_in_onnxruntime(tmp_path: Path) -> None:
     whole = networks.load(_saved(tmp_path, network())).whole
     x = np.random.default_rng(3).integers(-128, 128, (1, 8, 8, 3)).astype(np.int8)
-    found = networks.load(tmp_path / "model.tflite").run({"serving_default_x:0": x})
+    result = networks.load(tmp_path / "model.tflite").run({"serving_default_x:0": x})
     expected = whole.reference({"serving_default_x:0": x})
     for name, values in expected.items():
-        assert np.abs(found[name].astype(int) - values.astype(int)).max() <= 1
+        assert np.abs(result[name].astype(int) - values.astype(int)).max() <= 1
 
 
 def test_a_file_of_a_stranger_is_read_in_a_child(tmp_path: Path) -> None:

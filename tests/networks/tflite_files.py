@@ -82,9 +82,9 @@ class File:
         for file, read, written in everything:
             first = len(buffers)
             buffers += [self._buffer(content) for content in file._buffers]
-            tensors = [self._tensor(each, first) for each in file._tensors]
-            operators = [self._operator(each, kinds) for each in file._operators]
-            ends = [b.CreateNumpyVector(np.array(each, np.int32)) for each in (read, written)]
+            tensors = [self._tensor(tensor, first) for tensor in file._tensors]
+            operators = [self._operator(operator, kinds) for operator in file._operators]
+            ends = [b.CreateNumpyVector(np.array(item, np.int32)) for item in (read, written)]
             parts = [
                 _offsets(b, tflite.SubGraphStartTensorsVector, tensors),
                 _offsets(b, tflite.SubGraphStartOperatorsVector, operators),
@@ -317,11 +317,13 @@ def one(
     """One operator of one input, at place `first` among the constants."""
     f = File()
     floats = dtype == "FLOAT32"
-    own = [{} if floats else {"scale": s, "zero": z} for s, z in zip(scales, zeros, strict=True)]
-    x = f.tensor("x", shape, dtype, **own[0])
+    matching = [
+        {} if floats else {"scale": s, "zero": z} for s, z in zip(scales, zeros, strict=True)
+    ]
+    x = f.tensor("x", shape, dtype, **matching[0])
     inputs = [f.constant(f"c{i}", c) for i, c in enumerate(constants)]
     inputs.insert(first, x)
-    y = f.tensor("y", result, dtype, **own[1])
+    y = f.tensor("y", result, dtype, **matching[1])
     f.operator(kind, inputs, [y], options, **values)
     return f.write([x], [y])
 
@@ -387,18 +389,18 @@ def general(
     """One operator; what is an array among its inputs is a constant, None is left out."""
     f = File()
     read, data = [], []
-    for i, each in enumerate(inputs):
-        if each is None:
+    for i, input_ in enumerate(inputs):
+        if input_ is None:
             read.append(-1)
-        elif isinstance(each, Stored):
-            read.append(f.constant(f"c{i}", each.values, scale=each.scale, zero=each.zero,
-                                   axis=each.axis))  # fmt: skip
-        elif isinstance(each, tuple):
-            read.append(_computed(f, f"x{i}", each))
+        elif isinstance(input_, Stored):
+            read.append(f.constant(f"c{i}", input_.values, scale=input_.scale, zero=input_.zero,
+                                   axis=input_.axis))  # fmt: skip
+        elif isinstance(input_, tuple):
+            read.append(_computed(f, f"x{i}", input_))
             data.append(read[-1])
         else:
-            read.append(f.constant(f"c{i}", each))
-    written = [_computed(f, f"y{i}", each) for i, each in enumerate(outputs)]
+            read.append(f.constant(f"c{i}", input_))
+    written = [_computed(f, f"y{i}", output) for i, output in enumerate(outputs)]
     f.operator(kind, read, written, options, **values)
     return f.write(data, written, graphs)
 

@@ -144,7 +144,7 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
     def read_it(data: bytes) -> object:
         (out / "run.json").write_bytes(data)
         run = read_run(out)
-        names = {} if run is None else {each["id"]: each for each in run["workloads"]}
+        names = {} if run is None else {workload["id"]: workload for workload in run["workloads"]}
         show_trials(frame, names, None, Console(file=io.StringIO()))
         replaced(options), check_vacant(options), trials_made(out)
         return run
@@ -295,7 +295,7 @@ def _tables(folder: Path) -> tuple[Draw, Read]:
     text = gzip.decompress((source / "C10.csv.gz").read_bytes())
     some = b"\n".join(text.split(b"\n")[:30]) + b"\n"
     layers = json.loads((source / "reference.json").read_text())
-    layer = next(each for each in layers if each["layer"] == "C10")
+    layer = next(layer for layer in layers if layer["layer"] == "C10")
 
     def draw(rng: random.Random) -> bytes:
         if rng.random() < 0.3:

@@ -173,15 +173,15 @@ def watching(files: list[Path]) -> Iterator[set[Path]]:
 
 
 def _events(descriptor: int, folders: dict[int, Path]) -> set[Path]:
-    found = set()
+    result = set()
     while True:
         try:
             data = os.read(descriptor, 1 << 20)
         except BlockingIOError:
-            return found
+            return result
         while data:
             watch, mask, _, length = _HEAD.unpack_from(data)
             name, data = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
             assert not mask & _OVERFLOW, "more happened than the kernel keeps"
             if not mask & _IS_FOLDER:
-                found.add(folders[watch] / os.fsdecode(name.rstrip(b"\0")))
+                result.add(folders[watch] / os.fsdecode(name.rstrip(b"\0")))

@@ -119,9 +119,9 @@ def _sources() -> Iterator[Path]:
 def _readers_in(path: Path) -> Iterator[str]:
     parts = path.relative_to(ROOT).with_suffix("").parts
     module = ".".join(parts if parts[0] == "tilewright" else ("tilewright", *parts))
-    found: list[str] = []
-    _visit(ast.parse(path.read_text()), "", found)
-    yield from (f"{module.removesuffix('.__init__')}:{name}" for name in found)
+    readers: list[str] = []
+    _visit(ast.parse(path.read_text()), "", readers)
+    yield from (f"{module.removesuffix('.__init__')}:{name}" for name in readers)
 
 
 def _visit(node: ast.AST, name: str, found: list[str]) -> None:

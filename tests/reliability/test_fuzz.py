@@ -99,7 +99,9 @@ SEED = os.environ.get("FUZZ_SEED", "0")
 @pytest.mark.slow(seconds=6)
 def test_every_function_that_reads_a_file_is_fuzzed() -> None:
     """A new one is in a format, or has a reason not to be."""
-    fuzzed = {name for each in FORMATS.values() for name in (*each.readers, *each.in_child)}
+    fuzzed = {
+        name for format_ in FORMATS.values() for name in (*format_.readers, *format_.in_child)
+    }
     trusted = {name for names in TRUSTED.values() for name in names}
     assert readers() == fuzzed | trusted
     assert not fuzzed & trusted
@@ -116,14 +118,14 @@ def test_damaged_files_of_every_format_raise_typed_errors(kind: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, f"{kind}: status {done.returncode}\n{done.stderr[-4000:]}"
     for line in done.stdout.splitlines():
-        found = json.loads(line)
-        TRIED[found["kind"]] += found["inputs"]
+        document = json.loads(line)
+        TRIED[document["kind"]] += document["inputs"]
         print(
-            f"\n{found['kind']}: {found['inputs']:,} inputs in {found['seconds']:.0f} s, the "
-            f"slowest {found['slowest']:.1f} s, {found['more_mib']} MiB more", end="",
+            f"\n{document['kind']}: {document['inputs']:,} inputs in {document['seconds']:.0f} s, "
+            f"the slowest {document['slowest']:.1f} s, {document['more_mib']} MiB more", end="",
         )  # fmt: skip
-        assert found["more_mib"] < MORE_MIB
-        assert not found["unread"], f"{found['kind']} does not reach what it says it reads"
+        assert document["more_mib"] < MORE_MIB
+        assert not document["unread"], f"{document['kind']} does not reach what it says it reads"
 
 
 JSON = st.recursive(

@@ -30,7 +30,7 @@ KEPT = re.compile(
 
 def imports(place: Place, pid: int) -> bool:
     """The first library that takes time is on its way."""
-    return any("pydantic_core" in each.path for each in psutil.Process(pid).memory_maps())
+    return any("pydantic_core" in map_.path for map_ in psutil.Process(pid).memory_maps())
 
 
 def servers_start(place: Place, pid: int) -> bool:
@@ -67,9 +67,9 @@ def test_interrupts_at_the_first_imports_are_answered(tmp_path: Path, wait: floa
 @pytest.mark.parametrize("wait", [0.2, pytest.param(2.0, marks=pytest.mark.nightly(seconds=4))])
 def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: float) -> None:
     place = Place(tmp_path)
-    found = KEPT.fullmatch(stopped(place, servers_start, wait))
-    assert found is not None
-    assert int(found[1].replace(",", "")) == (recorded(place) if trials_come(place, 0) else 0)
+    match = KEPT.fullmatch(stopped(place, servers_start, wait))
+    assert match is not None
+    assert int(match[1].replace(",", "")) == (recorded(place) if trials_come(place, 0) else 0)
 
 
 @pytest.mark.slow(seconds=5)
@@ -81,11 +81,11 @@ def test_interrupts_in_the_middle_of_rounds_are_answered(
     tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     place = Place(tmp_path)
-    found = KEPT.fullmatch(stopped(place, trials_come, 1.0, *more))
-    assert found is not None
+    match = KEPT.fullmatch(stopped(place, trials_come, 1.0, *more))
+    assert match is not None
     shown = place.run("trials", "out").stdout.splitlines()[-1]
-    assert shown.startswith(f"{found[1]} trials")
-    assert int(found[1].replace(",", "")) > 0
+    assert shown.startswith(f"{match[1]} trials")
+    assert int(match[1].replace(",", "")) > 0
 
 
 @pytest.mark.slow(seconds=0.5)

@@ -58,7 +58,10 @@ def test_a_clock_that_is_set_a_day_forward_and_back_changes_no_result(
     assert jumped.stat().st_size >= 2  # the command and its server
     assert left(place) == whole
     summary = place.json("out/summary.json")
-    stated = [summary["wall_seconds"], *(each["wall_seconds"] for each in summary["workloads"])]
+    stated = [
+        summary["wall_seconds"],
+        *(workload["wall_seconds"] for workload in summary["workloads"]),
+    ]
     assert len(stated) == 1 + len(LAYERS)
     assert all(0 < seconds < 600 for seconds in stated)
     with closing(sqlite3.connect(tmp_path / "home" / "mlflow" / "mlflow.db")) as database:

@@ -78,16 +78,16 @@ def public() -> Iterator[Place]:
 
 def statuses(port: int, routes: list[tuple[str, str]]) -> list[tuple[str, str, int]]:
     """The answers other than 401."""
-    found = []
+    statuses = []
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ANSWER_SECONDS)
     for method, route in routes:
         connection.request(method, route, b"{}", {"Content-Type": "application/json"})
         reply = connection.getresponse()
         reply.read()
         if reply.status != 401:
-            found.append((method, route, reply.status))
+            statuses.append((method, route, reply.status))
     connection.close()
-    return found
+    return statuses
 
 
 def start_a_run(port: int) -> list[int]:

@@ -44,8 +44,8 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def schema(folder: Path) -> dict[str, str]:
     """The statements that create the tables of a database, without differences in white space."""
-    found = rows(folder, "select name, sql from sqlite_master where sql is not null")
-    return {row["name"]: re.sub(r"\s+", " ", row["sql"]) for row in found}
+    result = rows(folder, "select name, sql from sqlite_master where sql is not null")
+    return {row["name"]: re.sub(r"\s+", " ", row["sql"]) for row in result}
 
 
 def version(folder: Path) -> str:

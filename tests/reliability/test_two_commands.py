@@ -162,7 +162,7 @@ def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_serve
     """
     place = Place(tmp_path, prefect_server)
     asked = [EQUAL] * 3 + [[*OTHER, str(seed)] for seed in range(5)]
-    commands = [[*each, "--out", f"out-{i}"] for i, each in enumerate(asked)]
+    commands = [[*item, "--out", f"out-{i}"] for i, item in enumerate(asked)]
     done = warm.run(
         [json.dumps(commands)], tmp_path, place.environment, 600,
         module="tests.reliability.commands_at_once",

@@ -28,11 +28,11 @@ class Misled(VtaTarget):
     """
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        found = super().estimate(workload, configs)
+        result = super().estimate(workload, configs)
         tile_ci = self.space(workload).values(configs)[:, 3]
-        matrix = found.matrix.copy()
+        matrix = result.matrix.copy()
         matrix[tile_ci == -(-workload.in_channels // self.spec.block_in), CYCLES] *= 3.0
-        return replace(found, matrix=matrix)
+        return replace(result, matrix=matrix)
 
 
 def _best(target: VtaTarget, workload: Workload, seed: int, trials: int = 64) -> int:

@@ -30,14 +30,16 @@ def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int =
         session = learn(run, task, session)
         model = session.models.models["P"]
         left = untried(problem.space, session.history.tried(problem.space))
-        said = model.predict(ModelLibrary().tree_features(problem, problem.space.unravel(left)))
+        predictions = model.predict(
+            ModelLibrary().tree_features(problem, problem.space.unravel(left))
+        )
         before = len(session.history)
         done = tune_round(run, task, session, n)
         assert done is not None
         session = done.session
         chosen = problem.space.ravel(session.history.configs[before:])
-        limit = np.quantile(said, BEST)
-        outside += int((said[np.searchsorted(left, chosen)] > limit).sum())
+        limit = np.quantile(predictions, BEST)
+        outside += int((predictions[np.searchsorted(left, chosen)] > limit).sum())
         measured += len(chosen)
     return outside / measured
 

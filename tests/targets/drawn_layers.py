@@ -373,5 +373,5 @@ def complaints(lowering: Lowering, values: np.ndarray) -> list[str]:
     )
     assert program is not None
     left = simulate(program, lowering.spec).tokens_left
-    found = [f.name for f in lint(program, lowering.spec) if f.severity != "note"]
-    return found + [f"tokens in {queue}" for queue, count in left.items() if count]
+    names = [f.name for f in lint(program, lowering.spec) if f.severity != "note"]
+    return names + [f"tokens in {queue}" for queue, count in left.items() if count]

@@ -71,10 +71,10 @@ def test_knobs_set_alike_write_the_same_program(
     alike = values.copy()
     set_alike(*lowering.records, lowering.epilogue, alike)
     for row, other in zip(values, alike, strict=True):
-        found, plain = lowering.program(other), lowering.program(row)
-        assert found[0] == plain[0]
+        program, plain = lowering.program(other), lowering.program(row)
+        assert program[0] == plain[0]
         if plain[0] == 0:
-            for part, expected in zip(found[1:], plain[1:], strict=True):
+            for part, expected in zip(program[1:], plain[1:], strict=True):
                 np.testing.assert_array_equal(part, expected)
 
 
@@ -92,9 +92,9 @@ def test_knobs_set_alike_write_the_same_program(
 def test_layers_take_the_same_cycles(text: str, name: str) -> None:
     lowering = Lowering.of(parse_workload(text), VtaSpec.load(name), "extended")
     values = drawn(lowering, 3)
-    found = time_rows(lowering, values)
-    same(found, time_rows(lowering, values, every_row=True))
-    assert (found[2] != NO_PROGRAM).any()
+    rows = time_rows(lowering, values)
+    same(rows, time_rows(lowering, values, every_row=True))
+    assert (rows[2] != NO_PROGRAM).any()
 
 
 def test_a_third_of_a_space_is_said_twice() -> None:

@@ -76,8 +76,8 @@ def test_a_lifted_bias_saves_a_cycle_an_accumulator() -> None:
     )
     assert lifted.geometry.average_lift > 0 == plain.geometry.average_lift
     values = accepted(lifted, 0)
-    work = [each.counts(values)[1] for each in (lifted, plain)]
-    resets = [each["reset_iterations"] for each in work]
+    work = [item.counts(values)[1] for item in (lifted, plain)]
+    resets = [item["reset_iterations"] for item in work]
     assert (resets[1] - resets[0] > 2000).all()
     assert mismatches(lifted, values[0]) == 0
     large = parse_workload(

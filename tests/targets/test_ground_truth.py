@@ -98,11 +98,11 @@ def test_a_damaged_table_is_measured_anew(target: VtaTarget, tmp_path: Path, dam
     else:
         import pyarrow.parquet as pq
 
-        found = pq.read_table(path)
-        cycles = found["cycles"].to_numpy().copy()
+        result = pq.read_table(path)
+        cycles = result["cycles"].to_numpy().copy()
         cycles[np.argmax(cycles)] += 1
-        column = found.column_names.index("cycles")
-        pq.write_table(found.set_column(column, "cycles", [cycles]), path)
+        column = result.column_names.index("cycles")
+        pq.write_table(result.set_column(column, "cycles", [cycles]), path)
     assert ground_truth_table(counting, WORKLOAD, tmp_path).digest == table.digest
     assert counting.measured == 2 * len(table)
 

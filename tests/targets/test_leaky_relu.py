@@ -71,9 +71,9 @@ def test_estimates_find_good_schedules(spec: VtaSpec) -> None:
 
 def test_its_baseline_is_a_schedule_of_ours() -> None:
     target, workload = VtaTarget(PYNQ), parse_workload(CONV, LEAKY_EPILOGUES[0])
-    found = target.baseline(workload)
-    assert found.source == "estimate"
-    assert found.measured.cycles[0] >= (target.bound(workload).cycles or 0)
+    baseline = target.baseline(workload)
+    assert baseline.source == "estimate"
+    assert baseline.measured.cycles[0] >= (target.bound(workload).cycles or 0)
 
 
 def test_texts_and_json_round_trip() -> None:

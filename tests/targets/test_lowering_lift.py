@@ -124,9 +124,9 @@ def test_packing_is_undone() -> None:
         lowering = _lowering(f"{epilogue}, min 127, max 0", spec)
         tensors = random_tensors(lowering.workload, lowering.machine, 5)
         bound = lowering.workload, lowering.machine, lowering.geometry
-        found = unpacked_vectors(*bound, packed_vectors(*bound, tensors))
-        assert sorted(found) == sorted(set(tensors) - {"data", "weight"})
-        assert all((found[kind] == tensors[kind]).all() for kind in found)
+        vectors = unpacked_vectors(*bound, packed_vectors(*bound, tensors))
+        assert sorted(vectors) == sorted(set(tensors) - {"data", "weight"})
+        assert all((vectors[kind] == tensors[kind]).all() for kind in vectors)
 
 
 @pytest.mark.parametrize(("promise", "beyond"), [("", 32), ("", -1), (" 8", 7), (" 8", 17)])

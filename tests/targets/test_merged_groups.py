@@ -71,7 +71,7 @@ def test_nor_has_it_more_where_tensors_are_added_or_results_pooled(
 
 def _problems(lowering: Lowering, programs: int = 6) -> list[str]:
     """What is wrong with the numbers and instructions of some schedules, at random."""
-    rng, found, seen = np.random.default_rng(0), [], 0
+    rng, result, seen = np.random.default_rng(0), [], 0
     tensors = random_tensors(lowering.workload, lowering.machine, 0)
     expected = reference(lowering.workload, lowering.machine, tensors)
     rows = lowering.space.unravel(rng.integers(0, lowering.space.size, 200))
@@ -82,10 +82,10 @@ def _problems(lowering: Lowering, programs: int = 6) -> list[str]:
         if program is None or seen == programs:
             continue
         seen += 1
-        said = {each.name for each in lint(program, lowering.spec) if each.severity != "note"}
-        found += said - (OF_THE_STOCK_RUNTIME if lowering.kind == "template" else set())
+        said = {item.name for item in lint(program, lowering.spec) if item.severity != "note"}
+        result += said - (OF_THE_STOCK_RUNTIME if lowering.kind == "template" else set())
         after = simulate(program, lowering.spec).dram
         got = unpack_output(lowering.workload, lowering.machine, lowering.geometry, after)
-        found += ["numbers"] * int((got != expected).any())
+        result += ["numbers"] * int((got != expected).any())
     assert seen
-    return found
+    return result

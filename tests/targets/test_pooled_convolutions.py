@@ -145,14 +145,14 @@ def test_estimates_rank_schedules(text: str) -> None:
 
 def test_the_baseline_schedule_is_the_one_of_lowest_estimate() -> None:
     target, workload = VtaTarget(PYNQ), parse_workload(RESNET, USUAL)
-    found = target.baseline(workload)
-    assert (found.source, found.space.name) == ("estimate", "extended")
-    assert found.latency.cycles < 1.1 * target.bound(workload).cycles
-    assert (target.verify(found.lowered) == 0).all()
+    baseline = target.baseline(workload)
+    assert (baseline.source, baseline.space.name) == ("estimate", "extended")
+    assert baseline.latency.cycles < 1.1 * target.bound(workload).cycles
+    assert (target.verify(baseline.lowered) == 0).all()
     rule = target.fallback(workload)
     assert rule.source == "fallback"
     assert rule.space.describe(rule.config)["tile_h"] == 1
-    assert rule.latency.cycles > found.latency.cycles
+    assert rule.latency.cycles > baseline.latency.cycles
 
 
 def test_its_title_names_the_pool() -> None:

@@ -124,14 +124,14 @@ def test_estimates_rank_schedules(text: str) -> None:
 def test_the_baseline_schedule_has_the_smallest_tiles() -> None:
     target = VtaTarget(PYNQ)
     pool = parse_workload("max_pool:n=1,c=64,h=28,w=28,k=3,s=2,p=1")
-    found, rule = target.baseline(pool), target.fallback(pool)
-    assert found.space.name == "template"
-    assert found.source == rule.source == "fallback"
-    assert found.space.describe(found.config) == {
+    baseline, rule = target.baseline(pool), target.fallback(pool)
+    assert baseline.space.name == "template"
+    assert baseline.source == rule.source == "fallback"
+    assert baseline.space.describe(baseline.config) == {
         "tile_h": 1, "tile_w": 4, "tile_c": 1, "inp_slots": 1, "acc_slots": 1, "head": 1, "tail": 1
     }  # fmt: skip
-    assert found.latency == rule.latency
-    assert (VtaTarget(PYNQ, "template").verify(found.lowered) == 0).all()
+    assert baseline.latency == rule.latency
+    assert (VtaTarget(PYNQ, "template").verify(baseline.lowered) == 0).all()
 
 
 def test_a_pool_is_tuned_like_any_layer(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize(
-    "lowered", nightly_after(2, [(each,) for each in LOWERED.values()], 4), ids=LOWERED
+    "lowered", nightly_after(2, [(batch,) for batch in LOWERED.values()], 4), ids=LOWERED
 )
 @pytest.mark.slow(seconds=4)
 def test_threads_that_share_a_heap_compute_what_one_alone_does(lowered: tuple[str, ...]) -> None:

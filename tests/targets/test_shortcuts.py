@@ -64,8 +64,8 @@ def test_a_lifted_bias_saves_a_cycle_an_accumulator() -> None:
     plain = Lowering.of(_block("bias 32"), PYNQ, "extended")
     assert lifted.geometry.beside_lift > 0 == plain.geometry.beside_lift
     values = accepted(lifted, 0)
-    saved = [VtaTarget(PYNQ).lower_and_measure(each.workload, _configs(each, values))[1].cycles
-             for each in (lifted, plain)]  # fmt: skip
+    saved = [VtaTarget(PYNQ).lower_and_measure(item.workload, _configs(item, values))[1].cycles
+             for item in (lifted, plain)]  # fmt: skip
     assert (saved[0] < saved[1]).all()
 
 
@@ -84,8 +84,8 @@ def test_vectors_come_back_out_of_memory() -> None:
     lowering = Lowering.of(_block("bias"), PYNQ, "extended")
     w, m, geo = lowering.workload, PYNQ.machine, lowering.geometry
     tensors = random_tensors(w, m, 3)
-    found = unpacked_vectors(w, m, geo, packed_vectors(w, m, geo, tensors))
-    np.testing.assert_array_equal(found["bias"], tensors["bias"])
+    vectors = unpacked_vectors(w, m, geo, packed_vectors(w, m, geo, tensors))
+    np.testing.assert_array_equal(vectors["bias"], tensors["bias"])
 
 
 def test_the_shortcut_is_one_layer_to_lowering_and_to_memory() -> None:

@@ -89,7 +89,7 @@ def test_ids_are_those_of_files_that_there_are(text: str, known: str) -> None:
 
 def test_post_operations_are_in_the_order_they_are_computed_in() -> None:
     workload = parse_workload(BOTH)
-    kinds = [type(each) for each in workload.post]
+    kinds = [type(item) for item in workload.post]
     assert kinds[0] is Shortcut
     assert kinds[-1] is Average
     assert workload.post[1:-1] == workload.epilogue

@@ -98,8 +98,8 @@ class Team:
         text = f"SELECT coalesce(json_agg(t), '[]') FROM ({query}) t"
         done = self.psql(f"{PREFIX}-{database}", text)
         assert done.returncode == 0, done.stderr
-        found: list[dict[str, Any]] = json.loads(done.stdout)
-        return found
+        document: list[dict[str, Any]] = json.loads(done.stdout)
+        return document
 
     def psql(self, database: str, query: str) -> subprocess.CompletedProcess[str]:
         command = ["runuser", "-u", "postgres", "--", "psql", "-qAt", "-p",

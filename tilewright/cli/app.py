@@ -61,7 +61,7 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
     if context.params.get("as_json"):
         about = {
             "tilewright": version("tilewright"), "python": platform.python_version(),
-            "formats": {name: each.to_json() for name, each in FORMATS.items()},
+            "formats": {name: format_.to_json() for name, format_ in FORMATS.items()},
         }  # fmt: skip
         typer.echo(json.dumps(about, indent=2))
     else:

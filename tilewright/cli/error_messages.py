@@ -50,14 +50,14 @@ def explained(error: BaseException) -> str | None:
         return f"{error.strerror}: {_shortened(place)}; give another path"
     chain = list(_chain(error))
     for one in chain:
-        if isinstance(one, ModuleNotFoundError) and (found := _missing_extra(one.name or "")):
-            return found
-    found = _disk_error(chain)
-    if found is None and any(_foreign(one) for one in chain):
-        found = _full_or_read_only() or _database_problem(chain) or _lost_server(chain)
-    if found is None:
+        if isinstance(one, ModuleNotFoundError) and (result := _missing_extra(one.name or "")):
+            return result
+    result = _disk_error(chain)
+    if result is None and any(_foreign(one) for one in chain):
+        result = _full_or_read_only() or _database_problem(chain) or _lost_server(chain)
+    if result is None:
         return None
-    return f"{found}, then repeat the command: it resumes from here, nothing measured is lost"
+    return f"{result}, then repeat the command: it resumes from here, nothing measured is lost"
 
 
 def _missing_extra(module: str) -> str | None:
@@ -107,7 +107,7 @@ def _disk_message(problem: OSError, place: object) -> str:
 def _full_or_read_only() -> str | None:
     for folder in (current_workspace().root, started_in(), Path(tempfile.gettempdir())):
         try:
-            there = next(each for each in (folder, *folder.parents) if each.exists())
+            there = next(parent for parent in (folder, *folder.parents) if parent.exists())
             state = os.statvfs(there)
             if state.f_bavail * state.f_frsize < LITTLE_SPACE:
                 return _disk_message(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), folder)

@@ -89,7 +89,7 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
 
     del called.__wrapped__  # Typer reads the signature below
     called.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called
 
 
@@ -114,7 +114,9 @@ ReadCode = Annotated[bool, typer.Option("--allow-code", help=help_of("allow_code
 
 def _offered(model: type[CommandOptions], metadata: tuple[Any, ...]) -> dict[str, FieldInfo]:
     """Return the fields that a command has, with the command's spellings."""
-    chosen = next((each for each in metadata if isinstance(each, OfferedFields)), None)
+    chosen = next(
+        (annotation for annotation in metadata if isinstance(annotation, OfferedFields)), None
+    )
     if chosen is None:
         return {n: field for n, field in model.model_fields.items() if cli_option(field).offered}
     fields = {}
@@ -173,7 +175,10 @@ def _type_of(field: FieldInfo) -> Any:
 
 
 def _limit(field: FieldInfo, name: str) -> float | None:
-    return next((getattr(each, name) for each in field.metadata if hasattr(each, name)), None)
+    return next(
+        (getattr(annotation, name) for annotation in field.metadata if hasattr(annotation, name)),
+        None,
+    )
 
 
 def _is_list(field: FieldInfo) -> bool:
@@ -213,7 +218,7 @@ def _read(name: str, field: FieldInfo, given: Any) -> Any:
     resolve = _NAMES.get(option.value, str)
     if _is_list(field):
         names = given if isinstance(given, list) else option.split(given, flag)
-        return tuple(resolve(each) for each in names)
+        return tuple(resolve(item) for item in names)
     return resolve(given) if isinstance(given, str) else given
 
 
@@ -239,7 +244,7 @@ def _read_table(field: FieldInfo, flag: str, option: CliOption, texts: list[str]
         except ValueError:
             raise TilewrightError(f"{flag} {text}: write {option.pair}") from None
         if table.get(name, value) != value:
-            first, second = (option.separator.join(map(str, each)) for each in (table[name], value))
+            first, second = (option.separator.join(map(str, item)) for item in (table[name], value))
             raise TilewrightError(f"{flag} {name} is given twice, as {first} and {second}")
         table[name] = value
     return table

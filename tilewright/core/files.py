@@ -136,9 +136,9 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def _refuse_special(found: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a plain file")
+def _refuse_special(result: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(result.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(result.st_mode), "not a plain file")
         raise UnsafeFile(
             f"{path} is {kind}, where a file is expected; remove it, or choose another folder"
         )
@@ -487,7 +487,7 @@ def _write(handle: int, data: bytes) -> None:
 def _npy(array: NDArray[Any]) -> bytes:
     buffer = io.BytesIO()
     array = np.asarray(array)
-    if array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat):
+    if array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat):
         array = array.astype(str)
     np.lib.format.write_array(buffer, array, allow_pickle=False)
     return buffer.getvalue()

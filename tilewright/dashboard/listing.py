@@ -156,11 +156,11 @@ class KnownRuns:
         with self._turn:
             tracked = self._tracked.runs()
             self._folders.renewed()
-            known = {_settings(each) for each in tracked}
-            ids = {each.id for each in tracked}
-            beside = [found for each in self._folders.value if (found := folder_run(each, ids))]
-            runs = tracked + [each for each in beside if _settings(each) not in known]
-            return sorted(runs, key=lambda each: str(each.row["began"]), reverse=True)
+            known = {_settings(item) for item in tracked}
+            ids = {item.id for item in tracked}
+            beside = [run for item in self._folders.value if (run := folder_run(item, ids))]
+            runs = tracked + [item for item in beside if _settings(item) not in known]
+            return sorted(runs, key=lambda item: str(item.row["began"]), reverse=True)
 
     def comparisons(self) -> list[ListedComparison]:
         """Return the finished comparisons of tuners in folders below `start`."""
@@ -175,10 +175,10 @@ class KnownRuns:
             RunUnreadable: no run has this ID.
             MlflowException: MLflow does not answer.
         """
-        found = next((each for each in self.runs() if each.id == run_id), None)
-        if found is None:
+        run = next((item for item in self.runs() if item.id == run_id), None)
+        if run is None:
             raise RunUnreadable("no such run; it may have been deleted")
-        return found
+        return run
 
     def trials(self, run: ListedRun) -> RunTrials:
         """Return the trials of a run, from the cache if the run has ended.
@@ -193,12 +193,12 @@ class KnownRuns:
             if (kept := self._kept.get(run.id)) is not None:
                 return kept
             ended = run.row["state"] == FINISHED or run.row["watch"] is not None
-            found = self._ended(run) if ended else self._ongoing(run)
+            result = self._ended(run) if ended else self._ongoing(run)
             if ended:
-                self._kept[run.id] = found
+                self._kept[run.id] = result
                 if len(self._kept) > MOST_KEPT:
                     del self._kept[next(iter(self._kept))]
-            return found
+            return result
 
     def _ended(self, run: ListedRun) -> RunTrials:
         client = self._tracked.client
@@ -310,9 +310,9 @@ def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
 
 def figures_row(figures: FourFigures) -> dict[str, Json]:
     """Return the latencies and gains of a run or a layer, by their names in `FIGURE_KEYS`."""
-    each = {f"{name}_ms": milliseconds_of(seconds_of(getattr(figures, name))) for name in FIGURES}
+    row = {f"{name}_ms": milliseconds_of(seconds_of(getattr(figures, name))) for name in FIGURES}
     return {
-        **each,
+        **row,
         "gain": figures.gain_over(RULE),
         "gain_over_fallback": figures.gain_over(FALLBACK),
     }
@@ -425,10 +425,10 @@ def _read_folder(folder: Path, states: object) -> tuple[RunFile | None, RunSumma
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat(follow_symlinks=False)
+        result = path.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return result.st_ino, result.st_size, result.st_mtime_ns
 
 
 def _has_no_owner(folder: Path) -> bool:

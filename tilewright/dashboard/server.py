@@ -59,8 +59,8 @@ def application(known: KnownRuns) -> Starlette:
 
     def answered(ask: Callable[[Request], Answer]) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:  # not async: Starlette gives it a thread
-            found, good = answer_or_error(lambda: ask(request))
-            return JSONResponse(found, 200 if good else 404, HEADERS)
+            result, good = answer_or_error(lambda: ask(request))
+            return JSONResponse(result, 200 if good else 404, HEADERS)
 
         return respond
 

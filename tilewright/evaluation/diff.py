@@ -155,22 +155,22 @@ def diff_runs(a: Side, b: Side, tolerance_percent: float = 0.0) -> DiffVerdict:
     if not (math.isfinite(tolerance_percent) and tolerance_percent >= 0):
         raise DiffError(f"--tolerance {tolerance_percent:g}: give a percentage of 0 or more")
     _check_comparable(a, b)
-    layers_of_b = {each.id: each for each in b.layers}
+    layers_of_b = {layer.id: layer for layer in b.layers}
     total = _change("the tuned layers of the network", a.total, b.total, tolerance_percent)
     layers = tuple(
-        _change(each.name, each.latency, layers_of_b[each.id].latency, tolerance_percent)
-        for each in a.layers
+        _change(layer.name, layer.latency, layers_of_b[layer.id].latency, tolerance_percent)
+        for layer in a.layers
     )
     validity = _validity(a, b, tolerance_percent)
-    models = tuple(_models(a.layers, [layers_of_b[each.id] for each in a.layers]))
+    models = tuple(_models(a.layers, [layers_of_b[layer.id] for layer in a.layers]))
     return DiffVerdict(
         a=a.place, b=b.place, network=a.network, target=a.target, space=a.space,
         tolerance_percent=tolerance_percent, total=total, workloads=layers, validity=validity,
         models=models, changed=_changed(a, b), settings=_differing(a.settings, b.settings),
         reasons=(
-            *(_slower(each) for each in (total, *layers) if each.worse),
+            *(_slower(layer) for layer in (total, *layers) if layer.worse),
             *([_less_valid(validity)] if validity.worse else []),
-            *(_less_right(each) for each in models if each.worse),
+            *(_less_right(model) for model in models if model.worse),
         ),
     )  # fmt: skip
 
@@ -192,13 +192,13 @@ def _check_comparable(a: Side, b: Side) -> None:
             f"{a.place} and {b.place} cannot be compared: two targets are called {a.target}, which "
             f"differ in {', '.join(names)}"
         )
-    if {each.id for each in a.layers} == {each.id for each in b.layers}:
+    if {layer.id for layer in a.layers} == {layer.id for layer in b.layers}:
         return
-    plain = ({each.text for each in side.layers} for side in (a, b))
+    plain = ({layer.text for layer in side.layers} for side in (a, b))
     if next(plain) == next(plain):
-        theirs = {each.id: each for each in b.layers}
-        mine = next(each for each in a.layers if each.id not in theirs)
-        other = next(each for each in b.layers if each.text == mine.text)
+        theirs = {layer.id: layer for layer in b.layers}
+        mine = next(layer for layer in a.layers if layer.id not in theirs)
+        other = next(layer for layer in b.layers if layer.text == mine.text)
         raise DiffError(
             f"{a.place} and {b.place} cannot be compared: another epilogue, {mine.name} with "
             f"'{mine.epilogue}' and with '{other.epilogue}'"
@@ -210,14 +210,14 @@ def _check_comparable(a: Side, b: Side) -> None:
 
 
 def _only(side: Side, other: Side) -> str:
-    known = {each.id for each in other.layers}
-    missing = [each.name for each in side.layers if each.id not in known]
+    known = {layer.id for layer in other.layers}
+    missing = [layer.name for layer in side.layers if layer.id not in known]
     return f"Only {side.place} has {', '.join(missing)}. " if missing else ""
 
 
 def _change(what: str, a: RunLatency, b: RunLatency, tolerance_percent: float) -> Change:
     unit = "cycles" if a.cycles is not None and b.cycles is not None else "seconds"
-    before, after = (getattr(each, unit) for each in (a, b))
+    before, after = (getattr(item, unit) for item in (a, b))
     if not a.known or not b.known or not before:
         return Change(what, unit, before, after, None, a.known and not b.known)
     allowed = 1 + tolerance_percent / 100
@@ -261,7 +261,7 @@ def _models(a: Sequence[ComparedLayer], b: Sequence[ComparedLayer]) -> Iterable[
     Yields:
         Mean error of each model over the layers for which both runs have the model.
     """
-    names = sorted({name for each in (*a, *b) for name in each.errors})
+    names = sorted({name for item in (*a, *b) for name in item.errors})
     for name in names:
         both = [
             (x.errors[name], y.errors[name])
@@ -269,7 +269,7 @@ def _models(a: Sequence[ComparedLayer], b: Sequence[ComparedLayer]) -> Iterable[
             if name in x.errors and name in y.errors
         ]
         if not both:
-            one, other = (_mean(each.errors[name] for each in s if name in each.errors)
+            one, other = (_mean(item.errors[name] for item in s if name in item.errors)
                           for s in (a, b))  # fmt: skip
             yield Pair(name, one, other, False)
             continue
@@ -416,12 +416,12 @@ class Side:
     @property
     def trials(self) -> int:
         """Number of trials of all layers."""
-        return sum(each.trials for each in self.layers)
+        return sum(layer.trials for layer in self.layers)
 
     @property
     def invalid(self) -> int:
         """Number of invalid trials of all layers."""
-        return sum(each.invalid for each in self.layers)
+        return sum(layer.invalid for layer in self.layers)
 
 
 def read_side(folder: Path, place: str = "") -> Side:
@@ -437,8 +437,8 @@ def read_side(folder: Path, place: str = "") -> Side:
     """
     summary = read_written(_ComparedSummary, folder, SUMMARY, DiffError)
     written = read_written(_ComparedSchedules, folder, SCHEDULES, DiffError)
-    schedules = {each.id: each for each in written.schedules}
-    if [each.id for each in summary.workloads] != list(schedules):
+    schedules = {schedule.id: schedule for schedule in written.schedules}
+    if [workload.id for workload in summary.workloads] != list(schedules):
         raise DiffError(
             f"{folder / SUMMARY} and {SCHEDULES} are of different layers: one of them is from "
             "another run; tune again"

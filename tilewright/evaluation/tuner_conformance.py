@@ -227,8 +227,8 @@ def _run(
     batch: int = 8,
     seed: int = 0,
 ) -> list[Round]:
-    found = tune(target or ToyTarget(), WORKLOAD, explorer, trials=trials, batch=batch, seed=seed)
-    return list(found)
+    result = tune(target or ToyTarget(), WORKLOAD, explorer, trials=trials, batch=batch, seed=seed)
+    return list(result)
 
 
 def _flat(rounds: list[Round]) -> NDArray[np.int64]:

@@ -172,11 +172,11 @@ def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
     Each decision belongs to exactly one unit.
     """
     group = {place: places for places in problem.groups for place in places}
-    found: dict[tuple[int, ...], DecisionGroup] = {}
+    units: dict[tuple[int, ...], DecisionGroup] = {}
     for place, choice in enumerate(problem.offered):
         places = group.get(place, (place,))
-        found.setdefault(places, DecisionGroup(places, choice.kind))
-    return tuple(found.values())
+        units.setdefault(places, DecisionGroup(places, choice.kind))
+    return tuple(units.values())
 
 
 def label_unit(labels: Labelling, unit: DecisionGroup, fused: bool) -> Labelling:
@@ -216,14 +216,14 @@ def _row(
     )
     old = [figures.of(w) for w in (apart - together).elements()]
     new = [figures.of(w) for w in (together - apart).elements()]
-    cycles = [max(sum(each.prior for each in some), 1.0) for some in (old, new)]
-    sizes = [max(sum(float(np.exp2(each.row[_TENSOR_BYTES]).sum()) for each in some), 1.0)
+    cycles = [max(sum(item.prior for item in some), 1.0) for some in (old, new)]
+    sizes = [max(sum(float(np.exp2(item.row[_TENSOR_BYTES]).sum()) for item in some), 1.0)
              for some in (old, new)]  # fmt: skip
     known = [
-        float(np.mean([each.row[LAYER.index("tuned")] for each in some])) if some else 0.0
+        float(np.mean([item.row[LAYER.index("tuned")] for item in some])) if some else 0.0
         for some in (old, new)
     ]
-    largest = max(new or old, key=lambda each: each.prior, default=None)
+    largest = max(new or old, key=lambda item: item.prior, default=None)
     own = np.zeros(len(LAYER)) if largest is None else largest.row
     row = [
         *(float(unit.kind == kind) for kind in KINDS), len(unit.places),
@@ -300,8 +300,8 @@ class Tables:
             self._skeletons[labels] = _skeleton(self.problem, labels)
         bones = self._skeletons[labels]
         known = [self.figures.of(workload) for workload in bones.workloads]
-        own = np.array([each.row for each in known]).reshape(-1, len(LAYER))
-        prior = np.array([each.prior for each in known])
+        own = np.array([item.row for item in known]).reshape(-1, len(LAYER))
+        prior = np.array([item.prior for item in known])
         told = np.column_stack([np.log2(np.maximum(prior, 1.0)), own[:, _NEIGHBOUR_BYTES]])
         before, behind = np.zeros_like(told), np.zeros_like(told)
         before[1:], behind[:-1] = told[:-1], told[1:]
@@ -310,8 +310,8 @@ class Tables:
         machine = np.broadcast_to(self.figures.machine, (len(own), len(self.figures.machine)))
         nodes = np.concatenate([own, before, behind, machine], axis=1)
         size = own[bones.edges[:, 0], LAYER.index("log2 output bytes")]
-        found = self.figures.evaluator.seen(labels)
-        stream = [] if found is None else [layer.stream_cycles for layer in found.layers]
+        result = self.figures.evaluator.seen(labels)
+        stream = [] if result is None else [layer.stream_cycles for layer in result.layers]
         return GraphTable(
             self.columns, nodes, prior, bones.edges, np.column_stack([bones.kinds, size]),
             np.array(stream, np.float64),

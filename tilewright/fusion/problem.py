@@ -210,10 +210,10 @@ def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
                 owner[other] = one
             else:
                 first[name] = place
-    found: dict[int, list[int]] = {}
+    segments: dict[int, list[int]] = {}
     for place in range(len(offered)):
-        found.setdefault(root(place), []).append(place)
-    return tuple(tuple(places) for places in found.values())
+        segments.setdefault(root(place), []).append(place)
+    return tuple(tuple(places) for places in segments.values())
 
 
 def groups_of(offered: tuple[FusionChoice, ...]) -> Segments:
@@ -225,8 +225,8 @@ def groups_of(offered: tuple[FusionChoice, ...]) -> Segments:
     Returns:
         Indices of the fusions in each group.
     """
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for place, choice in enumerate(offered):
         if choice.group:
-            found.setdefault(choice.group, []).append(place)
-    return tuple(tuple(places) for places in found.values())
+            groups.setdefault(choice.group, []).append(place)
+    return tuple(tuple(places) for places in groups.values())

@@ -145,8 +145,8 @@ class BudgetedEvaluator:
             return seconds[None]
         self._weigh(design, workload, flats, tried)
         joules = np.array([tried.joules[flat] for flat in flats], np.float64)
-        each = {"seconds": seconds, "joules": joules}
-        return np.stack([each[metric] for metric in METRICS[objective]])
+        metrics = {"seconds": seconds, "joules": joules}
+        return np.stack([metrics[metric] for metric in METRICS[objective]])
 
     def _weigh(
         self, design: Design, workload: Workload, flats: Sequence[int], tried: Tried
@@ -277,36 +277,36 @@ class BudgetedEvaluator:
     ) -> Measurements:  # fmt: skip
         space = design.target.space(workload)
         flat, tried = space.ravel(configs).tolist(), self.tried(design, workload)
-        new = [k for k, each in enumerate(flat) if each not in tried.trials]
+        new = [k for k, element in enumerate(flat) if element not in tried.trials]
         new = list({flat[k]: k for k in reversed(new)}.values())[
             ::-1
         ]  # without duplicates, in order
         if new and not self.left:
             raise BudgetSpent
         known = self._recorded(design, workload)
-        found = {flat[k]: known[flat[k]] for k in new if flat[k] in known}
-        missing = np.array([k for k in new if flat[k] not in found], np.int64)
+        result = {flat[k]: known[flat[k]] for k in new if flat[k] in known}
+        missing = np.array([k for k in new if flat[k] not in result], np.int64)
         if len(missing):
             lowered, measured = simulate(missing)
-            found |= {flat[k]: trial_at(measured, row) for row, k in enumerate(missing)}
-        kept = self._affordable([found[flat[k]] for k in new])
+            result |= {flat[k]: trial_at(measured, row) for row, k in enumerate(missing)}
+        kept = self._affordable([result[flat[k]] for k in new])
         if len(missing):
             rows = np.flatnonzero(np.isin(missing, new[:kept]))
             self._keep(design, workload, lowered.rows(rows), measured.rows(rows))
         self.compiled += kept * compiles
         for k in new[:kept]:
-            tried.trials[flat[k]] = found[flat[k]]
-        ran = [flat[k] for k in new[:kept] if found[flat[k]].status != "compile_error"]
+            tried.trials[flat[k]] = result[flat[k]]
+        ran = [flat[k] for k in new[:kept] if result[flat[k]].status != "compile_error"]
         if ran:
             metrics = self.metrics(design, workload, ran, self.objective).T
-            for each, own in zip(ran, metrics.tolist(), strict=True):
+            for item, own in zip(ran, metrics.tolist(), strict=True):
                 self.spent += 1
-                told = EvaluatedPoint(self.spent, design, workload, each, found[each], tuple(own))
+                told = EvaluatedPoint(self.spent, design, workload, item, result[item], tuple(own))
                 self.log.append(told)
                 self._listen(told)
         if kept < len(new):
             raise BudgetSpent
-        return measurements_of([tried.trials[each] for each in flat])
+        return measurements_of([tried.trials[element] for element in flat])
 
     def _affordable(self, trials: Sequence[Trial]) -> int:
         """Return how many of the trials fit in the remaining budget.

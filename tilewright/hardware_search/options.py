@@ -121,5 +121,6 @@ class CodesignOptions(CommandOptions):
         if self.out:
             return Path(self.out)
         return (
-            Path("codesigned") / "+".join(Path(each).stem for each in self.networks)[:_LONGEST_NAME]
+            Path("codesigned")
+            / "+".join(Path(network).stem for network in self.networks)[:_LONGEST_NAME]
         )

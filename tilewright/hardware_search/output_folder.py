@@ -58,8 +58,8 @@ def describe_search(options: CodesignOptions) -> dict[str, Json]:
     """
     target = make_target(options.target)
     written = specification_of(target)
-    found: dict[str, Json] = {
-        "networks": [_network(each) for each in options.networks],
+    result: dict[str, Json] = {
+        "networks": [_network(network) for network in options.networks],
         "target": target.name if written is None else dict(written),
         "budget": options.budget,
         "bounds": {name: list(pair) for name, pair in sorted(options.bounds.items())},
@@ -69,8 +69,8 @@ def describe_search(options: CodesignOptions) -> dict[str, Json]:
         "seed": options.seed,
     }
     if options.objective != "latency":
-        found["objective"] = options.objective
-    return found
+        result["objective"] = options.objective
+    return result
 
 
 def identity(options: CodesignOptions) -> str:
@@ -196,8 +196,8 @@ def _machines(folder: Path) -> list[str]:
 
 def _network(text: str) -> dict[str, Json]:
     """Return the identity of a network: its name and, for a file, the digest of its content."""
-    found = origin_of(text)
-    return {"name": found["name"], "digest": found["digest"]}
+    result = origin_of(text)
+    return {"name": result["name"], "digest": result["digest"]}
 
 
 def _held(folder: Path) -> dict[str, Json] | None:
@@ -216,8 +216,8 @@ def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
     ours = describe_search(options)
     differing = [name for name in ours if canonical(held.get(name)) != canonical(ours[name])]
     if differing:
-        said = "; ".join(f"{_said(held, each)}, here {_said(ours, each)}" for each in differing)
-        raise FolderTaken(f"{options.folder} holds another co-design run: {said}; {_STEP}")
+        message = "; ".join(f"{_said(held, item)}, here {_said(ours, item)}" for item in differing)
+        raise FolderTaken(f"{options.folder} holds another co-design run: {message}; {_STEP}")
 
 
 def _said(run: dict[str, Json], name: str) -> str:
@@ -231,9 +231,9 @@ def _said(run: dict[str, Json], name: str) -> str:
     if name == "networks" and isinstance(value, list):
         try:
             value = ", ".join(
-                as_text(as_object(each)["name"])
-                + f" ({as_text(as_object(each)['digest'])[:8]})" * bool(as_object(each)["digest"])
-                for each in value
+                as_text(as_object(item)["name"])
+                + f" ({as_text(as_object(item)['digest'])[:8]})" * bool(as_object(item)["digest"])
+                for item in value
             )
         except (ValueError, KeyError):
             value = "of a kind that cannot be read"

@@ -78,7 +78,7 @@ def judge_designs(
             flats = tuple(flat for flat, _ in picked)
             trials = [evaluator.tried(design, layer.workload).trials for layer in design.layers]
             layers = np.array([own[flat].seconds for own, flat in zip(trials, flats, strict=True)])
-            metrics = np.stack([each for _, each in picked], axis=1)
+            metrics = np.stack([item for _, item in picked], axis=1)
             whole = dict(zip(METRICS[objective], totals(design, objective, metrics), strict=True))
             joules = float(whole.get("joules", np.nan))
             judged.append(JudgedFront(design, flats, layers, design.seconds(layers), joules))

@@ -157,18 +157,18 @@ class CodesignProblem:
     def _made(self, row: int) -> Design:
         target = self.hardware.target(row)
         here = Accelerator.of(target, self._epilogue, self._max_waste, SAMPLED)
-        found: dict[Workload, tuple[list[int], list[tuple[str, str]]]] = {}
+        result: dict[Workload, tuple[list[int], list[tuple[str, str]]]] = {}
         cpu = []
         for place, (name, network) in enumerate(self.networks.items()):
             workloads, report = network.surveyed_on(here)
             cpu.append(report.cpu_seconds)
             for workload, count, names in workloads:
-                counts, known = found.setdefault(workload, ([0] * len(self.networks), []))
+                counts, known = result.setdefault(workload, ([0] * len(self.networks), []))
                 counts[place] += count
-                known += [(name, each) for each in names]
+                known += [(name, item) for item in names]
         layers = [
             CodesignLayer(workload, tuple(counts), tuple(names))
-            for workload, (counts, names) in found.items()
+            for workload, (counts, names) in result.items()
         ]
         return Design(
             row, target, float(self.hardware.areas[row]), tuple(layers), tuple(cpu),

@@ -78,13 +78,13 @@ class Screening:
         if len(away) == len(designs):
             calls = ((m.specification, *order) for m, order in zip(away, orders, strict=True))
             results = dict(connect(away[0].cluster).each(screen_machine, calls))
-            found = [accepted(away[0].cluster, results[k]) for k in range(len(designs))]
+            minima = [accepted(away[0].cluster, results[k]) for k in range(len(designs))]
         else:
-            found = [
+            minima = [
                 screen_layers(design.target, *order)
                 for design, order in zip(designs, orders, strict=True)
             ]
-        self._found |= {design.row: each for design, each in zip(designs, found, strict=True)}
+        self._found |= {design.row: item for design, item in zip(designs, minima, strict=True)}
 
     def _order(self, design: Design) -> tuple[Any, ...]:
         """Return the arguments of `screen_layers` for a machine, except for the target."""
@@ -166,11 +166,11 @@ def screen_layers(
         Metrics of each layer's call, float array of shape (metrics, layers); at least the lower
         bounds of the layer, and infinite if no schedule fits.
     """
-    found = [
+    results = [
         _least(target, Workload.from_json(layer), least, sample, generator(seed, row), objective)
         for layer, least in zip(layers, joules, strict=True)
     ]
-    return np.stack(found, axis=1)
+    return np.stack(results, axis=1)
 
 
 def _least(

@@ -50,14 +50,14 @@ def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[Prov
     """
     front = front_of(evaluator, objective)
     chosen = [
-        [(each.design, *pair) for pair in zip(each.design.layers, each.flats, strict=True)]
-        for each in front
+        [(point.design, *pair) for pair in zip(point.design.layers, point.flats, strict=True)]
+        for point in front
     ]
     if wrong := sum(_corrected(evaluator, *layer) for layers in chosen for layer in layers):
         return wrong
     return [
-        ProvenDesign(each, tuple(_proven(*layer) for layer in layers))
-        for each, layers in zip(front, chosen, strict=True)
+        ProvenDesign(point, tuple(_proven(*layer) for layer in layers))
+        for point, layers in zip(front, chosen, strict=True)
     ]
 
 
@@ -90,10 +90,10 @@ def _corrected(
     return len(wrong)
 
 
-def _holds(design: Design, claimed: Trial, found: Trial) -> bool:
-    before, now = latency_of_trial(claimed), latency_of_trial(found)
+def _holds(design: Design, claimed: Trial, trial: Trial) -> bool:
+    before, now = latency_of_trial(claimed), latency_of_trial(trial)
     if before is None or now is None:
-        return claimed.status == found.status
+        return claimed.status == trial.status
     return reproduces(design.target, before, now)
 
 
@@ -132,7 +132,7 @@ def _energy(design: Design, measured: Measurements) -> dict[str, float]:
     knows = capability(design.target, HasEnergy)
     if knows is None:
         return {}
-    return {name: 1e-6 * float(each[0]) for name, each in knows.energy(measured).items()}
+    return {name: 1e-6 * float(item[0]) for name, item in knows.energy(measured).items()}
 
 
 def _parts(design: Design, lowered: Lowered) -> dict[str, int]:

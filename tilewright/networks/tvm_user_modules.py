@@ -100,7 +100,7 @@ def _check_parameters(params: Sequence[RelaxVar], count: int) -> None:
 def _names(main: RelaxFunction) -> dict[RelaxVar, str]:
     """Return a unique name for each bound variable; repeated names get a suffix."""
     taken: set[str] = {str(param.name) for param in main.params}
-    found = {}
+    names = {}
     for block in main.body.blocks:
         for binding in block.bindings:
             name, count = str(binding.var.name), 1
@@ -108,8 +108,8 @@ def _names(main: RelaxFunction) -> dict[RelaxVar, str]:
                 count += 1
                 name = f"{binding.var.name}_{count}"
             taken.add(name)
-            found[binding.var] = name
-    return found
+            names[binding.var] = name
+    return names
 
 
 def _fields(result: RelaxExpr) -> list[RelaxType] | None:
@@ -244,8 +244,8 @@ def offload_layers(
             results = [made.result(value) for value in graph.outputs]
             result = builder.emit_output(relax.Tuple(results) if view.is_tuple else results[0])
         builder.emit_func_output(result)
-    found = relax.transform.DeadCodeElimination()(builder.finalize())
-    whole: IRModule = found.with_attr(LEFT, dict(graph.left))
+    module = relax.transform.DeadCodeElimination()(builder.finalize())
+    whole: IRModule = module.with_attr(LEFT, dict(graph.left))
     return whole
 
 
@@ -317,18 +317,18 @@ class _OffloadedMain:
     def result(self, value: Value) -> RelaxExpr:
         """Return the expression of a network output, converted to its shape and type."""
         name = self._graph.results[value.name]
-        found, held = self._value(name), self._graph.values[name]
+        result, held = self._value(name), self._graph.values[name]
         if held.dtype == "int8" and value.dtype == "uint8":
-            found = self._emit(cpu_subgraphs.as_uint8(found, self._emit))
+            result = self._emit(cpu_subgraphs.as_uint8(result, self._emit))
         elif held.dtype == "int8" and value.dtype != "int8":
             scale = value.scale or held.scale
             assert scale is not None
-            found = self._emit(cpu_subgraphs.dequantised(found, scale))
+            result = self._emit(cpu_subgraphs.dequantised(result, scale))
         if held.shape != value.shape:
-            found = self._emit(relax.op.reshape(found, value.shape))
-        if str(found.ty.dtype) != value.dtype:
-            found = self._emit(relax.op.astype(found, value.dtype))
-        return found
+            result = self._emit(relax.op.reshape(result, value.shape))
+        if str(result.ty.dtype) != value.dtype:
+            result = self._emit(relax.op.astype(result, value.dtype))
+        return result
 
     def _value(self, name: str) -> RelaxExpr:
         """Return the expression of a value. Network inputs are quantised by TVM on first use."""

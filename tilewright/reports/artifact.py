@@ -41,7 +41,7 @@ def built_note(manifest: Mapping[str, Json], out: Path, warnings: Sequence[str])
         warnings: warnings of the build.
     """
     head, *lines = built_lines(manifest, out)
-    doubts = "\n".join(f"- {plain(each)}" for each in warnings)
+    doubts = "\n".join(f"- {plain(warning)}" for warning in warnings)
     listed = "\n".join(f"- {plain(line.strip())}" for line in lines)
     return paragraphs(f"# {plain(head)}", listed, "Doubts:\n\n" + doubts if doubts else "")
 
@@ -54,7 +54,7 @@ def _programs(manifest: Mapping[str, Json], out: Path) -> list[str]:
     segments = [step for step in as_list(manifest["steps"]) if as_object(step)["kind"] == "segment"]
     hertz = as_number(as_object(as_object(manifest["specification"])["keys"])["clock_mhz"]) * 1e6
     streams = f"{len(segments)} {plural(len(segments), 'stream')}"
-    buffers = [as_object(each) for each in as_list(as_object(manifest["memory"])["buffers"])]
+    buffers = [as_object(buffer) for buffer in as_list(as_object(manifest["memory"])["buffers"])]
     return [
         f"  {len(layers)} {plural(len(layers), 'layer')} in {streams}: {stream:,} cycles, "
         f"{milliseconds(stream / hertz)} ms",
@@ -74,7 +74,7 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
         accuracy: the entry `accuracy` of an artifact's `manifest.json`.
     """
     samples = as_int(accuracy["samples"])
-    tops = [as_object(each)["same_top"] for each in as_list(accuracy["outputs"])]
+    tops = [as_object(output)["same_top"] for output in as_list(accuracy["outputs"])]
     known = [as_number(top) for top in tops if top is not None]
     relative = as_number(accuracy["error"])
     decibels = f", {-20 * math.log10(relative):.0f} dB" if relative > 0 else ""
@@ -108,8 +108,8 @@ def unchecked_lines(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
-    found = manifest.get("accuracy")
-    lines = [] if found is None else accuracy_lines(as_object(found))
+    result = manifest.get("accuracy")
+    lines = [] if result is None else accuracy_lines(as_object(result))
     lines += unchecked_lines(manifest)
     lost = as_object(
         as_object(manifest.get("quantisation") or {}).get("rounded_weights_decibels") or {}
@@ -126,9 +126,9 @@ def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
 def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
     islands = as_list(manifest["cpu"])
     names = [
-        as_text(as_object(each)["operator"]) or "?"
+        as_text(as_object(operator)["operator"]) or "?"
         for island in islands
-        for each in as_list(as_object(island)["operators"])
+        for operator in as_list(as_object(island)["operators"])
     ]
     moves = sum(not as_list(as_object(island)["operators"]) for island in islands)
     kinds = ", ".join(
@@ -155,7 +155,7 @@ def region_lines(manifest: Mapping[str, Json]) -> list[str]:
     """
     lines = []
     for row in map(as_object, as_list(manifest.get("regions", []))):
-        kinds = [as_text(as_object(each)["operator"]) for each in as_list(row["operators"])]
+        kinds = [as_text(as_object(operator)["operator"]) for operator in as_list(row["operators"])]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
         size = as_int(as_object(as_object(manifest["files"])[as_text(row["file"])])["bytes"])
         macs = as_int(row["macs"])  # 0 where shapes depend on values
@@ -164,7 +164,7 @@ def region_lines(manifest: Mapping[str, Json]) -> list[str]:
             f"  onnxruntime runs {len(kinds)} {plural(len(kinds), 'operator')} "
             f"({work}{size / MEBI:.2f} MiB): {counts}"
         )
-        causes = [as_object(each) for each in as_list(row["causes"])]
+        causes = [as_object(cause) for cause in as_list(row["causes"])]
         if causes:
             first = causes[0]
             more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
@@ -186,7 +186,7 @@ def _libraries(manifest: Mapping[str, Json], out: Path) -> list[str]:
         The lines about each library, and a line that names the dimensions whose other sizes are
         padded to the next library.
     """
-    padded = [as_text(each) for each in as_list(manifest["padded"])]
+    padded = [as_text(item) for item in as_list(manifest["padded"])]
     lines = []
     for row in map(as_object, as_list(manifest["sizes"])):
         at = ", ".join(f"{name} {as_int(size)}" for name, size in as_object(row["at"]).items())

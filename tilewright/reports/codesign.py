@@ -63,7 +63,7 @@ class PlotAxis:
         else:
             locator = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10])
             values = list(locator.tick_values(self.low, self.high))
-        return [(self.place(each), f"{each:g}") for each in values if self.low <= each <= self.high]
+        return [(self.place(item), f"{item:g}") for item in values if self.low <= item <= self.high]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def front_page(outcome: CodesignOutcome) -> bytes:
     across, up = _axes(outcome)
     machines = [_machine(row, across, up) for row in outcome.front]
     others = [
-        (each, across.place(each.area), up.place(each.milliseconds)) for each in outcome.beaten
+        (item, across.place(item.area), up.place(item.milliseconds)) for item in outcome.beaten
     ]
     return render(
         "codesign.html.jinja",
@@ -139,9 +139,9 @@ def front_page(outcome: CodesignOutcome) -> bytes:
 
 
 def _axes(outcome: CodesignOutcome) -> tuple[PlotAxis, PlotAxis]:
-    areas = [row["area"] for row in outcome.front] + [each.area for each in outcome.beaten]
+    areas = [row["area"] for row in outcome.front] + [item.area for item in outcome.beaten]
     times = [_total(row) for row in outcome.front]
-    times += [each.milliseconds for each in outcome.beaten]
+    times += [item.milliseconds for item in outcome.beaten]
     low, high = min(areas, default=0.0), max(areas, default=1.0)
     margin = 0.06 * (high - low) or 0.05
     across = PlotAxis(max(low - margin, 0.0), high + margin, LEFT, WIDTH - RIGHT, logarithmic=False)
@@ -152,13 +152,13 @@ def _axes(outcome: CodesignOutcome) -> tuple[PlotAxis, PlotAxis]:
 
 
 def _machine(row: FrontRow, across: PlotAxis, up: PlotAxis) -> PlottedMachine:
-    layers = sorted(row["layers"], key=lambda each: -each["share"])
+    layers = sorted(row["layers"], key=lambda layer: -layer["share"])
     most = layers[0]["share"] if layers else 1.0
-    lines = [_line(each, most) for each in layers[:_LAYERS]]
+    lines = [_line(layer, most) for layer in layers[:_LAYERS]]
     rest = layers[_LAYERS:]
     return PlottedMachine(
         row, across.place(row["area"]), up.place(_total(row)), _total(row), lines, len(rest),
-        sum(each["share"] for each in rest),
+        sum(layer["share"] for layer in rest),
     )  # fmt: skip
 
 
@@ -179,11 +179,11 @@ def _total(row: FrontRow) -> float:
 def _stairs(machines: Sequence[PlottedMachine]) -> str:
     """Return the Pareto front as a staircase: the `points` attribute of an SVG polyline."""
     points, before = [], None
-    for each in machines:
+    for machine in machines:
         if before is not None:
-            points.append((each.x, before.y))
-        points.append((each.x, each.y))
-        before = each
+            points.append((machine.x, before.y))
+        points.append((machine.x, machine.y))
+        before = machine
     if before is not None:
         points.append((WIDTH - RIGHT, before.y))
     return " ".join(f"{x},{y}" for x, y in points)
@@ -227,9 +227,9 @@ def front_note(outcome: CodesignOutcome, links: Links) -> str:
         links: addresses of related pages, by title.
     """
     summary, best = outcome.summary, outcome.summary["best"]
-    said = "No machine has a valid schedule of every layer yet."
+    message = "No machine has a valid schedule of every layer yet."
     if best is not None:
-        said = (
+        message = (
             f"The fastest within {summary['budget']:g}: **{best['name']}**, area "
             f"{best['area']:.3f}, {milliseconds(best['milliseconds'] / 1e3)} ms."
         )
@@ -241,7 +241,7 @@ def front_note(outcome: CodesignOutcome, links: Links) -> str:
     )
     table = markdown_table(front_rows(outcome)) if outcome.front else ""
     names = plain(", ".join(summary["networks"]))
-    return paragraphs(f"# Accelerators for {names}", said, table, facts, listed(links))
+    return paragraphs(f"# Accelerators for {names}", message, table, facts, listed(links))
 
 
 def draw_front(place: Path, outcome: CodesignOutcome) -> None:

@@ -73,7 +73,7 @@ def comparison_note(
     what = f"**{plain(options.subject)}**: tuners {plain(options.rivals)}, seeds {options.seeds}"
     return paragraphs(
         f"{what}; {count}.",
-        "\n".join(f"- {plain(verdict(each))}" for each in boards),
+        "\n".join(f"- {plain(verdict(board))}" for board in boards),
         markdown_table(leaderboard_rows(boards)) if boards else "",
         markdown_table(run_rows(network_runs)) if network_runs else "",
         block(options.command_line("compare"), "sh"),

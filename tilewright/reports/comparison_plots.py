@@ -242,8 +242,10 @@ def _ends(row: LeaderboardRow, name: str) -> Floats:
     Returns:
         Low end, median and high end, float array of shape (3,).
     """
-    found = row.interval(name)
-    return np.array([np.inf] * 3 if found is None else [found.low, found.middle, found.high])
+    interval = row.interval(name)
+    return np.array(
+        [np.inf] * 3 if interval is None else [interval.low, interval.middle, interval.high]
+    )
 
 
 def _shown(regret: Floats) -> Floats:

@@ -43,14 +43,14 @@ def latency_rows(verdict: DiffVerdict) -> list[Row]:
     """Return the latencies of both runs as a table with one row per layer and one for the total."""
     unit = "cycles" if verdict.total.unit == "cycles" else "ms"
     rows = []
-    for each in (*verdict.workloads, verdict.total):
+    for workload in (*verdict.workloads, verdict.total):
         rows.append(
             {
-                "layer": "tuned layers" if each is verdict.total else each.what,
-                f"{unit} of A": _latency(each, each.a),
-                f"{unit} of B": _latency(each, each.b),
-                "change": _more(each),
-                "": MARK if each.worse else "",
+                "layer": "tuned layers" if workload is verdict.total else workload.what,
+                f"{unit} of A": _latency(workload, workload.a),
+                f"{unit} of B": _latency(workload, workload.b),
+                "change": _more(workload),
+                "": MARK if workload.worse else "",
             }
         )
     return rows
@@ -60,19 +60,20 @@ def figure_rows(verdict: DiffVerdict) -> list[Row]:
     """Return a table with the share of valid trials and the error of each model in both runs."""
     return [
         {
-            "figure": _MODELS.get(each.what, each.what),
-            "A": _figure(each, each.a),
-            "B": _figure(each, each.b),
-            "": MARK if each.worse else "",
+            "figure": _MODELS.get(model.what, model.what),
+            "A": _figure(model, model.a),
+            "B": _figure(model, model.b),
+            "": MARK if model.worse else "",
         }
-        for each in (verdict.validity, *verdict.models)
+        for model in (verdict.validity, *verdict.models)
     ]
 
 
 def setting_rows(settings: Sequence[DifferentSetting]) -> list[Row]:
     """Return the settings that differ as a table, with the value in both runs."""
     return [
-        {"what": each.what, "A": each.a or UNKNOWN, "B": each.b or UNKNOWN} for each in settings
+        {"what": setting.what, "A": setting.a or UNKNOWN, "B": setting.b or UNKNOWN}
+        for setting in settings
     ]
 
 
@@ -84,7 +85,7 @@ def diff_page(title: str, verdict: DiffVerdict, links: Links) -> str:
         verdict: the comparison.
         links: addresses of related pages, by title.
     """
-    reasons = "\n".join(f"- {plain(each)}" for each in verdict.reasons)
+    reasons = "\n".join(f"- {plain(reason)}" for reason in verdict.reasons)
     changed = verdict.changed
     return paragraphs(
         f"# {plain(title)}: {verdict.word}",

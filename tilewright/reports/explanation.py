@@ -133,7 +133,7 @@ def explanation_page(
         space=folder.space,
         seed=folder.seed,
         changed=CHANGED if folder.changed else "",
-        trials=sum(each.trials for each in explained),
+        trials=sum(explanation.trials for explanation in explained),
         influences=_encoded(drawn.influences),
         accuracy=_encoded(drawn.accuracy),
         judged=JUDGED.items(),
@@ -141,7 +141,7 @@ def explanation_page(
         roles=ROLES,
         method=method,
         most=FEATURES,
-        lines=[_line(each) for each in explained],
+        lines=[_line(explanation) for explanation in explained],
         advice=advice,
         no_advice=NO_ADVICE,
     )
@@ -315,8 +315,8 @@ def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Float
         to the range 0 to 1. Both are float arrays of shape (dots,).
     """
     moved, ranks = [np.empty(0)], [np.empty(0)]
-    for each in explained:
-        influence = each.influences.get(role)
+    for explanation in explained:
+        influence = explanation.influences.get(role)
         if influence is None or name not in influence.names:
             continue
         k = influence.names.index(name)
@@ -358,7 +358,7 @@ def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
         axes.plot(mean, share, "o-", color=colour, lw=1.8, ms=5)
         shown = True
     if not shown:
-        every = pooled([each.unseen for each in explained], role)
+        every = pooled([explanation.unseen for explanation in explained], role)
         _empty(axes, "everything was valid" if every.shape[1] and every[1].all() else "no data")
         return
     axes.plot([0, 1], [0, 1], color=INK, lw=0.8)
@@ -399,8 +399,8 @@ def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
 def _both(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], str]]:
     unseen, before = JUDGED.values()
     return [
-        ([each.unseen for each in explained], unseen),
-        ([each.before for each in explained], before),
+        ([explanation.unseen for explanation in explained], unseen),
+        ([explanation.before for explanation in explained], before),
     ]
 
 
@@ -408,12 +408,16 @@ def _unit(explained: Sequence[Explained], role: str) -> str:
     """Return the unit of the influences on a model, such as log-odds or a probability, as text."""
     if role != "V":
         return "predicted log2 cycles"
-    exact = all(each.influences[role].exact for each in explained if role in each.influences)
+    exact = all(
+        explanation.influences[role].exact
+        for explanation in explained
+        if role in explanation.influences
+    )
     return "the log-odds of valid" if exact else "the chance of valid"
 
 
 def _has(explained: Sequence[Explained], role: str) -> bool:
-    return any(role in each.influences for each in explained)
+    return any(role in explanation.influences for explanation in explained)
 
 
 def _finish(axes: Axes) -> None:

@@ -220,7 +220,7 @@ class SizeScale:
     """
 
     def __init__(self, macs: Sequence[int]) -> None:
-        known = [each for each in macs if each > 0] or [1]
+        known = [mac for mac in macs if mac > 0] or [1]
         low, high = min(known), max(known)
         self._norm = LogNorm(low, high if high > low else 2 * low)
         self._ends = (low, high)

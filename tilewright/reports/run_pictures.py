@@ -132,7 +132,7 @@ def _draw_curves(
         1,
         unit_of(trials),
     )
-    for outcome in sorted(outcomes, key=lambda each: each.workload.macs):
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.workload.macs):
         mine = trials[trials["workload"] == outcome.workload.id]
         best = best_so_far(trial_latencies(mine, unit)) / _reference(outcome, of_what)
         steps, most = np.arange(1, len(mine) + 1), max(most, len(mine))
@@ -229,8 +229,8 @@ def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
 
 def _reference(outcome: TunedWorkload, of_what: str) -> float:
     known = {"bound": _cost(outcome.bound), "roofline": _cost(outcome.roofline)}
-    found = known.get(of_what, _tuned(outcome))
-    return float("nan") if found is None else found
+    result = known.get(of_what, _tuned(outcome))
+    return float("nan") if result is None else result
 
 
 def _ratio(latency: float | None, reference: float) -> float:

@@ -55,8 +55,8 @@ def sure_time(row: WorkloadRow | Total) -> str:
 
     The text is empty if the target is deterministic, so that measurements do not vary.
     """
-    found = row["validation"]["tuned_interval"] if "validation" in row else None
-    return "" if found is None else ranged(found, milliseconds)
+    result = row["validation"]["tuned_interval"] if "validation" in row else None
+    return "" if result is None else ranged(result, milliseconds)
 
 
 def sure_gain(row: WorkloadRow | Total) -> str:
@@ -64,8 +64,8 @@ def sure_gain(row: WorkloadRow | Total) -> str:
 
     The text is empty if the target is deterministic, so that measurements do not vary.
     """
-    found = row["validation"]["gain_interval"] if "validation" in row else None
-    return "" if found is None else f"{found.low:.2f}–{found.high:.2f}×"
+    result = row["validation"]["gain_interval"] if "validation" in row else None
+    return "" if result is None else f"{result.low:.2f}–{result.high:.2f}×"
 
 
 def _latencies(row: WorkloadRow | Total) -> Row:

@@ -84,8 +84,8 @@ class History:
     @cached_property
     def possible(self) -> NDArray[np.float64]:
         """Latency of each trial, shape (n,); infinite where it is not valid or not positive."""
-        found = self.latency
-        return np.where(np.isfinite(found) & (np.nan_to_num(found) > 0), found, np.inf)
+        latency = self.latency
+        return np.where(np.isfinite(latency) & (np.nan_to_num(latency) > 0), latency, np.inf)
 
     @property
     def log_latency(self) -> NDArray[np.float64]:

@@ -99,12 +99,12 @@ def _column(believed: Belief) -> Features:
     return Features(_SCALE * believed.log_latency[:, None], (_TRANSFERRED,))
 
 
-def _estimated(found: Features) -> Prior:
-    logs = np.log2(np.maximum(found.matrix, 1e-6))
-    shares = logs[:, found.places("share")]
+def _estimated(features: Features) -> Prior:
+    logs = np.log2(np.maximum(features.matrix, 1e-6))
+    shares = logs[:, features.places("share")]
     fullest = shares.max(axis=1) if shares.shape[1] else np.zeros(len(logs))
-    latency = logs[:, found.places("latency")[0]]
-    relative = Features((logs - latency[:, None]) / 2.0, _relative(found.columns))
+    latency = logs[:, features.places("latency")[0]]
+    relative = Features((logs - latency[:, None]) / 2.0, _relative(features.columns))
     return Prior(latency, fullest, relative.named("estimated"))
 
 

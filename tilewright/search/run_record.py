@@ -147,7 +147,7 @@ class StoredRun:
             for row in self._trials(TRIALS.c.round >= first):
                 made[row["round"]][row["slot"]] = row
         closed = {row["round"]: row for row in check_rows(RoundRow, rows)[0]}
-        found, index = [], first
+        result, index = [], first
         while index in closed and sorted(made[index]) == list(range(closed[index]["trials"])):
             done = closed[index]
             trials = [made[index][slot] for slot in range(done["trials"])]
@@ -159,13 +159,13 @@ class StoredRun:
                 for column in ("failed", "compiled")
             )
             measured = measurements_of([trial_of(row) for row in trials])
-            found.append(
+            result.append(
                 FinishedRound(
                     index, configs, measured, failed, done["lowered"], compiled, done["errors"]
                 )
             )
             index += 1
-        return found
+        return result
 
     def known(self) -> Known:
         """Return stored trials by the flat index of their config; they are not measured again."""
@@ -279,8 +279,8 @@ class StoredRun:
             The number of replaced trials.
         """
         with self.store.transaction() as connection:
-            found = self._by_index(self._trials(of_others=self._other_runs))
-            wrong = {row["id"]: i for i, row in found if i in measured}
+            index = self._by_index(self._trials(of_others=self._other_runs))
+            wrong = {row["id"]: i for i, row in index if i in measured}
             stored = sa.select(TRIALS).where(TRIALS.c.id.in_(wrong))
             rows = connection.execute(stored).mappings().all()
             self._reject([(row, "it does not measure this") for row in rows])
@@ -382,8 +382,8 @@ class StoredRun:
         mine &= RUNS.c.target == target
         if not of_others:
             mine &= RUNS.c.run == run
-        found = table.c.run_id.in_(sa.select(RUNS.c.id).where(mine))
-        return found & table.c.rejected.is_(None) if "rejected" in table.c else found
+        result = table.c.run_id.in_(sa.select(RUNS.c.id).where(mine))
+        return result & table.c.rejected.is_(None) if "rejected" in table.c else result
 
     def _trials(self, *where: sa.ColumnElement[bool], of_others: bool = False) -> list[TrialRow]:
         """Return trials in the order in which they were added.
@@ -407,9 +407,9 @@ class StoredRun:
             self.store.tell(bad)
         elif bad:
             self._reject(bad)
-            said = f"{len(bad)} trials of workload {self.key[0]} set aside: {bad[0][1]}"
-            self.problems.append(said)
-            self.store.problems.append(said)
+            message = f"{len(bad)} trials of workload {self.key[0]} set aside: {bad[0][1]}"
+            self.problems.append(message)
+            self.store.problems.append(message)
         return [row for row in good if row["id"] not in reasons]
 
     def _misfit(self, row: TrialRow) -> str:

@@ -356,8 +356,8 @@ class TrialStore:
                 self.note(TRIAL_STORE.key, str(version))
 
     def _version(self) -> int:
-        found = self.note(TRIAL_STORE.key)
-        version = int(found) if found.isascii() and found.isdigit() else -1
+        result = self.note(TRIAL_STORE.key)
+        version = int(result) if result.isascii() and result.isdigit() else -1
         if refusal := TRIAL_STORE.refusal(str(self), version):
             raise TrialStoreError(refusal)
         return version
@@ -377,8 +377,8 @@ class TrialStore:
                 connection.execute(sa.delete(ABOUT).where(ABOUT.c.name == name))
                 connection.execute(sa.insert(ABOUT).values(name=name, value=value))
         with self.reading() as connection:
-            found = connection.scalar(sa.select(ABOUT.c.value).where(ABOUT.c.name == name))
-        return "" if found is None else str(found)
+            scalar = connection.scalar(sa.select(ABOUT.c.value).where(ABOUT.c.name == name))
+        return "" if scalar is None else str(scalar)
 
     # -- the owner ------------------------------------------------------------------------------
 
@@ -522,9 +522,9 @@ class TrialStore:
             if self.note(imported):
                 return  # another command was faster
             runs = self.add_runs([key for key, _ in contents.trials + contents.rounds])
-            for table, found in ((TRIALS, contents.trials), (ROUNDS, contents.rounds)):
-                if found:
-                    rows = [{"run_id": runs[key], **row} for key, row in found]
+            for table, result in ((TRIALS, contents.trials), (ROUNDS, contents.rounds)):
+                if result:
+                    rows = [{"run_id": runs[key], **row} for key, row in result]
                     connection.execute(sa.insert(table), rows)
             self.note(imported, f"{len(contents.trials)} trials")
         self.tell(contents.rejected)

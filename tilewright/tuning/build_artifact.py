@@ -198,7 +198,7 @@ def integer_network(
     operators = model_report(network.examined, accelerator, decisions).operators
     return IntegerNetwork(
         graph, dict(made.quantisation), made.warnings, model, samples.judging, tolerance,
-        _seconds(graph, {each.name: each.cpu_seconds for each in operators}), last,
+        _seconds(graph, {operator.name: operator.cpu_seconds for operator in operators}), last,
     )  # fmt: skip
 
 

@@ -200,14 +200,16 @@ def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[
     (region,) = last.regions
     session = RegionSession.of(region, threads=1)
     # The model may have float16 inputs where the compiled part has float32 inputs.
-    own = {name: inputs[name].astype(each.dtype) for name, each in last.seeded_inputs().items()}
+    matching = {
+        name: inputs[name].astype(input_.dtype) for name, input_ in last.seeded_inputs().items()
+    }
     taken: list[tuple[float, float]] = []
     begun = time.perf_counter()
     while len(taken) < ROUNDS and time.perf_counter() - begun < MOST_SECONDS:
         start = time.thread_time()
         artifact.infer(inputs)
         middle = time.thread_time()
-        session.run(own)
+        session.run(matching)
         taken.append((middle - start, time.thread_time() - middle))
         ours, theirs = np.median(taken[1:] or taken, axis=0).tolist()
         limit = WORTH_IT * theirs
@@ -241,8 +243,8 @@ def compile_library(
     compiled, last = network.split.compiled, network.split.last
     assert compiled is not None
     examined = network.network.examined
-    found = examined.found
-    quantised = any(map(is_quantised_call, found.calls))
+    result = examined.found
+    quantised = any(map(is_quantised_call, result.calls))
     usual = library_tolerance(traits_of(target).float_type, quantised=quantised)
     tolerance = usual if options.tolerance is None else options.tolerance
     macs = sum((*examined.found.macs.values(), *examined.region_macs.values()))
@@ -291,9 +293,9 @@ def _judged(
         feeds = (*given.feeds, *given.held_out)
     expected = [narrowed(source.reference(dict(feed)), source.halves) for feed in feeds]
     check = Check(feeds, expected, as_text(made.manifest["reference"]))
-    found = accuracy(check, artifact.infer, bound, {})
-    refuse_inaccurate(found, Path(options.model).stem)
-    return replace(made, manifest={**made.manifest, "accuracy": found.to_json()})
+    result = accuracy(check, artifact.infer, bound, {})
+    refuse_inaccurate(result, Path(options.model).stem)
+    return replace(made, manifest={**made.manifest, "accuracy": result.to_json()})
 
 
 @dataclass(frozen=True)
@@ -344,7 +346,7 @@ def join_sizes(
         model: the model with its sizes.
         made: compiled files, one per size, in the order of `model.wanted`.
     """
-    sizes = [each.sizes for each in model.wanted]
+    sizes = [item.sizes for item in model.wanted]
     return join_libraries(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)
 
 

@@ -76,23 +76,23 @@ def export_schedules(folder: Path, form: str, written: float) -> ExportedText:
     Raises:
         ExportError: there are no schedules, or the target does not support the format.
     """
-    found = read_written(_ExportedSchedules, folder, SCHEDULES, ExportError)
+    result = read_written(_ExportedSchedules, folder, SCHEDULES, ExportError)
     summary = read_written(_ExportedSummary, folder, SUMMARY, ExportError)
-    seconds = {each.id: each.tuned_seconds for each in summary.workloads}
-    exports = _exports(found.target, folder, form)
+    seconds = {workload.id: workload.tuned_seconds for workload in summary.workloads}
+    exports = _exports(result.target, folder, form)
     schedules, left_out = [], []
-    for each in found.schedules:
+    for schedule in result.schedules:
         try:
-            workload = parse_workload(each.workload, each.epilogue)
+            workload = parse_workload(schedule.workload, schedule.epilogue)
         except WorkloadError as error:
             left_out.append(str(error))
             continue
-        latency = seconds.get(each.id)
-        if each.space is None or each.knobs is None or latency is None:
+        latency = seconds.get(schedule.id)
+        if schedule.space is None or schedule.knobs is None or latency is None:
             left_out.append(f"{workload}: it has no schedule that runs")
             continue
-        name = (each.names or [each.id])[0]
-        schedules.append(NamedSchedule(name, workload, each.space, each.knobs, latency))
+        name = (schedule.names or [schedule.id])[0]
+        schedules.append(NamedSchedule(name, workload, schedule.space, schedule.knobs, latency))
     exported = exports.export_schedules(schedules, written)
     left_out.extend(exported.left_out)
     if not exported.schedules:

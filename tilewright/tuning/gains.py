@@ -252,8 +252,8 @@ def share_of(macs: Macs) -> float:
 
 
 def _cycles(rows: Sequence[WorkloadRow], figure: Figure) -> int | None:
-    found = _sum(rows, figure)
-    return None if found is None else int(found)
+    result = _sum(rows, figure)
+    return None if result is None else int(result)
 
 
 def _sum(rows: Sequence[WorkloadRow], figure: Figure) -> float | None:

@@ -52,7 +52,10 @@ def start_sessions(
 
 def tasks_of(options: TuningOptions, subgraphs: Sequence[Subgraph]) -> list[TuningTask]:
     """Return the task of each workload. Raises the errors of `tuning_task_of`."""
-    return [tuning_task_of(options, each.workload, each.names, each.count) for each in subgraphs]
+    return [
+        tuning_task_of(options, subgraph.workload, subgraph.names, subgraph.count)
+        for subgraph in subgraphs
+    ]
 
 
 def log_parameters(
@@ -66,8 +69,8 @@ def log_parameters(
     if note := replaced(options):
         emit(Note(note))
     write_run(options, network.subgraphs, tasks)
-    found = _named(network.subgraphs)
-    emit(NetworkFound(network.model.name, network.target.name, found))
+    result = _named(network.subgraphs)
+    emit(NetworkFound(network.model.name, network.target.name, result))
 
 
 def log_workloads_added(subgraphs: Sequence[Subgraph], emit: Listener) -> None:
@@ -137,6 +140,8 @@ def log_network(
 
 def _named(subgraphs: Sequence[Subgraph]) -> tuple[WorkloadFound, ...]:
     return tuple(
-        WorkloadFound(each.workload.id, layer(each.names, each.workload), each.count)
-        for each in subgraphs
+        WorkloadFound(
+            subgraph.workload.id, layer(subgraph.names, subgraph.workload), subgraph.count
+        )
+        for subgraph in subgraphs
     )

@@ -140,10 +140,10 @@ def check_duration(text: str) -> str:
 
 def seconds_of_duration(text: str) -> int | None:
     """Return the seconds of a duration such as `1h30m`; None for an empty text."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         return None
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return 3600 * hours + 60 * minutes + seconds
 
 

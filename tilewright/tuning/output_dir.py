@@ -161,14 +161,14 @@ def identity(folder: Path) -> str:
         OSError: the ID cannot be written.
     """
     here = str(folder.resolve())
-    found, place = _identity(folder)
-    if found and place != here and _identity(Path(place))[0] == found:
-        found = ""
-    if not found or place != here:
-        found = found or uuid.uuid4().hex
-        text = json.dumps({"id": found, "place": here})
+    result, place = _identity(folder)
+    if result and place != here and _identity(Path(place))[0] == result:
+        result = ""
+    if not result or place != here:
+        result = result or uuid.uuid4().hex
+        text = json.dumps({"id": result, "place": here})
         write_atomically(identity_file(folder), text.encode())
-    return found
+    return result
 
 
 def _identity(folder: Path) -> tuple[str, str]:

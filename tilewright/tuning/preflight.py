@@ -76,7 +76,7 @@ def check_start(options: TuningOptions) -> None:
         raise TransferError(f"--warm-start {options.warm_start}: {error}") from None
     known = registered_tuners()
     if not known[options.tuner].transfers:
-        able = ", ".join(name for name, each in known.items() if each.transfers)
+        able = ", ".join(name for name, item in known.items() if item.transfers)
         raise OptionsError(
             f"--warm-start {options.warm_start}: tuner '{options.tuner}' makes no use of a model "
             f"that learned elsewhere; choose one that does ({able})"

@@ -120,8 +120,8 @@ class RunSummary(BaseModel):
     @property
     def figures(self) -> FourFigures:
         """The latencies of an inference."""
-        counts = [each.count for each in self.workloads]
-        return network_figures(counts, [each.figures for each in self.workloads])
+        counts = [workload.count for workload in self.workloads]
+        return network_figures(counts, [workload.figures for workload in self.workloads])
 
 
 def read_summary(folder: Path) -> RunSummary:
@@ -143,7 +143,7 @@ def finished_trials(folder: Path) -> RunTrials:
     """
     summary = read_summary(folder)
     written = read_written(_Schedules, folder, SCHEDULES, RunUnreadable).schedules
-    known = {each.id: each for each in written}
+    known = {row.id: row for row in written}
     if any(row.id not in known for row in summary.workloads):
         raise RunUnreadable(f"{SUMMARY} and {SCHEDULES} are of different layers; tune again")
     layers = [
@@ -178,7 +178,7 @@ def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
         )
         for row in run["workloads"]
     ]  # fmt: skip
-    ours, known = {tuple(each) for each in run["ledger"]}, {each.id for each in layers}
+    ours, known = {tuple(item) for item in run["ledger"]}, {layer.id for layer in layers}
     try:
         with read_store(folder) as store:
             mine = [key for key in store.runs().values() if key[1:] in ours and key[0] in known]

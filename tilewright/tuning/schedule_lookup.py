@@ -61,15 +61,15 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
             target.
     """
     path = _path(folder)
-    found = _read(path)
+    result = _read(path)
     spec = specification_of(target)
-    if found.machine is not None and spec is not None and found.machine != _machine(spec):
+    if result.machine is not None and spec is not None and result.machine != _machine(spec):
         raise PickError(
-            f"{path} holds schedules for {printable(found.target)}, which is another "
+            f"{path} holds schedules for {printable(result.target)}, which is another "
             f"machine than {target.name}; tune for this target, or build for that"
         )
     table = PickTable(traits_of(target).blocks)
-    for workload, pick in found.schedules:
+    for workload, pick in result.schedules:
         if pick is not None:
             table.add(workload, pick)
     known: dict[Workload, Pick] = {}
@@ -81,7 +81,7 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
     if missing:
         whole = len(set(workloads))
         raise PickError(
-            f"{path} is of {printable(found.network)} and lacks {len(missing)} of the "
+            f"{path} is of {printable(result.network)} and lacks {len(missing)} of the "
             f"{whole} workloads that are built, first {missing[0]} (epilogue "
             f"{missing[0].epilogue_text or 'none'}); tune this network with its "
             f"real epilogues{_hint(missing)}, or build with --trials"
@@ -149,7 +149,7 @@ def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Wo
         if both is None:
             return None
         form = rounded_to_even(both) if traits.rounds_to_even else both
-        forms = {_same_kinds(each, blocks) for each in (form, _by_channel(form))}
+        forms = {_same_kinds(item, blocks) for item in (form, _by_channel(form))}
         return both if forms & tuned else None
 
     return rule
@@ -211,10 +211,10 @@ def pick_without_trials(
     """
     candidates = [] if tried is None else [tried]
     estimated = _estimated(workload, target, seed)
-    if (found := baseline_schedule(target, workload)) is not None:
-        candidates.append((found.latency.cost, Pick(found.space.name, found.config)))
+    if (schedule := baseline_schedule(target, workload)) is not None:
+        candidates.append((schedule.latency.cost, Pick(schedule.space.name, schedule.config)))
         worth = 1.0 if target.deterministic else CLEARLY
-        if estimated is not None and estimated[0] > worth * found.latency.cost:
+        if estimated is not None and estimated[0] > worth * schedule.latency.cost:
             estimated = None
     if estimated is not None:
         candidates.append(estimated)
@@ -313,15 +313,15 @@ def _read(path: Path) -> _TunedSchedules:
         PickError: the file is missing, damaged or of an unsupported version.
     """
     try:
-        found = as_object(read_json_file(path))
-        if refusal := formats.SCHEDULES.refusal(path, found[formats.SCHEDULES.key]):
+        result = as_object(read_json_file(path))
+        if refusal := formats.SCHEDULES.refusal(path, result[formats.SCHEDULES.key]):
             raise PickError(refusal)
-        target = as_object(found["target"])
+        target = as_object(result["target"])
         return _TunedSchedules(
-            as_text(found["network"]),
+            as_text(result["network"]),
             as_text(target["name"]),
             _machine(target["spec"]) if "spec" in target else None,
-            [_schedule(as_object(row)) for row in as_list(found["schedules"])],
+            [_schedule(as_object(row)) for row in as_list(result["schedules"])],
         )
     except FileNotFoundError:
         raise PickError(

@@ -207,10 +207,10 @@ def state_of(target_name: str) -> tuple[int, int]:
     process.
     """
     try:
-        found = os.stat(target_name)
+        result = os.stat(target_name)
     except OSError:
         return (0, 0)
-    return (found.st_mtime_ns, found.st_size)
+    return (result.st_mtime_ns, result.st_size)
 
 
 @lru_cache(maxsize=64)

@@ -48,11 +48,11 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_row_is_what_lowering_and_measuring_its_config_give(dataset: Path) -> None:
     plan = small_plan()
     part = plan.parts[0]
-    found = pq.read_table(dataset / plan.path(part), partitioning=None).to_pandas()
+    result = pq.read_table(dataset / plan.path(part), partitioning=None).to_pandas()
     hardware = plan.hardware[0]
     target = rebuild("vta", hardware.specification, hardware.space)
     for place in (0, 1):
-        rows = found[found["workload"] == place]
+        rows = result[result["workload"] == place]
         workload = fitted(plan.workload(place), target)
         space = target.space(workload)
         assert rows["config"].is_unique
@@ -138,7 +138,7 @@ def test_hardware_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
         def plan(self, options: DatasetOptions) -> DatasetPlan:
             plan = small_plan(options)
             return replace(
-                plan, hardware=tuple(replace(each, id="f" * 16) for each in plan.hardware[:1])
+                plan, hardware=tuple(replace(device, id="f" * 16) for device in plan.hardware[:1])
                 + plan.hardware[1:],
             )  # fmt: skip
 
@@ -169,8 +169,8 @@ NAMED = DatasetOptions(rows=64, cpu_rows=0, workloads=3, targets=("vta-de10", "v
 def test_named_hardware_is_what_a_build_is_of(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     about = build(one, NAMED)
-    assert [each.name for each in about.hardware] == list(NAMED.targets)
-    assert [each.id for each in about.hardware] == [
+    assert [device.name for device in about.hardware] == list(NAMED.targets)
+    assert [device.id for device in about.hardware] == [
         make_target(name).fingerprint for name in NAMED.targets
     ]
     assert about.rows == len(read_table(one)) == 64
@@ -198,13 +198,13 @@ def test_a_file_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     spec = tmp_path / "mine.json"
     spec.write_text(VtaSpec(name="mine").model_dump_json(by_alias=True, exclude={"source"}))
     options = OPTIONS.model_copy(update={"targets": (str(spec),)})
-    (found,) = named(options.targets, "vta")
+    (result,) = named(options.targets, "vta")
 
     class Named(Steps):
         def plan(self, options: DatasetOptions) -> DatasetPlan:
             plan = small_plan(options)
             parts = tuple(part for part in plan.parts if part.hardware == 0)
-            return replace(plan, hardware=(found[0],), parts=parts)
+            return replace(plan, hardware=(result[0],), parts=parts)
 
     build(tmp_path / "data", options, Named())
     build(tmp_path / "data", options, Named(stop=0))

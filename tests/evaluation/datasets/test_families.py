@@ -45,7 +45,7 @@ class _Small(Steps):
 def test_rows_of_two_families_are_one_dataset_that_models_learn_from(tmp_path: Path) -> None:
     check_options(OPTIONS)
     about = build(tmp_path, OPTIONS, _Small())
-    assert [(each.kind, each.unit) for each in about.hardware] == [
+    assert [(device.kind, device.unit) for device in about.hardware] == [
         ("vta", "cycles"), ("gemmini", "cycles"),
     ]  # fmt: skip
     table = read_table(tmp_path)

@@ -86,9 +86,9 @@ def test_few_rows_of_other_hardware_teach_its_order(kind: str) -> None:
     assert accuracy(refitted(kind), rows) > accuracy(learned(kind), rows) + 0.05
     again = learned(kind).predict(tables()[0].features)
     assert np.array_equal(again.log_latency, before.log_latency), "the model it was is changed"
-    found = refitted(kind).predict(rows.features)
-    assert (found.spread > 0).all()
-    assert found.chance[rows.valid].mean() > found.chance[~rows.valid].mean() + 0.3
+    result = refitted(kind).predict(rows.features)
+    assert (result.spread > 0).all()
+    assert result.chance[rows.valid].mean() > result.chance[~rows.valid].mean() + 0.3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,9 +102,9 @@ def test_equal_seeds_give_equal_files_that_are_read_as_they_were_saved(
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes(), path.name
     features = tables()[2].features
-    found, usual = load_model(tmp_path / "one").predict(features), refitted(kind).predict(features)
-    assert np.array_equal(found.log_latency, usual.log_latency)
-    assert np.array_equal(found.chance, usual.chance)
+    result, usual = load_model(tmp_path / "one").predict(features), refitted(kind).predict(features)
+    assert np.array_equal(result.log_latency, usual.log_latency)
+    assert np.array_equal(result.chance, usual.chance)
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])
@@ -157,8 +157,8 @@ def test_too_few_rows_are_counted() -> None:
 
 def test_the_constant_of_a_task_is_what_labels_are_above_on_average() -> None:
     y = np.array([3.0, 5.0, 7.0, 1.0], np.float32)
-    found = less_constants(y, np.array([0.0, 0.0, 7.0, 0.0]), np.array([4, 4, 9, 9]))
-    assert found.tolist() == [-1.0, 1.0, 6.5, 0.5]
+    constants = less_constants(y, np.array([0.0, 0.0, 7.0, 0.0]), np.array([4, 4, 9, 9]))
+    assert constants.tolist() == [-1.0, 1.0, 6.5, 0.5]
 
 
 def test_a_gain_that_chance_explains_is_none() -> None:

@@ -58,14 +58,14 @@ def test_every_kind_is_tested() -> None:
 def test_a_model_orders_programs_it_has_not_seen_and_knows_which_run(kind: str) -> None:
     _, test = split(small_table(), "within_task", 0)
     rows = small_table().rows(test)
-    found = fitted(kind).predict(rows.features)
-    assert score(rows, found.log_latency).pairwise_accuracy > 0.7
-    assert found.chance[rows.valid].mean() > found.chance[~rows.valid].mean() + 0.3
-    assert ((found.chance >= 0) & (found.chance <= 1)).all()
-    assert (found.spread > 0).all()
+    result = fitted(kind).predict(rows.features)
+    assert score(rows, result.log_latency).pairwise_accuracy > 0.7
+    assert result.chance[rows.valid].mean() > result.chance[~rows.valid].mean() + 0.3
+    assert ((result.chance >= 0) & (result.chance <= 1)).all()
+    assert (result.spread > 0).all()
     uncompiled = fitted(kind).predict(_without(rows.features, "program "))
     assert score(rows, uncompiled.log_latency).pairwise_accuracy > 0.6
-    assert np.array_equal(uncompiled.chance, found.chance), "it was asked of what compiling says"
+    assert np.array_equal(uncompiled.chance, result.chance), "it was asked of what compiling says"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -231,8 +231,8 @@ def _without(features: Features, start: str) -> Features:
 
 def _assert_same(one: object, other: object) -> None:
     assert vars(one).keys() == vars(other).keys()
-    for name, each in vars(one).items():
-        assert np.array_equal(each, vars(other)[name]), name
+    for name, var in vars(one).items():
+        assert np.array_equal(var, vars(other)[name]), name
 
 
 def test_without_the_formula_nothing_is_derived_by_hand() -> None:

@@ -128,7 +128,7 @@ class Emulator:
         """The addresses of an array's numbers and of the structure `DLTensor` that describes it."""
         data = self._put(array.tobytes(), writable=writable)
         steps = [stride // array.itemsize for stride in array.strides]
-        shape, strides = (self._put(struct.pack(f"<{array.ndim}q", *each)) for each in (
+        shape, strides = (self._put(struct.pack(f"<{array.ndim}q", *item)) for item in (
             array.shape, steps
         ))  # fmt: skip
         header = struct.pack(
@@ -138,10 +138,10 @@ class Emulator:
         return data, self._put(header)
 
     def _text(self, place: int) -> str:
-        found = b""
-        while not found.endswith(b"\0"):
-            found += bytes(self._machine.mem_read(place + len(found), 1))
-        return found[:-1].decode()
+        result = b""
+        while not result.endswith(b"\0"):
+            result += bytes(self._machine.mem_read(place + len(result), 1))
+        return result[:-1].decode()
 
     # -- what kernels call ---------------------------------------------------------------------
 

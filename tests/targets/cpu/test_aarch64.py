@@ -196,7 +196,7 @@ def test_a_processor_without_dot_products_stops_at_the_first() -> None:
 def test_what_a_kernel_refuses_is_said() -> None:
     w = parse_workload(*INTEGERS[4])
     function = scheduled(w, ARM, baseline(w))
-    arrays = [each.numpy() for each in tensors_of(w).arguments(baseline(w))]
+    arrays = [argument.numpy() for argument in tensors_of(w).arguments(baseline(w))]
     with pytest.raises(EmulationFailed, match=r"ValueError: Mismatched data"):
         Emulator(object_of(function, ARM)).call([arrays[0][:, :-1].copy(), *arrays[1:]])
 

@@ -315,5 +315,5 @@ def test_the_rule_leaves_no_thread_without_tiles(size: str, threads: int) -> Non
     spec = replace(this_machine(), threads=threads)
     values = KERNEL.baseline_values(workload, spec)
     t = CpuTiling.of(workload, spec, values, pixels(workload))
-    chunks = np.prod([count // each for count, each in zip(t.tiles, t.chunk, strict=True)])
+    chunks = np.prod([count // item for count, item in zip(t.tiles, t.chunk, strict=True)])
     assert chunks >= 2 * threads

@@ -42,13 +42,13 @@ def test_store_features_match_tvms_own_context() -> None:
 
 def _applying(count: int) -> list[dict[str, int]]:
     """Configs that can be scheduled."""
-    found = []
+    results = []
     for values in _batch(64):
         try:
             scheduled(WORK, SPEC, values)
         except Exception:  # TVM raises many kinds
             continue
-        found.append(dict(values))
-        if len(found) == count:
+        results.append(dict(values))
+        if len(results) == count:
             break
-    return found
+    return results

@@ -17,7 +17,7 @@ from tilewright.targets.cpu.spec import AMX, CpuSpec, this_machine
 from tilewright.targets.workload import parse_workload
 
 XEON = CpuSpec(2, 16, "sapphirerapids", "a Xeon", "avx512vnni", "bf16", AMX)
-ROCKETLAKE = frozenset(("fma", "f16c", "avx2", *(f"avx512{each}" for each in (
+ROCKETLAKE = frozenset(("fma", "f16c", "avx2", *(f"avx512{item}" for item in (
     "f", "cd", "bw", "dq", "vl", "vnni",
 ))))  # fmt: skip
 """What LLVM takes for known of a processor that says it were one."""
@@ -50,7 +50,7 @@ def test_nobody_is_told_of_a_processor_that_says_nothing(monkeypatch: pytest.Mon
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="of an x86")
 def test_code_for_this_machine_has_no_instruction_it_lacks() -> None:
-    known = {str(each) for each in codegen.llvm_get_cpu_features(llvm_target(this_machine()))}
+    known = {str(feature) for feature in codegen.llvm_get_cpu_features(llvm_target(this_machine()))}
     for flag, name in machine.LLVM_FEATURES.items():
         assert (name in known) == (flag in machine.flags()), name
 

@@ -70,8 +70,8 @@ def build(
     for warning in made.warnings:
         typer.echo(f"note: {as_typed(warning)}", err=True)
     if unsigned := made.manifest.get("unsigned"):
-        said = f"note: run and verify will ask for --allow-code, because this build {unsigned}"
-        typer.echo(as_typed(said), err=True)
+        message = f"note: run and verify will ask for --allow-code, because this build {unsigned}"
+        typer.echo(as_typed(message), err=True)
     if as_json:
         typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
     else:
@@ -165,7 +165,7 @@ def run(
     if timeline is not None:
         from tilewright.reports.timeline import write_joined
 
-        reports = [each.report for each in artifact.times]
+        reports = [time.report for time in artifact.times]
         write_joined(timeline, reports, f"{artifact.name} on {artifact.target}",
                      artifact.clock_hz / 1e6)  # fmt: skip
     if as_json:
@@ -240,13 +240,13 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
         return
     with working(f"verifying {artifact.name}"):
         checks, whole = interruptible(lambda: (list(artifact.verify()), artifact.accuracy()))
-    found = checks_json(artifact, checks, whole)
+    result = checks_json(artifact, checks, whole)
     if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
     else:
         show_checks(artifact, checks, Terminal())
         show_accuracy(artifact, whole, Terminal())
-    if not found["right"]:
+    if not result["right"]:
         raise typer.Exit(1)
 
 
@@ -285,11 +285,11 @@ def _verify_libraries(
             if sizes:
                 say(console, ", ".join(f"{name} {size}" for name, size in sizes.items()) + ":")
             show_errors(artifact, errors, whole, console)
-    right = all(each["right"] for each in documents)
+    right = all(document["right"] for document in documents)
     if as_json:
         alone = len(documents) == 1 and "sizes" not in documents[0]
-        found = documents[0] if alone else {"right": right, "libraries": list[Json](documents)}
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        result = documents[0] if alone else {"right": right, "libraries": list[Json](documents)}
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
     if not right:
         raise typer.Exit(1)
 

@@ -149,8 +149,8 @@ def _tracked(
         asked = fields_of(plan.options, tracking)
         for name in ("replay", "live"):
             del asked[name]
-        found: Compared = comparison_flow(listen, plan)(**asked)
-        compared, links = found
+        result: Compared = comparison_flow(listen, plan)(**asked)
+        compared, links = result
         assert compared is not None
         return compared, links
 

@@ -79,12 +79,12 @@ def trials(
         raise TilewrightError(f"--status {status}: choose one of {', '.join(STATUSES)}")
     ours = any(os.path.lexists(folder / name) for name in (FILE, *LEDGERS))
     at_work = who_is_at_work(folder) if ours else None
-    found = read_trials(folder)
-    for problem in found.problems:
+    trials = read_trials(folder)
+    for problem in trials.problems:
         typer.echo(f"note: {as_typed(problem)}", err=True)
     run = read_run(folder) if ours else None
-    names = {} if run is None else {each["id"]: each for each in run["workloads"]}
-    frame = found.table
+    names = {} if run is None else {workload["id"]: workload for workload in run["workloads"]}
+    frame = trials.table
     if layer is not None:
         frame = frame[frame["workload"].isin(_workloads(layer, frame, names))]
     if status is not None:
@@ -108,16 +108,16 @@ def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames])
     Raises:
         TilewrightError: there is none.
     """
-    found = [
+    workloads = [
         workload
         for workload in frame["workload"].unique()
         if workload == layer or (workload in names and layer in names[workload]["names"])
     ]
-    if not found:
+    if not workloads:
         known = sorted({name for about in names.values() for name in about["names"]})
         step = f"its layers are {', '.join(known)}" if known else "see the IDs with --csv"
         raise TilewrightError(f"--layer {layer}: the run has no trial of it; {step}")
-    return found
+    return workloads
 
 
 def _write(frame: pd.DataFrame, path: Path | None, as_json: bool) -> None:
@@ -310,7 +310,7 @@ def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
     if form == "optuna":
         trials, layers = counted(len(run.table), "trial"), counted(len(run.layers), "layer")
         return optuna_journal(run), f"{trials} of {layers}, a study of Optuna each"
-    known = {name: each for each in run.layers for name in each.names or [each.id]}
+    known = {name: layer for layer in run.layers for name in layer.names or [layer.id]}
     if not name and len(run.layers) > 1:
         raise TilewrightError(
             f"a {form} file holds the trials of one layer; name it with --layer: "

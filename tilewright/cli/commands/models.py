@@ -133,11 +133,11 @@ def score(
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.training import judge_elsewhere
 
-    found = judge_elsewhere(model, dataset, rows, seed)
+    result = judge_elsewhere(model, dataset, rows, seed)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(result, indent=2))
     else:
-        show_scores(found, Terminal())
+        show_scores(result, Terminal())
 
 
 @model_commands.command("trust")
@@ -165,7 +165,7 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
             from tilewright.flows.training import train_model
             from tilewright.search import LocalRunner
 
-            found = train_model(LocalRunner(listen), options)
+            model = train_model(LocalRunner(listen), options)
         else:
             from tilewright.services.start_servers import embedded
 
@@ -173,11 +173,11 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
                 from tilewright.flows.forms import fields_of
                 from tilewright.flows.training_prefect import training_flow
 
-                found, registered = training_flow(listen)(**fields_of(options))
+                model, registered = training_flow(listen)(**fields_of(options))
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(model, indent=2))
         return
-    show_scores(found, console)
+    show_scores(model, console)
     if registered is not None:
         show_registered(registered, console)
 

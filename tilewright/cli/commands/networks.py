@@ -99,7 +99,7 @@ def _page_message(page: Path | None, said: FusionSummary) -> str:
     """Return a message about the page."""
     from tilewright.reports.number_format import counted
 
-    fused = sum(each["fused"] for each in said["decisions"])
+    fused = sum(decision["fused"] for decision in said["decisions"])
     return (
         f"{page}: {fused} of {counted(len(said['decisions']), 'decision')} fused by estimates, "
         f"{said['cycles']['greedy']:,} cycles; {said['cycles']['none']:,} with nothing fused"

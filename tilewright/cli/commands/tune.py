@@ -55,9 +55,9 @@ def tune(
             from tilewright.reports.run_pictures import draw_run
             from tilewright.search import LocalRunner
 
-            found = tune_network(LocalRunner(heard), options)
-            draw_run(options.folder, found)
-        summary, links = found.summary, dict[str, str]()
+            network = tune_network(LocalRunner(heard), options)
+            draw_run(options.folder, network)
+        summary, links = network.summary, dict[str, str]()
     else:
         summary = _tracked(options, tracking, heard)
         links = _links(summary)

@@ -63,10 +63,10 @@ def ui(
 
     asked = {RUNS: port, PREFECT: prefect_port, MLFLOW: mlflow_port}
     options = {RUNS: "--port", PREFECT: "--prefect-port", MLFLOW: "--mlflow-port"}
-    check_ports({options[server]: each for server, each in asked.items() if each is not None})
+    check_ports({options[server]: item for server, item in asked.items() if item is not None})
     start, tell = partial(start_dashboard, folder=started_in()), partial(typer.echo, err=True)
     ports = choose_ports(asked, tell)
-    check_ports({options[server]: each for server, each in ports.items()})
+    check_ports({options[server]: port for server, port in ports.items()})
     _warn_if_open(host)
     with show_pages(host, ports, start, tell) as addresses:
         for name, address in addresses.items():

@@ -51,15 +51,15 @@ def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
     whole, titles = max(1, spent.cycles), layer_titles(artifact.manifest)
     rows = [
         {
-            "layer": titles[each.name],
-            "operator": each.operator,
-            "MMAC": mega(each.macs),
-            "cycles": f"{each.cycles:,}",
-            "ms": milliseconds(each.cycles / spent.clock_hz),
-            "share": percent(each.cycles / whole),
-            "roofline": f"{each.roofline:,}",
+            "layer": titles[layer.name],
+            "operator": layer.operator,
+            "MMAC": mega(layer.macs),
+            "cycles": f"{layer.cycles:,}",
+            "ms": milliseconds(layer.cycles / spent.clock_hz),
+            "share": percent(layer.cycles / whole),
+            "roofline": f"{layer.roofline:,}",
         }
-        for each in spent.layers
+        for layer in spent.layers
     ]
     droppable = ("operator", "MMAC", BREAK, "roofline")
     console.print(fitted_table(columns_of(rows), droppable, console.width, left=("operator",)))
@@ -83,12 +83,12 @@ def profile_json(spent: Profile) -> dict[str, Json]:
     """Return the contents of `show_profile` as JSON."""
     layers: Sequence[Json] = [
         {
-            "name": each.name, "names": list(each.names), "operator": each.operator,
-            "macs": each.macs, "cycles": each.cycles,
-            "milliseconds": each.cycles / spent.clock_hz * 1e3, "cycles_alone": each.alone,
-            "roofline_cycles": each.roofline, "segment": each.segment,
+            "name": layer.name, "names": list(layer.names), "operator": layer.operator,
+            "macs": layer.macs, "cycles": layer.cycles,
+            "milliseconds": layer.cycles / spent.clock_hz * 1e3, "cycles_alone": layer.alone,
+            "roofline_cycles": layer.roofline, "segment": layer.segment,
         }
-        for each in spent.layers
+        for layer in spent.layers
     ]  # fmt: skip
     return {
         "cycles": spent.cycles,
@@ -255,17 +255,17 @@ def pipeline_json(planned: PipelinePlan, images: int) -> dict[str, Json]:
         "has_islands": planned.has_islands,
         "choices": [
             {
-                "in_flight": each.steady.in_flight,
-                "images_per_second": 1 / each.steady.interval,
-                "latency_milliseconds": 1e3 * each.steady.latency,
-                "is_exact": each.steady.is_exact,
-                "dram_bytes": each.dram_bytes,
+                "in_flight": choice.steady.in_flight,
+                "images_per_second": 1 / choice.steady.interval,
+                "latency_milliseconds": 1e3 * choice.steady.latency,
+                "is_exact": choice.steady.is_exact,
+                "dram_bytes": choice.dram_bytes,
             }
-            for each in planned.choices
+            for choice in planned.choices
         ],
         "stages": [
-            {"resource": each.resource, "milliseconds": each.nanoseconds / 1e6}
-            for each in planned.stages
+            {"resource": stage.resource, "milliseconds": stage.nanoseconds / 1e6}
+            for stage in planned.stages
         ],
     }
 

@@ -64,8 +64,8 @@ class ComparisonBars:
             case ComparisonBegan():
                 if 0 < event.kept < event.runs:
                     be = "is" if event.kept == 1 else "are"
-                    said = f"{event.kept:,} of {event.runs:,} runs {be} here already"
-                    self.console.print(said, highlight=False)
+                    message = f"{event.kept:,} of {event.runs:,} runs {be} here already"
+                    self.console.print(message, highlight=False)
                 self._next("tuning", event.runs, event.kept)
             case RunFinished():
                 what = f"{event.run.tuner} on {event.run.workload}"

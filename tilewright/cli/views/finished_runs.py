@@ -61,7 +61,7 @@ def show_trials(
 def best_trials(frame: pd.DataFrame, best: int) -> pd.DataFrame:
     """Return the fastest `best` trials of each workload, the fastest first."""
     groups = [trials for _, trials in frame.groupby("workload", sort=False)]
-    return pd.concat([frame.head(0), *(_fastest_first(each).head(best) for each in groups)])
+    return pd.concat([frame.head(0), *(_fastest_first(group).head(best) for group in groups)])
 
 
 def _fastest_first(trials: pd.DataFrame) -> pd.DataFrame:
@@ -184,8 +184,10 @@ def show(
 
 def _show_advice(advice: Sequence[Advice], console: Console) -> None:
     console.print(Text("\nSo do this", "bold"))
-    for place, each in enumerate(advice, start=1):
-        lines = Text.assemble(f"{place}. ", (each.action, "bold"), f" {each.finding}")
+    for place, recommendation in enumerate(advice, start=1):
+        lines = Text.assemble(
+            f"{place}. ", (recommendation.action, "bold"), f" {recommendation.finding}"
+        )
         console.print(lines)
     if not advice:
         console.print(NO_ADVICE, highlight=False)
@@ -217,8 +219,8 @@ def _accuracy(explained: Sequence[Explained], width: int) -> Table:
     heads = ("P\nrmse", "P\nrank", "A\nrmse", "A\nrank", "V\nauc", "V\nbrier", "fast\nvetoed")
     rows, fast = [], percent(vetoed_shares(explained).fast)
     for text, judged, missed in (
-        ("random configs", [each.unseen for each in explained], fast),
-        ("own trials", [each.before for each in explained], ""),
+        ("random configs", [explanation.unseen for explanation in explained], fast),
+        ("own trials", [explanation.before for explanation in explained], ""),
     ):
         of = accuracy(judged)
         figures = (of.p_rmse, of.p_rank, of.a_rmse, of.a_rank, of.v_auc, of.v_brier)

@@ -25,8 +25,8 @@ def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
         return
     _, spent = artifact.run(artifact.check_inputs(), layers=True)
     rest = sum(seconds for _, seconds in spent.others)
-    whole = sum(each.seconds for each in spent.layers) + rest
-    slowest = max(spent.others, key=lambda each: each[1], default=None)
+    whole = sum(layer.seconds for layer in spent.layers) + rest
+    slowest = max(spent.others, key=lambda item: item[1], default=None)
     told = "" if slowest is None else f", most in {slowest[0]} ({percent(slowest[1] / whole)})"
     say(
         console,
@@ -47,18 +47,18 @@ def show_library_profile(
 ) -> None:
     """Show the time per layer, one row per layer, and the time between them."""
     rest = sum(seconds for _, seconds in spent.others)
-    whole = sum(each.seconds for each in spent.layers) + rest
+    whole = sum(layer.seconds for layer in spent.layers) + rest
     titles = layer_titles(artifact.manifest)
     rows = [
         {
-            "layer": titles[each.name],
-            "operator": each.operator,
-            "MMAC": mega(each.macs),
-            "ms": milliseconds(each.seconds),
-            "share": percent(each.seconds / whole),
-            "GFLOP/s": f"{each.gflops:.0f}",
+            "layer": titles[layer.name],
+            "operator": layer.operator,
+            "MMAC": mega(layer.macs),
+            "ms": milliseconds(layer.seconds),
+            "share": percent(layer.seconds / whole),
+            "GFLOP/s": f"{layer.gflops:.0f}",
         }
-        for each in spent.layers
+        for layer in spent.layers
     ]
     between = {"layer": "between the kernels", "ms": milliseconds(rest)}
     rows.append(dict.fromkeys(rows[0], "") | between | {"share": percent(rest / whole)})
@@ -89,13 +89,13 @@ def show_errors(
     artifact: CompiledArtifact, errors: Sequence[KernelError], whole: float, console: Console
 ) -> None:
     """Show the wrong layers, the number of correct layers, and the error of the outputs."""
-    for each in errors:
-        if each.wrong:
-            name = as_text(artifact.rows[each.layer]["name"])
-            say(console, f"{name}: differs from the reference by {each.error:.1e}")
+    for error in errors:
+        if error.wrong:
+            name = as_text(artifact.rows[error.layer]["name"])
+            say(console, f"{name}: differs from the reference by {error.error:.1e}")
     right, worst = (
-        sum(not each.wrong for each in errors),
-        max((each.error for each in errors), default=0.0),
+        sum(not item.wrong for item in errors),
+        max((item.error for item in errors), default=0.0),
     )
     say(
         console,
@@ -112,10 +112,10 @@ def errors_json(
 ) -> dict[str, Json]:
     """Return the results of the checks as JSON."""
     layers: Sequence[Json] = [
-        {"name": artifact.rows[each.layer]["name"], "error": each.error, "wrong": each.wrong}
-        for each in errors
+        {"name": artifact.rows[error.layer]["name"], "error": error.error, "wrong": error.wrong}
+        for error in errors
     ]
-    right = whole <= artifact.tolerance and not any(each.wrong for each in errors)
+    right = whole <= artifact.tolerance and not any(error.wrong for error in errors)
     return {
         "right": right,
         "output_error": whole,

@@ -62,11 +62,11 @@ def training_shown(console: Console) -> Iterator[Listener]:
         yield hear
 
 
-def show_scores(found: Mapping[str, Json], console: Console) -> None:
+def show_scores(result: Mapping[str, Json], console: Console) -> None:
     """Show the accuracy for programs before and after compilation, and the training data's size."""
     rows = []
-    for title, row in (("compiled", found), ("before", as_object(found["visible"]))):
-        low, high = (as_number(each) for each in as_list(row["interval"]))
+    for title, row in (("compiled", result), ("before", as_object(result["visible"]))):
+        low, high = (as_number(item) for item in as_list(row["interval"]))
         rows.append(
             {
                 "programs": title,
@@ -79,27 +79,27 @@ def show_scores(found: Mapping[str, Json], console: Console) -> None:
             }
         )
     console.print(fitted_table(columns_of(rows), ("95 % interval",), console.width))
-    read, seconds = as_number(found["rows"]), duration(as_number(found["seconds"]))
-    if "epochs" not in found:
-        say(console, f"{as_text(found['kind'])} on {read:,} rows in {seconds}")
-        if found["seen"] is True:
+    read, seconds = as_number(result["rows"]), duration(as_number(result["seconds"]))
+    if "epochs" not in result:
+        say(console, f"{as_text(result['kind'])} on {read:,} rows in {seconds}")
+        if result["seen"] is True:
             say(console, "it was trained on part of this dataset: these are no unseen rows")
-        elif found["hardware_seen"] is not None:
+        elif result["hardware_seen"] is not None:
             told = (
-                f"{as_number(found[f'{of}_seen']):,} of {as_number(found[of]):,} {title}"
+                f"{as_number(result[f'{of}_seen']):,} of {as_number(result[of]):,} {title}"
                 for of, title in (("hardware", "pieces of hardware"), ("workloads", "workloads"))
             )
             say(console, f"it has learned from other rows of {' and '.join(told)}")
         return
     text = (
-        f"{as_text(found['kind'])}, {as_text(found['split'])}: {read:,} rows in {seconds}, "
-        f"{as_number(found['epochs']):,} epochs"
+        f"{as_text(result['kind'])}, {as_text(result['split'])}: {read:,} rows in {seconds}, "
+        f"{as_number(result['epochs']):,} epochs"
     )
-    if found["stopped"] == "minutes":
-        text += f", stopped by time; all would take {_long(found['all_epochs_seconds'])}"
+    if result["stopped"] == "minutes":
+        text += f", stopped by time; all would take {_long(result['all_epochs_seconds'])}"
     say(console, text)
-    if BEFORE in found:
-        before = found[BEFORE], as_object(found["visible"])[BEFORE]
+    if BEFORE in result:
+        before = result[BEFORE], as_object(result["visible"])[BEFORE]
         say(
             console,
             f"right pairs before fine-tuning: {_share(before[0])}, of programs that are not "
@@ -107,14 +107,17 @@ def show_scores(found: Mapping[str, Json], console: Console) -> None:
         )
 
 
-def show_registered(found: Registered, console: Console) -> None:
+def show_registered(registered: Registered, console: Console) -> None:
     """Show the model's version in MLflow's registry, and the addresses of the run's pages."""
     from tilewright.services.page_addresses import flow_run_url
     from tilewright.tasks.tracking import run_url
 
-    say(console, f"MLflow: {found.name} version {found.version} ({', '.join(found.aliases)})")
-    say(console, f"MLflow: {run_url(found.run_id)}")
-    say(console, f"Prefect: {flow_run_url(found.flow_run_id)}")
+    say(
+        console,
+        f"MLflow: {registered.name} version {registered.version} ({', '.join(registered.aliases)})",
+    )
+    say(console, f"MLflow: {run_url(registered.run_id)}")
+    say(console, f"Prefect: {flow_run_url(registered.flow_run_id)}")
 
 
 def _share(value: Json) -> str:

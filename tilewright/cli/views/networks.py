@@ -24,13 +24,13 @@ def show_zoo(networks: Sequence[NetworkFacts], console: Console) -> None:
     """Show one line per built-in network."""
     rows = [
         {
-            "network": each.name,
-            "input": "×".join(map(str, each.input_shape)),
-            "operators": f"{each.operators:,}",
-            "MMAC": f"{each.macs / 1e6:,.1f}",
-            "parameters": f"{each.parameters:,}",
+            "network": network.name,
+            "input": "×".join(map(str, network.input_shape)),
+            "operators": f"{network.operators:,}",
+            "MMAC": f"{network.macs / 1e6:,.1f}",
+            "parameters": f"{network.parameters:,}",
         }
-        for each in networks
+        for network in networks
     ]
     console.print(fitted_table(columns_of(rows), _DROPPABLE, console.width, left=("input",)))
 
@@ -134,7 +134,7 @@ def _operators(
     report: ModelReport, operators: list[OperatorReport], places: Mapping[str, str], width: int
 ) -> Table:
     figures = ("MMAC", "accel.\nms", "CPU\nms") if places is OFFLOADED else ("MMAC",)
-    epilogues = {each.id: each.epilogue for each in report.workloads}
+    epilogues = {workload.id: workload.epilogue for workload in report.workloads}
     columns: dict[str, list[str | Text]] = {
         name: [] for name in ("operator", "type", "on", *figures, WHY)
     }
@@ -168,12 +168,12 @@ def _some(seconds: float) -> str:
 def _workloads(report: ModelReport, width: int) -> Table:
     rows = [
         {
-            "workload": each.workload,
-            "calls": str(each.calls),
-            "MMAC a call": mega(each.macs),
-            "epilogue": each.epilogue,
+            "workload": workload.workload,
+            "calls": str(workload.calls),
+            "MMAC a call": mega(workload.macs),
+            "epilogue": workload.epilogue,
         }
-        for each in report.workloads
+        for workload in report.workloads
     ]
     epilogues = {row["epilogue"] for row in rows}
     columns = columns_of(rows)

@@ -39,16 +39,16 @@ def show_properties(
 ) -> None:
     """Show one table per section of properties, followed by those with longer texts."""
     console.print(Text.assemble((name, "bold"), f": {kind.summary}"))
-    for section, rows in groupby(properties, key=lambda each: each.section):
+    for section, rows in groupby(properties, key=lambda item: item.section):
         console.print()
         lines, sentences = [], []
-        for each in rows:
-            value = _value(each.value)
+        for row in rows:
+            value = _value(row.value)
             if len(value) < PROSE:
-                line = {section: each.name, "value": value, "unit": each.unit}
-                lines.append(line | {"meaning": each.meaning})
+                line = {section: row.name, "value": value, "unit": row.unit}
+                lines.append(line | {"meaning": row.meaning})
             else:
-                sentences.append(f"{each.name}: {value}")
+                sentences.append(f"{row.name}: {value}")
         if lines:
             columns = columns_of(lines)
             table = fitted_table(columns, ("unit",), console.width, left=("unit",), folded=_TEXT)
@@ -64,10 +64,10 @@ def as_document(name: str, kind: TargetKind, properties: Sequence[Property]) -> 
         "kind": kind.name,
         "properties": [
             {
-                "section": each.section, "name": each.name, "value": each.value, "unit": each.unit,
-                "meaning": each.meaning,
+                "section": item.section, "name": item.name, "value": item.value, "unit": item.unit,
+                "meaning": item.meaning,
             }
-            for each in properties
+            for item in properties
         ],
     }  # fmt: skip
 

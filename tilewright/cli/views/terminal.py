@@ -64,7 +64,7 @@ class Terminal(Console):
 
     def print(self, *objects: Any, **more: Any) -> None:
         """Print like `Console.print`, but show paths as the user typed them."""
-        typed = [as_typed(each) if isinstance(each, str) else each for each in objects]
+        typed = [as_typed(object_) if isinstance(object_, str) else object_ for object_ in objects]
         if self.is_terminal:
             super().print(*typed, **more)
             return
@@ -141,7 +141,7 @@ def fitted_table(
     if BREAK in droppable:
         least[first] = whole[first]
     for head in (*droppable, None):
-        needed = sum(least[each] + GAP for each in shown) - GAP + 1
+        needed = sum(least[item] + GAP for item in shown) - GAP + 1
         if head is None or needed <= width:
             break
         if head == BREAK:
@@ -270,7 +270,7 @@ class Bars(Progress):
         super().stop()
 
     def _under_way(self) -> str:
-        task = next((each for each in reversed(self.tasks) if each.visible), None)
+        task = next((task for task in reversed(self.tasks) if task.visible), None)
         if task is None:
             return "beginning"
         of = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"

@@ -154,8 +154,8 @@ class LineDisplay:
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
-                found = counted(len(self.layers), "workload")
-                self._say(f"{event.name} on {event.target}: {found}")
+                result = counted(len(self.layers), "workload")
+                self._say(f"{event.name} on {event.target}: {result}")
             case WorkloadsAdded():
                 self.layers |= _layers(event)
             case StageBegan():
@@ -240,23 +240,23 @@ class LiveDisplay:
         """Return a table with one line per layer. A narrow terminal does not show the shapes."""
         rows = [
             {
-                "layer": each.name if width >= WIDE else each.name.partition(BREAK)[0],
-                "×": str(each.count),
+                "layer": layer.name if width >= WIDE else layer.name.partition(BREAK)[0],
+                "×": str(layer.count),
                 "progress": BAR,
-                "rule": _short(each.rule),
-                "best": _short(each.best),
-                "ms": time_text(each.best),
-                "gain": speedup(cost(each.rule), cost(each.best)),
-                "valid": "" if each.valid_share is None else f"{each.valid_share:.0%}",
+                "rule": _short(layer.rule),
+                "best": _short(layer.best),
+                "ms": time_text(layer.best),
+                "gain": speedup(cost(layer.rule), cost(layer.best)),
+                "valid": "" if layer.valid_share is None else f"{layer.valid_share:.0%}",
             }
-            for each in self.layers.values()
+            for layer in self.layers.values()
         ]
         styles = [
-            "dim" if not each.begun else "bold" if key == self.current and not each.done else None
-            for key, each in self.layers.items()
+            "dim" if not layer.begun else "bold" if key == self.current and not layer.done else None
+            for key, layer in self.layers.items()
         ]
         columns: dict[str, Sequence[str | Text]] = {**columns_of(rows)}
-        columns["progress"] = [self._bar(each) for each in self.layers.values()]
+        columns["progress"] = [self._bar(layer) for layer in self.layers.values()]
         droppable = ("rule", "×", "valid", "ms", "gain")
         return fitted_table(columns, droppable, width, left=("progress",), styles=styles)
 
@@ -264,7 +264,7 @@ class LiveDisplay:
         """Return the progress bar of a layer, with the number of shared trials that it got."""
         most, done = self.trials, layer.trials
         if self.shared:
-            most = max(most, *(each.trials for each in self.layers.values()))
+            most = max(most, *(layer.trials for layer in self.layers.values()))
         elif layer.done:
             done = most
         filled = len(BAR) * min(done, most) // most
@@ -298,4 +298,6 @@ def _short(latency: Latency | None) -> str:
 
 
 def _layers(event: NetworkFound | WorkloadsAdded) -> dict[str, LayerProgress]:
-    return {each.id: LayerProgress(each.title, each.count) for each in event.workloads}
+    return {
+        workload.id: LayerProgress(workload.title, workload.count) for workload in event.workloads
+    }

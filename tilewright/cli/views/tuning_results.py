@@ -109,8 +109,8 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str
     """Return the cells of a line by heading: latencies of `row`, and trials of `rows`."""
     figures, (limit, above) = four_figures(row), above_limit(row)
     roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
-    trials = sum(each["trials"] for each in rows)
-    invalid = sum(each["invalid_trials"] for each in rows)
+    trials = sum(row["trials"] for row in rows)
+    invalid = sum(row["invalid_trials"] for row in rows)
     return {
         "fallback\ncycles": cycles_text(figures.fallback),
         "fallback\nms": time_text(figures.fallback),
@@ -146,15 +146,15 @@ def coverage(summary: Summary) -> str:
     """
     rows, part = summary["workloads"], summary.get("part", {})
     share = share_of(summary["macs"])
-    said = f"{percent(share)} of the network's MACs"
+    message = f"{percent(share)} of the network's MACs"
     if "layers" in part:
-        said = (
+        message = (
             f"a part: {len(rows)} of the network's {part['workloads_of_network']} workloads, "
-            f"counted as often as an inference runs them, {said}"
+            f"counted as often as an inference runs them, {message}"
         )
     elif share < 1:
-        said += ", the rest is not tuned"
-    return "; ".join(filter(None, (said, _published(summary))))
+        message += ", the rest is not tuned"
+    return "; ".join(filter(None, (message, _published(summary))))
 
 
 def _published(summary: Summary) -> str:

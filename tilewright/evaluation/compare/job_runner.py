@@ -65,8 +65,8 @@ def run_jobs(
         yield from (run_job(plan, job) for job in jobs)
         return
     calls = (_call(plan, job) for job in jobs)
-    for _, found in connect(cluster).each(run_job_remotely, calls):
-        yield TunerRun(**accepted(cluster, found))
+    for _, result in connect(cluster).each(run_job_remotely, calls):
+        yield TunerRun(**accepted(cluster, result))
 
 
 # -- the command's side ------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any]
         raise TilewrightError(f"{type(bed).__name__} cannot be sent to a cluster; leave it out")
     files = [file, file.with_name(REFERENCE)] if isinstance(bed, RecordedTestBed) else [file]
     about["table"] = file.name
-    return version("tilewright"), about, {each.name: each.read_bytes() for each in files}
+    return version("tilewright"), about, {file.name: file.read_bytes() for file in files}
 
 
 @lru_cache(maxsize=4)

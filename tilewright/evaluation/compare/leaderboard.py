@@ -371,12 +371,12 @@ def leaderboard(
         seeds: figures of each tuner and seed.
     """
     costs: dict[int, list[float]] = {}
-    for each in seeds:
-        costs.setdefault(each.seed, []).append(_number(each.cost))
+    for item in seeds:
+        costs.setdefault(item.seed, []).append(_number(item.cost))
     least = {seed: min(some) for seed, some in costs.items()}
-    names = dict.fromkeys(each.tuner for each in seeds)
+    names = dict.fromkeys(seed.tuner for seed in seeds)
     ranked = sorted(
-        (_ranked_row([each for each in seeds if each.tuner == name], least) for name in names),
+        (_ranked_row([seed for seed in seeds if seed.tuner == name], least) for name in names),
         key=lambda pair: pair[0],
     )
     first, _ = ranked[0]
@@ -398,16 +398,16 @@ def _ranked_row(
     """
     medians = {}
     for name in seeds[0].figures:
-        values = [each.figures[name] for each in seeds]
+        values = [seed.figures[name] for seed in seeds]
         if None not in values:
             medians[name] = interval(np.array(values, np.float64))
 
     def figure(name: str) -> float | None:
         return _finite(medians[name].middle) if name in medians else None
 
-    within = [share for each in seeds if (share := each.figures.get("within_goal")) is not None]
+    within = [share for seed in seeds if (share := seed.figures.get("within_goal")) is not None]
     regrets = {
-        name: float(median(each.workload_regrets[name] for each in seeds))
+        name: float(median(seed.workload_regrets[name] for seed in seeds))
         for name in seeds[0].workload_regrets
     }
     worst = max(regrets, key=lambda name: regrets[name], default=None)
@@ -417,7 +417,7 @@ def _ranked_row(
         gain=figure("gain"),
         tuned_cycles=figure("tuned_cycles"),
         tuned_seconds=figure("tuned_seconds"),
-        fastest_on=sum(_number(each.cost) == least[each.seed] < math.inf for each in seeds),
+        fastest_on=sum(_number(seed.cost) == least[seed.seed] < math.inf for seed in seeds),
         regret=figure("regret"),
         # a share of all runs: a median over seeds would hide the runs that failed
         within_goal=sum(within) / len(within) if within else None,
@@ -433,12 +433,12 @@ def _ranked_row(
         worst_workload=worst,
         worst_regret=None if worst is None else _finite(regrets[worst]),
         intervals={
-            name: (_finite(each.low), _finite(each.high))
-            for name, each in medians.items()
+            name: (_finite(median.low), _finite(median.high))
+            for name, median in medians.items()
             if name != "within_goal"
         },
     )
-    costs = [each.cost for each in seeds if each.cost is not None]
+    costs = [seed.cost for seed in seeds if seed.cost is not None]
     cost = float(median(costs)) if len(costs) == len(seeds) else math.inf
     return (cost, _number(row.trials_to_goal)), row
 
@@ -575,7 +575,7 @@ def _regret(run: TunerRun, optimum: float, trials: int) -> Floats:
         optimum: latency of the best config in the workload's space.
         trials: length of the result.
     """
-    best = [np.inf if each is None else max(each / optimum - 1.0, 0.0) for each in run.best]
+    best = [np.inf if item is None else max(item / optimum - 1.0, 0.0) for item in run.best]
     return _held(best, trials, np.inf)
 
 

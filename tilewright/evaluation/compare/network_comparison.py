@@ -61,7 +61,7 @@ def read_networks(jobs: Sequence[NetworkJob]) -> None:
     Raises:
         TilewrightError: a network cannot be imported, see `flows.tuning.import_network`.
     """
-    for job in {(each.network, each.target): each for each in jobs}.values():
+    for job in {(job.network, job.target): job for job in jobs}.values():
         import_network(LocalRunner(), job.options, target_of(job.options))
 
 
@@ -101,7 +101,7 @@ def judge_networks(plan: NetworksPlan, kept: KeptNetworkRuns) -> NetworkComparis
     Raises:
         ComparisonError: the results of a run are missing.
     """
-    found = []
+    networks = []
     for job in plan.jobs:
         run = kept.find(job)
         if run is None:
@@ -109,8 +109,8 @@ def judge_networks(plan: NetworksPlan, kept: KeptNetworkRuns) -> NetworkComparis
                 f"the results of {job.title} are gone from {job.options.folder}, or another run "
                 "is there; repeat the command, which makes that run again"
             )
-        found.append(run)
-    return NetworkComparison(plan, tuple(found), network_leaderboards(found))
+        networks.append(run)
+    return NetworkComparison(plan, tuple(networks), network_leaderboards(networks))
 
 
 def log_networks(compared: NetworkComparison, folder: Path) -> None:

@@ -103,7 +103,7 @@ def plan_networks(options: CompareOptions) -> NetworksPlan:
     ]
     for job in jobs:
         check(job.options)
-    content = {each: _content(each, options) for each in options.networks}
+    content = {network: _content(network, options) for network in options.networks}
     return NetworksPlan(
         options, tuple(replace(job, key=_key(job.options, content)) for job in jobs)
     )
@@ -118,7 +118,7 @@ def _job(
         seed=seed, out=str(options.folder / place),
         **{name: getattr(options, name) for name in SHARED},
     )  # fmt: skip
-    typed = [printable(as_typed(each)) for each in (network, target, tuner.label)]
+    typed = [printable(as_typed(item)) for item in (network, target, tuner.label)]
     return NetworkJob(typed[0], typed[1], typed[2], seed, run, place)
 
 

@@ -154,9 +154,9 @@ class CompareOptions(CommandOptions):
         if isinstance(values.get("targets"), str):
             values["targets"] = split_targets(values["targets"], "--target")
         named = tuple(values.get("networks") or ())
-        tables = tuple(each for each in named if str(each).endswith(TABLE_SUFFIXES))
+        tables = tuple(item for item in named if str(item).endswith(TABLE_SUFFIXES))
         if tables:
-            values["networks"] = tuple(each for each in named if each not in tables)
+            values["networks"] = tuple(item for item in named if item not in tables)
             values["replay"] = (*values.get("replay", ()), *tables)
         given = {name: value for name, value in values.items() if value is not None}
         return (_OF_NETWORKS if values.get("networks") else _OF_WORKLOADS) | given

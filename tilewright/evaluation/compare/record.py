@@ -66,7 +66,7 @@ def _checked(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
             raise ValueError(f"the leaderboard of {board.network} has no tuners")
         for row in board.tuners:
             ends = [end for pair in row.intervals.values() for end in pair]
-            figures = [each for each in (*vars(row).values(), *ends) if isinstance(each, float)]
+            figures = [var for var in (*vars(row).values(), *ends) if isinstance(var, float)]
             if not all(map(math.isfinite, figures)):
                 raise ValueError(f"a figure of {row.tuner} is not finite")
     return boards
@@ -129,7 +129,7 @@ def _seed_figures(record: _EarlierRecord, runs: Sequence[_EarlierRun]) -> SeedFi
             "regret": regret,
             "within_goal": sum(at is not None for at in reached) / len(reached),
             "trials_to_goal": math.exp(_mean(math.log(at or record.trials) for at in reached)),
-            "invalid_share": sum(each != "valid" for each in statuses) / max(len(statuses), 1),
+            "invalid_share": sum(status != "valid" for status in statuses) / max(len(statuses), 1),
             "wall_seconds": _mean(run.wall_seconds for run in runs),
         },
     )

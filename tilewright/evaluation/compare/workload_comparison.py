@@ -143,10 +143,10 @@ def run_tuners(
         TilewrightError: a tuner fails.
     """
     kept = KeptRuns(folder, plan, fresh)
-    found = [(job, kept.find(job)) for job in plan.jobs]
-    runs = [run for _, run in found if run is not None]
-    missing = [job for job, run in found if run is None]
-    emit(ComparisonBegan(len(runs), len(found)))
+    tuners = [(job, kept.find(job)) for job in plan.jobs]
+    runs = [run for _, run in tuners if run is not None]
+    missing = [job for job, run in tuners if run is None]
+    emit(ComparisonBegan(len(runs), len(tuners)))
     for run in run_jobs(plan, missing, cluster):
         kept.add(run)
         runs.append(run)

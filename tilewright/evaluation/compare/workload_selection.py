@@ -157,9 +157,9 @@ def _workloads(
 
 def _layers(network: str, target: Target, max_waste: float) -> list[Workload]:
     check_source(network)
-    found = load(network).workloads_on(Accelerator.of(target, max_waste=max_waste))
-    if not found:
+    workloads = load(network).workloads_on(Accelerator.of(target, max_waste=max_waste))
+    if not workloads:
         raise SelectionError(
             f"{network} has no layer for {target.name}; 'tilewright inspect {network}' shows why"
         )
-    return [workload for workload, _, _ in found]
+    return [workload for workload, _, _ in workloads]

@@ -115,7 +115,7 @@ class DatasetMetadata:
     @cached_property
     def parsed(self) -> tuple[Workload, ...]:
         """The workloads. Raises an error like `Workload.from_json` if one is invalid."""
-        return tuple(Workload.from_json(each) for each in self.workloads)
+        return tuple(Workload.from_json(workload) for workload in self.workloads)
 
     @cached_property
     def families(self) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class DatasetMetadata:
         """
         first: dict[Workload, int] = {}
         return tuple(
-            first.setdefault(shape_of(each), place) for place, each in enumerate(self.parsed)
+            first.setdefault(shape_of(item), place) for place, item in enumerate(self.parsed)
         )
 
     def to_json(self) -> bytes:
@@ -176,25 +176,25 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
 
 def _check(about: DatasetMetadata) -> None:
     """Raise `ValueError` if the entries of the metadata contradict each other."""
-    known = _distinct("hardware", [each.id for each in about.hardware])
-    _distinct("column", [each.name for each in about.columns])
-    _distinct("file", [each.path for each in about.files])
+    known = _distinct("hardware", [device.id for device in about.hardware])
+    _distinct("column", [column.name for column in about.columns])
+    _distinct("file", [item.path for item in about.files])
     if len(about.columns) > MOST_COLUMNS or len(about.files) > MOST_FILES:
         raise ValueError(f"more than {MOST_COLUMNS} columns or {MOST_FILES} files")
-    for each in about.files:
-        if not _PATH.fullmatch(each.path):
+    for file in about.files:
+        if not _PATH.fullmatch(file.path):
             raise ValueError(
-                f"a file is called rows/hardware=ID/NAME.parquet, not {each.path!r:.80}"
+                f"a file is called rows/hardware=ID/NAME.parquet, not {file.path!r:.80}"
             )
-        if each.hardware not in known:
+        if file.hardware not in known:
             raise ValueError(
-                f"{each.path} is of hardware {each.hardware!r:.40}, which is not listed"
+                f"{file.path} is of hardware {file.hardware!r:.40}, which is not listed"
             )
-        if each.rows < 0 or each.bytes < 0:
-            raise ValueError(f"{each.path} has a negative size")
-    if about.rows > FREE_ROWS + sum(each.bytes for each in about.files):
+        if file.rows < 0 or file.bytes < 0:
+            raise ValueError(f"{file.path} has a negative size")
+    if about.rows > FREE_ROWS + sum(item.bytes for item in about.files):
         raise ValueError("it says to have more rows than its files can hold")
-    if sum(each.rows for each in about.files) != about.rows:
+    if sum(item.rows for item in about.files) != about.rows:
         raise ValueError("its rows are not those of its files")
     if not set(about.statuses) <= set(STATUSES):
         raise ValueError(f"statuses other than {', '.join(STATUSES)}")
@@ -202,9 +202,9 @@ def _check(about: DatasetMetadata) -> None:
 
 
 def _distinct(what: str, names: Sequence[str]) -> set[str]:
-    if len(found := set(names)) != len(names):
+    if len(result := set(names)) != len(names):
         raise ValueError(f"the same {what} is listed twice")
-    return found
+    return result
 
 
 def _first_line(error: Exception) -> str:
@@ -266,13 +266,13 @@ def read_table(
     about = read_about(folder)
     of = _places(about, hardware)
     only = None if workloads is None else _workloads(about, workloads)
-    found = [
+    results = [
         _rows_of(folder, about, file, only) for file in about.files if of[file.hardware] is not None
     ]
-    found = _drawn(found, rows, seed)
-    if not found:
+    results = _drawn(results, rows, seed)
+    if not results:
         raise DatasetError(f"{folder} has no rows of what was asked for; ask for more")
-    return _table(folder, about, found)
+    return _table(folder, about, results)
 
 
 def digest_of(folder: Path) -> str:
@@ -296,13 +296,13 @@ def _places(about: DatasetMetadata, wanted: Sequence[str] | None) -> dict[str, i
     Raises:
         UnknownName: the dataset does not contain a piece of hardware.
     """
-    known = {each.id for each in about.hardware} | {each.name for each in about.hardware}
+    known = {device.id for device in about.hardware} | {device.name for device in about.hardware}
     for name in wanted or ():
         if name not in known:
             raise UnknownName("hardware", name, sorted(known))
     return {
-        each.id: place if wanted is None or {each.id, each.name} & set(wanted) else None
-        for place, each in enumerate(about.hardware)
+        device.id: place if wanted is None or {device.id, device.name} & set(wanted) else None
+        for place, device in enumerate(about.hardware)
     }
 
 
@@ -346,22 +346,22 @@ def _drawn(found: list[_RowsOfFile], rows: int | None, seed: int) -> list[_RowsO
     Returns:
         The drawn rows, without files of which no row was drawn.
     """
-    total = sum(len(each.which) for each in found)
+    total = sum(len(item.which) for item in found)
     if rows is not None and rows < total:
         kept = np.zeros(total, np.bool_)
         kept[np.random.default_rng(seed).choice(total, max(rows, 0), replace=False)] = True
-        ends = np.cumsum([len(each.which) for each in found])[:-1]
+        ends = np.cumsum([len(item.which) for item in found])[:-1]
         found = [
-            _RowsOfFile(each.file, each.which[mask], each.workload[mask])
-            for each, mask in zip(found, np.split(kept, ends), strict=True)
+            _RowsOfFile(item.file, item.which[mask], item.workload[mask])
+            for item, mask in zip(found, np.split(kept, ends), strict=True)
         ]
-    return [each for each in found if len(each.which)]
+    return [item for item in found if len(item.which)]
 
 
-def _table(folder: Path, about: DatasetMetadata, found: list[_RowsOfFile]) -> TrainingTable:
-    ends = np.cumsum([0, *(len(each.which) for each in found)])
+def _table(folder: Path, about: DatasetMetadata, result: list[_RowsOfFile]) -> TrainingTable:
+    ends = np.cumsum([0, *(len(element.which) for element in result)])
     size = int(ends[-1]) * len(about.columns) * np.dtype(np.float32).itemsize
-    if size > FREE_BYTES + MOST_RATIO * sum(each.file.bytes for each in found):
+    if size > FREE_BYTES + MOST_RATIO * sum(element.file.bytes for element in result):
         raise DatasetError(
             f"{folder} asks for a table of {size / (1 << 30):.1f} GiB ({ends[-1]:,} rows of "
             f"{len(about.columns)} columns), more than its files can hold; read fewer rows, "
@@ -370,16 +370,16 @@ def _table(folder: Path, about: DatasetMetadata, found: list[_RowsOfFile]) -> Tr
     matrix = np.full((int(ends[-1]), len(about.columns)), np.nan, np.float32)
     latency = np.empty(len(matrix))
     valid = about.statuses.index("valid") if "valid" in about.statuses else None
-    for each, first, end in zip(found, ends[:-1], ends[1:], strict=True):
-        reader = _reader(folder, about, each.file)
+    for item, first, end in zip(result, ends[:-1], ends[1:], strict=True):
+        reader = _reader(folder, about, item.file)
         try:
-            latency[first:end] = reader.log_latency(valid)[each.which]
-            reader.features(each.which, matrix[first:end])
+            latency[first:end] = reader.log_latency(valid)[item.which]
+            reader.features(item.which, matrix[first:end])
         except ValueError as error:
-            raise _damaged(folder, each.file, error) from None
-    places = {each.id: place for place, each in enumerate(about.hardware)}
-    hardware = np.repeat([places[each.file.hardware] for each in found], np.diff(ends))
-    workload = np.concatenate([each.workload for each in found]).astype(np.int64)
+            raise _damaged(folder, item.file, error) from None
+    places = {device.id: place for place, device in enumerate(about.hardware)}
+    hardware = np.repeat([places[element.file.hardware] for element in result], np.diff(ends))
+    workload = np.concatenate([element.workload for element in result]).astype(np.int64)
     return TrainingTable(
         features=Features(cast("NDArray[np.float64]", matrix), about.columns),
         log_latency=latency,

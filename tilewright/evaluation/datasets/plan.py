@@ -107,16 +107,16 @@ def named(names: Sequence[str], kind: str) -> Found:
         DatasetError: a target is named twice, or cannot be rebuilt from its specification.
         TilewrightError: a target cannot be built.
     """
-    found: Found = []
+    results: Found = []
     for name, target in _made(names, kind):
         specification = specification_of(target)
         if specification is None:
             raise DatasetError(f"{name} has no specification to build it again by; name another")
         each = _known(kind, specification)
-        if twin := next((other for other, _ in found if other.id == each[0].id), None):
+        if twin := next((other for other, _ in results if other.id == each[0].id), None):
             raise DatasetError(f"{name} is the same hardware as {twin.name}; name it once")
-        found.append(each)
-    return found
+        results.append(each)
+    return results
 
 
 def check_unchanged(names: Sequence[str], hardware: Sequence[DatasetHardware]) -> None:
@@ -130,7 +130,7 @@ def check_unchanged(names: Sequence[str], hardware: Sequence[DatasetHardware]) -
         DatasetError: a target has changed.
         TilewrightError: a target cannot be built.
     """
-    known = {each.id for each in hardware}
+    known = {device.id for device in hardware}
     for kind in (*SIMULATED, MEASURED):
         for name, target in _made(names, kind):
             if target.fingerprint not in known:
@@ -326,7 +326,7 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
     """
     check_options(options)
     rng = np.random.default_rng([options.seed, 1])
-    accelerators = [each for kind in SIMULATED for each in _hardware(options, kind)]
+    accelerators = [device for kind in SIMULATED for device in _hardware(options, kind)]
     cpu = _hardware(options, MEASURED) if options.cpu_rows else []
     shapes = _shapes_of(make_target(DEFAULTS.target)) if accelerators else []
     simulated = _drawn(shapes, options.workloads, rng)
@@ -338,7 +338,7 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
         (len(accelerators) + h, w): rows
         for (h, w), rows in _cells(cpu, own, options.cpu_rows, rng).items()
     }
-    hardware = [each for each, _ in (*accelerators, *cpu)]
+    hardware = [item for item, _ in (*accelerators, *cpu)]
     parts = tuple(_parts(cells, hardware))
     wanted = options.rows if accelerators else 1
     if sum(part.rows for part in parts) < wanted:
@@ -348,7 +348,7 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
         )
     return DatasetPlan(
         options, version("tilewright"), tuple(hardware),
-        tuple(each.to_json() for each in workloads), parts,
+        tuple(workload.to_json() for workload in workloads), parts,
     )  # fmt: skip
 
 
@@ -389,17 +389,17 @@ def _hardware(options: DatasetOptions, kind: str) -> Found:
 
 def _shapes_of(target: Target) -> list[Workload]:
     """Return the workloads of the built-in networks on a target, one per shape, sorted by text."""
-    found: dict[Workload, Workload] = {}
+    shapes: dict[Workload, Workload] = {}
     for name in zoo.names():
         extracted = extract_subgraphs(import_model(name, {}), target, "full", MAX_WASTE, {})
-        for each in extracted.subgraphs:
-            found.setdefault(shape_of(each.workload), each.workload)
-    return sorted(found.values(), key=lambda workload: (str(workload), workload.id))
+        for subgraph in extracted.subgraphs:
+            shapes.setdefault(shape_of(subgraph.workload), subgraph.workload)
+    return sorted(shapes.values(), key=lambda workload: (str(workload), workload.id))
 
 
-def _drawn(found: Sequence[Workload], count: int, rng: np.random.Generator) -> list[Workload]:
-    kept = rng.permutation(len(found))[:count]
-    return [found[place] for place in sorted(kept.tolist())]
+def _drawn(workloads: Sequence[Workload], count: int, rng: np.random.Generator) -> list[Workload]:
+    kept = rng.permutation(len(workloads))[:count]
+    return [workloads[place] for place in sorted(kept.tolist())]
 
 
 def _cells(
@@ -460,8 +460,8 @@ def _shared_out(
 def _parts(
     cells: Mapping[tuple[int, int], int], hardware: Sequence[DatasetHardware]
 ) -> Iterator[PlanPart]:
-    for h, each in enumerate(hardware):
-        limit = PART_ROWS[each.kind]
+    for h, device in enumerate(hardware):
+        limit = PART_ROWS[device.kind]
         number, held = 0, list[PlanCell]()
         for (place, workload), rows in cells.items():
             if place != h:

@@ -89,16 +89,16 @@ def in_order(every: Sequence[tuple[str, ...]]) -> list[str]:
     Args:
         every: the lists.
     """
-    found: list[str] = []
+    results: list[str] = []
     for names in dict.fromkeys(every):
         place = 0
         for name in names:
-            if name in found:
-                place = found.index(name) + 1
+            if name in results:
+                place = results.index(name) + 1
             else:
-                found.insert(place, name)
+                results.insert(place, name)
                 place += 1
-    return found
+    return results
 
 
 def part_order(plan: DatasetPlan, part: PlanPart) -> dict[str, Any]:
@@ -233,10 +233,10 @@ def columns_in(data: bytes, plan: str, rows: int) -> tuple[Feature, ...]:
         ValueError: the file is damaged or belongs to another plan.
     """
     file = _opened(data)
-    found = file.schema_arrow.metadata or {}
-    if found.get(_PLAN, b"").decode(errors="replace") != plan or file.metadata.num_rows != rows:
+    result = file.schema_arrow.metadata or {}
+    if result.get(_PLAN, b"").decode(errors="replace") != plan or file.metadata.num_rows != rows:
         raise ValueError("it belongs to another plan")
-    return read_columns(read_json(as_text(found[_COLUMNS].decode())))
+    return read_columns(read_json(as_text(result[_COLUMNS].decode())))
 
 
 class Reader:
@@ -278,10 +278,10 @@ class Reader:
         Args:
             count: number of workloads of the dataset, which all indices must be below.
         """
-        found = self._numbers(WORKLOAD, np.int32)
-        if len(found) and not 0 <= found.min() <= found.max() < count:
+        numbers = self._numbers(WORKLOAD, np.int32)
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
             raise ValueError(f"its column {WORKLOAD} names workloads that are not listed")
-        return found
+        return numbers
 
     def log_latency(self, valid: int | None) -> NDArray[np.float64]:
         """Return log2 of the latencies, shape (rows,); NaN for invalid rows.
@@ -289,11 +289,11 @@ class Reader:
         Args:
             valid: index of the status "valid"; None if the dataset has no such status.
         """
-        found, status = self._numbers(LATENCY, np.float64), self._numbers(STATUS, np.int8)
-        measured = np.isfinite(found)
-        if np.isinf(found).any() or not np.array_equal(measured, status == valid):
+        numbers, status = self._numbers(LATENCY, np.float64), self._numbers(STATUS, np.int8)
+        measured = np.isfinite(numbers)
+        if np.isinf(numbers).any() or not np.array_equal(measured, status == valid):
             raise ValueError(f"{LATENCY} is a number in other rows than those that are valid")
-        return found
+        return numbers
 
     def features(self, which: NDArray[np.int64], into: NDArray[np.float32]) -> None:
         """Copy the features of some rows into a matrix.
@@ -338,12 +338,12 @@ def _reads_as(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 def _opened(data: bytes) -> pq.ParquetFile:
     try:
-        found = pq.ParquetFile(
+        file = pq.ParquetFile(
             pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False, **_LIMITS
         )
-        groups = (found.metadata.row_group(k) for k in range(found.metadata.num_row_groups))
-        if sum(each.total_byte_size for each in groups) > MOST_UNPACKED:
+        groups = (file.metadata.row_group(k) for k in range(file.metadata.num_row_groups))
+        if sum(group.total_byte_size for group in groups) > MOST_UNPACKED:
             raise ValueError(f"it unpacks to more than {MOST_UNPACKED >> 30} GiB")
     except (pa.ArrowException, OSError, MemoryError, OverflowError) as error:
         raise ValueError(f"it is not a Parquet file ({error!s:.80})") from None
-    return found
+    return file

@@ -71,17 +71,17 @@ def _start_of(options: TrainingOptions) -> Transferred | None:
     """
     if not options.start:
         return None
-    found = load_model(Path(options.start))
-    if found.kind != options.kind:
+    model = load_model(Path(options.start))
+    if model.kind != options.kind:
         raise TransferError(
-            f"{options.start} is a model of kind {found.kind}, which cannot become one of kind "
+            f"{options.start} is a model of kind {model.kind}, which cannot become one of kind "
             f"{options.kind}; leave --kind out, or train again without --start"
         )
     if Path(options.start).resolve() == Path(options.out).resolve():
         raise TransferError(
             f"{options.start} would be written over; name another folder with --out"
         )
-    return found
+    return model
 
 
 def _make_model(options: TrainingOptions, start: Transferred | None) -> Transferred:
@@ -147,7 +147,7 @@ def fit_model(
         TransferError: there is nothing to learn from.
         UnsafeFile: a path is not a regular file.
     """
-    kind: Kind = next(each for each in KINDS if each == options.split)
+    kind: Kind = next(kind for kind in KINDS if kind == options.split)
     train, test = split(table, kind, options.seed, options.held_out)
     start = _start_of(options)
     model = _make_model(options, start)
@@ -183,11 +183,11 @@ def _knows(
         table: the training rows.
         start: the model that was fine-tuned; None if there is none.
     """
-    found = {}
+    result = {}
     for of, ids in _ids(about, table).items():
         before = "" if start is None else str(start.facts.get(_KNOWN[of], ""))
-        found[_KNOWN[of]] = " ".join(sorted({*before.split(), *ids}))
-    return found
+        result[_KNOWN[of]] = " ".join(sorted({*before.split(), *ids}))
+    return result
 
 
 def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
@@ -215,7 +215,7 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
         DatasetError: the rows cannot be evaluated.
     """
     trained = fitted.training
-    found = figures(fitted.model, fitted.test, fitted.start) | {
+    result = figures(fitted.model, fitted.test, fitted.start) | {
         "rows": trained.rows,
         "seconds": round(trained.seconds, 3),
         "kind": options.kind,
@@ -227,11 +227,11 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
         "dataset": digest,
     }
     if fitted.start is not None:
-        found[START] = fitted.model.facts[START]
+        result[START] = fitted.model.facts[START]
     fitted.model.facts.update(
-        {name: value for name, value in found.items() if isinstance(value, int | float | str)}
+        {name: value for name, value in result.items() if isinstance(value, int | float | str)}
     )
-    return found
+    return result
 
 
 def store_model(options: TrainingOptions, fitted: FittedCostModel) -> Path:
@@ -270,9 +270,9 @@ def judge_elsewhere(
     model = load_model(folder)
     table = read_table(dataset, rows=rows, seed=seed)
     begun, digest = time.monotonic(), digest_of(dataset)
-    found = figures(model, table)
+    result = figures(model, table)
     learned = f"{model.facts.get('dataset', '')} {model.facts.get(_EARLIER, '')}"
-    return found | {
+    return result | {
         "rows": len(table), "seconds": round(time.monotonic() - begun, 3), "kind": model.kind,
         "dataset": digest, "seen": digest in learned.split(),
         **_seen(model, _ids(read_about(dataset), table)),
@@ -290,12 +290,12 @@ def _seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
         The numbers by name. The numbers that the model has seen are None if the model does not
         record what it was trained on.
     """
-    found: dict[str, Json] = {}
+    result: dict[str, Json] = {}
     for of, these in ids.items():
         known = model.facts.get(_KNOWN[of])
         seen = None if known is None else len(these & set(str(known).split()))
-        found |= {of: len(these), f"{of}_seen": seen}
-    return found
+        result |= {of: len(these), f"{of}_seen": seen}
+    return result
 
 
 def figures(

@@ -113,5 +113,5 @@ def _openvino(source: Path, threads: int, inputs: Arrays, *, chooses: bool) -> I
 
 
 def _named(port: Any, inputs: Arrays) -> NDArray[Any]:
-    name = next(each for each in port.get_names() if each in inputs)
+    name = next(item for item in port.get_names() if item in inputs)
     return np.ascontiguousarray(inputs[name])

@@ -75,13 +75,13 @@ def _peak_bytes() -> int:
 
 def _waited() -> float:
     """Return the seconds for which threads of this process waited for a core; 0 if unknown."""
-    found = 0
+    result = 0
     for task in TASKS.glob("*/schedstat"):
         try:
-            found += int(task.read_text().split()[1])
+            result += int(task.read_text().split()[1])
         except (OSError, IndexError, ValueError):
             continue
-    return found / 1e9
+    return result / 1e9
 
 
 if __name__ == "__main__":

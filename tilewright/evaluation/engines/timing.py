@@ -157,10 +157,10 @@ def ratio_of(ratios: Floats) -> Ratio:
     middle = float(np.median(ratios))
     if len(ratios) < 2:
         return Ratio(middle, middle, middle)
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         (ratios,), np.median, method="percentile", n_resamples=2000, rng=np.random.default_rng(0)
     ).confidence_interval
-    return Ratio(middle, float(found.low), float(found.high))
+    return Ratio(middle, float(interval.low), float(interval.high))
 
 
 def time_engines(
@@ -244,7 +244,7 @@ def _asked(
     name: str, process: RpcProcess, header: Header, arrays: Arrays | None = None
 ) -> tuple[Header, dict[str, NDArray[Any]]]:
     try:
-        reply, found = process.call(
+        reply, result = process.call(
             header, arrays, seconds=OPEN_SECONDS if header["call"] == "open" else TURN_SECONDS
         )
     except RpcFailed as error:
@@ -255,7 +255,7 @@ def _asked(
             f"{name} does not run the network: {reply['error']}: {said[0] if said else ''}; leave "
             "it out"
         )
-    return reply, found
+    return reply, result
 
 
 def _round(

@@ -93,7 +93,11 @@ def model_summaries(explained: Sequence[Explained]) -> list[ModelSummary]:
     """Return summaries of the models that the tuner trained, in the order of `ROLES`."""
     summaries = []
     for role in ROLES:
-        influences = [each.influences[role] for each in explained if role in each.influences]
+        influences = [
+            explanation.influences[role]
+            for explanation in explained
+            if role in explanation.influences
+        ]
         if influences:
             exact = influences[-1].exact
             corrects = any(influence.corrects for influence in influences)
@@ -158,10 +162,10 @@ def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
     directions: dict[str, list[float]] = {}
     texts: dict[str, str] = {}
     count = 0
-    for each in explained:
-        if role not in each.influences:
+    for explanation in explained:
+        if role not in explanation.influences:
             continue
-        influence = each.influences[role]
+        influence = explanation.influences[role]
         texts |= dict(zip(influence.names, influence.texts, strict=False))
         size = np.abs(influence.values).mean(axis=0)
         learned = bool(size.sum() > 0)
@@ -175,11 +179,11 @@ def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
     rows = [
         Ranked(
             name,
-            sum(each) / max(count, 1),
+            sum(share) / max(count, 1),
             float(np.mean(directions.get(name, [0.0]))),
             texts.get(name, ""),
         )
-        for name, each in shares.items()
+        for name, share in shares.items()
     ]
     return sorted(rows, key=lambda row: -row.share)
 
@@ -194,7 +198,7 @@ def pooled(judged: Sequence[JudgedWorkload], role: str) -> Floats:
     Returns:
         Float array of shape (2, n).
     """
-    parts = [each.pairs[role][:2] for each in judged if role in each.pairs]
+    parts = [workload.pairs[role][:2] for workload in judged if role in workload.pairs]
     return np.concatenate([np.empty((2, 0)), *parts], axis=1)
 
 
@@ -214,7 +218,7 @@ def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
         judged: predictions for each workload.
         role: the model: "P" or "A".
     """
-    pairs = [each.pairs[role] for each in judged if role in each.pairs]
+    pairs = [workload.pairs[role] for workload in judged if role in workload.pairs]
     return float(np.mean([rank_correlation(*pair) for pair in pairs])) if pairs else float("nan")
 
 
@@ -238,14 +242,14 @@ def vetoed(explained: Sequence[Explained], fastest: float = 1.0) -> float:
         fastest: consider only this fraction of each workload's configs, the fastest ones.
     """
     below: list[bool] = []
-    for each in explained:
-        if "V" not in each.unseen.pairs:
+    for explanation in explained:
+        if "V" not in explanation.unseen.pairs:
             continue
-        chance, valid, cycles = each.unseen.pairs["V"]
+        chance, valid, cycles = explanation.unseen.pairs["V"]
         known = valid == 1
         if known.any():
             good = known & (cycles <= np.nanquantile(cycles, fastest))
-            below += (chance[good] < each.threshold).tolist()
+            below += (chance[good] < explanation.threshold).tolist()
     return float(np.mean(below)) if below else float("nan")
 
 
@@ -301,6 +305,6 @@ def calibration(positive: Floats, chance: Floats, bins: int) -> tuple[Floats, Fl
     place = np.searchsorted(edges, chance)
     total = np.bincount(place, minlength=bins)
     filled = total > 0
-    sums = (np.bincount(place, each, minlength=bins)[filled] for each in (chance, positive))
-    mean, share = (each / total[filled] for each in sums)
+    sums = (np.bincount(place, item, minlength=bins)[filled] for item in (chance, positive))
+    mean, share = (item / total[filled] for item in sums)
     return mean, share

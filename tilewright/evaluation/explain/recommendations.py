@@ -45,12 +45,14 @@ def advice_of(folder: TunedFolder, explained: Sequence[Explained]) -> list[Advic
     rules: list[Callable[[TunedFolder, Sequence[Explained]], Advice | None]] = [
         _without_valid, _failing, _far, _unfinished, _veto, _too_long,
     ]  # fmt: skip
-    found = [rule(folder, explained) for rule in rules]
-    return [each for each in found if each is not None]
+    results = [rule(folder, explained) for rule in rules]
+    return [item for item in results if item is not None]
 
 
 def _without_valid(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    without = [each for each in explained if not each.trajectory.last_improvement]
+    without = [
+        explanation for explanation in explained if not explanation.trajectory.last_improvement
+    ]
     if not without:
         return None
     return Advice(
@@ -66,10 +68,10 @@ def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | No
     Either the space is unsuitable, or Model V (validity) has not learned enough.
     """
     failures, reasons, trials = Counter[str](), Counter[str](), 0
-    for each in explained:
-        failures += each.trajectory.failures
-        reasons += each.trajectory.reasons
-        trials += each.trajectory.trials
+    for explanation in explained:
+        failures += explanation.trajectory.failures
+        reasons += explanation.trajectory.reasons
+        trials += explanation.trajectory.trials
     lost = failures.total()
     if lost < _FAILING * trials:
         return None
@@ -93,15 +95,15 @@ def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | No
 
 def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise what to do if expensive layers are far from their lower bounds."""
-    total = float(np.nansum([each.trajectory.cost for each in explained]))
+    total = float(np.nansum([explanation.trajectory.cost for explanation in explained]))
     far = [
-        each
-        for each in explained
-        if each.trajectory.above > _FAR and each.trajectory.cost > _HEAVY * total
+        explanation
+        for explanation in explained
+        if explanation.trajectory.above > _FAR and explanation.trajectory.cost > _HEAVY * total
     ]
     if not far:
         return None
-    far.sort(key=lambda each: each.trajectory.cost * (1 - 1 / each.trajectory.above), reverse=True)
+    far.sort(key=lambda item: item.trajectory.cost * (1 - 1 / item.trajectory.above), reverse=True)
     first = far[0].trajectory
     finding = (
         f"{_named(far)} {'is' if len(far) == 1 else 'are'} more than {_FAR - 1:.0%} above the "
@@ -111,7 +113,7 @@ def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     usual = _usual_space(folder)
     if usual:
         return Advice(finding, f"Tune in the larger space: --space {usual}.")
-    if max(each.trajectory.late_gain for each in far) > _GAIN:
+    if max(item.trajectory.late_gain for item in far) > _GAIN:
         return Advice(finding, f"They still improve: --trials {2 * _most(explained)}.")
     return Advice(
         finding,
@@ -124,10 +126,10 @@ def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
 
 
 def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    late = [each for each in explained if each.trajectory.late_gain > _GAIN]
+    late = [explanation for explanation in explained if explanation.trajectory.late_gain > _GAIN]
     if not late:
         return None
-    late.sort(key=lambda each: each.trajectory.late_gain * each.trajectory.cost, reverse=True)
+    late.sort(key=lambda item: item.trajectory.late_gain * item.trajectory.cost, reverse=True)
     gain = late[0].trajectory.late_gain
     by = "found its first valid schedule" if np.isinf(gain) else f"by {gain:.1%}"
     return Advice(
@@ -138,7 +140,7 @@ def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice |
 
 def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise if the probabilities of Model V (validity) are wrong or it rejects good schedules."""
-    pair = pooled([each.unseen for each in explained], "V")
+    pair = pooled([explanation.unseen for explanation in explained], "V")
     if not pair.shape[1] or np.ptp(pair[1]) == 0:
         return None
     missed = vetoed_shares(explained).fast
@@ -163,7 +165,7 @@ def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
 
 def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise what to do if all layers stopped improving long before the end."""
-    last = max(each.trajectory.last_improvement for each in explained)
+    last = max(explanation.trajectory.last_improvement for explanation in explained)
     whole = -(-last // folder.batch) * folder.batch
     if not last or 2 * whole > _most(explained):
         return None
@@ -174,7 +176,7 @@ def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | N
 
 
 def _most(explained: Sequence[Explained]) -> int:
-    return max(each.trajectory.trials for each in explained)
+    return max(explanation.trajectory.trials for explanation in explained)
 
 
 def _usual_space(folder: TunedFolder) -> str:
@@ -187,6 +189,6 @@ def _usual_space(folder: TunedFolder) -> str:
 
 
 def _named(explained: Sequence[Explained]) -> str:
-    names = [each.title for each in explained[:_NAMED]]
+    names = [explanation.title for explanation in explained[:_NAMED]]
     others = len(explained) - len(names)
     return ", ".join(names) + (f" and {others} more" if others else "")

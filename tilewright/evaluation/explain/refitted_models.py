@@ -158,11 +158,11 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
         trials=len(history),
         valid_share=float(measured.valid.mean()) if len(measured) else 1.0,
         influences={
-            role: _influence(state.models[role], each, learned[role], seed)
-            for role, each in asked.items()
+            role: _influence(state.models[role], item, learned[role], seed)
+            for role, item in asked.items()
         },
         before=JudgedWorkload(
-            {role: np.concatenate(each, axis=1) for role, each in before.items()}
+            {role: np.concatenate(item, axis=1) for role, item in before.items()}
         ),
         unseen=JudgedWorkload(_judged(asked, measured)),
         threshold=veto_threshold(explorer, state),
@@ -219,13 +219,13 @@ def _judged(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Float
         The arrays of `JudgedWorkload.pairs`.
     """
     pairs = {}
-    for role, each in asked.items():
-        valid = measured.valid[each.input.rows]
-        truth = np.log2(np.where(valid, measured.latency[each.input.rows], np.nan))
+    for role, item in asked.items():
+        valid = measured.valid[item.input.rows]
+        truth = np.log2(np.where(valid, measured.latency[item.input.rows], np.nan))
         if role == "V":
-            pairs[role] = np.stack([each.said, valid.astype(np.float64), truth])
+            pairs[role] = np.stack([item.said, valid.astype(np.float64), truth])
         else:
-            pairs[role] = np.stack([each.said[valid], truth[valid]])
+            pairs[role] = np.stack([item.said[valid], truth[valid]])
     return pairs
 
 
@@ -297,8 +297,8 @@ def shapley_values(model: CostModel, x: Features, background: Features, seed: in
         return np.asarray(
             model.booster.predict(data, pred_contribs=True, validate_features=False), np.float64
         )[:, :-1]
-    found = model.booster.predict(x.matrix, pred_contrib=True, num_threads=1)
-    return np.asarray(found, np.float64)[:, :-1]
+    result = model.booster.predict(x.matrix, pred_contrib=True, num_threads=1)
+    return np.asarray(result, np.float64)[:, :-1]
 
 
 def is_exact(model: CostModel) -> bool:

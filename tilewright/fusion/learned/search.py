@@ -82,12 +82,12 @@ class FusionSurrogate:
         Returns:
             Index and labels of each such segment.
         """
-        found = []
+        parts = []
         for number, places in enumerate(self.problem.segments):
-            own = tuple(labels[place] for place in places)
-            if own != tuple(self.base[place] for place in places):
-                found.append((number, own))
-        return found
+            matching = tuple(labels[place] for place in places)
+            if matching != tuple(self.base[place] for place in places):
+                parts.append((number, matching))
+        return parts
 
     def _price(self, keys: Sequence[tuple[int, tuple[bool, ...]]]) -> None:
         new = [key for key in dict.fromkeys(keys) if key not in self._changes]
@@ -101,7 +101,7 @@ class FusionSurrogate:
             tables.append(self.tables.of(tuple(labels)))
         cycles = self.model.predict(tables)
         self._changes.update(
-            {key: float(each) - self._whole for key, each in zip(new, cycles, strict=True)}
+            {key: float(cycle) - self._whole for key, cycle in zip(new, cycles, strict=True)}
         )
 
 
@@ -140,20 +140,20 @@ def learned_search(
         first = _tried(evaluator, policy.labels(problem, chances)) if turn == 0 else None
         if first is not None and first.cost < evaluator(best).cost:
             best = first.labels
-        model.fit([tables.of(each.labels) for each in evaluator.known()])
+        model.fit([tables.of(item.labels) for item in evaluator.known()])
         begin = [best, *starts, *_drawn(problem, chances, plan.drawn, rng)]
         said = FusionSurrogate(problem, tables, model, best)
         objective = Objective(said, plan.asked, problem.segments, problem.groups)
         search_all(plan.search, objective, list(dict.fromkeys(begin)), rng)
-        new = [each for each in sorted(objective.asked, key=objective.asked.__getitem__)
-               if evaluator.seen(each) is None]  # fmt: skip
+        new = [item for item in sorted(objective.asked, key=objective.asked.__getitem__)
+               if evaluator.seen(item) is None]  # fmt: skip
         before = evaluator(best).cost
         simulated = evaluator.count
         for labels in new[:_LOOKED_AT]:
             if evaluator.count - simulated >= plan.confirmed:
                 break
-            found = _tried(evaluator, labels)
-            if found is not None and found.cost < evaluator(best).cost:
+            result = _tried(evaluator, labels)
+            if result is not None and result.cost < evaluator(best).cost:
                 best = labels
         idle = 0 if evaluator(best).cost < before else idle + 1
         if idle >= plan.patience or not new:
@@ -171,8 +171,8 @@ def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionG
         problem: the possible fusions of a network.
         evaluator: the labellings that were simulated.
     """
-    known = {each.labels: each.cycles for each in evaluator.known()}
-    found: dict[DecisionGroup, bool] = {}
+    known = {item.labels: item.cycles for item in evaluator.known()}
+    result: dict[DecisionGroup, bool] = {}
     units = list_units(problem)
     for labels, cycles in known.items():
         for unit in units:
@@ -180,8 +180,8 @@ def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionG
                 continue
             other = known.get(label_unit(labels, unit, False))
             if other is not None and other != cycles:
-                found[unit] = cycles < other
-    return found
+                result[unit] = cycles < other
+    return result
 
 
 def _tried(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:

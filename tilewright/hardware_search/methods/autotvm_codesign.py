@@ -106,8 +106,8 @@ class _Kept:
     def best(self) -> Places:
         """Return the points, best first, int array of shape (points, knobs)."""
         order = np.argsort(-self.scores, kind="stable")
-        found = [self.places[key] for key in self.top[order].tolist() if key >= 0]
-        return np.array(found, np.int64).reshape(-1, len(self.points.cardinalities))
+        results = [self.places[key] for key in self.top[order].tolist() if key >= 0]
+        return np.array(results, np.int64).reshape(-1, len(self.points.cardinalities))
 
 
 def redraw_knobs(

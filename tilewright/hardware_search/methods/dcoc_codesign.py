@@ -105,10 +105,10 @@ class Dcoc(PublishedMethod):
         drawn = sample_by_confidence(
             places, scores, count, self.options.sharpness, self.options.threshold, rng
         )
-        found = np.concatenate([drawn, places])
+        result = np.concatenate([drawn, places])
         # What would overflow is measured last: a mixture of good points need not fit.
-        found = found[np.argsort(rewards.overflowing(found) > 0, kind="stable")]
-        return _first(points, found, tried, count)
+        result = result[np.argsort(rewards.overflowing(result) > 0, kind="stable")]
+        return _first(points, result, tried, count)
 
     def _start(
         self,

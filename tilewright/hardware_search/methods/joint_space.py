@@ -115,10 +115,10 @@ class JointSpace:
 
     @cached_property
     def _machine_values(self) -> Floats:
-        found = np.full((len(self.machine), int(self.machine.max())), np.nan)
+        result = np.full((len(self.machine), int(self.machine.max())), np.nan)
         for k, knob in enumerate(self.hardware.space.knobs):
-            found[k, : len(knob.values)] = knob.values
-        return found
+            result[k, : len(knob.values)] = knob.values
+        return result
 
     def random(self, count: int, rng: np.random.Generator) -> Places:
         """Draw random points. Machines are drawn uniformly from those that can be built.
@@ -204,8 +204,8 @@ class JointSpace:
         Returns:
             Float array of shape (points, slots, knobs); 0 for a knob with a single value.
         """
-        found = (places[:, self.column] + 0.5) / self.cardinalities[self.column]
-        return np.where(self.column >= 0, found, 0.0)
+        result = (places[:, self.column] + 0.5) / self.cardinalities[self.column]
+        return np.where(self.column >= 0, result, 0.0)
 
     def values(self, places: Places) -> Floats:
         """Return the value of each schedule knob.
@@ -284,7 +284,9 @@ class JointSpace:
 def _slots(designs: list[Design]) -> JointSlots:
     names: dict[tuple[str, str], int] = {}
     knobs: dict[str, int] = {}
-    spaces = [[each.target.space(layer.workload) for layer in each.layers] for each in designs]
+    spaces = [
+        [design.target.space(layer.workload) for layer in design.layers] for design in designs
+    ]
     for design, own in zip(designs, spaces, strict=True):
         for layer, space in zip(design.layers, own, strict=True):
             names.setdefault(layer.names[0], len(names))
@@ -299,7 +301,7 @@ def _slots(designs: list[Design]) -> JointSlots:
         for layer, space in zip(design.layers, own, strict=True):
             slot = names[layer.names[0]]
             calls[core, slot] += layer.calls
-            shapes[core, slot] = [getattr(layer.workload, each) for each in SHAPE]
+            shapes[core, slot] = [getattr(layer.workload, item) for item in SHAPE]
             for knob in space.knobs:
                 counts[core, slot, knobs[knob.name]] = len(knob.values)
                 values[core, slot, knobs[knob.name], : len(knob.values)] = knob.values

@@ -84,9 +84,9 @@ class _OptunaSearch:
                     LayerTuning(problem.design(row), evaluator, seed, self.options.tuner)
                 )
                 idle, worth[row] = 0, self._worth(tunings[-1])
-            found = NOTHING if row is None else worth[row]
-            trial.set_constraint("runs", float(found == NOTHING))
-            study.tell(trial, found)
+            result = NOTHING if row is None else worth[row]
+            trial.set_constraint("runs", float(result == NOTHING))
+            study.tell(trial, result)
         # No machine is new any more: what is left is spent on the schedules of those there are.
         tried = -1
         while tried < evaluator.spent + evaluator.compiled:

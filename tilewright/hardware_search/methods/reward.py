@@ -268,7 +268,7 @@ def overflow(points: JointSpace, places: Places) -> Floats:
         knob("acc_slots") * outputs * side["block_out"] * side["batch"] * rows * columns
         * ACCUMULATOR_BYTES,
     )  # fmt: skip
-    shares = [each / _power(size, name) for each, name in zip(needed, BUFFERS, strict=True)]
+    shares = [item / _power(size, name) for item, name in zip(needed, BUFFERS, strict=True)]
     return np.asarray(np.nan_to_num(np.max(shares, axis=0), nan=0.0))
 
 
@@ -284,11 +284,13 @@ class _Knobs:
         self.names, self.values = points.slots.knobs, points.values(places)
 
     def __call__(self, *names: str) -> Floats:
-        found = np.full(self.values.shape[:2], np.nan)
+        result = np.full(self.values.shape[:2], np.nan)
         for name in names:
             if name in self.names:
-                found = np.where(np.isnan(found), self.values[:, :, self.names.index(name)], found)
-        return np.where(np.isnan(found), 1.0, found)
+                result = np.where(
+                    np.isnan(result), self.values[:, :, self.names.index(name)], result
+                )
+        return np.where(np.isnan(result), 1.0, result)
 
 
 def _hardware(points: JointSpace, places: Places) -> dict[str, Floats]:

@@ -110,11 +110,11 @@ class Machines:
         Returns:
             Float array of shape (machines, layers).
         """
-        found, each = np.zeros(changes.shape[1:]), self.totals(layers)
+        result, totals = np.zeros(changes.shape[1:]), self.totals(layers)
         for metric, change in enumerate(changes):
-            others = np.delete(each, metric, axis=0).prod(axis=0)
-            found += change * others[:, None]
-        return found
+            others = np.delete(totals, metric, axis=0).prod(axis=0)
+            result += change * others[:, None]
+        return result
 
     @property
     def whole(self) -> NDArray[np.bool_]:
@@ -292,17 +292,17 @@ class _Search:
         count = len(self.problem.hardware.points)
         drawn = generator(self.seed, 0).permutation(count)
         objective = self.evaluator.objective
-        found = Screening(self.problem, self.options.sample, self.seed, objective)
+        result = Screening(self.problem, self.options.sample, self.seed, objective)
         if self.options.estimates:
             ends = [0, count - 1]
             start = dict.fromkeys([*ends, *drawn[: self.options.start].tolist()])
-            found.climb(start, min(self.options.screened, count))
-            rows = found.rows
+            result.climb(start, min(self.options.screened, count))
+            rows = result.rows
         else:
             rows = drawn[: self.options.screened].tolist()
         designs = map(self.problem.design, rows)
         if self.options.estimates:
-            known = [(design, found.metrics(design.row)) for design in designs]
+            known = [(design, result.metrics(design.row)) for design in designs]
         else:
             known = [(design, self._least(design)) for design in designs]
         able = [(design, metrics) for design, metrics in known if np.isfinite(metrics).all()]

@@ -75,19 +75,19 @@ def build(
         library = files.get(CPU_LIBRARY)
         regions = ArtifactRegions(manifest["regions"], files)
         artifact = Artifact(manifest, builds.open(files, layers), library, regions=regions)
-        found = accuracy(check, artifact.infer_layers, tolerance, artifact.zero_points)
-        refuse_inaccurate(found, graph.name)
+        result = accuracy(check, artifact.infer_layers, tolerance, artifact.zero_points)
+        refuse_inaccurate(result, graph.name)
         files[CHECK_FILE] = check.packed()
-        manifest["accuracy"] = found.to_json()
+        manifest["accuracy"] = result.to_json()
     return write_folder(out, files, manifest)
 
 
 def _whole_network(last: LastRegions) -> dict[str, Json]:
     """Return the manifest's inputs and outputs of a network with regions after the last layer."""
     infos = {"inputs": last.inputs, "outputs": list(last.whole.graph.output)}
-    found: dict[str, Json] = {}
+    network: dict[str, Json] = {}
     for key, values in infos.items():
-        found[f"network_{key}"] = [
+        network[f"network_{key}"] = [
             {
                 "name": info.name,
                 "shape": list(last.shape_of(info)),
@@ -97,7 +97,7 @@ def _whole_network(last: LastRegions) -> dict[str, Json]:
             }
             for info in values
         ]
-    return found
+    return network
 
 
 def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False) -> Builds:

@@ -156,8 +156,8 @@ def compile_files(
     samples = samples_of(last or whole)
     rows = [
         _row(layer, function, picks[layer.workload], target)
-        | ({"moved": [_moved(*each) for each in moved]} if moved else {})
-        | ({"bfloat16": [list(each) for each in stored]} if stored else {})
+        | ({"moved": [_moved(*item) for item in moved]} if moved else {})
+        | ({"bfloat16": [list(item) for item in stored]} if stored else {})
         | ({"frames": True} if frames else {})
         | _attention(number, attention)
         for number, (layer, function, moved, stored, frames) in enumerate(
@@ -185,12 +185,12 @@ def compile_files(
         "regions": write_regions(whole.regions, () if last is None else last.regions, files),
     }
     artifact = CompiledArtifact(manifest, files)
-    for found in artifact.verify(target):
-        if found.wrong:
+    for result in artifact.verify(target):
+        if result.wrong:
             raise ArtifactError(
-                f"the kernel of layer {as_text(rows[found.layer]['name'])} of {name} is off by "
-                f"{found.error:.2g} of its largest value on seeded tensors, and the bound is "
-                f"{found.bound:g}; build with more --trials, and report the model"
+                f"the kernel of layer {as_text(rows[result.layer]['name'])} of {name} is off by "
+                f"{result.error:.2g} of its largest value on seeded tensors, and the bound is "
+                f"{result.bound:g}; build with more --trials, and report the model"
             )
     return _checked(artifact, files, manifest, samples, last or whole, tolerance)
 
@@ -312,10 +312,10 @@ def compiles_kernels(target: Target) -> CompilesKernels:
     Raises:
         ArtifactError: the target does not have this capability.
     """
-    found = capability(target, CompilesKernels)
-    if found is None:
+    result = capability(target, CompilesKernels)
+    if result is None:
         raise ArtifactError(f"{target.name} compiles no kernels into libraries; choose cpu")
-    return found
+    return result
 
 
 class CompiledArtifact:
@@ -409,14 +409,14 @@ class CompiledArtifact:
             arrays = self._read(known)
             whole = self._ready.timed(arrays, times)
             calls = [self._ready.profiled(arrays) for _ in range(times if layers else 0)]
-        found = profile_of(self._call_times(), whole, calls)
+        profile = profile_of(self._call_times(), whole, calls)
         if self._regions:
             seconds = self._regions.time_last({**known, **self._run_compiled(known)}, times)
-            found = replace(
-                found, seconds=found.seconds + seconds,
-                others=(*found.others, ("onnxruntime", seconds)) if layers else (),
+            profile = replace(
+                profile, seconds=profile.seconds + seconds,
+                others=(*profile.others, ("onnxruntime", seconds)) if layers else (),
             )  # fmt: skip
-        return outputs, found
+        return outputs, profile
 
     def verify(self, target: Target | None = None) -> Iterator[KernelError]:
         """Compare every layer's kernel in the library with the reference, on random tensors.
@@ -447,8 +447,8 @@ class CompiledArtifact:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
                 config = tuple(map(as_int, as_list(row["config"])))
                 moved = map(as_object, as_list(row.get("moved", [])))
-                stored = [_stored(each) for each in as_list(row.get("bfloat16", []))]
-                function = self._ready.function(name, [_places(each) for each in moved], stored)
+                stored = [_stored(item) for item in as_list(row.get("bfloat16", []))]
+                function = self._ready.function(name, [_places(item) for item in moved], stored)
                 known[name] = compiles.kernel_error(workload, config, function)
             bound = OF_STORED if row.get("bfloat16") else OF_FLOAT32
             errors.append(KernelError(number, known[name], bound))
@@ -636,10 +636,10 @@ def _tensor(name: str, array: Array) -> dict[str, Json]:
 
 
 def _values(rows: Json) -> tuple[Value, ...]:
-    found = map(as_object, as_list(rows))
+    result = map(as_object, as_list(rows))
     return tuple(
         Value(
             as_text(row["name"]), tuple(map(as_int, as_list(row["shape"]))), as_text(row["dtype"])
         )
-        for row in found
+        for row in result
     )

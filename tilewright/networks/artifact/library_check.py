@@ -97,15 +97,15 @@ def samples_of(source: SourceModel) -> list[NetworkSample]:
         name: (array.shape, TEXT if array.dtype.kind == "O" else array.dtype.name)
         for name, array in source.seeded_inputs().items()
     }
-    found: list[NetworkSample] = []
+    samples: list[NetworkSample] = []
     size = 0
     for drawn in draw_samples(kinds, source.reference, source.constants):
         sample = replace(drawn, outputs=narrowed(drawn.outputs, source.halves))
         size += sum(a.nbytes for feed in (sample.inputs, sample.outputs) for a in feed.values())
-        if found and size > MOST_BYTES:
+        if samples and size > MOST_BYTES:
             break
-        found.append(sample)
-    return found
+        samples.append(sample)
+    return samples
 
 
 def narrowed(outputs: Feed, halves: Collection[str]) -> dict[str, Array]:
@@ -143,7 +143,9 @@ def decisive_samples(
         made = infer(sample.inputs)
         worst = worst_output(made, sample.outputs, tolerance)
         if not worst.error <= tolerance:
-            reals = {k: each for k, each in sample.outputs.items() if each.dtype.kind not in "iub"}
+            reals = {
+                k: output for k, output in sample.outputs.items() if output.dtype.kind not in "iub"
+            }
             reals_fit = worst_output(made, reals, tolerance).error <= tolerance
             tie = sample.kind == SATURATING and reals_fit
             stable = worst.problem or not _is_unstable(sample, source, worst, tolerance)
@@ -181,7 +183,7 @@ def worst_output(found: Mapping[str, Array], expected: Feed, tolerance: float) -
         tolerance: largest accepted error, which `magnitude` needs.
     """
     errors = [output_error(name, found[name], array, tolerance) for name, array in expected.items()]
-    return max(errors, key=lambda each: each.error, default=OutputDifference("", 0.0))
+    return max(errors, key=lambda error: error.error, default=OutputDifference("", 0.0))
 
 
 def output_error(name: str, found: Array, expected: Array, tolerance: float) -> OutputDifference:

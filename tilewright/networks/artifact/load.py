@@ -192,18 +192,18 @@ class Artifact:
         """
         program = images_in_flight_of(self.program, self.target)
         slowdown = self.host_slowdown
-        estimated = [each for each in self._islands if each is not None]
+        estimated = [island for island in self._islands if island is not None]
         known = len(estimated) == len(self._islands)
         if not known:
             _, spent = infer(self._order, self.program, self._cpu, self._read(image))
-            estimated = [slowdown * spent[each.name] for each in self._order.islands]
+            estimated = [slowdown * spent[island.name] for island in self._order.islands]
         border = [
             (border_seconds(before, slowdown), border_seconds(after, slowdown))
             for before, after in program.border_work()
         ]
         cpu = CpuTimes(estimated, border, "estimated" if known else "measured")
         return plan_pipeline(
-            self._order, program, [each.total for each in self.times], self.clock_hz, cpu
+            self._order, program, [time.total for time in self.times], self.clock_hz, cpu
         )
 
     @with_living_pool
@@ -364,9 +364,11 @@ def code_of(manifest: Mapping[str, Json]) -> list[str]:
         ValueError: an entry of the manifest is invalid.
     """
     files = as_object(manifest["files"])
-    islands = [as_object(each) for each in as_list(manifest.get("cpu", []))]
-    operators = [as_object(each) for island in islands for each in as_list(island["operators"])]
-    of_islands = ", ".join(dict.fromkeys(as_text(each["operator"]) for each in operators))
+    islands = [as_object(item) for item in as_list(manifest.get("cpu", []))]
+    operators = [
+        as_object(operator) for island in islands for operator in as_list(island["operators"])
+    ]
+    of_islands = ", ".join(dict.fromkeys(as_text(operator["operator"]) for operator in operators))
     known = {
         CPU_LIBRARY: of_islands or "changes of layout",
         LIBRARY: "the compiled part" if manifest.get("regions") else "the whole network",
@@ -419,8 +421,8 @@ def _values(rows: Json, least: int = 0) -> tuple[Value, ...]:
         least: smallest size of an axis that is accepted; -1 accepts sizes that are known only at
             run time.
     """
-    found = map(as_object, as_list(rows))
-    return tuple(_value(as_text(row["name"]), row, least) for row in found)
+    result = map(as_object, as_list(rows))
+    return tuple(_value(as_text(row["name"]), row, least) for row in result)
 
 
 def _value(name: str, row: Mapping[str, Json], least: int = 0) -> Value:

@@ -106,11 +106,11 @@ class SizedLibrary:
     @cached_property
     def sizes(self) -> dict[str, list[int]]:
         """The sizes of each dynamic dimension in ascending order."""
-        found: dict[str, set[int]] = {}
+        sizes: dict[str, set[int]] = {}
         for combination in self._at:
             for name, size in combination:
-                found.setdefault(name, set()).add(size)
-        return {name: sorted(each) for name, each in found.items()}
+                sizes.setdefault(name, set()).add(size)
+        return {name: sorted(item) for name, item in sizes.items()}
 
     @property
     def libraries(self) -> list[tuple[dict[str, int], CompiledArtifact]]:
@@ -167,7 +167,7 @@ class SizedLibrary:
 
         Raises `InputError` if an input does not fit, or if inputs disagree on a size.
         """
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for value in self.inputs:
             array = inputs.get(value.name)
             if array is None:
@@ -182,12 +182,12 @@ class SizedLibrary:
                     f"{_sizes(value.shape)}"
                 )
             for axis, size in zip(value.shape, array.shape, strict=True):
-                if isinstance(axis, str) and found.setdefault(axis, size) != size:
+                if isinstance(axis, str) and result.setdefault(axis, size) != size:
                     raise InputError(
-                        f"'{axis}' is {found[axis]} in one input and {size} in '{value.name}'; "
+                        f"'{axis}' is {result[axis]} in one input and {size} in '{value.name}'; "
                         "give all inputs the same size"
                     )
-        return found
+        return result
 
     def _size_for(self, name: str, size: int) -> int:
         sizes = self.sizes[name]
@@ -211,8 +211,8 @@ class SizedLibrary:
             row = self._rows[place]
             prefix = as_text(row["folder"]) + "/"
             listed = as_object(self.manifest["files"])
-            own = {name: said for name, said in listed.items() if name.startswith(prefix)}
-            checked = {"files": own, "specification": self.manifest["specification"]}
+            matching = {name: said for name, said in listed.items() if name.startswith(prefix)}
+            checked = {"files": matching, "specification": self.manifest["specification"]}
             manifest = {**as_object(row["library"]), **checked}
             self.opened[place] = open_library(self._folder, manifest, self._threads, prefix)
         return self.opened[place]
@@ -251,7 +251,7 @@ def join_libraries(
         "padded": [],
         "sizes": rows,
     }
-    opened = [CompiledArtifact(each.manifest, each.files) for _, each in made]
+    opened = [CompiledArtifact(item.manifest, item.files) for _, item in made]
     reasons = {
         name: obstacles[name] or _difference(name, made, manifest, opened) for name in made[0][0]
     }
@@ -288,8 +288,8 @@ def _difference(
         for (at, library), own in zip(made, opened, strict=True):
             if at[name] == size:
                 for sample in library.samples:
-                    found = larger.infer(sample.inputs)
-                    worst = worst_output(found, sample.outputs, own.tolerance)
+                    result = larger.infer(sample.inputs)
+                    worst = worst_output(result, sample.outputs, own.tolerance)
                     if not worst.error <= own.tolerance:
                         return f"output '{worst.name}' changes by {worst.error:.1g} of its size"
     return ""
@@ -337,12 +337,12 @@ def _sizes(shape: Sequence[int | str]) -> str:
 
 
 def _values(rows: Json) -> tuple[NamedValue, ...]:
-    found = map(as_object, as_list(rows))
+    result = map(as_object, as_list(rows))
     return tuple(
         NamedValue(
             as_text(row["name"]),
             tuple(a if isinstance(a, str) else as_int(a) for a in as_list(row["shape"])),
             as_text(row["dtype"]),
         )
-        for row in found
+        for row in result
     )

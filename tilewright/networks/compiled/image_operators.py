@@ -318,22 +318,22 @@ def _response_window(pool: Binding) -> int:
     return size if usual and alone and pads == expected and attrs.count_include_pad else 0
 
 
-def normalised(image: Tensor, found: LocalResponse) -> Tensor:
+def normalised(image: Tensor, response: LocalResponse) -> Tensor:
     """Return the local response normalisation of an image (n, c, h, w) as a TE tensor."""
     _, channels, *_ = map(int, image.shape)
-    share = np.float32(found.alpha / found.size)
+    share = np.float32(response.alpha / response.size)
 
     def value(n: Expression, c: Expression, y: Expression, x: Expression) -> Expression:
         total: Expression = tirx.const(0.0, "float32")
-        for tap in range(-((found.size - 1) // 2), found.size // 2 + 1):
+        for tap in range(-((response.size - 1) // 2), response.size // 2 + 1):
             at = c + tap
             near = image[n, tirx.max(tirx.min(at, channels - 1), 0), y, x]
             inside = tirx.Cast("float32", tirx.all(at >= 0, at < channels))
             total = total + near * near * inside
-        total = total * tirx.const(float(share), "float32") + tirx.const(found.bias, "float32")
-        if found.beta == USUAL:
+        total = total * tirx.const(float(share), "float32") + tirx.const(response.bias, "float32")
+        if response.beta == USUAL:
             root = tirx.sqrt(total)
             return image[n, c, y, x] / (root * tirx.sqrt(root))
-        return image[n, c, y, x] / tirx.pow(total, tirx.const(found.beta, "float32"))
+        return image[n, c, y, x] / tirx.pow(total, tirx.const(response.beta, "float32"))
 
     return te.compute(image.shape, value, name="local_response")

@@ -309,25 +309,25 @@ class _RewrittenMain:
             return
         self.tensors.put(binding.var, plain=self.tensors.emit(_replaced(binding.value, known)))
 
-    def recurrence(self, found: Recurrence) -> None:
+    def recurrence(self, recurrence: Recurrence) -> None:
         """Emit a call of a function that computes all steps of a recurrence."""
-        gates, *begin = (self.tensors.plain(var) for var in (found.given, *found.begin))
+        gates, *begin = (self.tensors.plain(var) for var in (recurrence.given, *recurrence.begin))
         bfloat16 = self._in_bfloat16.used
-        width = sums_of(found.weights.shape[1], self._registers)
-        function = recurrence_function(found, shape_of(gates) or (), width, bfloat16)
+        width = sums_of(recurrence.weights.shape[1], self._registers)
+        function = recurrence_function(recurrence, shape_of(gates) or (), width, bfloat16)
         function = function.with_attrs({KERNEL: 1, "op_pattern": OPAQUE})
         name = self._builder.add_func(function.without_attr("global_symbol"), "recurrence")
-        weights = packed_weights(found.weights, width, bfloat16)
-        arrays = [_constant(array) for array in (weights, *found.constants)]
-        steps = len(found.results)
+        weights = packed_weights(recurrence.weights, width, bfloat16)
+        arrays = [_constant(array) for array in (weights, *recurrence.constants)]
+        steps = len(recurrence.results)
         state_rows = self.tensors.emit(
             relax.call_tir(
                 name, [gates, arrays[0], *begin, *arrays[1:]],
-                relax.TensorType((steps, found.weights.shape[0]), "float32"),
+                relax.TensorType((steps, recurrence.weights.shape[0]), "float32"),
             )
         )  # fmt: skip
-        for step, var in enumerate(found.results):
-            row = step if found.by == 1 else steps - 1 - step
+        for step, var in enumerate(recurrence.results):
+            row = step if recurrence.by == 1 else steps - 1 - step
             self._rows[var] = state_rows, row
             self.tensors.put(var, plain=self.tensors.emit(_some_rows(state_rows, row, row + 1)))
 

@@ -205,27 +205,27 @@ class PackedTensors:
         )
         return (self.narrow(result) if bfloat16 and not stored else result), block
 
-    def shuffled(self, found: ChannelShuffle) -> tuple[RelaxExpr, int] | None:
+    def shuffled(self, shuffle: ChannelShuffle) -> tuple[RelaxExpr, int] | None:
         """Shuffle channels on packed tensors.
 
         Returns:
             The result and its block size, or None if the tensor is not packed.
         """
-        block = min(self.block_of(found.source), FLOAT_BLOCK)
+        block = min(self.block_of(shuffle.source), FLOAT_BLOCK)
         if block < 4:
             return None
-        function = shuffle_function(found, block).with_attr("op_pattern", OPAQUE)
+        function = shuffle_function(shuffle, block).with_attr("op_pattern", OPAQUE)
         name = self._builder.add_func(function.without_attr("global_symbol"), "shuffled")
-        image = self.packed(found.source, block)
+        image = self.packed(shuffle.source, block)
         result = self.emit(
             relax.call_tir(name, [image], relax.TensorType(shape_of(image), "float32"))
         )
         return result, block
 
-    def normalised(self, found: LocalResponse) -> RelaxExpr:
+    def normalised(self, response: LocalResponse) -> RelaxExpr:
         """Return a local response normalisation in the model's layout, (n, c, h, w)."""
         return self._builder.emit_te(
-            lambda image: normalised(image, found), self.plain(found.source),
+            lambda image: normalised(image, response), self.plain(response.source),
             primfunc_name_hint="local_response", primfunc_attrs={"op_pattern": OPAQUE},
         )  # fmt: skip
 

@@ -118,10 +118,10 @@ class Products:
         Returns:
             Integers in the operator's shape, and scales of shape (1,) or (channels,).
         """
-        found = integers_of(self._t.flat, value)
-        if found is None:
+        result = integers_of(self._t.flat, value)
+        if result is None:
             raise NotALayer("its weights are no int8 constants")
-        integers, binding = found
+        integers, binding = result
         given = quantisation(binding)
         assert given is not None
         steps, zeros = steps_of(binding.node, given)
@@ -442,11 +442,11 @@ class Behind:
             if link.kind in ("relu", "clip"):
                 self.relu = True
                 bound = upper_bound(link.binding)
-                known = [each for each in (self.upper, bound) if each is not None]
+                known = [item for item in (self.upper, bound) if item is not None]
                 self.upper = min(known, default=None)
             elif link.kind == "activation":
                 self.activation = step_of(link.binding)
             elif link.kind == "quantise":
-                found = quantisation(link.binding)
-                assert found is not None
-                self.output = scale_of(link.binding.node, found)
+                result = quantisation(link.binding)
+                assert result is not None
+                self.output = scale_of(link.binding.node, result)

@@ -129,8 +129,8 @@ class QdqTensors:
         """
         if var in self.errors:
             raise self.errors[var]
-        found = self._views.get(var)
-        return found if found is not None and found.scale is not None else None
+        result = self._views.get(var)
+        return result if result is not None and result.scale is not None else None
 
     def add(self, name: str, shape: Shape, scale: Scale | None) -> Value:
         """Add an int8 value that a layer or the host writes, and return its description.
@@ -157,15 +157,15 @@ class QdqTensors:
 
     def held(self) -> dict[RelaxVar, HeldTensor]:
         """Return, for each variable that is a view, the int8 tensor that islands read."""
-        found = {}
+        result = {}
         for var, view in self._views.items():
             holder = self.holders[view.value]
             if var not in self._owners:
                 dtype = str(var.ty.dtype)
-                found[var] = HeldTensor(
+                result[var] = HeldTensor(
                     holder, view.shape, None if "int" in dtype else view.scale, dtype
                 )
-        return found
+        return result
 
     def computed(self, var: RelaxVar, value: RelaxExpr, node: str, name: str = "") -> str:
         """Let the CPU compute a variable.

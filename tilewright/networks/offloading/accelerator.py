@@ -166,9 +166,9 @@ def _estimate_of(target: Target, sampled: int) -> Callable[[Workload], float]:
         estimates, space = capability(target, Estimates), target.space(workload)
         if estimates is None or space.listed is not None:
             raise WorkloadError(f"{target.name} estimates nothing of {workload}; measure it")
-        found = least_estimate(estimates, workload, space, sampled, np.random.default_rng(0))
-        if found is None:
+        estimate = least_estimate(estimates, workload, space, sampled, np.random.default_rng(0))
+        if estimate is None:
             raise WorkloadError(f"{workload}: no schedule fits {target.name}, by its estimate")
-        return found
+        return estimate
 
     return least

@@ -125,7 +125,7 @@ def with_pools(
     """
     merged: list[Layer] = []
     for layer in layers:
-        own = next((each for each in merged if each.output == layer.data), None)
+        own = next((item for item in merged if item.output == layer.data), None)
         together = None
         if own is not None and layer.workload.operator == "max_pool":
             readers = [name for name, read in reads.items() if own.output in read]

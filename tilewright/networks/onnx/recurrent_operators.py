@@ -94,8 +94,8 @@ def directions_of(node: onnx.NodeProto) -> tuple[str, ...]:
 
 def activations_of(node: onnx.NodeProto) -> list[str]:
     """Return the activations of all directions, spelled like the ONNX operators."""
-    given = [each for a in node.attribute if a.name == "activations" for each in a.strings]
-    named = [each.decode().capitalize() for each in given]
+    given = [string for a in node.attribute if a.name == "activations" for string in a.strings]
+    named = [item.decode().capitalize() for item in given]
     return named or list(ACTIVATIONS[node.op_type]) * len(directions_of(node))
 
 
@@ -445,8 +445,8 @@ def unroll_recurrent(normal: NormalGraph) -> None:
         unrolled = _Unrolled(normal, node, shapes, tensors)
         unrolled.write()
         nodes += unrolled.writer.nodes
-        for each in unrolled.writer.nodes:
-            normal.add_operator(each)
+        for item in unrolled.writer.nodes:
+            normal.add_operator(item)
         steps = f"unrolled into {unrolled.steps} steps, whose operators follow"
         normal.absorbed[node.name] = Absorbed(unrolled.projections[0], steps)
     if len(nodes) != len(normal.graph.node):
@@ -614,10 +614,10 @@ class _Unrolled:
         """
         shape = self.writer.integers("states_shape", [self.steps, 1, self._batch, self._hidden])
         parts = []
-        for place, each in enumerate(states):
-            rows = each[0]
+        for place, state in enumerate(states):
+            rows = state[0]
             if self.steps > 1:
-                rows = self.writer.emit("Concat", each, f"states_{place}", axis=0)
+                rows = self.writer.emit("Concat", state, f"states_{place}", axis=0)
             parts.append(self.writer.emit("Reshape", [rows, shape], f"states_{place}_shaped"))
         if len(parts) > 1:
             self.writer.emit("Concat", parts, "states", axis=1)

@@ -63,13 +63,15 @@ def fold_batch_norm(flat: FlatGraph) -> FlatGraph:
 
     Each one becomes the addition of a constant per channel, and keeps its name and its variable.
     """
-    found = [fold for b in flat.bindings if b.op == NORM and (fold := _fold(flat, b)) is not None]
+    bindings = [
+        fold for b in flat.bindings if b.op == NORM and (fold := _fold(flat, b)) is not None
+    ]
     blocks = flat.module["main"].body.blocks
-    if not found or len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
+    if not bindings or len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
         return flat
     main, builder = flat.module["main"], relax.BlockBuilder()
-    folded = {var: value for fold in found for var, value in _Folded(builder, fold).values()}
-    gone = {binding.var for fold in found for binding in fold.gone}
+    folded = {var: value for fold in bindings for var, value in _Folded(builder, fold).values()}
+    gone = {binding.var for fold in bindings for binding in fold.gone}
     with builder.function("main", list(main.params)):
         with builder.dataflow():
             for binding in flat.bindings:

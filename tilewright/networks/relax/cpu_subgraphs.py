@@ -204,18 +204,18 @@ def _called(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
 
     These are operators that TVM's importer writes in TIR.
     """
-    found: dict[str, GlobalVar] = {}
+    result: dict[str, GlobalVar] = {}
     waiting, seen = [node.value for node in nodes], set()
     while waiting:
         value = waiting.pop()
         for arg in getattr(value, "args", ()):
             if isinstance(arg, GlobalVar):
-                found[arg.name_hint] = arg
+                result[arg.name_hint] = arg
         for operand in variables(value):
             if operand in flat.constants and operand in flat.by_var and operand not in seen:
                 seen.add(operand)
                 waiting.append(flat.by_var[operand].value)
-    return list(found.values())
+    return list(result.values())
 
 
 def _unpacked(builder: BlockBuilder, held: HeldTensor) -> RelaxExpr:

@@ -94,7 +94,9 @@ class CompiledModule:
 
 def first_uncompilable(functions: Mapping[str, RelaxFunction]) -> str | None:
     """Return the name of the first function that TVM cannot compile by itself, or None."""
-    return next((name for name, each in functions.items() if not compiles({name: each})), None)
+    return next(
+        (name for name, function in functions.items() if not compiles({name: function})), None
+    )
 
 
 def uncompilable_variable(function: RelaxFunction) -> str | None:
@@ -136,7 +138,7 @@ def _uncompilable(function: RelaxFunction) -> RelaxBinding | None:
         alone = _alone(binding, constants)
         if not compiles({"alone": alone.with_attrs(function.attrs) if function.attrs else alone}):
             return binding
-        if set(variables(binding.value)) <= {each.var for each in constants}:
+        if set(variables(binding.value)) <= {constant.var for constant in constants}:
             constants.append(binding)
     return None
 

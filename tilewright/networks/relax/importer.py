@@ -56,17 +56,17 @@ def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
 def _region_results(graph: onnx.GraphProto) -> dict[str, list[tuple[Shape, str]]]:
     """Return the shape and element type of each result of each region, by the region's name."""
     infos = {info.name: info for info in (*graph.value_info, *graph.output)}
-    found: dict[str, list[tuple[Shape, str]]] = {}
+    results: dict[str, list[tuple[Shape, str]]] = {}
     for node in graph.node:
         if node.domain == DOMAIN and node.op_type == REGION:
             if any(static_shape(infos[name]) is None for name in node.output):
                 raise OperatorImportError("the shape of its result depends on values", node.name)
             kinds = [infos[name].type.tensor_type.elem_type for name in node.output]
-            found[node.name] = [
+            results[node.name] = [
                 (static_shape(infos[name]) or (), helper.tensor_dtype_to_np_dtype(kind).name)
                 for name, kind in zip(node.output, kinds, strict=True)
             ]
-    return found
+    return results
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]

@@ -69,10 +69,10 @@ def checked_inputs(
     given = copy(inputs)  # TVM's kind of list has None for inputs that are left out
     if operator in ("Div", "Mod") and len(given) == 2 and _is_integer(given[1]):
         given[1] = _divisor(bb, given[1], node)
-    found = _LIMITS.get(operator)
-    if found is None:
+    result = _LIMITS.get(operator)
+    if result is None:
         return given
-    place, limits_of = found
+    place, limits_of = result
     if len(given) <= place or not _is_integer(given[place]):
         return given
     limits = limits_of(given, attributes)
@@ -192,7 +192,7 @@ def _passed(
             return builder.get()
 
         given, made = (
-            tirx.decl_buffer(source.shape, dtype, each, layout=None) for each in ("x", "y")
+            tirx.decl_buffer(source.shape, dtype, item, layout=None) for item in ("x", "y")
         )
         copied: Tensor = te.extern(
             [source.shape], [source], body, dtype=dtype, in_buffers=[given], out_buffers=[made],

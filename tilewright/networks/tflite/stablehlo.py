@@ -87,7 +87,7 @@ def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
     shape = [1] * len(wanted)
     for place, size in zip(places, own, strict=True):
         shape[place] = size
-    sizes, final = (writer.add("shape", np.array(each, np.int64)) for each in (shape, wanted))
+    sizes, final = (writer.add("shape", np.array(item, np.int64)) for item in (shape, wanted))
     move(
         writer, data, result,
         lambda name: writer.node("Expand", [writer.node("Reshape", [name, sizes], "Shape"), final]),

@@ -193,8 +193,8 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
     back = [int(axis) for axis in np.argsort([*batched, *offsets])]
 
     def gather(name: str) -> str:
-        found = writer.node("GatherND", [name, places], "Gather")
-        return writer.node("Transpose", [found], perm=back)
+        node = writer.node("GatherND", [name, places], "Gather")
+        return writer.node("Transpose", [node], perm=back)
 
     move(writer, data, result, gather)
 

@@ -196,7 +196,7 @@ class TunerBeliefs:
                 which give the weight for P, then those after compilation, for A.
         """
         latency = history.log_latency[history.valid]
-        weights = [weight_of(each, latency) for each in said if each is not None]
+        weights = [weight_of(item, latency) for item in said if item is not None]
         if not weights:
             return self.state
         return replace(self.state, arrays={**self.state.arrays, WEIGHTS: np.array(weights)})
@@ -219,10 +219,10 @@ class TunerBeliefs:
         flat = self.problem.space.ravel(configs)
         places = np.minimum(np.searchsorted(screened, flat), len(screened) - 1)
         known = screened[places] == flat
-        found = said[:, places].astype(np.float64)
+        result = said[:, places].astype(np.float64)
         if not known.all():
-            found[:, ~known] = ask(configs[~known], None).table
-        return Belief(*found)
+            result[:, ~known] = ask(configs[~known], None).table
+        return Belief(*result)
 
     # -- after trials --------------------------------------------------------------------------
 
@@ -388,7 +388,7 @@ class TunerBeliefs:
     def others_with(self, hidden: Features) -> list[SharedTrials]:
         """Return trials of other workloads whose programs have the same counters as `hidden`."""
         names = hidden.names
-        return [each for each in self.others if names and each.hidden.names == names]
+        return [item for item in self.others if names and item.hidden.names == names]
 
     def shared_features(self, hidden: Features, latency: NDArray[np.float64]) -> Features:
         """Return the input columns of the Model A that workloads share, one row per program.

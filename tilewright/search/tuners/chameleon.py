@@ -160,8 +160,8 @@ def adaptive_sample(
     for cluster, centre in enumerate(centres):
         rows = np.flatnonzero(label == cluster)
         made = representatives(configs[rows], times[rows], two, centre, others, rng)
-        found = space.ravel(made)
-        fresh = found[~np.isin(found, tried) & ~np.isin(found, plan)]
+        result = space.ravel(made)
+        fresh = result[~np.isin(result, tried) & ~np.isin(result, plan)]
         if allowed is not None:
             fresh = fresh[np.isin(fresh, allowed)]
         plan += fresh[:1].tolist()

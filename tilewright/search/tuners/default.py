@@ -344,7 +344,7 @@ class Default(BaseExplorer[DefaultOptions]):
             prior, features = beliefs.revealed(configs, prior, features, lowered.hidden)
             features = beliefs.with_hidden(history, features, lowered.hidden)
             asked["A"] = ModelInput(compiled, features.rows(compiled), estimated(prior, compiled))
-        return {role: each for role, each in asked.items() if role in state.models}
+        return {role: item for role, item in asked.items() if role in state.models}
 
     def _failed(self, problem: Problem, history: History) -> Configs:
         """Return the failed compiles from which Model V, the validity classifier, learns.

@@ -118,8 +118,8 @@ def _throughput(space: Space, history: History, parents: Flat) -> NDArray[np.flo
     """
     speed = history.throughput
     by_config = dict(zip(space.ravel(history.configs).tolist(), speed.tolist(), strict=True))
-    found = np.array([by_config.get(int(i), 0.0) for i in parents])
-    return found / max(float(found.max(initial=0.0)), 1e-12)
+    result = np.array([by_config.get(int(i), 0.0) for i in parents])
+    return result / max(float(result.max(initial=0.0)), 1e-12)
 
 
 def _listed(space: Space, flat: int) -> bool:

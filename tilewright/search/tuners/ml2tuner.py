@@ -98,7 +98,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         """
         beliefs = self._beliefs(problem, state)
         if beliefs.others:
-            models = {name: each for name, each in state.models.items() if name not in PARTS_OF_V}
+            models = {name: model for name, model in state.models.items() if name not in PARTS_OF_V}
             self._fit_shared(beliefs, models)
             state = replace(state, models=models)
             beliefs = self._beliefs(problem, state)
@@ -489,9 +489,9 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         label[: len(ran)] = ran
         label[len(ran) : len(ran) + len(compiled)] = True
         trees = beliefs.tree_features(lowered, prior)
-        others = [each for each in beliefs.others if each.visible.names == trees.names]
-        matrix = np.concatenate([trees.matrix, *(each.visible.matrix for each in others)])
-        label = np.concatenate([label, *(each.compiled for each in others)])
+        others = [item for item in beliefs.others if item.visible.names == trees.names]
+        matrix = np.concatenate([trees.matrix, *(item.visible.matrix for item in others)])
+        label = np.concatenate([label, *(item.compiled for item in others)])
         if 0 < label.sum() < len(label):
             models["compiles"] = self._classifier(beliefs.problem)
             models["compiles"].fit(Features(matrix, trees.columns), label.astype(np.float64))
@@ -510,14 +510,14 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             trials: per workload, its visible features, hidden features and labels (valid or not).
                 Workloads whose programs have other counters than the first workload's are left out.
         """
-        trials = [each for each in trials if len(each[0])]
-        trials = [each for each in trials if each[1].names == trials[0][1].names]
+        trials = [trial for trial in trials if len(trial[0])]
+        trials = [trial for trial in trials if trial[1].names == trials[0][1].names]
         if not trials:
             return
         first = trials[0]
-        visible = Features(np.concatenate([each[0].matrix for each in trials]), first[0].columns)
-        hidden = Features(np.concatenate([each[1].matrix for each in trials]), first[1].columns)
-        label = np.concatenate([each[2] for each in trials])
+        visible = Features(np.concatenate([trial[0].matrix for trial in trials]), first[0].columns)
+        hidden = Features(np.concatenate([trial[1].matrix for trial in trials]), first[1].columns)
+        label = np.concatenate([trial[2] for trial in trials])
         models["V"] = self._classifier(problem)
         models["V"].fit(visible, label.astype(np.float64))
         if 0 < label.sum() < len(label) and hidden.columns:
@@ -536,20 +536,20 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             prior = beliefs.prior(history.configs) if beliefs.estimates else None
             self._learn_validity(beliefs, models, history, prior)
         columns = beliefs.others[0].hidden.columns
-        others = [each for each in beliefs.others if each.hidden.columns == columns]
-        valid = [np.flatnonzero(each.valid) for each in others]
+        others = [item for item in beliefs.others if item.hidden.columns == columns]
+        valid = [np.flatnonzero(item.valid) for item in others]
         if not self.options.use_a or not columns or sum(map(len, valid)) < _FIRST_A:
             return
-        hidden = [each.hidden.rows(rows) for each, rows in zip(others, valid, strict=True)]
-        latency = [each.log_latency[rows] for each, rows in zip(others, valid, strict=True)]
-        together = Features(np.concatenate([each.matrix for each in hidden]), columns)
+        hidden = [item.hidden.rows(rows) for item, rows in zip(others, valid, strict=True)]
+        latency = [item.log_latency[rows] for item, rows in zip(others, valid, strict=True)]
+        together = Features(np.concatenate([item.matrix for item in hidden]), columns)
         models["shared_draft"] = self.learners.draft(together)
         models["shared_draft"].fit(together, np.concatenate(latency))
         drafted = self._beliefs(beliefs.problem, replace(beliefs.state, models=models))
-        estimates = [each.estimate[rows] for each, rows in zip(others, valid, strict=True)]
+        estimates = [item.estimate[rows] for item, rows in zip(others, valid, strict=True)]
         features = drafted.shared_features(together, np.concatenate(estimates))
         pairs = zip(hidden, latency, strict=True)
-        bias = [drafted.bias(*each) if len(each[0]) else 0.0 for each in pairs]
+        bias = [drafted.bias(*pair) if len(pair[0]) else 0.0 for pair in pairs]
         target = np.concatenate(latency) - models["shared_draft"].predict(together)
         models["shared_A"] = self.learners.surrogate(beliefs.problem.seed)
         models["shared_A"].fit(features, target - np.repeat(bias, list(map(len, valid))))

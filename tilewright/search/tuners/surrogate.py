@@ -190,7 +190,7 @@ class Beliefs:
                 which give the weight for P, then those after compilation, for A.
         """
         latency = history.log_latency[history.valid]
-        weights = [weight_of(each, latency) for each in said if each is not None]
+        weights = [weight_of(item, latency) for item in said if item is not None]
         if not weights:
             return self.state
         return replace(self.state, arrays={**self.state.arrays, WEIGHTS: np.array(weights)})
@@ -213,10 +213,10 @@ class Beliefs:
         flat = self.problem.space.ravel(configs)
         places = np.minimum(np.searchsorted(screened, flat), len(screened) - 1)
         known = screened[places] == flat
-        found = said[:, places].astype(np.float64)
+        result = said[:, places].astype(np.float64)
         if not known.all():
-            found[:, ~known] = ask(configs[~known], None).table
-        return Belief(*found)
+            result[:, ~known] = ask(configs[~known], None).table
+        return Belief(*result)
 
     # -- after trials --------------------------------------------------------------------------
 
@@ -262,8 +262,8 @@ class Beliefs:
         features = self.features(configs, prior)
         if role == "A":
             features = self.with_hidden(history, features, hidden)
-        found = self.state.models[role].predict(features)
-        return float((found + estimated(prior, np.arange(len(configs)))).min())
+        result = self.state.models[role].predict(features)
+        return float((result + estimated(prior, np.arange(len(configs)))).min())
 
     def log_chance(self, scores: Scores) -> NDArray[np.float64]:
         """Return the log of the predicted probabilities of being valid, times a weight, shape (n,).

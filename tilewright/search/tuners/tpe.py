@@ -112,16 +112,16 @@ class Optuna(BaseExplorer[OptunaOptions]):
 
 def _distributions(space: Space, kind: str) -> Distributions:
     """Return the distribution of each knob's value index, by knob name."""
-    found: Distributions = {}
+    distributions: Distributions = {}
     for knob in space.knobs:
         count = len(knob.values)
         named = kind == "categorical" or (kind == "mixed" and count == 2)
-        found[knob.name] = (
+        distributions[knob.name] = (
             optuna.distributions.CategoricalDistribution(range(count))
             if named
             else optuna.distributions.IntDistribution(0, count - 1)
         )
-    return found
+    return distributions
 
 
 def _params(config: NDArray[np.int32], distributions: Distributions) -> dict[str, int]:

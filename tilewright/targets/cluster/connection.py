@@ -351,14 +351,14 @@ class Cluster:
         if board:
             return []
         workers = self._workers(client, SEEN_SECONDS)
-        able = [address for address, each in workers.items() if not _boards(each)]
+        able = [address for address, worker in workers.items() if not _boards(worker)]
         return (able or [_NOBODY]) if len(able) < len(workers) else []
 
     def _able(self, client: distributed.Client, board: str) -> list[str]:
         return [
             address
-            for address, each in self._workers(client).items()
-            if (board in _boards(each) if board else not _boards(each))
+            for address, worker in self._workers(client).items()
+            if (board in _boards(worker) if board else not _boards(worker))
         ]
 
     def _workers(
@@ -376,10 +376,10 @@ class Cluster:
         now = time.monotonic()
         if now - self._seen[0] > age:
             try:
-                found = (client or self._usable_client()).scheduler_info()["workers"]
+                result = (client or self._usable_client()).scheduler_info()["workers"]
             except (OSError, RuntimeError, KeyError):
-                found = {}
-            self._seen = (now, found)
+                result = {}
+            self._seen = (now, result)
         return self._seen[1]
 
     # -- the connection ------------------------------------------------------------------------
@@ -475,9 +475,9 @@ def connect(address: str) -> Cluster:
     """
     with _connecting:
         key = (os.getpid(), address)  # a forked process has none of the connections
-        if (found := _connected.get(key)) is None:
-            found = _connected[key] = Cluster(address)
-        return found
+        if (result := _connected.get(key)) is None:
+            result = _connected[key] = Cluster(address)
+        return result
 
 
 def connect_early(address: str, function: Function, *arguments: Any) -> None:
@@ -597,5 +597,5 @@ def causes_of(error: BaseException) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}".rstrip(": ")[:400]
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}".rstrip(": ")[:400]

@@ -65,10 +65,10 @@ def lower_and_measure(
     """
     begin = time.perf_counter()
     try:
-        found = target_of(target)
+        result = target_of(target)
         described = Workload.from_json(workload)
-        _check_configs(found, described, configs)
-        header, arrays = _answer(found, described, np.ascontiguousarray(configs), steps)
+        _check_configs(result, described, configs)
+        header, arrays = _answer(result, described, np.ascontiguousarray(configs), steps)
     except TilewrightError as error:
         return {REFUSED: " ".join(str(error).split())}, {}
     plain = {name: _plain(array) for name, array in arrays.items()}
@@ -126,9 +126,9 @@ class ProgramKeeper:
         keys = [(workload.id, config.tobytes()) for config in configs]
         if not all(key in self._kept for key in keys):
             return self._target.measure(self._lowered(workload, configs))
-        found = [self._kept[key] for key in keys]
+        results = [self._kept[key] for key in keys]
         rows = [
-            (np.array([at]), batch.rows(np.array([row]))) for at, (batch, row) in enumerate(found)
+            (np.array([at]), batch.rows(np.array([row]))) for at, (batch, row) in enumerate(results)
         ]
         return self._target.measure(joined_lowered(workload, configs, rows))
 
@@ -158,10 +158,10 @@ def rebuild_target(
     """
     if specification is not None:
         return rebuild(kind, specification, space)
-    found = target_kinds().get(kind)
-    if found is None or preset not in ("", *found.presets()):
+    result = target_kinds().get(kind)
+    if result is None or preset not in ("", *result.presets()):
         raise TargetError(f"it has no target of the kind '{kind}' that is called '{preset}'")
-    return found.make(preset, found.space_named(space))
+    return result.make(preset, result.space_named(space))
 
 
 def rebuild_warm(**about: Any) -> Target:

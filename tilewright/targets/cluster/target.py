@@ -108,8 +108,8 @@ class ClusterTarget(RemoteTarget):
         A call that enumerates a space could take any time.
         """
         known = without(self.here.capabilities, Enumerates)
-        own = [kind for kind in (Verifies, MeasuresInOnePass) if kind in known]
-        return {**known, **offers(self, *own)}
+        matching = [kind for kind in (Verifies, MeasuresInOnePass) if kind in known]
+        return {**known, **offers(self, *matching)}
 
     def measure(self, lowered: Lowered) -> Measurements:
         """Measure a batch on the workers.
@@ -138,7 +138,7 @@ class ClusterTarget(RemoteTarget):
 
         done = self._in_calls("both", workload, ask, np.arange(len(configs)))
         lowered = joined_lowered(workload, configs, [(rows, low) for rows, (low, _) in done])
-        return lowered, joined_measurements(lowered, [(rows, each) for rows, (_, each) in done])
+        return lowered, joined_measurements(lowered, [(rows, item) for rows, (_, item) in done])
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
         """Verify schedules in this process, where they are lowered again if workers lowered them.

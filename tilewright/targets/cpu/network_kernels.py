@@ -215,8 +215,8 @@ def narrowed(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> Pr
     params, body = list(function.params), function.body
     for number, block in blocks.items():
         old = params[number]
-        n, count, height, width, each = (int(size) for size in old.shape)
-        shape = n, count * each // block, height, width, block
+        n, count, height, width, old_block = (int(size) for size in old.shape)
+        shape = n, count * old_block // block, height, width, block
         new = tirx.decl_buffer(shape, "uint16", name=str(old.name))
         body = _replaced(body, old, new, spec)
         params[number] = new
@@ -224,35 +224,35 @@ def narrowed(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> Pr
 
 
 def _replaced(body: Statement, old: TirBuffer, new: TirBuffer, spec: CpuSpec) -> Statement:
-    each = int(old.shape[4])
-    several = int(new.shape[4]) // each
+    old_block = int(old.shape[4])
+    several = int(new.shape[4]) // old_block
 
     def place(indices: Place) -> Place:
         n, block, y, x, i = indices
         if several == 1:
             return [n, block, y, x, i]
-        inside = tirx.indexmod(block, several) * each
+        inside = tirx.indexmod(block, several) * old_block
         return [n, tirx.indexdiv(block, several), y, x, inside + i]
 
-    def load(found: BufferLoad) -> Expression:
-        if not found.source.same_as(old):
-            return found
-        bits = tirx.Cast("uint32", tirx.BufferLoad(new, place(found.indices)))
+    def load(access: BufferLoad) -> Expression:
+        if not access.source.same_as(old):
+            return access
+        bits = tirx.Cast("uint32", tirx.BufferLoad(new, place(access.indices)))
         return tirx.reinterpret("float32", tirx.shift_left(bits, tirx.const(16, "uint32")))
 
     def stores(within: Statement, lanes: int) -> Statement:
-        def store(found: BufferStore) -> Statement:
-            if not found.buffer.same_as(old):
-                return found
-            value = bfloat16_of(found.value, lanes, spec)
-            return tirx.BufferStore(new, value, place(found.indices))
+        def store(access: BufferStore) -> Statement:
+            if not access.buffer.same_as(old):
+                return access
+            value = bfloat16_of(access.value, lanes, spec)
+            return tirx.BufferStore(new, value, place(access.indices))
 
         return tvm_ffi.structural_map(within, (tirx.BufferStore, store))
 
-    def loop(found: For) -> Statement:
-        if found.kind != tirx.ForKind.VECTORIZED:
-            return found
-        return stores(found, int(found.extent))
+    def loop(statement: For) -> Statement:
+        if statement.kind != tirx.ForKind.VECTORIZED:
+            return statement
+        return stores(statement, int(statement.extent))
 
     body = tvm_ffi.structural_map(body, (ir.TensorLoad, load))
     return stores(tvm_ffi.structural_map(body, (tirx.For, loop)), 1)

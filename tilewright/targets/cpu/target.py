@@ -252,15 +252,15 @@ class CpuTarget(NetworkKernels, RooflineAlone):
 
 def _lowered(workload: Workload, configs: Configs, made: Sequence[Compiled]) -> Lowered:
     hidden = np.full((len(made), len(COLUMNS)), np.nan)
-    for row, each in enumerate(made):
-        if not each.failure:
-            hidden[row] = each.hidden
-    libraries = [np.frombuffer(each.library, np.uint8) for each in made]
+    for row, item in enumerate(made):
+        if not item.failure:
+            hidden[row] = item.hidden
+    libraries = [np.frombuffer(element.library, np.uint8) for element in made]
     return Lowered(
         workload,
         configs,
-        np.array([each.failure for each in made], dtype=object),
-        np.array([each.reason for each in made], dtype=object),
+        np.array([element.failure for element in made], dtype=object),
+        np.array([element.reason for element in made], dtype=object),
         Features(hidden, COLUMNS),
         {"library": Ragged.of(libraries)} if made else {},
     )

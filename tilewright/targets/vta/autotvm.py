@@ -40,9 +40,18 @@ def tuning_log(schedules: Sequence[NamedSchedule], spec: VtaSpec, written: float
         written: the Unix time that the records get.
     """
     lines, left_out = [], []
-    for each in schedules:
+    for schedule in schedules:
         try:
-            lines.append(record(each.workload, spec, each.space, each.knobs, each.seconds, written))
+            lines.append(
+                record(
+                    schedule.workload,
+                    spec,
+                    schedule.space,
+                    schedule.knobs,
+                    schedule.seconds,
+                    written,
+                )
+            )
         except WorkloadError as error:
             left_out.append(str(error))
     return ExportedText("".join(f"{line}\n" for line in lines), len(lines), tuple(left_out))

@@ -191,7 +191,7 @@ SHORTCUT = VtaPattern(
 )
 
 
-VTA_PATTERNS = {each.kind: each for each in (MAX_POOL, SHORTCUT, AVERAGE)}
+VTA_PATTERNS = {item.kind: item for item in (MAX_POOL, SHORTCUT, AVERAGE)}
 
 
 def patterns_of(workload: Workload) -> tuple[VtaPattern, ...]:

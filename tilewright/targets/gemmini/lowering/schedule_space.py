@@ -125,12 +125,12 @@ def _request_steps(count: int) -> tuple[int, ...]:
     )
 
 
-def _thinned(found: set[int], most: int = MOST_VALUES) -> tuple[int, ...]:
+def _thinned(result: set[int], most: int = MOST_VALUES) -> tuple[int, ...]:
     """Reduce a set of tile sizes to at most `most` sizes, in ascending order.
 
     The sizes are chosen evenly by rank, and always include the smallest and the largest one.
     """
-    values, last = sorted(found), len(found) - 1
+    values, last = sorted(result), len(result) - 1
     if last < most:
         return tuple(values)
     return tuple(values[round(k * last / (most - 1))] for k in range(most))

@@ -176,12 +176,12 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
     steps_of = built.board.steps
     return Built(
         files=image_files(built.board, host_work),
-        layers=_described(built, [cycles for each in times for cycles in each.layers]),
+        layers=_described(built, [cycles for time in times for cycles in time.layers]),
         order=[("segment", run) if run >= 0 else ("host", host) for run, host in
                built.network.order],
         memory=_memory(built),
         bytes=device.bytes,
-        stream_cycles=sum(each.total for each in times),
+        stream_cycles=sum(time.total for time in times),
         ports=[
             (tuple(port.name for port in step.loads), tuple(port.name for port in step.stores))
             for step in steps_of
@@ -211,7 +211,7 @@ def stream_times(
         ends[-1] = report.total
         spans = np.diff(np.maximum.accumulate(ends)).tolist()
         spent = energy_of(device.program.spec, counters_of(insns, device.program.spec))
-        microjoules = 1e-6 * float(sum(each[0] for each in spent.values()))
+        microjoules = 1e-6 * float(sum(item[0] for item in spent.values()))
         times.append(StreamTimes(report.total, tuple(spans), report, microjoules))
         done += counts[number]
     return times

@@ -74,7 +74,7 @@ class VtaStreamTimer:
             in_stream += ends
         alone = self._each_alone(steps)
         layers = [
-            LayerCost(*each, stream) for each, stream in zip(alone, in_stream, strict=True)
+            LayerCost(*item, stream) for item, stream in zip(alone, in_stream, strict=True)
         ]  # fmt: skip
         return StreamCost(cycles, moved, tuple(layers))
 
