@@ -57,7 +57,7 @@ def hierarchical(figure: Statistic, *runs: Floats, paired: bool = False) -> Inte
     return Interval(float(figure(*runs)), float(low), float(high))
 
 
-def crossed(runs: Floats) -> Interval:
+def crossed_mean(runs: Floats) -> Interval:
     """Return the mean of runs, shape (groups, runs), with its interval.
 
     A run is one draw for all groups, such as a model that is evaluated on every task. Groups and

@@ -18,7 +18,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from tilewright.reports.timeline import KIND_COLOURS, kinds
+from tilewright.reports.timeline import KIND_COLOURS, instruction_kinds
 from tilewright.targets.registry import make_target
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.target import VtaTarget
@@ -180,7 +180,7 @@ def _timelines(target: VtaTarget) -> Figure:
     for axes, (title, report) in zip(
         figure.subplots(2, 1, sharex=True), reports.items(), strict=True
     ):
-        kind = kinds(report)
+        kind = instruction_kinds(report)
         for name, colour in KIND_COLOURS.items():
             for module, _ in enumerate(MODULE_NAMES):
                 mine = (kind == name) & (report.modules == module) & (report.starts < window)

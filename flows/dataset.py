@@ -30,7 +30,7 @@ from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart, make_plan
 from tilewright.evaluation.datasets.rows import Progress
 from tilewright.search import LocalRunner
-from tilewright.tuning.open_trials import alone
+from tilewright.tuning.open_trials import own_folder
 
 
 def build_dataset(
@@ -51,7 +51,7 @@ def build_dataset(
         ClusterError: the cluster cannot be used.
         OSError: a file cannot be written.
     """
-    with alone(folder):
+    with own_folder(folder):
         plan = kept_plan(folder, options)
         if plan is None:
             plan = store_plan(folder, run(make_plan, options))

@@ -48,7 +48,7 @@ def flat(
         def call(*args: Any, **named: Any) -> R | State[Any]:
             given = signature.bind(*args, **named).arguments
             try:
-                return function(*(filled(form, given) for form in forms))
+                return function(*(fill_form(form, given) for form in forms))
             except TilewrightError as error:
                 return Failed(data=error, message=str(error))
 
@@ -79,7 +79,7 @@ def flat(
     return decorate
 
 
-def filled(form: Form, given: dict[str, Any]) -> Any:
+def fill_form(form: Form, given: dict[str, Any]) -> Any:
     """Build an options model from the parameters of a flow run.
 
     A value that equals the default counts as not given.
@@ -109,19 +109,19 @@ def fields_of(*given: BaseModel) -> dict[str, Any]:
     return {k: v for item in given for k, v in item.model_dump(mode="json").items()}
 
 
-def named(form: Form, template: str) -> Callable[[], str]:
+def make_run_namer(form: Form, template: str) -> Callable[[], str]:
     """Return a function that names a flow run by a template such as `{options.subject}`."""
 
     def name() -> str:
         try:
-            return template.format(options=filled(form, flow_run.parameters))
+            return template.format(options=fill_form(form, flow_run.parameters))
         except TilewrightError:  # said by the run itself
             return form.__name__
 
     return name
 
 
-def confined(out: str | Path) -> Path:
+def confine_path(out: str | Path) -> Path:
     """Return an output folder, relative to the deployment's root folder if it has one.
 
     Raises:

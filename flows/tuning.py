@@ -80,7 +80,7 @@ from tilewright.tuning.network import (
     extract_subgraphs,
     import_model,
     lone_workload,
-    those_of,
+    select_layers,
 )
 from tilewright.tuning.open_trials import record_of, trials_of_folder
 from tilewright.tuning.options import TuningOptions, seconds_of_duration
@@ -235,7 +235,7 @@ def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> 
     part: NetworkPart = {
         "layers": list(options.layers), "workloads_of_network": len(result.subgraphs),
     }  # fmt: skip
-    return TuningNetwork(imported, target, those_of(result, options.layers), part)
+    return TuningNetwork(imported, target, select_layers(result, options.layers), part)
 
 
 def tune_workloads(

@@ -37,7 +37,7 @@ _KINDS = {
 model is built."""
 
 
-def kinds() -> list[str]:
+def list_kinds() -> list[str]:
     """Return the names of all kinds of models, sorted."""
     return sorted(_KINDS)
 
@@ -46,7 +46,7 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
     """Build an untrained model.
 
     Args:
-        kind: name of the kind, as in `kinds`.
+        kind: name of the kind, as in `list_kinds`.
         seed: seed of the random generator.
         classify: whether the model predicts a probability rather than a number.
         parameters: hyperparameters by name.
@@ -55,7 +55,7 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
         UnknownName: there is no such kind.
     """
     if kind not in _KINDS:
-        raise UnknownName("learner", kind, kinds())
+        raise UnknownName("learner", kind, list_kinds())
     module, _, name = _KINDS[kind].partition(":")
     model_class: Callable[[int, bool, dict[str, float]], CostModel]
     model_class = getattr(importlib.import_module(module), name)
@@ -69,7 +69,7 @@ def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) ->
     made therefore must not be passed to this function.
 
     Args:
-        kind: name of the kind of model, as in `kinds`.
+        kind: name of the kind of model, as in `list_kinds`.
         classify: whether the model predicts a probability rather than a number.
         columns: names of the features that the model was fitted on; empty if they are unknown.
         path: file that `CostModel.save` wrote.

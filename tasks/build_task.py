@@ -11,7 +11,7 @@ from prefect.logging import get_run_logger
 
 from tilewright.flows.build import SchedulesFound, choose_kernels, choose_schedules
 from tilewright.reports.artifact import built_note
-from tilewright.reports.markdown import plain
+from tilewright.reports.markdown import escape_text
 from tilewright.search.events import Event, StageBegan
 from tilewright.tasks.run_progress import Progress
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
@@ -63,4 +63,4 @@ def say_built(options: BuildOptions, made: BuiltArtifact) -> None:
     for warning in made.warnings:
         get_run_logger().warning(warning)
     note = built_note(made.manifest, options.out, made.warnings)
-    create_markdown_artifact(key="artifact", markdown=note, description=plain(options.model))
+    create_markdown_artifact(key="artifact", markdown=note, description=escape_text(options.model))

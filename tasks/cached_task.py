@@ -143,7 +143,7 @@ class Done(Generic[T]):
     state: State[Record[T]]
 
 
-def unsearched(value: R) -> R:
+def wrap_unsearched(value: R) -> R:
     """Wrap a large argument of a task, so that Prefect does not search it for futures.
 
     The task receives the argument itself, without the wrapper.
@@ -180,7 +180,7 @@ def step(run_name: RunName, name: str = "") -> Callable[[Callable[P, R]], Callab
 
         @wraps(function)
         def perform(*given: Any, wait_for: Sequence[object] = ()) -> Any:
-            return shown(*map(unsearched, given), wait_for=wait_for)
+            return shown(*map(wrap_unsearched, given), wait_for=wait_for)
 
         return cast(Callable[P, R], perform)
 
@@ -213,7 +213,7 @@ class Stage(Generic[P, T]):
 
         def compute(key: Key, title: str, given: Sequence[Any]) -> Record[T]:
             value = self.step(*given)
-            say(told(value, *given))
+            write_log(told(value, *given))
             return Record(value)
 
         self._task: Any = task(
@@ -241,7 +241,7 @@ class Stage(Generic[P, T]):
         state = self._task(quote(key), title, quote(given), return_state=True, wait_for=after)
         value, reused = state.result().value, state.name == REUSED
         if reused and (told := self.told(value, *given)):
-            say(f"{title}: {told}")
+            write_log(f"{title}: {told}")
         return Done(key, value, reused, state)
 
     def is_stored(self, *given: Any) -> bool:
@@ -267,7 +267,7 @@ class Stage(Generic[P, T]):
         return state
 
 
-def say(text: str) -> None:
+def write_log(text: str) -> None:
     """Write a line to the log of the current task or flow, if there is one."""
     if text and (TaskRunContext.get() or FlowRunContext.get()) is not None:
         get_run_logger().info(text)
@@ -294,7 +294,7 @@ def _named_like(step: Callable[..., object], function: Callable[P, R]) -> Callab
 
 
 def _known(told: str, title: str) -> State[None]:
-    say(told)
+    write_log(told)
     return Completed(name=REUSED, message="recorded by an earlier run")
 
 

@@ -109,7 +109,7 @@ def load_champion(
     return ExplorerState(models) if models else None
 
 
-def registered(target: str, space: str, workload: Workload) -> bool:
+def has_champion(target: str, space: str, workload: Workload) -> bool:
     """Return whether the model registry has a champion for a workload on a target and space."""
     return bool(champions(ModelPlace(target, space, workload)))
 
@@ -292,7 +292,7 @@ def check_champions(tasks: Sequence[TuningTask]) -> None:
     Raises:
         ChampionError: no workload has a champion.
     """
-    if any(registered(s.target.name, s.space_name, s.workload) for s in tasks):
+    if any(has_champion(s.target.name, s.space_name, s.workload) for s in tasks):
         return
     first = tasks[0]
     raise ChampionError(

@@ -34,8 +34,8 @@ from tilewright.flows.comparison import tune_run
 from tilewright.reports.comparison import REPORT, write_report
 from tilewright.reports.comparison_note import comparison_note
 from tilewright.reports.leaderboard import leaderboard_rows, verdict
-from tilewright.reports.markdown import Links, plain
-from tilewright.reports.number_format import counted
+from tilewright.reports.markdown import Links, escape_text
+from tilewright.reports.number_format import count_text
 from tilewright.search.events import Event, Listener
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
@@ -82,9 +82,9 @@ class _Recorded(TrackedRunner):
         create_link_artifact(
             link=tracking.run_url(self.run_id),
             key="mlflow-run",
-            description=f"{plain(name)}: the run in MLflow",
+            description=f"{escape_text(name)}: the run in MLflow",
         )
-        self._bar = Progress("runs", runs, f"of {counted(runs, 'run')}")
+        self._bar = Progress("runs", runs, f"of {count_text(runs, 'run')}")
 
     def _run_done(self) -> None:
         self._done += 1
@@ -106,7 +106,7 @@ class _Recorded(TrackedRunner):
         """
         if self._bar is not None:
             self._bar.end()
-        verdicts = plain("; ".join(map(verdict, boards)))
+        verdicts = escape_text("; ".join(map(verdict, boards)))
         create_table_artifact(
             key="leaderboard", table=leaderboard_rows(boards), description=verdicts
         )

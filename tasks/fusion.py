@@ -42,7 +42,7 @@ def decide_fusion(
     return _DECISION.run(after, {}, asked.network, key, decided)
 
 
-def figures(decided: Decided) -> dict[str, float]:
+def decision_metrics(decided: Decided) -> dict[str, float]:
     """Return the decision as metrics of the network's run."""
     said = decided.summary
     figures = {f"fusion/{name}_cycles": float(n) for name, n in said["cycles"].items()}

@@ -42,7 +42,7 @@ from tilewright.evaluation.compare.plan import ComparisonPlan, TunerConfig
 from tilewright.evaluation.compare.workload_runs import TunerRun
 from tilewright.reports.comparison_note import comparison_note
 from tilewright.reports.markdown import Links
-from tilewright.reports.number_format import counted
+from tilewright.reports.number_format import count_text
 from tilewright.tasks import tracking
 from tilewright.tasks.tracking import KEY_TAG, commit_tag
 from tilewright.tuning.output_dir import identity
@@ -247,10 +247,10 @@ def _open(
         runs: the tuner's runs with this seed, one per workload.
     """
     begun = int((time.time() - sum(run.wall_seconds for run in runs)) * 1000)
-    workloads = counted(len(plan.test_bed.workloads), "workload")
+    workloads = count_text(len(plan.test_bed.workloads), "workload")
     note = (
-        f"Tuner `{tuner}`, seed {seed}, on {workloads}: {counted(plan.trials, 'trial')} each, in "
-        f"[this comparison]({tracking.run_url(parent)})."
+        f"Tuner `{tuner}`, seed {seed}, on {workloads}: {count_text(plan.trials, 'trial')} each, "
+        f"in [this comparison]({tracking.run_url(parent)})."
     )
     tags = {
         MLFLOW_RUN_NAME: f"{tuner}, seed {seed}",

@@ -23,7 +23,7 @@ from tilewright import reports
 from tilewright.core.files import Json, digest, write_atomically
 from tilewright.core.user_text import printable
 from tilewright.reports import run_results as run_description
-from tilewright.reports.markdown import plain
+from tilewright.reports.markdown import escape_text
 from tilewright.reports.run_pictures import write_fusion_page
 from tilewright.reports.run_results import results_rows
 from tilewright.search import Session
@@ -90,7 +90,7 @@ def open_network_run(
     create_link_artifact(
         link=tracking.run_url(run_id),
         key="mlflow-run",
-        description=f"{plain(title)}: the run in MLflow",
+        description=f"{escape_text(title)}: the run in MLflow",
     )
     return run_id
 
@@ -214,12 +214,12 @@ def log_network_artifacts(
             log.add(int(values[tracking.STEP_METRIC]), values)
     _say_outcome(run_id, run_description.outcome_line(total))
     title = run_description.network_title(summary["network"], summary["target"], summary["tuner"])
-    create_table_artifact(key="layers", table=results_rows(summary), description=plain(title))
+    create_table_artifact(key="layers", table=results_rows(summary), description=escape_text(title))
     links = {"this run in MLflow": tracking.run_url(run_id)}
     create_markdown_artifact(
         key="summary",
         markdown=run_description.network_summary(title, summary, links, remark, picture),
-        description=plain(title),
+        description=escape_text(title),
     )
 
 

@@ -171,7 +171,7 @@ def log_model(client: MlflowClient, entry: ModelEntry, learned: LearnedModel) ->
         },
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        what = flavoured(model, Path(folder))
+        what = choose_flavour(model, Path(folder))
         _Model.log(
             None, what.flavour, run_id=entry.run_id, model_id=made.model_id, name=made.name,
             input_example=example, signature=learned.signature, metadata=dict(entry.metadata),
@@ -225,7 +225,7 @@ def survey_no_packages() -> None:
         requirements_utils._MODULES_TO_PACKAGES = {}  # type: ignore[assignment]
 
 
-def flavoured(model: CostModel, folder: Path) -> Flavoured:
+def choose_flavour(model: CostModel, folder: Path) -> Flavoured:
     """Return the MLflow flavour of a model, and the arguments for logging it.
 
     Args:

@@ -22,7 +22,7 @@ from prefect.runtime import deployment, flow_run
 
 from tilewright.evaluation.diff import NO_WORSE, WORSE, DiffError, DiffVerdict, diff_runs, read_side
 from tilewright.reports.diff import diff_page, headline
-from tilewright.reports.markdown import listed, paragraphs, plain
+from tilewright.reports.markdown import escape_text, list_links, paragraphs
 from tilewright.reports.run_results import network_title
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
@@ -98,7 +98,7 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
         verdict = diff_runs(before, now, options.tolerance_percent)
     except DiffError as error:
         text = str(error)
-        page = _short_page(title, NO_COMPARISON, plain(text), links)
+        page = _short_page(title, NO_COMPARISON, escape_text(text), links)
         return _report_verdict(summary, WatchedRun(NO_COMPARISON, text), page, baseline)
     watched = WatchedRun(verdict.word, headline(verdict), verdict.reasons)
     if watched.worse and options.when_worse == FAIL:
@@ -107,7 +107,7 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
 
 
 def _short_page(title: str, word: str, text: str, links: Mapping[str, str]) -> str:
-    return paragraphs(f"# {plain(title)}: {word}", text, listed(links))
+    return paragraphs(f"# {escape_text(title)}: {word}", text, list_links(links))
 
 
 def _report_verdict(

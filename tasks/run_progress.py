@@ -11,7 +11,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
-from tilewright.reports.number_format import counted
+from tilewright.reports.number_format import count_text
 from tilewright.reports.run_results import outcome_line
 from tilewright.tuning.events import (
     Event,
@@ -49,7 +49,7 @@ class RunProgress:
 
     def show(self, trials: int) -> None:
         """Start a progress bar of the flow run for this number of trials."""
-        self._shown = Progress("trials", trials, f"of {counted(trials, 'trial')}")
+        self._shown = Progress("trials", trials, f"of {count_text(trials, 'trial')}")
 
     def end(self) -> None:
         """Complete the progress bar, even if fewer trials were made than allowed."""
@@ -66,8 +66,8 @@ class RunProgress:
             return ""
         stages = self._reused.total()
         return (
-            f"Nothing changed: all {counted(trials, 'trial')} were recorded already, "
-            f"{counted(stages, 'stage')} in the cache. The chosen schedules were "
+            f"Nothing changed: all {count_text(trials, 'trial')} were recorded already, "
+            f"{count_text(stages, 'stage')} in the cache. The chosen schedules were "
             "timed again, and hold."
         )
 
@@ -111,7 +111,7 @@ class Progress:
         update_progress_artifact(self._id, progress=round(100 * min(done / self.of, 1.0), 1))
 
 
-def logged(listen: Listener) -> Listener:
+def log_events(listen: Listener) -> Listener:
     """Return a listener that logs important events, and passes all events on."""
 
     def hear(event: Event) -> None:
@@ -130,7 +130,7 @@ def line(event: Event) -> str:
     if isinstance(event, RoundDone):
         best = cycles_of(event.best)
         return (
-            f"round {event.round}: {counted(event.trials, 'trial')}, best {best} cycles, "
+            f"round {event.round}: {count_text(event.trials, 'trial')}, best {best} cycles, "
             f"{event.valid_share:.0%} valid"
         )
     if isinstance(event, WorkloadTuned):

@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 
 from tilewright.flows.tuning import learn
 from tilewright.fusion import decide_fusion
-from tilewright.reports.number_format import counted
+from tilewright.reports.number_format import count_text
 from tilewright.search import Round, Session, TrialStore, round_steps
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.capabilities import Latency, bound_of, roofline_of
@@ -27,7 +27,7 @@ from tilewright.tasks import (
     log_results,
     tracking,
 )
-from tilewright.tasks.cached_task import Done, say, step
+from tilewright.tasks.cached_task import Done, step, write_log
 from tilewright.tasks.codecs import digest_of
 from tilewright.tasks.metrics import chart
 from tilewright.tasks.run_progress import RunProgress
@@ -229,7 +229,7 @@ class NetworkRunner(PrefectRunner):
     def _decide_fusion(self, asked: ToDecide) -> Decided:
         done = fusion.decide_fusion(list(self._layers), asked, self._imported, self.run_id)
         decided = self._did(done)
-        tracking.log_results(self.run_id, fusion.figures(decided))
+        tracking.log_results(self.run_id, fusion.decision_metrics(decided))
         return decided
 
     def _log_network(
@@ -346,13 +346,13 @@ class WorkloadRunner(PrefectRunner):
                 **done.model_errors,
             }
             self._log.add(trials, figures | chart({"best": done.best, **self._beside}))
-        say(f"{self.layer} round {done.index}: {round_line(done)}")
+        write_log(f"{self.layer} round {done.index}: {round_line(done)}")
         log_steps.log_round(task, done, emit)
 
     def _show_recorded(self, done: Round) -> None:
         """Show the tasks of a round that was read from the trial store, except for retraining."""
         measured, best = done.measured, done.best
-        valid = f"{counted(len(measured), 'trial')}, {int(measured.valid.sum())} valid"
+        valid = f"{count_text(len(measured), 'trial')}, {int(measured.valid.sum())} valid"
         told: dict[Step, str] = {
             round_steps.generate_candidates: "",
             round_steps.filter_candidates: "",

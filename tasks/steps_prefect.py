@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.core.files import Json, digest
 from tilewright.networks.epilogues import EpilogueMode
-from tilewright.reports.number_format import decimal, milliseconds, percent, plural, whole
+from tilewright.reports.number_format import decimal, integer_text, milliseconds, percent, pluralise
 from tilewright.search import Batch, Candidates, ExplorerState, Known, Round, Session, round_steps
 from tilewright.search.explorer import veto_threshold
 from tilewright.targets.base import Measurements, Target
@@ -136,7 +136,7 @@ def _extracted_line(found: Extracted, *_: object) -> str:
     share = found.macs["offloaded"] / max(found.macs["total"], 1)
     return (
         f"{_count(len(found.subgraphs), 'workload')}, {percent(share)} of the network's "
-        f"{whole(found.macs['total'])} multiply-accumulates"
+        f"{integer_text(found.macs['total'])} multiply-accumulates"
     )
 
 
@@ -164,7 +164,7 @@ def _generated_line(candidates: Candidates, *_: object) -> str:
 
 def _filtered_line(kept: Candidates, task: TuningTask, session: Session, *_: object) -> str:
     """Return a line such as `kept 64 candidates, vetoed 12 with a chance of valid below 0.31`."""
-    text = f"kept {_count(len(kept), 'candidate')}, vetoed {whole(kept.vetoed)}"
+    text = f"kept {_count(len(kept), 'candidate')}, vetoed {integer_text(kept.vetoed)}"
     if not kept.vetoed:
         return text
     below = veto_threshold(task.explorer, session.models)
@@ -174,7 +174,9 @@ def _filtered_line(kept: Candidates, task: TuningTask, session: Session, *_: obj
 def _lowered_line(batch: Batch, *_: object) -> str:
     """Return a line such as `lowered 64 configs, chose 16; 7 failed to compile: 5 × …, 2 × …`."""
     chosen = len(batch.rows)
-    text = f"lowered {_count(batch.unmeasured_count + chosen, 'config')}, chose {whole(chosen)}"
+    text = (
+        f"lowered {_count(batch.unmeasured_count + chosen, 'config')}, chose {integer_text(chosen)}"
+    )
     return text + _failed(batch.reasons, "failed to compile")
 
 
@@ -183,7 +185,7 @@ def _simulated_line(measured: Measurements, *_: object) -> str:
 
     Example: `16 trials, 14 valid; 2 failed: 2 × input tiles exceed the scratchpad`.
     """
-    valid = f"{_count(len(measured), 'trial')}, {whole(int(measured.valid.sum()))} valid"
+    valid = f"{_count(len(measured), 'trial')}, {integer_text(int(measured.valid.sum()))} valid"
     return valid + _failed(map(str, measured.reason[~measured.valid]), "failed")
 
 
@@ -209,7 +211,7 @@ def round_line(done: Round) -> str:
 def latency_text(latency: Latency) -> str:
     """Return a latency as text: `1,124 cycles`, or `0.850 ms` if no cycles are counted."""
     if latency.cycles > 0:
-        return f"{whole(latency.cycles)} cycles"
+        return f"{integer_text(latency.cycles)} cycles"
     return f"{milliseconds(latency.seconds)} ms"
 
 
@@ -223,12 +225,12 @@ def _failed(reasons: Iterable[str], how: str) -> str:
     counts = Counter(reason for reason in reasons if reason)
     if not counts:
         return ""
-    message = ", ".join(f"{whole(n)} × {reason}" for reason, n in counts.most_common())
-    return f"; {whole(counts.total())} {how}: {message}"
+    message = ", ".join(f"{integer_text(n)} × {reason}" for reason, n in counts.most_common())
+    return f"; {integer_text(counts.total())} {how}: {message}"
 
 
 def _count(count: int, noun: str) -> str:
-    return f"{whole(count)} {plural(count, noun)}"
+    return f"{integer_text(count)} {pluralise(count, noun)}"
 
 
 _STAGES: tuple[Stage[..., Any], ...] = (

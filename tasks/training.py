@@ -35,7 +35,7 @@ from tilewright.evaluation.datasets.training import (
     read_dataset,
     store_model,
 )
-from tilewright.reports.markdown import code, listed, markdown_table, paragraphs, plain
+from tilewright.reports.markdown import code, escape_text, list_links, markdown_table, paragraphs
 from tilewright.search.events import Listener
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
@@ -117,13 +117,13 @@ def say_trained(
     figures = {k: v for k, v in sorted(_numbers(metrics).items()) if not k.startswith("visible_")}
     title = f"{options.kind}, {options.split}"
     note = paragraphs(
-        f"# {plain(title)}",
-        f"{plain(registered.name)} version {plain(registered.version)} "
-        f"({plain(', '.join(registered.aliases))}), kept in {code(options.out)}.",
-        listed({"this run in MLflow": tracking.run_url(registered.run_id)}),
+        f"# {escape_text(title)}",
+        f"{escape_text(registered.name)} version {escape_text(registered.version)} "
+        f"({escape_text(', '.join(registered.aliases))}), kept in {code(options.out)}.",
+        list_links({"this run in MLflow": tracking.run_url(registered.run_id)}),
         markdown_table([{"figure": k, "value": f"{v:.6g}"} for k, v in figures.items()]),
     )
-    create_markdown_artifact(key="model", markdown=note, description=plain(title))
+    create_markdown_artifact(key="model", markdown=note, description=escape_text(title))
 
 
 def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:

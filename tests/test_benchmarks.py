@@ -13,23 +13,23 @@ import pytest
 from scipy import stats
 
 from benchmarks.cpu.schedules import table_of as schedules_table
-from benchmarks.intervals import crossed, hierarchical, ratio_of_medians
+from benchmarks.intervals import crossed_mean, hierarchical, ratio_of_medians
 from benchmarks.layers import CPU_DEVELOPMENT, CPU_JUDGED, DEVELOPMENT, JUDGED, cpu_workload
 from benchmarks.transfer.accuracy import formula_figures
 from benchmarks.transfer.controls import controls
-from benchmarks.transfer.families import folds_of, shared
+from benchmarks.transfer.families import folds_of, shared_columns
 from benchmarks.transfer.single_layers import COMPARED, FORMULA, WARM
 from benchmarks.transfer.single_layers import summary as layers_summary
 from benchmarks.transfer.whole_networks import _goals, summary
-from benchmarks.tuners.model_errors import figures as model_error_figures
-from benchmarks.tuners.sample_efficiency import _test_bed, figures, rows_of
+from benchmarks.tuners.model_errors import error_ratios as model_error_figures
+from benchmarks.tuners.sample_efficiency import _test_bed, relative_figures, rows_of
 from tests.documents import ROOT
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.datasets.folder import read_table
 from tilewright.evaluation.datasets.metrics import score
 from tilewright.models.transfer.columns import REFERENCE
 from tilewright.models.transfer.registry import load_model
-from tilewright.models.transfer.training_data import TrainingTable, aligned
+from tilewright.models.transfer.training_data import TrainingTable, select_columns
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
@@ -111,9 +111,9 @@ def test_an_interval_widens_with_what_groups_differ_by() -> None:
 def test_what_all_groups_share_a_run_does_not_average_out() -> None:
     of_runs = np.array([0.4, 0.6, 0.5, 0.7])
     everywhere = np.tile(of_runs, (50, 1))
-    value, low, high = crossed(everywhere)
+    value, low, high = crossed_mean(everywhere)
     assert value == pytest.approx(of_runs.mean())
-    alone = crossed(of_runs[None])
+    alone = crossed_mean(of_runs[None])
     assert (low, high) == pytest.approx(alone[1:], abs=0.02)
     apart = hierarchical(lambda item: item.mean(axis=(-2, -1)), everywhere)
     assert high - low > 4 * (apart.high - apart.low)
@@ -145,7 +145,7 @@ def test_rows_say_what_a_run_needed(tmp_path: Path) -> None:
     rows = pd.read_parquet(tmp_path / "rows.parquet")
     assert rows["trials"].tolist() == [4, 2, 2, 2]  # to the end of the batch
     assert not rows["development"].any()
-    result = figures(rows)["new"]
+    result = relative_figures(rows)["new"]
     assert result["trials"][0] == pytest.approx(2 / 3)  # medians 2 and 3
     assert result["invalid"][0] == pytest.approx((1 + 1) / (2 + 1))
     assert result["a trial"][0] == pytest.approx(1)
@@ -158,7 +158,7 @@ SLICE = ROOT / "tests" / "data" / "transfer" / "slice"
 def test_controls_know_the_formula_or_nothing(tmp_path: Path) -> None:
     result = controls(argparse.Namespace(folder=tmp_path, dataset=SLICE))
     table = read_table(SLICE)
-    known = ~np.isnan(aligned(table.features, (REFERENCE,))[:, 0]) & table.valid
+    known = ~np.isnan(select_columns(table.features, (REFERENCE,))[:, 0]) & table.valid
     table = table.rows(known)  # of the machines that the formula is of
     accuracy = {
         name: score(table, load_model(path).predict(table.features).log_latency).pairwise_accuracy
@@ -178,8 +178,8 @@ def test_programs_of_a_processor_and_of_accelerators_are_told_in_the_same_column
     left = np.array([[macs, 0.0, moved / 2, done / 2, 3.0]])
     right = np.array([[macs, 0.0, done, 7.0, moved]])
     seen = [
-        shared(Features.of(left, names + accelerator), processor=False),
-        shared(Features.of(right, names + processor), processor=True),
+        shared_columns(Features.of(left, names + accelerator), processor=False),
+        shared_columns(Features.of(right, names + processor), processor=True),
     ]
     assert seen[0].names == seen[1].names
     assert seen[0].matrix.tolist() == seen[1].matrix.tolist() == [[macs, 0.0, -6.0, 2.0]]
@@ -257,7 +257,7 @@ def test_a_table_is_what_its_rows_give(path: Path) -> None:
     """Rows of the page that name the tuner and, in the next cell, its trials."""
     page = (ROOT / "docs/evidence/tuners.md").read_text()
     section = next(part for part in page.split("\n## ") if path.name in part)
-    result = figures(pd.read_parquet(path))
+    result = relative_figures(pd.read_parquet(path))
     for tuner, cells in result.items():
         value, low, high = cells["trials"]
         cell = f"{100 * value:.1f} % ({100 * low:.1f}-{100 * high:.1f})"  # type: ignore[str-format]

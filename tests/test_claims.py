@@ -21,7 +21,7 @@ from benchmarks.gemmini import dataflows as gemmini_dataflows
 from benchmarks.gemmini import vendor_rule as gemmini_layers
 from benchmarks.intervals import Interval
 from benchmarks.transfer import families as transfer_held_out
-from benchmarks.tuners.sample_efficiency import figures
+from benchmarks.tuners.sample_efficiency import relative_figures
 from tests.documents import ROOT
 
 CLAIMS = (ROOT / "docs" / "evidence" / "claims.md").read_text()
@@ -68,7 +68,7 @@ def test_a_claim_has_a_figure_a_control_a_command_and_a_date(row: list[str]) -> 
 
 @cache
 def known(path: str) -> dict[str, dict[str, Interval | str]]:
-    return figures(pd.read_parquet(ROOT / "benchmarks" / "rows" / path))
+    return relative_figures(pd.read_parquet(ROOT / "benchmarks" / "rows" / path))
 
 
 def quoted(path: str, tuner: str, figure: str) -> str:
@@ -205,7 +205,9 @@ def test_the_table_of_gemminis_products_is_what_its_rows_give() -> None:
     assert len(rows) == 42
     assert all(row["tuned"] <= row["vendor"] for row in rows)
     assert gemmini_layers.table(rows) in page
-    shares = [gemmini_layers.saved([r for r in rows if r["latency"] == n]) for n in (20, 60, 100)]
+    shares = [
+        gemmini_layers.saved_fraction([r for r in rows if r["latency"] == n]) for n in (20, 60, 100)
+    ]
     assert ", ".join(f"{100 * share:.2f} %" for share in shares[:2]) in page
     assert f"and {100 * shares[2]:.2f} %" in page
 

@@ -53,7 +53,7 @@ from tilewright.tuning.run_metadata import (
     check_vacant,
     is_complete,
     read_run,
-    replaced,
+    replacement_note,
     trials_made,
 )
 from tilewright.tuning.run_trials import finished_trials, ongoing_trials
@@ -145,7 +145,7 @@ def test_its_folder_is_known_and_takes_the_same_command_again(folder: Path) -> N
     assert is_complete(folder / "tuned")
     assert set(trials_made(folder / "tuned").values()) == {6}
     check_vacant(tuning(folder))
-    assert replaced(tuning(folder)) is None
+    assert replacement_note(tuning(folder)) is None
     assert "older version" in refused(lambda: ongoing_trials(held, folder))
 
 
@@ -274,7 +274,7 @@ def _of_run(folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: is_complete(options.folder)
     yield lambda: trials_made(options.folder)
     yield lambda: check_vacant(options)
-    yield lambda: replaced(options)
+    yield lambda: replacement_note(options)
 
 
 def _of_results(folder: Path) -> Iterator[Callable[[], object]]:

@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.artifacts.check import Outcome, checked
+from benchmarks.artifacts.check import Outcome, check_model
 from benchmarks.artifacts.drawn_networks import draw
-from benchmarks.artifacts.forms import FORMS, Form, NotDrawn, data_inputs, feeds_of, in_form
-from benchmarks.artifacts.numbers import Arrays, by_onnxruntime
+from benchmarks.artifacts.forms import FORMS, Form, NotDrawn, convert_to_form, data_inputs, feeds_of
+from benchmarks.artifacts.numbers import Arrays, run_in_onnxruntime
 
 SAMPLES, INFERENCES = 16, 3
 
@@ -58,10 +58,10 @@ def drawn_case(seed: int, form: Form | None = None) -> Case:
         NotDrawn: onnxruntime cannot quantise the network, or cannot run the result.
     """
     drawn, form = draw(seed), form or form_of(seed)
-    model = in_form(drawn.model, form, feeds_of(drawn.model, SAMPLES, seed), seed)
+    model = convert_to_form(drawn.model, form, feeds_of(drawn.model, SAMPLES, seed), seed)
     feeds = feeds_of(model, INFERENCES, seed + 1_000_000)
     try:
-        right = by_onnxruntime(model, feeds)
+        right = run_in_onnxruntime(model, feeds)
     except Exception as error:
         raise NotDrawn(f"onnxruntime does not run it: {error}") from error
     return Case(str(seed), form, model, feeds, feeds_of(model, SAMPLES, seed), right)
@@ -94,7 +94,7 @@ def run_case(case: Case, machine: Machine) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         path = write_case(case, Path(folder))
         calibration = path.with_name("samples.npz")
-        return checked(
+        return check_model(
             path, machine.target, case.feeds, right=case.right,
             calibration=calibration if calibration.exists() else None,
         )  # fmt: skip

@@ -16,7 +16,13 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
-from benchmarks.artifacts.numbers import Arrays, Difference, by_onnxruntime, differences, nudged
+from benchmarks.artifacts.numbers import (
+    Arrays,
+    Difference,
+    differences,
+    perturb_quantisation,
+    run_in_onnxruntime,
+)
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json
 from tilewright.networks.quantisation import is_quantised
@@ -96,7 +102,7 @@ class _Stages:
         self.found = replace(self.found, wrong=(*self.found.wrong, what))
 
 
-def checked(
+def check_model(
     path: Path,
     target: str,
     feeds: Sequence[Arrays],
@@ -138,7 +144,7 @@ def _check(
 
     model = onnx.load(path)
     blocks = traits_of(make_target(target)).blocks
-    expected = list(right) if right is not None else by_onnxruntime(model, feeds)
+    expected = list(right) if right is not None else run_in_onnxruntime(model, feeds)
     options = BuildOptions(
         model=str(path), out=folder / "apart", target=target, trials=0, calibration=calibration
     )
@@ -349,9 +355,9 @@ def _within(difference: Difference, stated: float | None, noise: float, *, exact
 
 def _noise(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> tuple[float, ...]:
     """By output, the larger difference that nudging either way makes."""
-    plain = by_onnxruntime(model, feeds)
+    plain = run_in_onnxruntime(model, feeds)
     both = [
-        differences(model, plain, by_onnxruntime(nudged(model, share), feeds))
+        differences(model, plain, run_in_onnxruntime(perturb_quantisation(model, share), feeds))
         for share in (NUDGE, -NUDGE)
     ]
     return tuple(max(a.relative, b.relative) for a, b in zip(*both, strict=True))

@@ -107,10 +107,10 @@ def _piece(net: FloatGraph, convolutions: Convolutions, tensors: list[Tensor]) -
         case "identity":
             return net.op("Identity", [x], x.shape)
     alone: dict[str, Callable[[FloatGraph, Tensor], Tensor]] = {
-        "slice": pieces.channels_of, "constant": pieces.added_constant, "scale": pieces.scaled,
+        "slice": pieces.slice_channels, "constant": pieces.add_constant, "scale": pieces.scaled,
         "norm": pieces.batch_norm, "activation": pieces.activation, "gate": pieces.gated,
-        "transpose": pieces.transposed, "pad": pieces.padded, "crop": pieces.cropped,
-        "shuffle": pieces.shuffled,
+        "transpose": pieces.transposed, "pad": pieces.pad, "crop": pieces.crop,
+        "shuffle": pieces.shuffle_channels,
     }  # fmt: skip
     return alone[kind](net, x)
 
@@ -132,7 +132,7 @@ def _tail(net: FloatGraph, x: Tensor) -> Tensor:
         case "flat":
             return _products(net, pieces.flat(net, x), int(net.pick([1, 1, 2])))
         case "rows":
-            whole = pieces.reshaped(net, x, (n, c, math.prod(sizes)))
+            whole = pieces.reshape(net, x, (n, c, math.prod(sizes)))
             turned = net.op("Transpose", [whole], (n, math.prod(sizes), c), perm=(0, 2, 1))
             return _products(net, turned, 1)
     return x

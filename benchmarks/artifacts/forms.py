@@ -50,7 +50,7 @@ def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [info for info in model.graph.input if info.name not in constants]
 
 
-def in_form(model: onnx.ModelProto, form: Form, samples: Sequence[Feed], seed: int) -> Any:
+def convert_to_form(model: onnx.ModelProto, form: Form, samples: Sequence[Feed], seed: int) -> Any:
     """Convert the float model to a form, as an `onnx.ModelProto`.
 
     `samples` are arrays in the inputs' shapes; onnxruntime chooses the quantisation scales from
@@ -62,13 +62,13 @@ def in_form(model: onnx.ModelProto, form: Form, samples: Sequence[Feed], seed: i
     if form == "float32":
         return model
     if form == "float16":
-        return halved(model)
+        return to_float16(model)
     rng = np.random.default_rng([seed, 0xF0])
     try:
         made = _quantised(model, form, samples, rng)
     except Exception as error:  # whatever onnxruntime's quantiser trips over
         raise NotDrawn(f"{type(error).__name__}: {error}") from error
-    return with_powers_of_two(made) if form == "qdq-power-of-two" else made
+    return use_power_of_two_scales(made) if form == "qdq-power-of-two" else made
 
 
 def _quantised(
@@ -124,7 +124,7 @@ class _Reader:
         return result
 
 
-def halved(model: onnx.ModelProto) -> onnx.ModelProto:
+def to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
     """Convert inputs, constants and outputs to float16."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
@@ -137,7 +137,7 @@ def halved(model: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
-def with_powers_of_two(model: onnx.ModelProto) -> onnx.ModelProto:
+def use_power_of_two_scales(model: onnx.ModelProto) -> onnx.ModelProto:
     """Raise the scales of a symmetric QDQ model to powers of two, and adapt its integers."""
     made = onnx.ModelProto()
     made.CopyFrom(model)

@@ -108,7 +108,7 @@ class Window:
         return tuple(self.attributes["kernel_shape"])
 
 
-def drawn_window(net: FloatGraph, sizes: Shape, *, pool: bool) -> Window | None:
+def draw_window(net: FloatGraph, sizes: Shape, *, pool: bool) -> Window | None:
     """Draw a window over an image of `sizes` pixels; None if the window does not fit."""
     rank = len(sizes)
     kernel = _each(net, rank, [2, 2, 3] if pool else [1, 1, 3, 3, 3, 2, 5])
@@ -178,7 +178,7 @@ class Convolutions:
         """
         net, (n, c, *sizes) = self.net, x.shape
         if channels is None:
-            window = drawn_window(net, tuple(sizes), pool=False)
+            window = draw_window(net, tuple(sizes), pool=False)
         else:
             window = _same_size(net, tuple(sizes))
         if window is None or not math.prod(window.results):
@@ -231,7 +231,7 @@ def pool(net: FloatGraph, x: Tensor) -> Tensor | None:
     if net.chance(0.15):
         kind = net.pick(["GlobalAveragePool", "GlobalMaxPool"])
         return net.op(kind, [x], (n, c, *(1 for _ in sizes)))
-    window = drawn_window(net, tuple(sizes), pool=True)
+    window = draw_window(net, tuple(sizes), pool=True)
     if window is None or not math.prod(window.results):
         return None
     given = dict(window.attributes)
@@ -279,7 +279,7 @@ def batch_norm(net: FloatGraph, x: Tensor) -> Tensor:
     return net.op("BatchNormalization", [x, *reads], x.shape)
 
 
-def added_constant(net: FloatGraph, x: Tensor) -> Tensor:
+def add_constant(net: FloatGraph, x: Tensor) -> Tensor:
     """Add a scalar, one constant per channel, or a whole constant tensor to `x`."""
     c, ones = x.shape[1], (1,) * (len(x.shape) - 2)
     shape = net.pick([(), (1, c, *ones), (c, *ones), (1, *x.shape[1:])])
@@ -293,7 +293,7 @@ def scaled(net: FloatGraph, x: Tensor) -> Tensor:
     return net.op("Mul", [x, net.constant(net.normal(shape))], x.shape)
 
 
-def channels_of(net: FloatGraph, x: Tensor) -> Tensor:
+def slice_channels(net: FloatGraph, x: Tensor) -> Tensor:
     """Slice adjacent channels of `x`, at the border of a hardware block where possible."""
     c = x.shape[1]
     begin = int(net.pick([0, c // 2, min(16, c - 1), 1 % c]))
@@ -302,7 +302,7 @@ def channels_of(net: FloatGraph, x: Tensor) -> Tensor:
     return net.op("Slice", [x, *bounds], (x.shape[0], end - begin, *x.shape[2:]))
 
 
-def cropped(net: FloatGraph, x: Tensor) -> Tensor:
+def crop(net: FloatGraph, x: Tensor) -> Tensor:
     """Without the pixels of one side."""
     size = x.shape[2]
     if size < 2:
@@ -311,7 +311,7 @@ def cropped(net: FloatGraph, x: Tensor) -> Tensor:
     return net.op("Slice", [x, *bounds], (*x.shape[:2], size - 1, *x.shape[3:]))
 
 
-def padded(net: FloatGraph, x: Tensor) -> Tensor:
+def pad(net: FloatGraph, x: Tensor) -> Tensor:
     """With zeros around it, by an operator of its own."""
     rank = len(x.shape) - 2
     begin, end = ([int(net.rng.integers(0, 2)) for _ in range(rank)] for _ in range(2))
@@ -343,17 +343,17 @@ def transposed(net: FloatGraph, x: Tensor) -> Tensor:
     return net.op("Transpose", [done], x.shape, perm=(0, 3, 1, 2))
 
 
-def shuffled(net: FloatGraph, x: Tensor) -> Tensor:
+def shuffle_channels(net: FloatGraph, x: Tensor) -> Tensor:
     """Channels of two halves by turns, as ShuffleNet has it."""
     n, c, *sizes = x.shape
     if c % 2 or len(sizes) != 2:
         return x
-    apart = reshaped(net, x, (n, 2, c // 2, *sizes))
+    apart = reshape(net, x, (n, 2, c // 2, *sizes))
     turned = net.op("Transpose", [apart], (n, c // 2, 2, *sizes), perm=(0, 2, 1, 3, 4))
-    return reshaped(net, turned, x.shape)
+    return reshape(net, turned, x.shape)
 
 
-def reshaped(net: FloatGraph, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+def reshape(net: FloatGraph, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """In another shape, one of whose sizes the operator may have to find out."""
     wanted = np.array(shape, np.int64)
     if net.chance(0.5):
@@ -366,7 +366,7 @@ def flat(net: FloatGraph, x: Tensor) -> Tensor:
     n, rest = x.shape[0], math.prod(x.shape[1:])
     if net.chance(0.5):
         return net.op("Flatten", [x], (n, rest))
-    return reshaped(net, x, (n, rest))
+    return reshape(net, x, (n, rest))
 
 
 def dense(net: FloatGraph, x: Tensor) -> Tensor | None:

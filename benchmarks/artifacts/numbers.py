@@ -29,7 +29,7 @@ class Difference:
     steps: float | None
 
 
-def by_onnxruntime(
+def run_in_onnxruntime(
     model: onnx.ModelProto, feeds: Sequence[Arrays]
 ) -> list[dict[str, NDArray[Any]]]:
     """Run the model in onnxruntime without optimisations.
@@ -54,7 +54,7 @@ def by_onnxruntime(
     ]
 
 
-def nudged(model: onnx.ModelProto, share: float) -> onnx.ModelProto:
+def perturb_quantisation(model: onnx.ModelProto, share: float) -> onnx.ModelProto:
     """Add the fraction `share` of a step to everything that the model quantises.
 
     The outputs then show how much a difference of rounding changes them.

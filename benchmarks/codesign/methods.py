@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmarks.codesign.truth import GRID, QUICK, made
+from benchmarks.codesign.truth import GRID, QUICK, complete_truth
 from benchmarks.codesign.truth_store import Truth, read_truth
 from benchmarks.intervals import hierarchical
 from benchmarks.results import row_arguments
@@ -124,7 +124,7 @@ def _truth(given: argparse.Namespace) -> Truth:
     name, options = ("truth-quick", QUICK) if given.quick else ("truth", GRID)
     if given.unsolved:
         return Truth(options, pd.DataFrame())
-    return made(given.folder / name, options)
+    return complete_truth(given.folder / name, options)
 
 
 def _missing(given: argparse.Namespace, truth: Truth, entries: Sequence[str], rows: Any) -> Any:
@@ -270,7 +270,7 @@ def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
             if mine:
                 lines.append(_line(entry, mine, volumes, fastest))
     others = [item for item in dict.fromkeys(run["entry"] for run in runs) if item != against]
-    pairs = {entry: paired(runs, entry, against) for entry in others}
+    pairs = {entry: pair_runs(runs, entry, against) for entry in others}
     if any(pairs.values()):
         lines.append(f"beside {against}, geometric means over networks and seeds:")
         lines += [_beside(entry, pair) for entry, pair in pairs.items() if pair]
@@ -285,7 +285,7 @@ def _known(
     Without a truth of these networks, both are those of the best of these runs.
     """
     if not set(names) <= set(truth.networks):
-        latencies, volumes = zip(*map(last, runs), strict=True)
+        latencies, volumes = zip(*map(final_metrics, runs), strict=True)
         return (max(volumes), max(volumes)), (min(latencies), min(latencies))
     best, bound = (truth.points(item, names) for item in ("best_cycles", "bound_cycles"))
     reference = truth.reference(names)
@@ -298,20 +298,21 @@ def _known(
 def _line(
     entry: str, runs: Sequence[Run], volumes: tuple[float, float], fastest: tuple[float, float]
 ) -> str:
-    volume, latency = (np.array([last(run)[k] for run in runs]) for k in (1, 0))
+    volume, latency = (np.array([final_metrics(run)[k] for run in runs]) for k in (1, 0))
     return (
         f"  {entry:28} {len(runs)} seeds; hypervolume {_mean(volume / volumes[0])} of the best "
         f"known, {np.mean(volume) / volumes[1]:.1%} of the bound; latency "
         f"{np.median(latency) / fastest[0]:.3f} x the best known (bound "
         f"{np.median(latency) / fastest[1]:.3f} x); {FINAL:.0%} of the final hypervolume after "
-        f"{np.mean([until(run) for run in runs]):.0f} of {np.mean([r['spent'] for r in runs]):.0f} "
+        f"{np.mean([trials_until(run) for run in runs]):.0f} of "
+        f"{np.mean([r['spent'] for r in runs]):.0f} "
         f"trials; {np.mean([run['compiled'] for run in runs]):.0f} compiles, "
         f"{np.mean([run['seconds'] for run in runs]):.1f} s (CPU "
         f"{np.mean([run['cpu_seconds'] for run in runs]):.1f} s)"
     )
 
 
-def last(run: Run) -> tuple[float, float]:
+def final_metrics(run: Run) -> tuple[float, float]:
     """Return the final best latency in seconds and the hypervolume of a run.
 
     They are infinite and 0 if the run found no complete design.
@@ -324,9 +325,9 @@ def spent(run: Run) -> tuple[float, float]:
     return run["spent"], run["cpu_seconds"]
 
 
-def until(run: Run, share: float = FINAL) -> float:
+def trials_until(run: Run, share: float = FINAL) -> float:
     """Trials after which the hypervolume is that share of the run's last."""
-    goal = share * last(run)[1]
+    goal = share * final_metrics(run)[1]
     return next((step[0] for step in run["steps"] if step[2] >= goal), float(run["spent"]))
 
 
@@ -339,7 +340,7 @@ def reached(run: Run, latency: float) -> tuple[float, float]:
 Pair = tuple[int, Run, Run]
 
 
-def paired(runs: Sequence[Run], entry: str, against: str) -> list[Pair]:
+def pair_runs(runs: Sequence[Run], entry: str, against: str) -> list[Pair]:
     """Seed, run, and the other entry's run, of equal networks, seeds and trials."""
     keys = ("networks", "seed", "trials")
     others = {str([run[k] for k in keys]): run for run in runs if run["entry"] == against}
@@ -355,13 +356,17 @@ def _beside(entry: str, pairs: Sequence[Pair]) -> str:
         return interval(np.array([of(a, b) for _, a, b in pairs]), sets)
 
     def until_there(a: Run, b: Run, cost: int) -> float:
-        return min(reached(a, last(b)[0])[cost], spent(a)[cost]) / reached(b, last(b)[0])[cost]
+        return (
+            min(reached(a, final_metrics(b)[0])[cost], spent(a)[cost])
+            / reached(b, final_metrics(b)[0])[cost]
+        )
 
-    there = sum(np.isfinite(reached(a, last(b)[0])[0]) for _, a, b in pairs)
+    there = sum(np.isfinite(reached(a, final_metrics(b)[0])[0]) for _, a, b in pairs)
     with np.errstate(divide="ignore", invalid="ignore"):  # where one has no front at all
-        volumes = ratios(lambda a, b: float(np.divide(last(a)[1], last(b)[1])))
+        volumes = ratios(lambda a, b: float(np.divide(final_metrics(a)[1], final_metrics(b)[1])))
     return (
-        f"  {entry:28} throughput {ratios(lambda a, b: last(b)[0] / last(a)[0])} x; hypervolume "
+        f"  {entry:28} throughput "
+        f"{ratios(lambda a, b: final_metrics(b)[0] / final_metrics(a)[0])} x; hypervolume "
         f"{volumes} x; CPU seconds "
         f"{ratios(lambda a, b: a['cpu_seconds'] / b['cpu_seconds'])} x; compiles "
         f"{ratios(lambda a, b: a['compiled'] / b['compiled'])} x; as fast in {there} of "

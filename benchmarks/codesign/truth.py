@@ -69,10 +69,10 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="only print of what is finished")
     given = parser.parse_args()
     options = QUICK if given.quick else GRID
-    print(summary(read_truth(given.out) if given.show else made(given.out, options)))
+    print(summary(read_truth(given.out) if given.show else complete_truth(given.out, options)))
 
 
-def made(out: Path, options: TruthOptions) -> Truth:
+def complete_truth(out: Path, options: TruthOptions) -> Truth:
     """Return the truth of a folder, after building what is missing."""
     return build_truth(out, options, listen=Progress())
 
@@ -116,8 +116,9 @@ def summary(truth: Truth) -> str:
         lines.append(
             f"{name or 'all networks':14} best over bound: {_quantiles(best[runs] / bound[runs])}; "
             f"{int(runs.sum())} machines run it; the fastest takes {1e3 * best.min():.3f} ms; each "
-            f"layer on a machine of its own {1e3 * relaxed(truth, operators, which):.3f} ms, which "
-            "no machine that can be built beats"
+            "layer on a machine of its own "
+            f"{1e3 * relaxed_seconds(truth, operators, which):.3f} ms, "
+            "which no machine that can be built beats"
         )
     best, bound = truth.points(), truth.points("bound_cycles")
     reference = truth.reference()
@@ -165,7 +166,7 @@ def operators_of(truth: Truth) -> pd.DataFrame:
     return names.drop(columns="workload").assign(seconds=cycles / (result["mhz"] * 1e6))
 
 
-def relaxed(truth: Truth, operators: pd.DataFrame, networks: tuple[str, ...]) -> float:
+def relaxed_seconds(truth: Truth, operators: pd.DataFrame, networks: tuple[str, ...]) -> float:
     """Sum the seconds of one inference per network, if each operator ran on its fastest machine.
 
     `operators` is a table of `operators_of`. Only machines that leave the same operators to the CPU

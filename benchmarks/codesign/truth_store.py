@@ -29,7 +29,7 @@ from tilewright.core.files import (
 )
 from tilewright.hardware_search.pareto import Points
 from tilewright.hardware_search.problem import CodesignProblem
-from tilewright.tuning.open_trials import alone
+from tilewright.tuning.open_trials import own_folder
 
 ABOUT, TABLE = "truth.json", "truth.parquet"
 _KEY = b"tilewright.truth"
@@ -86,7 +86,7 @@ def build_truth(folder: Path, options: TruthOptions, listen: Listener = ignore) 
     `RunInUse` if somebody else builds there, and as `TruthOptions.problem`, and `OSError`.
     """
     problem = options.problem()
-    with alone(folder):
+    with own_folder(folder):
         key = _begun(folder, options, problem)
         held = {part: _kept(folder, part, key, listen) for part in parts_of(problem)}
         done = sum(len(part) for part, table in held.items() if table is not None)

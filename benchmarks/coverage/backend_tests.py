@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=usable_cores())
     parser.add_argument("--write", action="store_true", help=f"put the counts into {PAGE.name}")
     options = parser.parse_args()
-    rows = list(tried(chosen(list(filter(None, options.only.split(",")))), options.jobs))
+    rows = list(run_tests(select_tests(list(filter(None, options.only.split(",")))), options.jobs))
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(rows, indent=1))
@@ -61,13 +61,13 @@ def main() -> None:
         replace_block(PAGE, BLOCK, text)
 
 
-def chosen(parts: Sequence[str]) -> list[Any]:
+def select_tests(parts: Sequence[str]) -> list[Any]:
     """Return the tests whose names contain one of `parts`; all tests without `parts`."""
     tests = load_model_tests(kind="node")
     return [test for test in tests if not parts or any(part in test.name for part in parts)]
 
 
-def tried(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
+def run_tests(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
     """Run tests in other processes, and yield one row per test.
 
     A test that ends its process is run again apart from the others.

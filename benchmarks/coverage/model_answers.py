@@ -63,7 +63,7 @@ def judge(case: ModelCase, run: bool = True) -> Answer:
     return _compared(case, network) if run else Answer(case.title, "loads", "not run")
 
 
-def untrue(message: str, path: Path) -> str:
+def refusal_flaw(message: str, path: Path) -> str:
     """Return what is false or unclear in a refusal, checked against the file; "" if nothing is."""
     text = message.replace(str(path), "the file")
     if match := INNER_WORDS.search(text):
@@ -95,7 +95,7 @@ def untrue(message: str, path: Path) -> str:
 
 
 def _refusal(case: ModelCase, message: str) -> Answer:
-    problem = untrue(message, case.path)
+    problem = refusal_flaw(message, case.path)
     if problem:
         return Answer(case.title, "false", f"{problem}: {message}")
     return Answer(case.title, "refused", message)

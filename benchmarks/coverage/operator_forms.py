@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from onnx import helper
 from onnx.backend.test.loader import load_model_tests
 
-from benchmarks.coverage.drawn_forms import NEWEST_OPSET, OPSETS, TYPES, Sketch, drawn_sketches
+from benchmarks.coverage.drawn_forms import NEWEST_OPSET, OPSETS, TYPES, Sketch, draw_sketches
 from tilewright.networks import partition
 from tilewright.networks.errors import OperatorImportError
 from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph, data_inputs
@@ -95,7 +95,7 @@ def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
 
 def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> list[str]:
     """Compile models together and say of each what is wrong with it, "" if nothing is."""
-    from tilewright.networks.compiled.kernel_calls import rewritten
+    from tilewright.networks.compiled.kernel_calls import rewrite_calls
     from tilewright.networks.compiled.library import compiled_library
     from tilewright.networks.compiled.loaded_library import LoadedLibrary
     from tilewright.networks.relax.importer import import_onnx
@@ -122,7 +122,7 @@ def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> 
     joined = _joined([model for _, model in parts])
     names = [info.name for info in joined.graph.input]
     flat = import_onnx(joined, names)
-    made = rewritten(flat, (), {}, target.registers)
+    made = rewrite_calls(flat, (), {}, target.registers)
     content, weights = compiled_library(
         made.module, target.code_target(), target.code_pipeline(), flat
     )
@@ -225,7 +225,7 @@ def main(
     by_opset: dict[int, list[Case]] = defaultdict(list)
     seen: dict[OperatorForm, int] = defaultdict(int)
     # Of some forms there are many node tests.
-    drawn = drawn_sketches(
+    drawn = draw_sketches(
         chosen, draws, list(map(int, filter(None, opsets.split(",")))) or OPSETS, types.split(",")
     )
     tests = node_test_sketches(chosen) if node_tests else iter(())

@@ -95,7 +95,9 @@ def main() -> None:
         for package, path in models(options.folder):
             if wanted and not any(part in str(path) for part in wanted):
                 continue
-            rows.append({"package": package, **tried(path, options.folder, not options.no_times)})
+            rows.append(
+                {"package": package, **try_model(path, options.folder, not options.no_times)}
+            )
             print(" | ".join(_cells(rows[-1])), flush=True)
             if options.json is not None:
                 options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +136,7 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
             yield package, path
 
 
-def tried(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
+def try_model(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
     """Build one model, run it, and return a row about the outcome."""
     name = str(path.relative_to(folder)).partition("/")[2]
     fixed = next((shapes for pattern, shapes in SHAPES if fnmatch(name, pattern)), {})
@@ -172,7 +174,7 @@ def tried(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
         row["operators_outside"] = sorted(
             {operator["operator"] for r in regions for operator in r["operators"]}
         )
-        row |= compared(path, artifact)
+        row |= compare_with_engine(path, artifact)
         if timed and path.suffix == ".onnx":
             words = ["--artifact", str(artifact), "--threads", "1", "--rounds", "8", "--json"]
             done = _tilewright("benchmark", str(path), *sizes, *words)
@@ -182,7 +184,7 @@ def tried(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
     return row
 
 
-def compared(path: Path, artifact: Path) -> dict[str, Any]:
+def compare_with_engine(path: Path, artifact: Path) -> dict[str, Any]:
     """Whether an artifact computes what the model's own engine computes."""
     import tilewright
 
@@ -196,7 +198,7 @@ def compared(path: Path, artifact: Path) -> dict[str, Any]:
     if engine is None:
         return {"result": "built, not compared: ai-edge-litert is not installed"}
     for seed in SEEDS:
-        inputs = drawn(kinds, seed)
+        inputs = draw_inputs(kinds, seed)
         expected = engine(inputs)
         result = session.run(None, inputs)
         if len(result) != len(expected):
@@ -205,11 +207,11 @@ def compared(path: Path, artifact: Path) -> dict[str, Any]:
             if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
                 kinds_of = [f"{item.dtype}{item.shape}" for item in (ours, theirs)]
                 return {"result": f"wrong: {kinds_of[0]} instead of {kinds_of[1]}"}
-            worst = max(worst, error(ours, theirs))
+            worst = max(worst, relative_error(ours, theirs))
     return {"result": "right" if worst <= MOST_ERROR else "wrong", "error": worst}
 
 
-def drawn(kinds: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, Array]:
+def draw_inputs(kinds: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, Array]:
     """Draw inputs of the given shapes and types."""
     rng = np.random.default_rng(seed)
     made: dict[str, Array] = {}
@@ -221,7 +223,7 @@ def drawn(kinds: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[s
     return made
 
 
-def error(result: Array, wanted: Array) -> float:
+def relative_error(result: Array, wanted: Array) -> float:
     """Return the largest difference relative to the largest value.
 
     It is infinite if one of the arrays has a value that is not finite where the other has one.

@@ -213,7 +213,7 @@ QUANTISED = "bert_2_dynamic"
 NAMES = (*MODELS, QUANTISED)
 
 
-def drawn(name: str) -> onnx.ModelProto:
+def build_model(name: str) -> onnx.ModelProto:
     """One of `NAMES`. Raises `KeyError`."""
     if name == QUANTISED:
         return _dynamically_quantised()

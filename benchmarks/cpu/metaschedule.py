@@ -73,13 +73,13 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         for name in named or (QUICK if options.quick else LAYERS):
-            rows += compared(name, options.trials, seed)
+            rows += compare_tuners(name, options.trials, seed)
             pd.DataFrame(rows).to_parquet(options.out)
             print(f"{name}, seed {seed}: {_said(pd.DataFrame(rows), name, seed)}", flush=True)
     print(table(pd.DataFrame(rows)))
 
 
-def compared(name: str, trials: int, seed: int) -> list[dict[str, Any]]:
+def compare_tuners(name: str, trials: int, seed: int) -> list[dict[str, Any]]:
     """Tune a layer with both tuners, and return one row per trial.
 
     `final_ms` is the time of a tuner's fastest program, measured in turns with the other tuner's.
@@ -155,7 +155,7 @@ class MetaSchedule:
         self.seconds: list[float] = []
         self.elapsed: list[float] = []
         self.target = llvm_target(spec)
-        arrays, module = plain(tensors)
+        arrays, module = plain_module(tensors)
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder, self.target:
             module = tvm.transform.Sequential([
@@ -230,7 +230,7 @@ class MetaSchedule:
             raise ValueError(f"MetaSchedule's program of {layer} differs by {error:.2g}")
 
 
-def plain(tensors: SampleTensors) -> tuple[list[NDArray[np.float32]], Any]:
+def plain_module(tensors: SampleTensors) -> tuple[list[NDArray[np.float32]], Any]:
     """Return the arguments of a layer's function, and its Relax module of plain operators.
 
     The last argument is the expected output. Images have the layout (n, h, w, c). Weights and bias

@@ -261,7 +261,7 @@ MODELS: Mapping[str, tuple[Draw, tuple[int, ...], int]] = {
 """By name: how a network is drawn, the shape of its input, and the type of that."""
 
 
-def drawn(name: str) -> onnx.ModelProto:
+def build_model(name: str) -> onnx.ModelProto:
     """One of `MODELS`. Raises `KeyError`."""
     draw, shape, kind = MODELS[name]
     net = Net(name, shape, 0, True, input_type=kind)

@@ -128,8 +128,8 @@ def _models(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Pa
 
 def _drawn(name: str) -> onnx.ModelProto:
     if name in cpu_further_models.NAMES:
-        return cpu_further_models.drawn(name)
-    return zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name)
+        return cpu_further_models.build_model(name)
+    return zoo.build(name) if name in zoo.FAMILIES else cpu_models.build_model(name)
 
 
 def row(network: str, precision: str, made: Benchmark) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def unfolding_seconds() -> float:
     return _fastest(rearrange) / (16 * unfold.height * unfold.width)
 
 
-def measured() -> dict[Kind, float]:
+def measure_costs() -> dict[Kind, float]:
     """Seconds a unit by kind."""
     result: defaultdict[Kind, list[float]] = defaultdict(list)
     for case in cases():
@@ -149,7 +149,7 @@ def _normal(*shape: int) -> NDArray[np.float32]:
 
 def main() -> None:
     """Print what is measured beside what the table says."""
-    for kind, seconds in measured().items():
+    for kind, seconds in measure_costs().items():
         print(
             f"{kind:15} {seconds * 1e9:8.3g} ns measured, "
             f"{SECONDS[kind] * 1e9:8.3g} ns in the table"

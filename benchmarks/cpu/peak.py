@@ -59,12 +59,12 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     target = make_target(f"cpu:threads=1,precision={options.precision}")
     assert isinstance(target, CpuTarget)
-    rows = list(measured(target, split_names(options.networks)))
+    rows = list(measure_layers(target, split_names(options.networks)))
     pd.DataFrame(rows).to_parquet(options.out, index=False)
     print(table(pd.DataFrame(rows)))
 
 
-def measured(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
+def measure_layers(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
     """Yield one row per distinct large layer, for the first network that contains it."""
     seen: set[Workload] = set()
     bandwidth = target.hardware_features()["memory_gbytes_per_second"] * 1e9
@@ -96,7 +96,7 @@ def measured(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
 def _workloads(name: str, target: CpuTarget) -> list[Workload]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.onnx"
-        onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name), path)
+        onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.build_model(name), path)
         whole = networks.load(str(path)).whole
     layers = activated_layers(whole.flat, target.space, target.traits.float_type)
     return [layer.workload for layer in layers]

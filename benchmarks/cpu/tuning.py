@@ -57,19 +57,21 @@ def main() -> None:
     trials = sorted(map(int, options.trials.split(",")))
     rows: list[dict[str, Any]] = []
     for name in split_names(options.networks):
-        rows += measured(name, split_names(options.tuners), trials, options.seed)
+        rows += measure_network(name, split_names(options.tuners), trials, options.seed)
         frame = pd.DataFrame(rows)
         frame.to_parquet(options.out, index=False)
         print(table(frame[frame.network == name]), flush=True)
     print(table(pd.DataFrame(rows)))
 
 
-def measured(name: str, tuners: list[str], trials: list[int], seed: int) -> list[dict[str, Any]]:
+def measure_network(
+    name: str, tuners: list[str], trials: list[int], seed: int
+) -> list[dict[str, Any]]:
     """Return one row per library of a network and round."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         model = folder / f"{name}.onnx"
-        onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name), model)
+        onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.build_model(name), model)
         built = {RULES: (_built(model, folder / RULES), 0.0, 0, 0)}
         for tuner in tuners:
             seconds = 0.0
@@ -87,7 +89,7 @@ def measured(name: str, tuners: list[str], trials: list[int], seed: int) -> list
                 taken = sum(workload.trials for workload in done.workloads)
                 invalid = sum(workload.invalid_trials for workload in done.workloads)
                 built[f"{tuner} {count}"] = out, seconds, taken, invalid
-        return in_turns(name, built)
+        return time_in_turns(name, built)
 
 
 def _built(model: Path, out: Path, schedules: Path | None = None) -> Path:
@@ -98,7 +100,9 @@ def _built(model: Path, out: Path, schedules: Path | None = None) -> Path:
     return out
 
 
-def in_turns(name: str, built: Mapping[str, tuple[Path, float, int, int]]) -> list[dict[str, Any]]:
+def time_in_turns(
+    name: str, built: Mapping[str, tuple[Path, float, int, int]]
+) -> list[dict[str, Any]]:
     """Run the libraries in turns, and return processor seconds per inference of each round."""
     calls = {setting: _inference(path) for setting, (path, *_) in built.items()}
     rows = []

@@ -22,7 +22,7 @@ from itertools import product
 from typing import NamedTuple
 
 from benchmarks.fusion.stream_bound import Needs, needs, stream_bound
-from benchmarks.fusion.tuned_pairs import NETWORKS, TARGETS, problem_of
+from benchmarks.fusion.tuned_pairs import NETWORKS, TARGETS, make_problem
 from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.targets.base import Target
 from tilewright.targets.vta.target import VtaTarget
@@ -40,7 +40,7 @@ def main() -> None:
     given = parser.parse_args()
     for target in given.targets.split(","):
         for network in given.networks.split(","):
-            print(_shown(network, problem_of(network, target)), flush=True)
+            print(_shown(network, make_problem(network, target)), flush=True)
 
 
 def _shown(network: str, problem: FusionProblem) -> str:
@@ -138,7 +138,7 @@ def stretches(problem: FusionProblem, needed: Needed) -> list[Stretch]:
         early = sum(needed.of(workload).early for workload in base[first:end])
         results.append(
             Stretch(
-                added([needed.sums(base[first:end]), *matching]), min(early, needed.most_early),
+                add_sums([needed.sums(base[first:end]), *matching]), min(early, needed.most_early),
                 first in begins,
             )
         )  # fmt: skip
@@ -165,7 +165,7 @@ def changes(problem: FusionProblem, places: Sequence[int], needed: Needed) -> Su
     )
 
 
-def added(several: Sequence[Sums]) -> Sums:
+def add_sums(several: Sequence[Sums]) -> Sums:
     """Sum by sum."""
     return Sums(sum(item.least for item in several), sum(item.read for item in several))
 

@@ -35,8 +35,15 @@ import numpy as np
 from benchmarks.fusion.bounds import least_bound
 from benchmarks.fusion.examples import Examples
 from benchmarks.fusion.search_methods import Programming, search
-from benchmarks.fusion.training import Trained, made
-from benchmarks.fusion.tuned_pairs import NETWORKS, TARGETS, Counted, Part, named, pair
+from benchmarks.fusion.training import Trained, load_examples
+from benchmarks.fusion.tuned_pairs import (
+    NETWORKS,
+    TARGETS,
+    Counted,
+    Part,
+    make_pair_evaluator,
+    named_labellings,
+)
 from benchmarks.results import row_arguments
 from tilewright.core.files import write_atomically
 from tilewright.fusion.evaluator import Evaluator
@@ -95,7 +102,7 @@ def _missing(
     every = [*dict.fromkeys((*networks, *filter(None, given.training.split(","))))]
     examples: dict[tuple[str, str], Examples] = {}
     for target in dict.fromkeys(target for _, target in todo):
-        examples |= made(given.folder, every, [target], given.trials)
+        examples |= load_examples(given.folder, every, [target], given.trials)
         for network in [name for name, its in todo if its == target]:
             others = [example for (name, _), example in examples.items() if name != network]
             yield _pair(given, network, target, others)
@@ -105,9 +112,9 @@ def _pair(
     given: argparse.Namespace, network: str, target: str, others: list[Examples]
 ) -> dict[str, Any]:
     begin = time.perf_counter()
-    backing = pair(network, target, given.trials, given.folder)
+    backing = make_pair_evaluator(network, target, given.trials, given.folder)
     problem = backing.problem
-    labels = named(problem)
+    labels = named_labellings(problem)
     costs = {name: backing(label) for name, label in labels.items()}
     row: dict[str, Any] = {
         "network": network, "target": target, "trials": given.trials, "budget": given.budget,
@@ -173,7 +180,7 @@ def _error(model: GraphModel, backing: Evaluator) -> float:
     problem = backing.problem
     blank = Evaluator(problem, backing.schedules)
     tables = Tables(problem, Figures(problem, blank))
-    labellings = list(dict.fromkeys(named(problem).values()))
+    labellings = list(dict.fromkeys(named_labellings(problem).values()))
     predictions = model.predict([tables.of(labels) for labels in labellings])
     true = np.array([backing(labels).cycles for labels in labellings])
     return float(np.abs(predictions / true - 1).mean())

@@ -103,7 +103,7 @@ class Counted(Evaluator):
         return replace(self.backing(whole), labels=labels)
 
 
-def problem_of(network: str, target_name: str) -> FusionProblem:
+def make_problem(network: str, target_name: str) -> FusionProblem:
     """Return the fusion problem of a network on a target."""
     target = make_target(target_name)
     options = BuildOptions(model=network, out=Path(), target=target_name)
@@ -111,13 +111,13 @@ def problem_of(network: str, target_name: str) -> FusionProblem:
     return FusionProblem(graph, target)
 
 
-def pair(network: str, target_name: str, trials: int, folder: Path) -> Evaluator:
+def make_pair_evaluator(network: str, target_name: str, trials: int, folder: Path) -> Evaluator:
     """Return an evaluator of a network on a target, with tuned schedules."""
-    problem = problem_of(network, target_name)
+    problem = make_problem(network, target_name)
     return Evaluator(problem, KeptSchedules(problem.target, trials, folder))
 
 
-def named(problem: FusionProblem) -> dict[str, Labelling]:
+def named_labellings(problem: FusionProblem) -> dict[str, Labelling]:
     """Return the labellings that have a name, by name."""
     return {
         "none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm,
@@ -125,7 +125,7 @@ def named(problem: FusionProblem) -> dict[str, Labelling]:
     }  # fmt: skip
 
 
-def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:
+def make_examples(evaluator: Evaluator, seed: int = 0) -> Examples:
     """Return training examples of a pair of network and target.
 
     They are the named labellings, some random labellings, and each unit flipped alone around the
@@ -134,7 +134,7 @@ def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:
     problem, rng = evaluator.problem, np.random.default_rng(seed)
     figures = Figures(problem, evaluator)
     before = unit_features(problem, figures, problem.tvm)
-    labellings = list(named(problem).values())
+    labellings = list(named_labellings(problem).values())
     best = min(labellings, key=lambda labels: evaluator(labels).cost)
     for share in np.linspace(0.2, 0.95, DRAWN):
         labellings.append(tuple((rng.random(len(problem)) < share).tolist()))
@@ -158,7 +158,7 @@ def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:
     # A model is also asked about layers of which nothing but the estimate is known.
     graphs += [
         replace(blank.of(labels), stream=tables.of(labels).stream)
-        for labels in dict.fromkeys(labellings[: len(named(problem)) + DRAWN])
+        for labels in dict.fromkeys(labellings[: len(named_labellings(problem)) + DRAWN])
     ]
     rows = np.array(kept, np.int64)
     units = Features(np.concatenate([before.matrix[rows], after.matrix[rows]]), before.columns)

@@ -95,7 +95,7 @@ def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
     }  # fmt: skip
 
 
-def saved(rows: Sequence[Row], rule: str = "vendor") -> float:
+def saved_fraction(rows: Sequence[Row], rule: str = "vendor") -> float:
     """Return the fraction of cycles saved, by the geometric mean of tuned over rule cycles."""
     ratios = [math.log(int(str(row["tuned"])) / int(str(row[rule]))) for row in rows]
     return 1 - math.exp(sum(ratios) / len(ratios))
@@ -119,7 +119,7 @@ def table(rows: Sequence[Row]) -> str:
         ("of the rule on packed rows", "vendor_packed"),
     ):
         means = [
-            f"{saved(matching, rule):.1%}"
+            f"{saved_fraction(matching, rule):.1%}"
             if (matching := [r for r in rows if r["latency"] == at])
             else ""
             for at, _ in SETTINGS
@@ -131,7 +131,7 @@ def table(rows: Sequence[Row]) -> str:
 def _cell(row: Row) -> str:
     form = "loop" if as_object(row["knobs"])["form"] == LOOP else "nest"
     kept = form if row["tuned"] == row["trials_best"] else "rule"
-    return f"{row['vendor']:,} → {row['tuned']:,} ({saved([row]):.0%}, {kept})"
+    return f"{row['vendor']:,} → {row['tuned']:,} ({saved_fraction([row]):.0%}, {kept})"
 
 
 def tuning_arguments(doc: str | None, out: str) -> argparse.ArgumentParser:

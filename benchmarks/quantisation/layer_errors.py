@@ -100,7 +100,7 @@ def _first(part: ChannelSlice) -> int:
     return part.first
 
 
-def measured(source: str, samples: Path | None, count: int) -> list[LayerSteps]:
+def measure_errors(source: str, samples: Path | None, count: int) -> list[LayerSteps]:
     """Of a model, by so many samples; the first two say how finely first passes count."""
     model = model_with_weights(source)
     made = as_it_is(model).model
@@ -121,7 +121,7 @@ def main() -> None:
     asked = parser.parse_args()
     result = {}
     for source in asked.models:
-        rows = measured(source, asked.samples, asked.count)
+        rows = measure_errors(source, asked.samples, asked.count)
         result[source] = [asdict(row) for row in rows]
         print(f"\n{source}, {asked.count} samples\n")
         cells = [

@@ -110,7 +110,10 @@ def enumerate_spaces(spec: str) -> None:
 
 def evaluate_extended(spec: VtaSpec, rounds: int) -> None:
     """Print valid configs a second of processor time: every row, and every schedule once."""
-    for what, choose in (("blocks of neighbours", neighbours), ("scattered configs", scattered)):
+    for what, choose in (
+        ("blocks of neighbours", neighbours),
+        ("scattered configs", random_configs),
+    ):
         times, valid, configs = np.zeros(2), 0, 0
         digests = [hashlib.sha256(), hashlib.sha256()]
         for workload, _ in RESNET18.values():
@@ -147,7 +150,7 @@ def neighbours(space: Space, rng: np.random.Generator, tilings: int = 8) -> NDAr
     return space.values(space.unravel(flat.ravel()))
 
 
-def scattered(space: Space, rng: np.random.Generator, most: int = 1000) -> NDArray[np.int64]:
+def random_configs(space: Space, rng: np.random.Generator, most: int = 1000) -> NDArray[np.int64]:
     """Return knob values, shape (n, knobs), of configs that are drawn without replacement."""
     flat = rng.choice(space.size, min(most, space.size), replace=False)
     return space.values(space.unravel(flat))

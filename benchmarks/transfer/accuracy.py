@@ -17,10 +17,10 @@ import numpy as np
 from benchmarks.results import KeptRows
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.metrics import score
-from tilewright.evaluation.datasets.training import figures, split
+from tilewright.evaluation.datasets.training import evaluate_model, split
 from tilewright.models.transfer.columns import PEAK, REFERENCE
 from tilewright.models.transfer.registry import make_model
-from tilewright.models.transfer.training_data import TrainingTable, aligned, reference
+from tilewright.models.transfer.training_data import TrainingTable, reference, select_columns
 
 FORMULA, WITHOUT = "formula", " without formula"
 KINDS = (
@@ -60,7 +60,7 @@ def _judged(
     given = {"minutes": options.minutes, "formula": not kind.endswith(WITHOUT)}
     model = make_model(kind.removesuffix(WITHOUT), 0, given)
     trained = model.fit(table)
-    return figures(model, whole.rows(test)) | {
+    return evaluate_model(model, whole.rows(test)) | {
         "rows": trained.rows, "seconds": trained.seconds, "epochs": trained.epochs,
         "stopped": trained.stopped, "all_epochs_seconds": trained.full_seconds,
         "dataset": digest_of(options.dataset),
@@ -70,7 +70,7 @@ def _judged(
 def formula_figures(table: TrainingTable) -> dict[str, Any]:
     """Figures of the time formula by itself; before compiling it says nothing."""
     columns = (REFERENCE, PEAK)
-    said = reference(aligned(table.features, columns), columns).astype(np.float64)
+    said = reference(select_columns(table.features, columns), columns).astype(np.float64)
     table = table.rows(~np.isnan(said))
     result = score(table, said[~np.isnan(said)])
     return {

@@ -28,17 +28,23 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from benchmarks.cpu.schedules import ROWS as CPU_ROWS
-from benchmarks.intervals import Floats, Interval, crossed
+from benchmarks.intervals import Floats, Interval, crossed_mean
 from benchmarks.results import markdown_table, row_arguments
 from benchmarks.transfer.controls import shuffle_labels
 from tilewright.evaluation.datasets.folder import read_about, read_table
 from tilewright.evaluation.datasets.metrics import pairwise_accuracy
 from tilewright.evaluation.datasets.options import DatasetOptions
-from tilewright.evaluation.datasets.plan import DatasetPlan, PlanCell, PlanPart, drawn, make_plan
+from tilewright.evaluation.datasets.plan import (
+    DatasetPlan,
+    PlanCell,
+    PlanPart,
+    draw_hardware,
+    make_plan,
+)
 from tilewright.flows.dataset import build_dataset
 from tilewright.models.transfer.columns import PEAK, REFERENCE
 from tilewright.models.transfer.registry import make_model
-from tilewright.models.transfer.training_data import TrainingTable, aligned, reference
+from tilewright.models.transfer.training_data import TrainingTable, reference, select_columns
 from tilewright.search import LocalRunner
 from tilewright.targets.features import Features
 from tilewright.targets.workload import parse_workload
@@ -79,7 +85,9 @@ T = TypeVar("T")
 
 def plan(options: DatasetOptions) -> DatasetPlan:
     """All layers on drawn machines of each family, `ROWS` rows of each pair."""
-    hardware = [one for kind in ACCELERATORS for one, _ in drawn(kind, MACHINES, options.seed)]
+    hardware = [
+        one for kind in ACCELERATORS for one, _ in draw_hardware(kind, MACHINES, options.seed)
+    ]
     cells = tuple(PlanCell(place, ROWS) for place in range(len(LAYERS)))
     workloads = tuple(parse_workload(text, EPILOGUE).to_json() for text in LAYERS)
     parts = tuple(PlanPart(place, 0, cells) for place in range(len(hardware)))
@@ -101,7 +109,7 @@ def build(folder: Path) -> None:
     build_dataset(_PlannedRunner(), folder, DatasetOptions(rows=total, cpu_rows=0))
 
 
-def shared(features: Features, processor: bool) -> Features:
+def shared_columns(features: Features, processor: bool) -> Features:
     """Return the columns that all families have.
 
     Columns that count a program's work are relative to the workload's multiplications, as
@@ -127,10 +135,10 @@ def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
     for kind in ACCELERATORS:
         table = whole.rows(kinds == kind)
         known = (REFERENCE, PEAK)
-        said = reference(aligned(table.features, known), known).astype(np.float64)
+        said = reference(select_columns(table.features, known), known).astype(np.float64)
         kept = ~np.isnan(said) & table.valid
         if columns == SHARED:
-            table = replace(table, features=shared(table.features, False))
+            table = replace(table, features=shared_columns(table.features, False))
         tables[kind] = (table.rows(kept), said[kept])
     measured = pd.read_parquet(rows)
     measured = measured[measured["status"] == "valid"]
@@ -138,7 +146,7 @@ def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
     names = [name for name in measured.columns if " " in name]
     features = Features.of(measured[names].to_numpy(np.float64), names)
     table = TrainingTable(
-        shared(features, True) if columns == SHARED else features,
+        shared_columns(features, True) if columns == SHARED else features,
         np.log2(measured["seconds"].to_numpy(np.float64)),
         layer + whole.task.max() + 1,
         layer + whole.workload.max() + 1,
@@ -197,7 +205,7 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     """Tables below each other, NaN where one lacks a column."""
     tables, formulas = zip(*parts, strict=True)
     names = list(dict.fromkeys(name for table in tables for name in table.features.names))
-    matrix = np.concatenate([aligned(table.features, names) for table in tables])
+    matrix = np.concatenate([select_columns(table.features, names) for table in tables])
     numbers = (
         np.concatenate([getattr(table, name) for table in tables])
         for name in ("log_latency", "task", "workload", "hardware")
@@ -225,8 +233,8 @@ def table_of(rows: pd.DataFrame) -> str:
             str(model): group.pivot(index="task", columns="seed", values="right").to_numpy()
             for model, group in own.groupby("model")
         }
-        cells = [_short(crossed(grids[model])) for model in MODELS]
-        cells.append(_short(crossed(grids[WITH] - grids[FORMULA])))
+        cells = [_short(crossed_mean(grids[model])) for model in MODELS]
+        cells.append(_short(crossed_mean(grids[WITH] - grids[FORMULA])))
         lines.append([family, source, columns, *cells])
     head = ["judged on", "learned from", "columns", *MODELS, "gain"]
     return markdown_table(head, "l", lines)

@@ -27,13 +27,13 @@ from rich.table import Table
 
 from benchmarks.intervals import Floats, Interval, hierarchical
 from benchmarks.results import Batch, LayerNames, Redraw, Seeds, Trials
-from benchmarks.tuners.enumerated_spaces import SpaceName, enumerated, target_of
+from benchmarks.tuners.enumerated_spaces import SpaceName, enumerate_layers, make_space_target
 from tilewright.flows.tuning import learn
 from tilewright.models import make_explorer
 from tilewright.search import LocalRunner, Session, Task, make_task
 from tilewright.search.round_steps import choose_batch, measure_batch
 from tilewright.targets.base import Lowered, Measurements, Target
-from tilewright.targets.ground_truth import replayed
+from tilewright.targets.ground_truth import make_replay_target
 from tilewright.targets.workload import Workload
 
 PUBLISHED = 0.919
@@ -53,10 +53,12 @@ def main(
 ) -> None:
     """Print the ratio of errors, and keep a row a retraining."""
     if redraw is None:
-        target, rows = target_of(where), []
-        for name, workload, truth in enumerated(where, layers, spaces):
+        target, rows = make_space_target(where), []
+        for name, workload, truth in enumerate_layers(where, layers, spaces):
             for learner, seed in product(learners.split(","), range(seeds)):
-                run = _run(replayed(target, [truth]), workload, learner, seed, trials, batch)
+                run = _run(
+                    make_replay_target(target, [truth]), workload, learner, seed, trials, batch
+                )
                 rows += [{"layer": name, "learner": learner, "seed": seed} | row for row in run]
         redraw = out
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +106,7 @@ def _errors(
     return errors
 
 
-def figures(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
+def error_ratios(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
     """RMSE of A over RMSE of P, by learner, window of trials, and what was predicted."""
     figures = {}
     for learner, group in rows.groupby("learner", sort=False):
@@ -140,7 +142,7 @@ def _table(where: str, rows: pd.DataFrame) -> Table:
     )
     for name in ("learner", "retrainings", "measured next", "compiled in that round", "RMSE of P"):
         table.add_column(name)
-    result = figures(rows)
+    result = error_ratios(rows)
     for learner, window in dict.fromkeys((learner, window) for learner, window, _ in result):
         low, high = WINDOWS[window]
         subset = rows[(rows["learner"] == learner) & rows["trials"].between(low, high - 1)]

@@ -32,7 +32,7 @@ from benchmarks.intervals import Floats, Interval, hierarchical, ratio_of_means,
 from benchmarks.layers import JUDGED
 from benchmarks.results import Batch, Jobs, LayerNames, Redraw, Seeds, Trials, Tuners, split_names
 from benchmarks.tuners.enumerated_spaces import TARGETS, layers_named
-from tilewright.cli.views.comparison import comparing, leaderboard_table
+from tilewright.cli.views.comparison import leaderboard_table, show_comparing
 from tilewright.evaluation.compare.benchmark_suite import (
     EnumeratedTestBed,
     TestBed,
@@ -80,7 +80,7 @@ def main(
         test_bed = _test_bed(where, spaces, split_names(layers), live)
         drawn = range(first_seed, first_seed + seeds)
         what = plan(test_bed, parse_tuner_configs(tuners), drawn, trials, batch, enough=LOOK)
-        with comparing(console) as progress:
+        with show_comparing(console) as progress:
             compared = run_comparison(LocalRunner(progress), what, folder, local_cluster(jobs))
         write_report(compared, folder)
         console.print(leaderboard_table(compared.leaderboards, console.width))
@@ -159,7 +159,7 @@ def by_layer(rows: pd.DataFrame) -> Table:
     return table
 
 
-def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interval | str]]:
+def relative_figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interval | str]]:
     """Each tuner's figures by column.
 
     `invalid` is that until the goal, `invalid a trial` the share of the first trials relative to
@@ -203,7 +203,7 @@ def relative_table(rows: pd.DataFrame, beside: str = "") -> Table:
         title=f"relative to {RIVAL}, until within {GOAL:.0%}; regret at {LOOK} trials; intervals "
         f"over {layers} layers and {seeds} seeds"
     )
-    result = figures(rows, beside)
+    result = relative_figures(rows, beside)
     names = list(dict.fromkeys(name for cells in result.values() for name in cells))
     for name in ("tuner", *names):
         table.add_column(name, justify="left" if name == "tuner" else "right")

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import LayerNames, Redraw, Seeds, Trials, Tuners
-from benchmarks.tuners.enumerated_spaces import SpaceName, layers_named, target_of
+from benchmarks.tuners.enumerated_spaces import SpaceName, layers_named, make_space_target
 from tilewright.evaluation.compare.plan import GOAL, TunerConfig, parse_tuner_configs
 from tilewright.flows.tuning import TEACHERS, tune_round
 from tilewright.search import ExplorerState, History, LocalRunner, Session, make_task
@@ -61,7 +61,7 @@ def _run(
     where: SpaceName, layers: str, tuner: TunerConfig, seed: int, trials: int, batch: int
 ) -> list[dict[str, Any]]:
     """Tune the layers in order. Return a row per layer."""
-    target, run, state, rows = target_of(where), LocalRunner(), ExplorerState(), []
+    target, run, state, rows = make_space_target(where), LocalRunner(), ExplorerState(), []
     if "batch" in type(tuner.explorer.options).model_fields:
         batch = trials  # its own rounds are smaller
     for place, (name, workload) in enumerate(layers_named(layers).items()):

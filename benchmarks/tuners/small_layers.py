@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import Jobs, Seeds, Tuners
-from tilewright.cli.views.comparison import comparing
+from tilewright.cli.views.comparison import show_comparing
 from tilewright.core.errors import WorkloadError
 from tilewright.core.files import write_atomically
-from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed, named
+from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed, name_workloads
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
 from tilewright.flows.comparison import run_comparison
@@ -101,9 +101,11 @@ def main(
     for place, machine in enumerate(MACHINES):
         target = _target(machine, out / "machines")
         rng = np.random.default_rng([drawn, place])
-        bed = EnumeratedTestBed(target, "extended", named(_layers(target, layers, rng)), spaces)
+        bed = EnumeratedTestBed(
+            target, "extended", name_workloads(_layers(target, layers, rng)), spaces
+        )
         what = plan(bed, parse_tuner_configs(tuners), range(seeds), TRIALS, BATCH)
-        with comparing(console) as progress:
+        with show_comparing(console) as progress:
             done = run_comparison(LocalRunner(progress), what, out / machine, local_cluster(jobs))
         results += _judged(machine, bed, done.results)
     console.print(_table(results))

@@ -37,7 +37,7 @@ class Greedy(BaseExplorer[GreedyOptions]):
         near = np.empty(0, np.int64)
         if len(history) >= self.options.first:
             best = history.configs[history.fastest(self.options.around)]
-            near = candidates.without(candidates.neighbours(space, best), tried)
+            near = candidates.exclude_tried(candidates.neighbours(space, best), tried)
         near = rng.permutation(near)[:n]
         rest = candidates.sample(space, n - len(near), np.union1d(tried, near), rng)
         return Candidates(space.unravel(np.concatenate([near, rest])))

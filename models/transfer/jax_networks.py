@@ -30,7 +30,13 @@ from numpy.typing import NDArray
 from tilewright.models.transfer import numpy_mlp
 from tilewright.models.transfer.model import LearningOutcome, Lesson
 from tilewright.models.transfer.numpy_mlp import NamedWeights, Shapes, layer_shapes, read_shapes
-from tilewright.models.transfer.training_data import Matrix, is_late, masked, may_go, surely_less
+from tilewright.models.transfer.training_data import (
+    Matrix,
+    is_late,
+    mask_values,
+    may_go,
+    surely_less,
+)
 from tilewright.search.actor_critic import on_cpu
 
 _Params = Mapping[str, jax.Array]
@@ -49,7 +55,7 @@ class JaxNetwork(Protocol):
         """Map rows of shape (rows, columns) to labels of shape (rows,)."""
 
 
-def begin(network: JaxNetwork, seed: int) -> NamedWeights:
+def init_weights(network: JaxNetwork, seed: int) -> NamedWeights:
     """Draw the initial weights of a network.
 
     Matrices are normal with variance 1/inputs, gains are 1, embeddings of unknown values are small
@@ -321,7 +327,7 @@ def descend(
     taken = Taken(options.drop_program, options.drop_column, late, single)
     with on_cpu():
         x, y = jnp.asarray(scaled(lesson.x)), jnp.asarray(np.stack(lesson.y, axis=1))
-        first = begin(network, seed) if start is None else start
+        first = init_weights(network, seed) if start is None else start
         weights: Any = {name: jnp.array(item) for name, item in first.items()}
         best = None if start is None else _Best(network, lesson, scaled, options, start)
         adam = _adam().init(weights)
@@ -416,7 +422,7 @@ class _Best:
         self.network, self.scaled, self.start, self.found = network, scaled, start, start
         shares = (1.0 - options.drop_program, options.drop_program)
         self.held = [
-            (share, masked(lesson.held_x, lesson.names, gone, 0.0, 0)[0], y)
+            (share, mask_values(lesson.held_x, lesson.names, gone, 0.0, 0)[0], y)
             for share, gone, y in zip(shares, (0.0, 1.0), lesson.held_y, strict=True)
         ]
         self.before = self.least = self._squared_errors(start)

@@ -27,7 +27,6 @@ from tilewright.models.transfer.training_data import (
     Labels,
     Matrix,
     TrainingTable,
-    aligned,
     half_known,
     held_out,
     is_late,
@@ -35,9 +34,10 @@ from tilewright.models.transfer.training_data import (
     known_columns,
     labels,
     less_constants,
-    masked,
+    mask_values,
     of_tasks,
     reference,
+    select_columns,
     uncompiled,
 )
 from tilewright.search.problem import Belief, Problem, TransferredPrior
@@ -175,7 +175,7 @@ class Transferred(ABC):
             validation: rows that decide when to stop. Without it, some tasks of the table are held
                 out.
             say: called with lines that report the progress.
-            start: model of the same kind to fine-tune (see `models.transfer.registry.refined`).
+            start: model of the same kind to fine-tune (see `models.transfer.registry.continue_from`).
                 Training continues from its columns and weights.
 
         Raises:
@@ -213,7 +213,7 @@ class Transferred(ABC):
             features: one row per program.
             chance: whether to predict the probability that the program is valid. If not, it is 1.
         """
-        x = aligned(features, self.columns)
+        x = select_columns(features, self.columns)
         half = half_known(x, self.columns)
         x = uncompiled(x, self.columns, half)
         late = is_late(self.columns)
@@ -303,7 +303,7 @@ class Transferred(ABC):
         """Return the standard deviation of held-out errors, with and without the late columns."""
         off = []
         for y, hidden in zip(lesson.held_y, (0.0, 1.0), strict=True):
-            x, _ = masked(lesson.held_x, lesson.names, hidden, 0.0, 0)
+            x, _ = mask_values(lesson.held_x, lesson.names, hidden, 0.0, 0)
             off.append(float(np.std(self._rank(x) - y)) if len(x) else 0.0)
         return off[0], off[1]
 
@@ -326,7 +326,7 @@ class _Given:
 
     @staticmethod
     def of(table: TrainingTable, names: tuple[str, ...]) -> _Given:
-        x = aligned(table.features, names)
+        x = select_columns(table.features, names)
         x = uncompiled(x, names, half_known(x, names))
         return _Given(x, labels(table, x, names), table.task, table.valid)
 
@@ -346,7 +346,7 @@ class _Given:
         compiled, before = (y[self.valid] for y in self.y)
         if start is None or not len(x):
             return x, (compiled, before)
-        early = masked(x, names, 1.0, 0.0, 0)[0]
+        early = mask_values(x, names, 1.0, 0.0, 0)[0]
         return x, (
             less_constants(compiled, start._rank(x), task),
             less_constants(before, start._rank(early), task),

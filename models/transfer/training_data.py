@@ -90,7 +90,7 @@ def known_columns(table: TrainingTable, derived: bool = True) -> tuple[str, ...]
     return tuple(name for name, known in columns.items() if known)
 
 
-def aligned(features: Features, names: Sequence[str]) -> Matrix:
+def select_columns(features: Features, names: Sequence[str]) -> Matrix:
     """Return the columns with the given names as a matrix.
 
     Args:
@@ -138,7 +138,7 @@ def may_go(names: Sequence[str]) -> NDArray[np.bool_]:
     return np.array([name != REFERENCE for name in names], dtype=np.bool_)
 
 
-def masked(
+def mask_values(
     x: Matrix, names: Sequence[str], program: float, column: float, seed: int
 ) -> tuple[Matrix, NDArray[np.bool_]]:
     """Mask values at random.

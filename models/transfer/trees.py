@@ -16,7 +16,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.models.transfer.contract import CommonOptions
 from tilewright.models.transfer.model import LearningOutcome, Lesson, Transferred
 from tilewright.models.transfer.timed_trees import PATIENCE, TimedTrees, Validation
-from tilewright.models.transfer.training_data import Matrix, masked, surely_less
+from tilewright.models.transfer.training_data import Matrix, mask_values, surely_less
 from tilewright.models.trees import LightGBM as NativeLightGBM
 
 lightgbm = lazy_module("lightgbm")
@@ -169,7 +169,7 @@ def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Validati
     for place, (x, (compiled, before)) in enumerate(
         ((lesson.x, lesson.y), (lesson.held_x, lesson.held_y))
     ):
-        some, uncompiled = masked(
+        some, uncompiled = mask_values(
             x, lesson.names, options.drop_program, options.drop_column, seed + place
         )
         parts.append((some, np.where(uncompiled, before, compiled)))

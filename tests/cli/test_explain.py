@@ -18,7 +18,7 @@ from tests.cli.conftest import LAYERS, TRIALS, Tuned
 from tests.trial_tables import rows
 from tilewright.cli.app import app
 from tilewright.core.errors import TilewrightError
-from tilewright.evaluation.explain.figures import rank_correlation, ranked, rmse
+from tilewright.evaluation.explain.figures import rank_correlation, rank_features, rmse
 from tilewright.evaluation.explain.finished_run import Trajectory, read_folder
 from tilewright.evaluation.explain.recommendations import advice_of
 from tilewright.evaluation.explain.refitted_models import Explained, JudgedWorkload, explain_run
@@ -46,25 +46,25 @@ def test_every_workload_and_model_is_explained(explained: list[Explained], tuned
 
 def test_influences_are_shares_of_named_features(explained: list[Explained]) -> None:
     # Everything is valid in this space: V has learned a constant.
-    assert {row.share for row in ranked(explained, "V")} == {0.0}
+    assert {row.share for row in rank_features(explained, "V")} == {0.0}
     for role in "PA":
-        rows = ranked(explained, role)
+        rows = rank_features(explained, role)
         assert sum(row.share for row in rows) == pytest.approx(1.0)
         assert [row.share for row in rows] == sorted((row.share for row in rows), reverse=True)
         assert all(-1.0 <= row.direction <= 1.0 for row in rows)
-    names = {row.name for row in ranked(explained, "A")}
+    names = {row.name for row in rank_features(explained, "A")}
     assert "log2_tile_h" in names
     assert "hidden instructions" in names
     assert not any(
-        name.startswith("hidden") for name in (row.name for row in ranked(explained, "P"))
+        name.startswith("hidden") for name in (row.name for row in rank_features(explained, "P"))
     )
 
 
 def test_every_feature_is_said_in_words(explained: list[Explained]) -> None:
     for role in "PVA":
-        for row in ranked(explained, role):
+        for row in rank_features(explained, role):
             assert len(row.text.split()) > 1, row
-    words = {row.name: row.text for row in ranked(explained, "A")}
+    words = {row.name: row.text for row in rank_features(explained, "A")}
     assert words["log2_tile_h"] == "output rows of a tile (log2)"
     assert words["hidden instructions"] == "instructions, FINISH included"
 
@@ -132,7 +132,7 @@ def test_a_workload_where_a_model_learned_a_constant_does_not_count(
     p = explained[0].influences["P"]
     constant = replace(p, values=np.zeros_like(p.values))
     flat = replace(explained[0], influences={"P": constant})
-    assert ranked([explained[0], flat], "P") == ranked([explained[0]], "P")
+    assert rank_features([explained[0], flat], "P") == rank_features([explained[0]], "P")
 
 
 def test_predictions_are_of_configs_never_tried_and_agree_with_the_simulator(

@@ -20,12 +20,12 @@ from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.cli.app import app
 from tilewright.cli.views import terminal
-from tilewright.cli.views.terminal import Bars, latency_text, working
+from tilewright.cli.views.terminal import Bars, latency_text, show_working
 from tilewright.cli.views.tuning_progress import READING, STARTING, LineDisplay, tuned_line
 from tilewright.cli.views.tuning_results import show_results
 from tilewright.networks import zoo_names
 from tilewright.reports.markdown import markdown_table
-from tilewright.reports.number_format import counted, milliseconds
+from tilewright.reports.number_format import count_text, milliseconds
 from tilewright.reports.run_pictures import convergence, network_convergence
 from tilewright.reports.run_results import outcome_line, results_rows, sure_gain, sure_time
 from tilewright.search import registered_tuners
@@ -310,7 +310,7 @@ def test_any_command_says_what_it_works_on_where_there_is_no_terminal(
     bars: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     message = ""
-    with Bars(terminal.Terminal()) if bars else working("reading deep.onnx") as shown:
+    with Bars(terminal.Terminal()) if bars else show_working("reading deep.onnx") as shown:
         if isinstance(shown, Bars):
             shown.update(shown.add_task("reading deep.onnx", total=10), completed=3)
         deadline = time.monotonic() + 60
@@ -378,7 +378,7 @@ def test_a_bare_run_starts_no_servers_and_does_not_say_so(
     ("number", "said"), [(1, "1 trial"), (0, "0 trials"), (1234, "1,234 trials")]
 )
 def test_what_is_counted_once_is_said_in_the_singular(number: int, said: str) -> None:
-    assert counted(number, "trial") == said
+    assert count_text(number, "trial") == said
 
 
 @pytest.mark.slow(seconds=2)

@@ -14,7 +14,7 @@ from tests.trial_tables import frame, rows
 from tests.tune_bare import tune_bare
 from tilewright.dashboard import listing
 from tilewright.dashboard.answers import curves, knobs, list_runs
-from tilewright.dashboard.listing import KnownRuns, ListedRun, Paced, output_folders
+from tilewright.dashboard.listing import KnownRuns, ListedRun, ThrottledValue, output_folders
 from tilewright.search import TrialStore
 from tilewright.search.trial_store import FILE
 from tilewright.services.mlflow_database import provide_mlflow_database
@@ -193,7 +193,7 @@ def test_what_takes_long_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPa
         reads.append(now[0])
         return len(reads)
 
-    value = Paced(read_slowly)
+    value = ThrottledValue(read_slowly)
     seen = []
     for _ in range(4):
         seen.append(value.renewed())

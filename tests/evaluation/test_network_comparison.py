@@ -36,7 +36,7 @@ from tilewright.evaluation.compare.plan import ComparisonBegan
 from tilewright.evaluation.compare.record import NETWORK_RECORD, RECORD
 from tilewright.evaluation.row_cache import RUNS
 from tilewright.flows.comparison import compare_networks
-from tilewright.flows.forms import filled, flat
+from tilewright.flows.forms import fill_form, flat
 from tilewright.networks import zoo
 from tilewright.reports.comparison_note import comparison_note, run_rows
 from tilewright.reports.leaderboard import verdict
@@ -253,8 +253,8 @@ def test_defaults_depend_on_what_is_compared() -> None:
     asked = {name: parameter.default for name, parameter in form.parameters.items()} | {
         "network": "x"
     }
-    assert filled(CompareOptions, asked) == workloads
-    assert filled(CompareOptions, asked | {"trials": 64, "seeds": "0-4"}).trials == 64
+    assert fill_form(CompareOptions, asked) == workloads
+    assert fill_form(CompareOptions, asked | {"trials": 64, "seeds": "0-4"}).trials == 64
     assert CompareOptions(network="x", trials=64).command_line("compare") == (
         "tilewright compare --network x --trials 64"
     )

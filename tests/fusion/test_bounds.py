@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.fusion.bounds import Needed, Sums, bound, changes, least_bound
 from benchmarks.fusion.stream_bound import Needs, stream_bound
-from benchmarks.fusion.tuned_pairs import problem_of
+from benchmarks.fusion.tuned_pairs import make_problem
 from tests.fusion.nets import problem
 from tilewright.flows.build import tuned_picks
 from tilewright.fusion.evaluator import Evaluator, FusionSchedules
@@ -75,13 +75,13 @@ def test_small_networks_take_as_long_as_they_have_to(target: str, net: str) -> N
 @pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("target", ["vta-pynq", "huge"])
 def test_the_digits_take_as_long_as_they_have_to(target: str) -> None:
-    check(problem_of("digits_cnn", target), 4, 4)
+    check(make_problem("digits_cnn", target), 4, 4)
 
 
 @pytest.mark.nightly(seconds=7)
 @pytest.mark.parametrize("target", ["vta-pynq", "huge"])
 def test_resnet18_takes_as_long_as_it_has_to(target: str) -> None:
-    assert check(problem_of("resnet18", target), 8, 3) < 1.25
+    assert check(make_problem("resnet18", target), 8, 3) < 1.25
 
 
 def test_the_bound_of_a_layer_alone_does_not_hold_in_a_stream() -> None:

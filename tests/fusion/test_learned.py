@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.fusion.examples import Examples, read_examples, units_of_all, write_examples
 from benchmarks.fusion.search_methods import search
-from benchmarks.fusion.tuned_pairs import examples_of
+from benchmarks.fusion.tuned_pairs import make_examples
 from tests.fusion.nets import NETS, evaluator
 from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.label_search import Objective
@@ -37,7 +37,7 @@ def timed() -> Evaluator:
 
 @pytest.fixture(scope="module")
 def examples(timed: Evaluator) -> Examples:
-    return examples_of(timed)
+    return make_examples(timed)
 
 
 def split(examples: Examples) -> tuple[list[GraphTable], list[GraphTable]]:

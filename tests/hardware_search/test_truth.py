@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.codesign.exact_solver import PART, TruthError, TruthOptions, solve
-from benchmarks.codesign.truth import operators_of, relaxed, summary
+from benchmarks.codesign.truth import operators_of, relaxed_seconds, summary
 from benchmarks.codesign.truth_store import (
     Damaged,
     PartDone,
@@ -173,7 +173,7 @@ def test_schedules_of_the_shipped_truth_take_what_it_says() -> None:
 def test_each_layer_on_its_own_machine_is_faster_than_any_machine() -> None:
     truth = read_truth(SLICE)
     operators = operators_of(truth)
-    alone = relaxed(truth, operators, truth.networks)
+    alone = relaxed_seconds(truth, operators, truth.networks)
     machines = operators.groupby("machine")["seconds"].sum().to_numpy(np.float64)
     cpu = truth.table.groupby("machine")["cpu_seconds_digits_cnn"].first().to_numpy(np.float64)
     assert truth.seconds("best_cycles") == pytest.approx(machines + cpu)

@@ -29,7 +29,7 @@ from tilewright.networks import zoo
 from tilewright.networks.artifact import ArtifactError, CompiledArtifact, load
 from tilewright.networks.artifact.library import compile_files
 from tilewright.networks.artifact.library_profile import CallTime, profile_of
-from tilewright.networks.artifact.manifest import sealed, write_folder
+from tilewright.networks.artifact.manifest import serialise_manifest, write_folder
 from tilewright.networks.compiled.layers import kernel_layers
 from tilewright.networks.errors import InputError
 from tilewright.networks.offloading.accelerator import Accelerator
@@ -345,7 +345,7 @@ def spoiled(folder: Path, change: Callable[[dict[str, Json]], None]) -> Path:
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["sha256"]
     change(manifest)
-    (folder / "manifest.json").write_bytes(sealed(manifest))
+    (folder / "manifest.json").write_bytes(serialise_manifest(manifest))
     return folder
 
 

@@ -27,8 +27,8 @@ from benchmarks.artifacts.cases import (
 )
 from benchmarks.artifacts.drawn_networks import draw
 from benchmarks.artifacts.forms import FORMS, feeds_of
-from benchmarks.artifacts.numbers import by_onnxruntime, differences, nudged
-from benchmarks.artifacts.shrink import shrunk
+from benchmarks.artifacts.numbers import differences, perturb_quantisation, run_in_onnxruntime
+from benchmarks.artifacts.shrink import shrink_case
 from tilewright.targets.capabilities import traits_of
 from tilewright.targets.registry import make_target
 
@@ -47,7 +47,7 @@ def test_drawn_networks_run_in_onnxruntime_and_have_the_shapes_they_say() -> Non
     for seed in range(100):
         drawn = draw(seed)
         assert drawn.macs < 2_000_000
-        outputs = by_onnxruntime(drawn.model, feeds_of(drawn.model, 1, seed))[0]
+        outputs = run_in_onnxruntime(drawn.model, feeds_of(drawn.model, 1, seed))[0]
         for info in drawn.model.graph.output:
             shape = tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
             assert outputs[info.name].shape == shape, (seed, info.name)
@@ -74,7 +74,7 @@ def test_quantised_forms_are_near_the_float_network_they_were_made_of() -> None:
     for form in FORMS:
         case, model = drawn_case(24, form), draw(24).model
         feeds = [{k: v.astype(np.float32) for k, v in feed.items()} for feed in case.feeds]
-        right = by_onnxruntime(model, feeds)
+        right = run_in_onnxruntime(model, feeds)
         results = [{k: v.astype(np.float32) for k, v in item.items()} for item in case.right or ()]
         assert (
             max(difference.relative for difference in differences(model, right, results)) < 0.3
@@ -84,7 +84,7 @@ def test_quantised_forms_are_near_the_float_network_they_were_made_of() -> None:
 def test_a_nudge_of_half_a_step_moves_what_is_rounded_by_a_step_at_most() -> None:
     case = drawn_case(2)  # its outputs are quantised
     assert case.form == "qdq-power-of-two"
-    moved = by_onnxruntime(nudged(case.model, 0.02), case.feeds)
+    moved = run_in_onnxruntime(perturb_quantisation(case.model, 0.02), case.feeds)
     result = differences(case.model, case.right or (), moved)
     assert all(0 < item.relative < 0.2 for item in result)
 
@@ -154,7 +154,7 @@ def test_models_without_vectors_are_left_out(tmp_path: Path) -> None:
 def test_the_least_part_that_fails_is_found() -> None:
     """As if whatever holds a Softmax failed."""
     case = next(c for c in map(drawn_case, range(0, 80, 8)) if _kinds(c).count("Softmax"))
-    small = shrunk(case, lambda part: "Softmax" in _kinds(part))
+    small = shrink_case(case, lambda part: "Softmax" in _kinds(part))
     assert _kinds(small) == ["Softmax"]
     assert small.right is not None
 
@@ -184,7 +184,7 @@ def _with_vectors(folder: Path, off: float) -> Path:
     case, place = _plain(), folder / "models" / "plain"
     (place / "test_data_set_0").mkdir(parents=True)
     onnx.save(case.model, place / "model.onnx")
-    right = by_onnxruntime(case.model, case.feeds)[0]["y"]
+    right = run_in_onnxruntime(case.model, case.feeds)[0]["y"]
     case = replace(case, right=[{"y": right + np.float32(off * np.abs(right).max())}])
     for role, values in (("input", case.feeds[0]["x"]), ("output", (case.right or [])[0]["y"])):
         tensor = numpy_helper.from_array(np.asarray(values))

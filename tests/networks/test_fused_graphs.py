@@ -16,7 +16,7 @@ from quantised_graphs import Graph
 
 from benchmarks.quantisation.integer_graphs import in_memory, run
 from tests.draws import examples
-from tilewright.networks.fusion import choices, fused
+from tilewright.networks.fusion import apply_labels, choices
 from tilewright.networks.integer.extraction import integer_graph
 
 Shape = tuple[int, int, int, int]
@@ -156,7 +156,7 @@ def test_any_labelling_of_any_network_computes_the_same(
     inputs = random_inputs(graph, seed)
     expected = run(graph, inputs, in_memory(graph))
     for item in ([True] * len(result), labels[: len(result)]):
-        network = fused(graph, item, result)
+        network = apply_labels(graph, item, result)
         assert network.macs == graph.macs
         values = run(network, inputs, in_memory(network))
         for name in {output.name for output in graph.outputs} | (set(expected) & set(values)):

@@ -18,7 +18,7 @@ from quantised_graphs import Graph
 from benchmarks.quantisation.integer_graphs import in_memory, run
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
-from tilewright.networks.fusion import Choices, choices, fused
+from tilewright.networks.fusion import Choices, apply_labels, choices
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.quantisation import quantise
@@ -96,7 +96,7 @@ def test_what_is_offered_and_what_is_not() -> None:
 def test_any_labelling_computes_the_same(labels: list[bool]) -> None:
     graph, result = _base()
     inputs, expected = _expected()
-    other = fused(graph, labels, result)
+    other = apply_labels(graph, labels, result)
     assert other.macs == graph.macs
     values = run(other, inputs, in_memory(other))
     for output in graph.outputs:
@@ -120,7 +120,7 @@ def test_a_labelled_network_runs_on_the_board_as_on_paper(
         "all": [True] * len(result),
         "some": [bool(k % 3) for k in range(len(result))],
     }[which]
-    network = fused(graph, labels, result)
+    network = apply_labels(graph, labels, result)
     picks = tuned_picks(artifact.canonical_workloads(network), target, trials=0)
     artifact.build(network, picks, target, kind_of(spec)[0].name, tmp_path / "built")
     loaded = artifact.load(tmp_path / "built", allow_code=True)
@@ -132,7 +132,7 @@ def test_a_labelled_network_runs_on_the_board_as_on_paper(
 
 def test_a_shortcut_goes_to_the_last_convolution_of_its_block() -> None:
     graph, result = _base()
-    only = fused(graph, [choice.kind == "shortcut" for choice in result.offered], result)
+    only = apply_labels(graph, [choice.kind == "shortcut" for choice in result.offered], result)
     summed = {layer.name: layer for layer in only.layers if layer.shortcut is not None}
     assert list(summed) == ["wide.outer", "square.outer"]
     assert {"wide.beside", "wide.outer"} <= set(summed["wide.outer"].names)
@@ -171,10 +171,10 @@ def test_a_block_computes_the_same_with_its_shortcut_summed(
     shape = (1, out, -(-7 // stride), -(-8 // stride))
     graph = integer_graph(g.model((result, shape)), BLOCKS)
     found_choices = choices(graph)
-    together = fused(
+    together = apply_labels(
         graph, [choice.kind == "shortcut" for choice in found_choices.offered], found_choices
     )
-    apart = fused(graph, [False] * len(found_choices), found_choices)
+    apart = apply_labels(graph, [False] * len(found_choices), found_choices)
     (layer,) = (layer for layer in together.layers if layer.shortcut is not None)
     own = layer.workload.shortcut
     assert own is not None
@@ -247,7 +247,7 @@ def test_the_average_of_a_block_runs_on_the_board(spec: str, block: str, tmp_pat
     inputs = random_inputs(graph)
     expected = run(graph, inputs, in_memory(graph))
     for apart in ("", "shortcut", "activation"):
-        network = fused(graph, [choice.kind != apart for choice in result.offered], result)
+        network = apply_labels(graph, [choice.kind != apart for choice in result.offered], result)
         (layer,) = (layer for layer in network.layers if layer.workload.average is not None)
         assert (layer.shortcut is None) == (block == "identity" or apart == "shortcut")
         assert (layer.residual is None) == (layer.shortcut is not None)
@@ -262,7 +262,7 @@ def test_the_average_of_a_block_runs_on_the_board(spec: str, block: str, tmp_pat
 
 def test_an_average_goes_to_the_convolution_before_it() -> None:
     graph, result = _base()
-    only = fused(graph, [choice.kind == "average" for choice in result.offered], result)
+    only = apply_labels(graph, [choice.kind == "average" for choice in result.offered], result)
     (layer,) = (layer for layer in only.layers if layer.workload.average is not None)
     before = next(item for item in graph.layers if item.name == layer.name)
     average = next(layer for layer in graph.layers if layer.data == before.output)
@@ -320,7 +320,9 @@ def test_a_convolution_computes_the_same_with_its_average(
     result = choices(graph)
     assert not [item.reason for item in result.refused if item.kind == "average"]
     chosen = {"shortcut": labels[0], "activation": labels[1]}
-    together = fused(graph, [chosen.get(choice.kind, True) for choice in result.offered], result)
+    together = apply_labels(
+        graph, [chosen.get(choice.kind, True) for choice in result.offered], result
+    )
     (layer,) = (layer for layer in together.layers if layer.workload.average is not None)
     assert (layer.shortcut is not None) == (labels[0] and block == "shortcut" and groups == 1)
     inputs = random_inputs(graph, seed)
@@ -394,7 +396,7 @@ def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_
         or choice in averages[: None if which == "all" else 1]
         for choice in result.offered
     ]
-    network = fused(graph, labels, result)
+    network = apply_labels(graph, labels, result)
     matching = [layer for layer in network.layers if layer.name.startswith("global of ")]
     assert [layer.name[-1] for layer in matching] == (["l"] if which == "all" else ["a", "b", "l"])
     assert [layer.output for layer in graph.layers if layer.name == "global"] == [
@@ -461,4 +463,4 @@ def test_what_does_not_lie_in_whole_blocks_is_moved_by_the_cpu() -> None:
 def test_another_number_of_labels_is_refused() -> None:
     graph, result = _base()
     with pytest.raises(ValueError, match="3 labels for 27 choices"):
-        fused(graph, [True] * 3, result)
+        apply_labels(graph, [True] * 3, result)

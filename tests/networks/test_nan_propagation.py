@@ -20,7 +20,7 @@ from tilewright.networks.compiled.image_operators import PoolWindow, pool
 from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.targets.cpu.compile import llvm_target, lowering
-from tilewright.targets.cpu.kernels.epilogue import activated
+from tilewright.targets.cpu.kernels.epilogue import apply_activation
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.steps.float_activations import FUNCTIONS
 
@@ -149,7 +149,7 @@ def run_te(compute: Callable[[Any], Any], x: Array) -> Array:
 def test_activations_of_kernels_keep_nan(kind: str) -> None:
     x = np.linspace(-10, 10, 64, dtype=np.float32)
     x[[0, 17, 63]] = np.nan
-    result = run_te(lambda x: te.compute(x.shape, lambda i: activated(kind, x[i])), x)
+    result = run_te(lambda x: te.compute(x.shape, lambda i: apply_activation(kind, x[i])), x)
     np.testing.assert_array_equal(np.isnan(result), np.isnan(x))
 
 

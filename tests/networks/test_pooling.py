@@ -16,7 +16,7 @@ from tilewright import networks
 from tilewright.networks import artifact
 from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.offloading.channel_blocks import pad_to_blocks
-from tilewright.networks.offloading.pooling import pool_where_faster, together, with_pools
+from tilewright.networks.offloading.pooling import fuse_pool, pool_where_faster, with_pools
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Layer
 from tilewright.targets.patterns.max_pool import Pool
@@ -59,15 +59,15 @@ def test_what_is_sooner_by_the_estimates_is_taken() -> None:
     ],
 )
 def test_only_what_keeps_the_order_of_sums_is_pooled_before(epilogue: str) -> None:
-    assert together(CONVOLUTION.with_epilogue(epilogue), POOL) is None
+    assert fuse_pool(CONVOLUTION.with_epilogue(epilogue), POOL) is None
 
 
 def test_only_a_pool_of_the_whole_image_is_part_of_a_convolution() -> None:
-    assert together(CONVOLUTION, replace(POOL, height=27)) is None
-    assert together(BOTH, replace(POOL, height=14, width=14)) is None
+    assert fuse_pool(CONVOLUTION, replace(POOL, height=27)) is None
+    assert fuse_pool(BOTH, replace(POOL, height=14, width=14)) is None
     huge = replace(CONVOLUTION, in_channels=1 << 14)
-    assert together(huge, POOL) is None  # its sums may overflow
-    clipped = together(CONVOLUTION, POOL.with_epilogue("max 3"))
+    assert fuse_pool(huge, POOL) is None  # its sums may overflow
+    clipped = fuse_pool(CONVOLUTION, POOL.with_epilogue("max 3"))
     assert clipped is not None
     assert [str(op) for op in clipped.epilogue] == ["bias", ">> 8", "min 127", "max 0", "max 3"]
 
@@ -78,7 +78,7 @@ def layers() -> list[Layer]:
 
 
 def always(convolution: Workload, pool: Workload) -> Workload | None:
-    return together(convolution, pool)
+    return fuse_pool(convolution, pool)
 
 
 def never(convolution: Workload, pool: Workload) -> Workload | None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from benchmarks.artifacts.numbers import by_onnxruntime
+from benchmarks.artifacts.numbers import run_in_onnxruntime
 from tilewright import networks
 from tilewright.networks.onnx.to_qdq import to_qdq
 from tilewright.targets.cpu.spec import this_machine
@@ -134,7 +134,7 @@ def test_what_the_quantiser_makes_of_an_operator_is_imported_and_computes_the_sa
     assert not networks.load(tmp_path / "int8.onnx").examined.unsupported
     feeds = _feeds(2, seed=1)
     for right, result in zip(
-        by_onnxruntime(model, feeds), by_onnxruntime(plain, feeds), strict=True
+        run_in_onnxruntime(model, feeds), run_in_onnxruntime(plain, feeds), strict=True
     ):
         step = _step(model)
         np.testing.assert_allclose(result["y"], right["y"], rtol=0, atol=1.01 * step)
@@ -159,7 +159,7 @@ def test_a_qlinear_softmax_is_over_the_axes_that_its_own_opset_says(
     plain = to_qdq(model)
     assert "QLinearSoftmax" not in [node.op_type for node in plain.graph.node]
     feeds = _feeds(1)
-    (right,), (result,) = by_onnxruntime(model, feeds), by_onnxruntime(plain, feeds)
+    (right,), (result,) = run_in_onnxruntime(model, feeds), run_in_onnxruntime(plain, feeds)
     np.testing.assert_allclose(result["y"], right["y"], rtol=0, atol=1.01 / 256)
     assert (result["y"] == right["y"]).mean() > 0.9
 

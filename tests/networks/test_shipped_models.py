@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from benchmarks.coverage.model_answers import Answer, difference, judge, untrue
+from benchmarks.coverage.model_answers import Answer, difference, judge, refusal_flaw
 from benchmarks.coverage.model_files import sweep
 from benchmarks.coverage.onnx_models import ModelCase, cases
 from tilewright import networks
@@ -179,7 +179,10 @@ def test_the_judge_sees_through_false_answers(tmp_path: Path) -> None:
         "operator 's' (Sigmoid) cannot be imported: its axis is odd; export it again",
         "operator 'r' (Relu) cannot be imported",
     ):
-        assert untrue(message, case.path), message
-    assert untrue("operator 'r' (Relu) cannot be imported: it is odd; cut it off", case.path) == ""
+        assert refusal_flaw(message, case.path), message
+    assert (
+        refusal_flaw("operator 'r' (Relu) cannot be imported: it is odd; cut it off", case.path)
+        == ""
+    )
     assert difference(np.zeros(3, np.float32), np.ones(3, np.float32)) == "3 of 3 values"
     assert judge(case) == Answer(case.title, "loads", "the package ships no tensors for it")

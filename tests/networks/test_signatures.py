@@ -20,7 +20,7 @@ from tilewright.networks.artifact.manifest import (
     read_files,
     read_manifest,
     reason_for_doubt,
-    sealed,
+    serialise_manifest,
     write_folder,
 )
 
@@ -55,7 +55,7 @@ def rewritten(folder: Path, change: Callable[[dict[str, Json]], object]) -> Path
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest.pop("sha256")
     change(manifest)
-    (folder / "manifest.json").write_bytes(sealed(manifest))
+    (folder / "manifest.json").write_bytes(serialise_manifest(manifest))
     return folder
 
 

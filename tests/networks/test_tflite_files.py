@@ -26,7 +26,7 @@ from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError
 from tilewright.networks.onnx.to_qdq import is_quantised
 from tilewright.networks.quantisation import model_with_weights
 from tilewright.networks.tflite.convert import RULES, convert, read_tflite
-from tilewright.networks.tflite.file import read
+from tilewright.networks.tflite.file import read_graph
 from tilewright.networks.tflite.graph import operator_names
 
 
@@ -253,7 +253,7 @@ def test_an_operator_with_state_is_named_and_the_file_is_not_called_damaged(
     reason = "SVDF: its tensor 'state' is state, kept from run to run"
     with pytest.raises(UnsupportedOperatorError, match=reason):
         read_tflite(path)
-    (missing,) = convert(read(path)).missing.values()
+    (missing,) = convert(read_graph(path)).missing.values()
     assert missing == reason
 
 
@@ -309,14 +309,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 )
 def test_other_files_are_no_models(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"not a TensorFlow Lite model|damaged or cut off"):
-        read(_saved(tmp_path, content))
+        read_graph(_saved(tmp_path, content))
 
 
 def test_a_file_that_is_cut_off_is_refused_wherever_it_ends(tmp_path: Path) -> None:
     content = conv()
     for length in range(8, len(content), 40):
         with pytest.raises(ModelFileError):
-            convert(read(_saved(tmp_path, content[:length])))
+            convert(read_graph(_saved(tmp_path, content[:length])))
 
 
 DAMAGED = (
@@ -344,13 +344,13 @@ def test_damage_ends_in_one_clear_error(
         struct.pack_into("<i", content, place % (len(content) // 4) * 4, word)
     content[4:8] = b"TFL3"
     with contextlib.suppress(TilewrightError):
-        convert(read(_saved(tmp_path, bytes(content))))
+        convert(read_graph(_saved(tmp_path, bytes(content))))
 
 
 def test_a_tensor_of_absurd_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
     content = one("RELU", (2**20, 2**20), (2**20, 2**20))
     with pytest.raises(ModelFileError, match="claims the shape"):
-        read(_saved(tmp_path, content))
+        read_graph(_saved(tmp_path, content))
 
 
 def test_weights_shorter_than_their_shape_are_refused(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_weights_shorter_than_their_shape_are_refused(tmp_path: Path) -> None:
     w = f.tensor("w", (4, 4), "INT8", np.ones(15, np.int8), scale=0.1)
     f.operator("FULLY_CONNECTED", [x, w, -1], [y], "FullyConnectedOptions")
     with pytest.raises(ModelFileError, match=r"15 bytes of the tensor 'w', .* needs 16"):
-        read(_saved(tmp_path, f.write([x], [y])))
+        read_graph(_saved(tmp_path, f.write([x], [y])))
 
 
 @pytest.mark.parametrize("scale", [float("nan"), -1.0, float("inf")])
@@ -368,7 +368,7 @@ def test_scales_that_make_no_sense_are_refused(scale: float, tmp_path: Path) -> 
     x, y = f.tensor("x", (1, 4), scale=scale), f.tensor("y", (1, 4), scale=0.1)
     f.operator("LOGISTIC", [x], [y])
     with pytest.raises(ModelFileError, match="quantises the tensor 'x'"):
-        read(_saved(tmp_path, f.write([x], [y])))
+        read_graph(_saved(tmp_path, f.write([x], [y])))
 
 
 def test_a_tensor_read_before_it_is_computed_is_named(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import tilewright
 from tilewright.flows.build import build_artifact
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError
 from tilewright.networks.tflite.convert import REFUSED, RULES, read_tflite
-from tilewright.networks.tflite.file import read
+from tilewright.networks.tflite.file import read_graph
 from tilewright.search import LocalRunner
 from tilewright.tuning.build_options import BuildOptions
 
@@ -165,7 +165,7 @@ def test_an_operator_inside_a_branch_is_named(tmp_path: Path) -> None:
 def test_a_graph_that_is_not_there_is_refused(number: int, tmp_path: Path) -> None:
     content = _conditional(ThenSubgraphIndex=2, ElseSubgraphIndex=number)
     with pytest.raises(ModelFileError, match=f"names its graph {number}"):
-        read(saved(tmp_path, content))
+        read_graph(saved(tmp_path, content))
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
 
     from tilewright import tuning
     from tilewright.cli.views.finished_runs import show_trials
-    from tilewright.tuning.run_metadata import check_vacant, read_run, replaced, trials_made
+    from tilewright.tuning.run_metadata import check_vacant, read_run, replacement_note, trials_made
 
     out = folder / "out"
     options = tuning.TuningOptions.parse(
@@ -146,7 +146,7 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
         run = read_run(out)
         names = {} if run is None else {workload["id"]: workload for workload in run["workloads"]}
         show_trials(frame, names, None, Console(file=io.StringIO()))
-        replaced(options), check_vacant(options), trials_made(out)
+        replacement_note(options), check_vacant(options), trials_made(out)
         return run
 
     return lambda rng: json_mutant(document, rng), read_it

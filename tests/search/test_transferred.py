@@ -18,7 +18,7 @@ from tilewright.search.prior import prior_of, weight_of
 from tilewright.search.problem import Belief
 from tilewright.search.task import make_task
 from tilewright.search.tuners.default import Default
-from tilewright.search.tuners.surrogate import Beliefs
+from tilewright.search.tuners.surrogate import SurrogateBeliefs
 from tilewright.targets.base import Configs
 from tilewright.targets.features import Features
 from tilewright.targets.vta.spec import VtaSpec
@@ -178,10 +178,10 @@ def test_what_is_remembered_is_what_it_says() -> None:
         np.testing.assert_array_equal(prior.log_latency, -configs.sum(axis=1))
 
 
-def _beliefs(task: GivenTask, session: Session) -> Beliefs:
+def _beliefs(task: GivenTask, session: Session) -> SurrogateBeliefs:
     explorer = task.explorer
     assert isinstance(explorer, Default)
-    return Beliefs(explorer.options, explorer.learners, task.problem, session.models)
+    return SurrogateBeliefs(explorer.options, explorer.learners, task.problem, session.models)
 
 
 def unwrap(session: Session | None) -> Session:

@@ -22,7 +22,7 @@ from tilewright.reports.timeline import (
     draw_timeline,
     write_plot,
 )
-from tilewright.targets.vta.cycle_breakdown import kinds, stalls
+from tilewright.targets.vta.cycle_breakdown import instruction_kinds, stalls
 from tilewright.targets.vta.instruction_format import MODULE_NAMES, QUEUE_NAMES
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import CycleError, CycleReport, simulate_batch, simulate_program
@@ -113,7 +113,7 @@ def test_drawn_stalls_are_the_waits_of_the_breakdown() -> None:
 
 
 def test_every_instruction_has_a_colour() -> None:
-    seen = {kind for report in reports() for kind in kinds(report).tolist()}
+    seen = {kind for report in reports() for kind in instruction_kinds(report).tolist()}
     assert seen <= set(KIND_COLOURS)
     assert {"LOAD INP", "GEMM", "STORE", "no-op", "FINISH"} <= seen
 
@@ -137,7 +137,9 @@ def test_a_timeline_is_drawn_to_every_format(tmp_path: Path) -> None:
         for b, e in zip(span.begins, span.ends, strict=True)
     )
     legend = dict(re.findall(r'background:(#\w+)"></i>([^<]+)</span>', page))
-    expected = {KIND_COLOURS[kind]: kind for kind in kinds(report)[report.ends >= 0].tolist()}
+    expected = {
+        KIND_COLOURS[kind]: kind for kind in instruction_kinds(report)[report.ends >= 0].tolist()
+    }
     expected |= {STALL_COLOURS[reason]: STALL_LABELS[reason] for _, reason in spans}
     assert legend == expected
     assert len(expected) > 4

@@ -190,9 +190,9 @@ def _explain(error: Exception) -> NoReturn:
     if isinstance(error, MemoryError) or (_starved() and not known):
         sys.stderr.write(f"error: {NO_MEMORY}\n")  # by what is loaded and compiled already
         sys.exit(USAGE_ERROR)
-    from tilewright.cli.error_messages import explained
+    from tilewright.cli.error_messages import explain_error
 
-    message = explained(error)
+    message = explain_error(error)
     if message is None and not known:
         raise error
     _fail(message or str(error), USAGE_ERROR)

@@ -37,7 +37,7 @@ PATIENCE_SECONDS = 2.0
 _SHOWN = 120  # characters of a path
 
 
-def explained(error: BaseException) -> str | None:
+def explain_error(error: BaseException) -> str | None:
     """Return a message about the external cause of an error, and what to do next.
 
     External causes are, for example, a full disk or a locked database. Returns None for a defect of

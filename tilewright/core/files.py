@@ -121,7 +121,7 @@ def open_own(path: Path, flags: int) -> int:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_in_errors(path: Path) -> Iterator[None]:
     """Add a file name to every `OSError` that is raised within the context.
 
     The operating system names no file in some errors, for example if the disk is full.
@@ -273,7 +273,7 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
         OSError: the file cannot be written. The error names `path`, also if the disk is full.
     """
     fresh = path.with_name(f".{path.name[:40].lstrip('.')}.{secrets.token_hex(8)}.tmp")
-    with naming(path):
+    with name_in_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -333,7 +333,7 @@ def append(path: Path, data: bytes, *, length: int | None = None) -> int:
     """
     handle = open_own(path, os.O_RDWR | os.O_APPEND)
     try:
-        with naming(path):
+        with name_in_errors(path):
             before = os.fstat(handle).st_size
             if length is not None and length != before:
                 raise FileChanged(f"{path} was changed by somebody else")
@@ -352,7 +352,7 @@ def append(path: Path, data: bytes, *, length: int | None = None) -> int:
 
 def remove(path: Path) -> None:
     """Remove a file if it exists. Raise `OSError` if that fails."""
-    with naming(path):
+    with name_in_errors(path):
         path.unlink(missing_ok=True)
 
 

@@ -102,7 +102,7 @@ class ListedComparison:
     leaderboards: tuple[Leaderboard, ...]
 
 
-class Paced(Generic[T]):
+class ThrottledValue(Generic[T]):
     """A cached value that is read again at most once per interval.
 
     The interval is at least a second, and it grows with the time that reading the value takes.
@@ -143,8 +143,8 @@ class KnownRuns:
         self.workspace = workspace
         self._turn = threading.RLock()
         self._tracked = TrackedRuns(workspace)
-        self._folders = Paced(lambda: list(output_folders(start)))
-        self._compared = Paced(lambda: list(comparisons(start)))
+        self._folders = ThrottledValue(lambda: list(output_folders(start)))
+        self._compared = ThrottledValue(lambda: list(comparisons(start)))
         self._kept: dict[str, RunTrials] = {}
 
     def runs(self) -> list[ListedRun]:
@@ -227,7 +227,7 @@ class TrackedRuns:
     def __init__(self, workspace: Workspace) -> None:
         self.client: MlflowClient | None = None
         self._workspace = workspace
-        self._all = Paced(self._read)
+        self._all = ThrottledValue(self._read)
         self._looked = 0.0
 
     def runs(self) -> list[ListedRun]:

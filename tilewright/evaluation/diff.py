@@ -24,7 +24,7 @@ from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.intervals import Interval
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
-from tilewright.tuning.read_run import foreign, read_written
+from tilewright.tuning.read_run import read_written, unreadable_message
 from tilewright.tuning.run_figures import valid_share
 
 WORSE, NO_WORSE = "worse", "no worse"
@@ -446,7 +446,7 @@ def read_side(folder: Path, place: str = "") -> Side:
     try:
         layers = tuple(_layer(row, schedules[row.id]) for row in summary.workloads)
     except (ValueError, TilewrightError) as error:
-        raise DiffError(foreign(folder, error)) from None
+        raise DiffError(unreadable_message(folder, error)) from None
     return Side(
         place=place or str(folder),
         network=summary.network,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.artifact.build import canonical_workloads
-from tilewright.networks.fusion import FusionChoice, Refused, choices, fused, in_parts
+from tilewright.networks.fusion import FusionChoice, Refused, apply_labels, choices, in_parts
 from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.offloading.channel_blocks import pad_to_blocks
 from tilewright.targets.base import Target
@@ -66,7 +66,7 @@ class FusionProblem:
         return len(self.offered)
 
     def _labelled(self, labels: Labelling) -> IntegerGraph:
-        return fused(self.graph, labels, self.choices)
+        return apply_labels(self.graph, labels, self.choices)
 
     def workloads(self, labels: Labelling) -> list[Workload]:
         """Return the workload of each layer of the fused network, in execution order.

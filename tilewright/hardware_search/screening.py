@@ -17,7 +17,7 @@ from tilewright.hardware_search.pareto import pareto_rows
 from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Estimates, bound_of, capability
-from tilewright.targets.cluster.connection import accepted, connect
+from tilewright.targets.cluster.connection import check_answer, connect
 from tilewright.targets.cluster.remote_worker import target_of
 from tilewright.targets.cluster.target import ClusterTarget
 from tilewright.targets.workload import Workload
@@ -78,7 +78,7 @@ class Screening:
         if len(away) == len(designs):
             calls = ((m.specification, *order) for m, order in zip(away, orders, strict=True))
             results = dict(connect(away[0].cluster).each(screen_machine, calls))
-            minima = [accepted(away[0].cluster, results[k]) for k in range(len(designs))]
+            minima = [check_answer(away[0].cluster, results[k]) for k in range(len(designs))]
         else:
             minima = [
                 screen_layers(design.target, *order)

@@ -191,7 +191,7 @@ def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
     ]
 
 
-def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
+def report_placement(report: ModelReport, graph: IntegerGraph) -> ModelReport:
     """Return a report that states where each operator runs in the given integer graph."""
     owners: dict[str, Layer] = {}
     for layer in graph.layers:

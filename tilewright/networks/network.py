@@ -228,7 +228,7 @@ class Network:
         said = report.build_report(self.examined, accelerator, decisions)
         if not self._knows_layers(accelerator):
             return collect_workloads(decisions), said
-        from tilewright.networks.integer_network import reported, with_nothing, workloads_of
+        from tilewright.networks.integer_network import report_placement, with_nothing, workloads_of
 
         split = self.split()
         if split.compiled is None:
@@ -237,7 +237,7 @@ class Network:
             graph = self._graph_on(accelerator, decisions, split)
         except QuantisationError as error:  # nothing of it can be a layer
             return [], with_nothing(said, str(error))
-        return workloads_of(graph), reported(said, graph)
+        return workloads_of(graph), report_placement(said, graph)
 
     def _graph_on(
         self, accelerator: Accelerator, decisions: list[OffloadDecision], split: SplitNetwork

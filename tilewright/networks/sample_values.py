@@ -119,12 +119,12 @@ def draw_samples(
             for number, (name, (shape, dtype)) in enumerate(kinds.items())
             if name not in base
         }
-        pair = accepted(kinds, spec.integers, floats, base, reference, spec.seed)
+        pair = find_accepted_inputs(kinds, spec.integers, floats, base, reference, spec.seed)
         if pair is not None:
             yield NetworkSample(spec.kind, *pair)
 
 
-def accepted(
+def find_accepted_inputs(
     kinds: Kinds, integers: str, floats: Feed, base: Feed, reference: Reference, seed: int
 ) -> tuple[Feed, Feed] | None:
     """Find integer inputs of a kind that the model accepts together with the given floats.
@@ -164,7 +164,7 @@ def accepted(
     return None if outputs is None else (whole, outputs)
 
 
-def perturbed(inputs: Feed, share: float) -> dict[str, Array]:
+def perturb_inputs(inputs: Feed, share: float) -> dict[str, Array]:
     """Add noise to the float inputs.
 
     The resulting change of the source model's outputs is tolerated in a built network.

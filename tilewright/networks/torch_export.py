@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.core.child_process import Header, Limits, RpcFailed, RpcProcess, arguments, serve
 from tilewright.core.files import as_text
 from tilewright.networks.errors import ModelFileError, first_line
-from tilewright.networks.onnx.files import load_weights, read
+from tilewright.networks.onnx.files import load_weights, read_model_file
 
 if TYPE_CHECKING:
     import onnx
@@ -80,7 +80,7 @@ def _converted(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
         if "error" in reply:
             raise ModelFileError(str(reply.get("message") or reply["error"]))
         converted = Path(folder) / _MODEL
-        return load_weights(read(converted), converted.parent)
+        return load_weights(read_model_file(converted), converted.parent)
 
 
 def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:

@@ -323,7 +323,7 @@ class _OffloadedMain:
         elif held.dtype == "int8" and value.dtype != "int8":
             scale = value.scale or held.scale
             assert scale is not None
-            result = self._emit(cpu_subgraphs.dequantised(result, scale))
+            result = self._emit(cpu_subgraphs.dequantise_tensor(result, scale))
         if held.shape != value.shape:
             result = self._emit(relax.op.reshape(result, value.shape))
         if str(result.ty.dtype) != value.dtype:
@@ -338,7 +338,7 @@ class _OffloadedMain:
                 expression = cpu_subgraphs.as_int8(source, self._emit)
             else:
                 assert scale is not None
-                expression = cpu_subgraphs.quantised(source, scale)
+                expression = cpu_subgraphs.quantise_tensor(source, scale)
             self.known[name] = self._emit(expression)
         return self.known[name]
 

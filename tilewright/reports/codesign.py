@@ -13,8 +13,16 @@ from tilewright.core.files import write_atomically
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.output_folder import PAGE
 from tilewright.hardware_search.results import CodesignOutcome, FrontRow, LayerRow
-from tilewright.reports.markdown import Links, Row, block, listed, markdown_table, paragraphs, plain
-from tilewright.reports.number_format import counted, milliseconds, percent
+from tilewright.reports.markdown import (
+    Links,
+    Row,
+    block,
+    escape_text,
+    list_links,
+    markdown_table,
+    paragraphs,
+)
+from tilewright.reports.number_format import count_text, milliseconds, percent
 from tilewright.reports.plot_style import round_ticks
 from tilewright.reports.templates import render
 from tilewright.targets.capabilities import PARTS
@@ -197,11 +205,12 @@ def run_note(options: CodesignOptions, flow_page: str) -> str:
         flow_page: address of the page of the Prefect flow run.
     """
     what = (
-        f"**{plain(options.subject)}** on one accelerator of at most {options.budget:g} of the "
-        f"default machine's area: {counted(options.trials, 'measurement')} by {options.method}."
+        f"**{escape_text(options.subject)}** on one accelerator of at most {options.budget:g} of "
+        f"the default machine's area: {count_text(options.trials, 'measurement')} "
+        f"by {options.method}."
     )
     links = {"the flow run in Prefect": flow_page}
-    return paragraphs(what, block(options.command_line("codesign"), "sh"), listed(links))
+    return paragraphs(what, block(options.command_line("codesign"), "sh"), list_links(links))
 
 
 def front_rows(outcome: CodesignOutcome) -> list[Row]:
@@ -235,13 +244,13 @@ def front_note(outcome: CodesignOutcome, links: Links) -> str:
         )
     count = summary["measurements"]
     facts = (
-        f"{counted(count, 'measurement')} of "
-        f"{counted(summary['hardware']['seen'], 'machine')} by {summary['method']}, clock "
+        f"{count_text(count, 'measurement')} of "
+        f"{count_text(summary['hardware']['seen'], 'machine')} by {summary['method']}, clock "
         f"{summary['clock']}. Area is {summary['area_model']}."
     )
     table = markdown_table(front_rows(outcome)) if outcome.front else ""
-    names = plain(", ".join(summary["networks"]))
-    return paragraphs(f"# Accelerators for {names}", message, table, facts, listed(links))
+    names = escape_text(", ".join(summary["networks"]))
+    return paragraphs(f"# Accelerators for {names}", message, table, facts, list_links(links))
 
 
 def draw_front(place: Path, outcome: CodesignOutcome) -> None:

@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.evaluation.diff import Change, DifferentSetting, DiffVerdict, Pair
-from tilewright.reports.markdown import Links, Row, listed, markdown_table, paragraphs, plain
-from tilewright.reports.number_format import UNKNOWN, milliseconds, percent, whole
+from tilewright.reports.markdown import (
+    Links,
+    Row,
+    escape_text,
+    list_links,
+    markdown_table,
+    paragraphs,
+)
+from tilewright.reports.number_format import UNKNOWN, integer_text, milliseconds, percent
 
 MARK = "worse"
 """Marks values that are worse."""
@@ -25,10 +32,10 @@ def headline(verdict: DiffVerdict) -> str:
 
     An example is `no worse: 7,136,630 cycles became 7,100,020 (-0.5 %)`.
     """
-    return f"{verdict.word}: {became(verdict.total)}"
+    return f"{verdict.word}: {change_text(verdict.total)}"
 
 
-def became(change: Change) -> str:
+def change_text(change: Change) -> str:
     """Return a change of a latency as text: `7,136,630 cycles became 7,100,020 (-0.5 %)`.
 
     A latency without cycles is given in milliseconds.
@@ -85,13 +92,13 @@ def diff_page(title: str, verdict: DiffVerdict, links: Links) -> str:
         verdict: the comparison.
         links: addresses of related pages, by title.
     """
-    reasons = "\n".join(f"- {plain(reason)}" for reason in verdict.reasons)
+    reasons = "\n".join(f"- {escape_text(reason)}" for reason in verdict.reasons)
     changed = verdict.changed
     return paragraphs(
-        f"# {plain(title)}: {verdict.word}",
-        plain(became(verdict.total)) + ".",
+        f"# {escape_text(title)}: {verdict.word}",
+        escape_text(change_text(verdict.total)) + ".",
         reasons,
-        listed(links),
+        list_links(links),
         markdown_table(latency_rows(verdict)),
         markdown_table(figure_rows(verdict)),
         "Changed between the two:\n\n" + markdown_table(setting_rows(changed)) if changed else "",
@@ -104,7 +111,7 @@ def diff_page(title: str, verdict: DiffVerdict, links: Links) -> str:
 def _latency(change: Change, value: float | None) -> str:
     if value is None:
         return "none valid"
-    return whole(int(value)) if change.unit == "cycles" else milliseconds(value)
+    return integer_text(int(value)) if change.unit == "cycles" else milliseconds(value)
 
 
 def _more(change: Change) -> str:

@@ -26,7 +26,7 @@ from tilewright.evaluation.explain.figures import (
     accuracy,
     average_ranks,
     calibration,
-    pooled,
+    pool_predictions,
     vetoed_shares,
 )
 from tilewright.evaluation.explain.finished_run import TunedFolder
@@ -351,14 +351,14 @@ def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
     axes.set_title("V's calibration", fontsize=10, loc="left", fontweight="bold")
     shown = False
     for judged, colour in _both(explained):
-        chance, valid = pooled(judged, role)
+        chance, valid = pool_predictions(judged, role)
         if len(valid) < 2 * _BINS or np.ptp(valid) == 0:
             continue
         mean, share = calibration(valid, chance, _BINS)
         axes.plot(mean, share, "o-", color=colour, lw=1.8, ms=5)
         shown = True
     if not shown:
-        every = pooled([explanation.unseen for explanation in explained], role)
+        every = pool_predictions([explanation.unseen for explanation in explained], role)
         _empty(axes, "everything was valid" if every.shape[1] and every[1].all() else "no data")
         return
     axes.plot([0, 1], [0, 1], color=INK, lw=0.8)
@@ -377,7 +377,7 @@ def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
     axes.set_title(f"{role}: predicted and simulated", fontsize=10, loc="left", fontweight="bold")
     drawn = [np.empty((2, 0))]
     for judged, colour in _both(explained):
-        pair = pooled(judged, role)
+        pair = pool_predictions(judged, role)
         if pair.shape[1]:
             predicted, simulated = 2.0**pair
             axes.scatter(simulated, predicted, s=7, color=colour, alpha=0.4, lw=0, rasterized=True)

@@ -14,15 +14,15 @@ from tilewright.evaluation.compare.leaderboard import (
     RelativeTrials,
 )
 from tilewright.evaluation.compare.plan import GOAL
-from tilewright.reports.markdown import Row, marked, with_known
+from tilewright.reports.markdown import Row, mark_text, with_known
 from tilewright.reports.number_format import (
     count,
-    counted,
+    count_text,
     duration,
+    interval_text,
     milliseconds,
     percent,
-    plural,
-    ranged,
+    pluralise,
     speedup,
 )
 from tilewright.tuning.gains import RULE
@@ -172,9 +172,9 @@ def _cells(figure: _Figure, board: Leaderboard) -> list[TableCell]:
         TableCell("")
         if item is None
         else TableCell(
-            text=marked(mark, figure.form(item.middle)),
+            text=mark_text(mark, figure.form(item.middle)),
             best=comparable and figure.good * item.middle <= best,
-            around="" if figure.exact else ranged(item, figure.form),
+            around="" if figure.exact else interval_text(item, figure.form),
             bound=figure.bounded and (row.within_goal or 0) < 1,
         )
         for row, item in zip(board.tuners, shown, strict=True)
@@ -216,10 +216,12 @@ def verdict(board: Leaderboard) -> str:
     if len(board.tuners) > 1:
         message += " wins" if best else " are equal"
     if gain := speedup(board.tuners[0].gain, 1.0):
-        message += f", median gain {marked(_mark(board.baseline), gain)} over the {board.baseline}"
+        message += (
+            f", median gain {mark_text(_mark(board.baseline), gain)} over the {board.baseline}"
+        )
     if best:
         first = board.tuners[0]
-        message += f", fastest on {first.fastest_on} of {counted(first.seeds, 'seed')}"
+        message += f", fastest on {first.fastest_on} of {count_text(first.seeds, 'seed')}"
     return message
 
 
@@ -230,7 +232,7 @@ def _distance_verdict(board: Leaderboard) -> str:
     text = (
         f"ends {_distance(best)} the optimum and is within {_GOAL} of it in "
         f"{percent(best.within_goal or 0.0)} of its runs, after {count(trials)} "
-        f"{plural(trials, 'trial')}."
+        f"{pluralise(trials, 'trial')}."
     )
     if others:
         rivals = (

@@ -53,9 +53,9 @@ def _environment() -> Environment:
         number_format.percent,
         number_format.count,
         number_format.decimal,
-        number_format.whole,
-        number_format.counted,
-        number_format.plural,
+        number_format.integer_text,
+        number_format.count_text,
+        number_format.pluralise,
         number_format.milliseconds,
     ):
         environment.filters[form.__name__] = form

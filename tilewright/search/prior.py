@@ -138,7 +138,7 @@ def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:
     return float(np.clip(slope, 0.0, 1.0))
 
 
-def estimated(prior: Prior | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def prior_estimates(prior: Prior | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the log2 latency that the prior predicts for some of its configs.
 
     Args:

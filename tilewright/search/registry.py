@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tilewright.core.errors import TilewrightError, UnknownName, nearest
+from tilewright.core.errors import TilewrightError, UnknownName, closest_name
 from tilewright.search.cost_model_protocols import Learners
 from tilewright.search.explorer import Explorer
 
@@ -181,7 +181,7 @@ def _problem(entry: Registration, error: ValidationError) -> str:
     """Return a message about the first invalid option, with the known options."""
     first = error.errors()[0]
     option, fields = ".".join(map(str, first["loc"])), entry.options.model_fields
-    near = nearest(option, fields) if option not in fields else None
+    near = closest_name(option, fields) if option not in fields else None
     meant = f"; did you mean {near}?" if near else ";"
     said = "no such option" if first["type"] == "extra_forbidden" else first["msg"]
     known = ", ".join(fields) or "none"

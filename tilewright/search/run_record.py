@@ -32,8 +32,8 @@ from tilewright.search.trial_rows import (
     RoundRow,
     TrialRow,
     check_rows,
-    dump,
     measured_columns,
+    to_json_text,
     trial_of,
 )
 from tilewright.search.trial_store import (
@@ -208,7 +208,7 @@ class StoredRun:
             return
         self._claim = uuid.uuid4().hex
         about = {"token": self._claim, "seconds": int(self._claim_seconds)}
-        configs = {"configs": dump(batch.rows.configs.tolist())}
+        configs = {"configs": to_json_text(batch.rows.configs.tolist())}
         self._insert(CLAIMS, [about | configs | vars(ProcessStamp.own())])
 
     def settle(self, index: int, batch: Batch) -> tuple[int, NDArray[np.int64]]:
@@ -248,8 +248,8 @@ class StoredRun:
         measured, trials = batch.measurements(), []
         for slot in range(len(measured)):
             config = batch.rows.configs[slot].tolist()
-            place = {"round": index, "slot": slot, "config": dump(config)}
-            knobs = {"knobs": dump(self.space.describe(config))}
+            place = {"round": index, "slot": slot, "config": to_json_text(config)}
+            knobs = {"knobs": to_json_text(self.space.describe(config))}
             trials.append(place | knobs | measured_columns(trial_at(measured, slot)))
         errors = {
             # Equal runs store equal rows also where the last digits of a learner differ.
@@ -259,8 +259,9 @@ class StoredRun:
         kept = batch.unmeasured_compiled
         closing = {
             "round": index, "trials": len(trials), "lowered": batch.unmeasured_count,
-            "failed": dump(batch.unmeasured_failed.tolist()), "errors": dump(errors),
-            "compiled": dump([] if kept is None else kept.configs.tolist()),
+            "failed": to_json_text(batch.unmeasured_failed.tolist()),
+            "errors": to_json_text(errors),
+            "compiled": to_json_text([] if kept is None else kept.configs.tolist()),
         }  # fmt: skip
         with self.store.transaction() as connection:
             for table in (TRIALS, ROUNDS):  # what is left of the round if a trial was set aside

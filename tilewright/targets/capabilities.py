@@ -650,7 +650,7 @@ def offers(target: object, *kinds: type[Any]) -> Capabilities:
     return dict.fromkeys(kinds, target)
 
 
-def without(offered: Capabilities, *kinds: type[Any]) -> Capabilities:
+def exclude_capabilities(offered: Capabilities, *kinds: type[Any]) -> Capabilities:
     """Return a capability map without the given protocols."""
     return {kind: implementation for kind, implementation in offered.items() if kind not in kinds}
 

@@ -116,8 +116,8 @@ class FaultyTarget:
         """Measure programs; a config with a fault crashes, hangs or distorts its result."""
         faults = self._faults(lowered.workload, lowered.configs)
         for fault in faults:
-            misbehave(fault, self.late_seconds)
-        return distorted(self._honest(lowered), faults)
+            execute_fault(fault, self.late_seconds)
+        return distort_measurements(self._honest(lowered), faults)
 
     def _honest(self, lowered: Lowered) -> Measurements:
         work = lowered.workload
@@ -157,7 +157,7 @@ def make_target(
     return FaultyTarget({int(flat): fault for flat, fault in (faults or {}).items()}, late_seconds)
 
 
-def misbehave(fault: str, late_seconds: float) -> None:
+def execute_fault(fault: str, late_seconds: float) -> None:
     """Execute a fault in the measuring process, such as a crash or a delay.
 
     Args:
@@ -176,7 +176,7 @@ def misbehave(fault: str, late_seconds: float) -> None:
         time.sleep(late_seconds)
 
 
-def distorted(measured: Measurements, faults: NDArray[np.object_]) -> Measurements:
+def distort_measurements(measured: Measurements, faults: NDArray[np.object_]) -> Measurements:
     """Return measurements in which the faults have falsified the rows of their configs.
 
     Args:

@@ -1,7 +1,7 @@
 """Ground-truth tables: measure every config of a space once and store the result as Parquet.
 
 With such a table, a tuner is judged by its distance from the true optimum, and thousands of tuning
-runs can be replayed in seconds. A target from `replayed` returns exactly the rows that lowering and
+runs can be replayed in seconds. A target from `make_replay_target` returns exactly the rows that lowering and
 measuring gave.
 """
 
@@ -87,7 +87,7 @@ def read_ground_truth(path: Path, target: Target, workload: Workload) -> Measure
     return table if intact else None
 
 
-def replayed(target: Target, tables: Sequence[MeasurementTable]) -> ReplayTarget:
+def make_replay_target(target: Target, tables: Sequence[MeasurementTable]) -> ReplayTarget:
     """Return a replay target, which looks measurements up in tables instead of measuring.
 
     Args:

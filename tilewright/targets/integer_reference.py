@@ -50,7 +50,7 @@ def average_weights(height: int, width: int) -> tuple[NDArray[np.int8], int]:
     return np.diff(ends).astype(np.int8).reshape(height, width), total.bit_length() - 1
 
 
-def behind(
+def apply_epilogue(
     steps: Sequence[EpilogueOp], total: Integers, tensors: Mapping[str, NDArray[Any]],
     acc_bits: int,
 ) -> Integers:  # fmt: skip
@@ -189,7 +189,7 @@ def reference(
     total = wrap(total, acc_bits)
     for post_operation in w.post:
         if isinstance(post_operation, EpilogueOp):
-            total = behind((post_operation,), total, tensors, acc_bits)
+            total = apply_epilogue((post_operation,), total, tensors, acc_bits)
         else:
             total = wrap(post_operation.computed(w, total, tensors, acc_bits), acc_bits)
     return wrap(total, out_bits)

@@ -23,7 +23,12 @@ from tilewright.core.child_process import Arrays, Frame, Header, Limits, RpcFail
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_number, as_object
 from tilewright.targets.base import Capabilities, Configs, Space, Target
-from tilewright.targets.capabilities import Enumerates, Estimates, MeasuresInOnePass, without
+from tilewright.targets.capabilities import (
+    Enumerates,
+    Estimates,
+    MeasuresInOnePass,
+    exclude_capabilities,
+)
 from tilewright.targets.features import Features, read_columns
 from tilewright.targets.remote_target import RemoteTarget, TargetRaised
 from tilewright.targets.worker import read_space
@@ -99,7 +104,7 @@ class IsolatedTarget(RemoteTarget):
         Enumerating a space in one call is excluded, because no time limit would fit.
         """
         if self.beside is not None:
-            return without(self.beside.capabilities, Enumerates, MeasuresInOnePass)
+            return exclude_capabilities(self.beside.capabilities, Enumerates, MeasuresInOnePass)
         return {Estimates: _RemoteEstimates(self._estimate)} if self._about["estimates"] else {}
 
     def close(self) -> None:

@@ -285,7 +285,7 @@ def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> In
     Raises:
         PickError: the network does not offer one of these fusions.
     """
-    from tilewright.networks.fusion import choices, fused
+    from tilewright.networks.fusion import apply_labels, choices
 
     offered = [str(choice) for choice in choices(graph).offered]
     unknown = [name for name, label in labels.items() if label and name not in offered]
@@ -294,7 +294,7 @@ def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> In
             f"{path} fuses '{printable(unknown[0])}', which this network does not offer as it is "
             "quantised here; tune it again, or build it as it was tuned"
         )
-    return fused(graph, [labels.get(name, False) for name in offered])
+    return apply_labels(graph, [labels.get(name, False) for name in offered])
 
 
 def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) -> PoolRule:

@@ -27,11 +27,11 @@ from tilewright.networks.artifact.library import (
     compile_files,
     region_files,
 )
-from tilewright.networks.artifact.library_check import narrowed
+from tilewright.networks.artifact.library_check import to_float16
 from tilewright.networks.artifact.manifest import write_folder
 from tilewright.networks.artifact.sized_library import join_libraries
 from tilewright.networks.epilogues import is_quantised_call
-from tilewright.networks.onnx.files import read, without_weights
+from tilewright.networks.onnx.files import read_model_file, without_weights
 from tilewright.networks.onnx.neutral_padding import padding_obstacles
 from tilewright.networks.onnx.static_shapes import SizedShapes, named_shapes, shapes_at
 from tilewright.networks.onnx.to_qdq import to_qdq
@@ -291,7 +291,7 @@ def _judged(
     else:
         given = read_samples(options.calibration, inputs)
         feeds = (*given.feeds, *given.held_out)
-    expected = [narrowed(source.reference(dict(feed)), source.halves) for feed in feeds]
+    expected = [to_float16(source.reference(dict(feed)), source.halves) for feed in feeds]
     check = Check(feeds, expected, as_text(made.manifest["reference"]))
     result = accuracy(check, artifact.infer, bound, {})
     refuse_inaccurate(result, Path(options.model).stem)
@@ -328,7 +328,7 @@ def read_sizes(options: BuildOptions) -> DynamicModel:
         )
     if options.input_shapes:
         raise ArtifactError("give either --sizes or --input-shape: both say how large inputs are")
-    model = read(Path(options.model))
+    model = read_model_file(Path(options.model))
     inputs = named_shapes(model)
     wanted = tuple(shapes_at(inputs, options.sizes))
     weightless = without_weights(to_qdq(model))

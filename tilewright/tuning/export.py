@@ -26,7 +26,7 @@ from tilewright.targets.capabilities import (
 from tilewright.targets.registry import rebuild
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
-from tilewright.tuning.read_run import foreign, read_written
+from tilewright.tuning.read_run import read_written, unreadable_message
 from tilewright.tuning.run_trials import RunLayer, RunTrials
 
 FORMATS = ("autotvm", "optuna", "kernel-tuner", "t4", "gemmini-c")
@@ -143,7 +143,7 @@ def _target(target: _ExportedTarget, folder: Path) -> Target | None:
     try:
         return None if target.spec is None else rebuild(target.kind, target.spec, "")
     except (ValueError, TilewrightError) as error:
-        raise ExportError(foreign(folder, error)) from None
+        raise ExportError(unreadable_message(folder, error)) from None
 
 
 T4_VERSION = "1.0.0"

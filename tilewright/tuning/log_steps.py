@@ -24,7 +24,7 @@ from tilewright.tuning.network import Subgraph, TuningNetwork
 from tilewright.tuning.options import CHAMPION, TuningOptions
 from tilewright.tuning.outputs import TunedNetwork, summary_of, target_row, write_outputs
 from tilewright.tuning.results import TunedWorkload
-from tilewright.tuning.run_metadata import replaced, write_run
+from tilewright.tuning.run_metadata import replacement_note, write_run
 from tilewright.tuning.task_scheduler import StopGain
 from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
 
@@ -66,7 +66,7 @@ def log_parameters(
     Raises:
         OSError: the file cannot be written.
     """
-    if note := replaced(options):
+    if note := replacement_note(options):
         emit(Note(note))
     write_run(options, network.subgraphs, tasks)
     result = _named(network.subgraphs)

@@ -240,7 +240,7 @@ def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
     return Model(text, str(workload), content), alone
 
 
-def those_of(found: Extracted, layers: Sequence[str]) -> Extracted:
+def select_layers(found: Extracted, layers: Sequence[str]) -> Extracted:
     """Return the workloads of the given layers, and their share of the network.
 
     Args:

@@ -205,7 +205,7 @@ def check_vacant(options: TuningOptions) -> None:
         )
 
 
-def replaced(options: TuningOptions) -> str | None:
+def replacement_note(options: TuningOptions) -> str | None:
     """Return a note about the earlier run whose results this run replaces; None without one."""
     held = None if options.fresh else read_run(options.folder)
     if held is None or not (options.folder / SUMMARY).is_file():

@@ -13,7 +13,7 @@ from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json_file
 from tilewright.core.user_text import printable
 from tilewright.networks.offloading.channel_blocks import pad_to_blocks
-from tilewright.networks.offloading.pooling import together
+from tilewright.networks.offloading.pooling import fuse_pool
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import (
@@ -145,7 +145,7 @@ def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Wo
     tuned = {_same_kinds(workload, blocks) for workload, _ in _read(_path(folder)).schedules}
 
     def rule(convolution: Workload, pool: Workload) -> Workload | None:
-        both = together(convolution, pool)
+        both = fuse_pool(convolution, pool)
         if both is None:
             return None
         form = rounded_to_even(both) if traits.rounds_to_even else both

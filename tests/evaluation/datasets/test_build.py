@@ -24,9 +24,9 @@ from tilewright.evaluation.datasets.plan import (
     DatasetPlan,
     PlanPart,
     check_options,
-    fitted,
+    fit_workload,
     make_plan,
-    named,
+    select_targets,
 )
 from tilewright.evaluation.datasets.rows import Progress, in_order
 from tilewright.models.transfer.columns import columns_of
@@ -53,7 +53,7 @@ def test_a_row_is_what_lowering_and_measuring_its_config_give(dataset: Path) -> 
     target = rebuild("vta", hardware.specification, hardware.space)
     for place in (0, 1):
         rows = result[result["workload"] == place]
-        workload = fitted(plan.workload(place), target)
+        workload = fit_workload(plan.workload(place), target)
         space = target.space(workload)
         assert rows["config"].is_unique
         lowered = target.lower(workload, space.unravel(rows["config"].to_numpy()))
@@ -198,7 +198,7 @@ def test_a_file_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     spec = tmp_path / "mine.json"
     spec.write_text(VtaSpec(name="mine").model_dump_json(by_alias=True, exclude={"source"}))
     options = OPTIONS.model_copy(update={"targets": (str(spec),)})
-    (result,) = named(options.targets, "vta")
+    (result,) = select_targets(options.targets, "vta")
 
     class Named(Steps):
         def plan(self, options: DatasetOptions) -> DatasetPlan:
@@ -234,7 +234,7 @@ def test_one_piece_of_hardware_is_named_once(tmp_path: Path) -> None:
     twin = tmp_path / "twin.json"
     twin.write_text(VtaSpec.load("vta-de10").model_dump_json(by_alias=True, exclude={"source"}))
     with pytest.raises(DatasetError, match="same hardware as vta-de10"):
-        named(("vta-de10", str(twin)), "vta")
+        select_targets(("vta-de10", str(twin)), "vta")
 
 
 def test_a_plan_of_before_hardware_could_be_named_has_the_digest_that_its_files_know() -> None:
@@ -250,7 +250,7 @@ def test_columns_of_schedules_stand_in_the_order_of_a_spaces_decisions(dataset: 
     tokens = tokens_of([column.name for column in read_about(dataset).columns]).knobs
     hardware = plan.hardware[0]
     target = rebuild("vta", hardware.specification, hardware.space)
-    knobs = [knob.name for knob in target.space(fitted(plan.workload(0), target)).knobs]
+    knobs = [knob.name for knob in target.space(fit_workload(plan.workload(0), target)).knobs]
     assert [name for name in tokens if name in knobs] == knobs
     assert knobs != sorted(knobs)
 

@@ -8,7 +8,12 @@ import pytest
 from tests.models.transfer.tables import small_table
 from tilewright.models.transfer.columns import with_derived
 from tilewright.models.transfer.neural import tokens_of
-from tilewright.models.transfer.training_data import aligned, is_late, known_columns, masked
+from tilewright.models.transfer.training_data import (
+    is_late,
+    known_columns,
+    mask_values,
+    select_columns,
+)
 from tilewright.targets.features import Features
 
 
@@ -51,11 +56,11 @@ def test_what_compiling_reveals_makes_late_columns_and_no_others() -> None:
         table.features.matrix[:, before],
         tuple(c for c, stays in zip(table.features.columns, before, strict=True) if stays),
     )
-    x = aligned(visible, names)
+    x = select_columns(visible, names)
     assert np.isnan(x[:, late]).all()
-    whole = aligned(table.features, names)
+    whole = select_columns(table.features, names)
     assert np.array_equal(x[:, ~late], whole[:, ~late], equal_nan=True)
-    gone, uncompiled = masked(whole, names, 0.5, 0.0, 0)
+    gone, uncompiled = mask_values(whole, names, 0.5, 0.0, 0)
     lost = np.isnan(gone[:, late]).all(axis=1)
     assert np.array_equal(gone[:, ~late], whole[:, ~late], equal_nan=True)
     assert lost[uncompiled].all()

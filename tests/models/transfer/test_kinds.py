@@ -20,8 +20,13 @@ from tilewright.evaluation.datasets.training import split
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import INDEX, SIGNATURE, trust_model
 from tilewright.models.transfer.model import Transferred
-from tilewright.models.transfer.registry import kinds, load_model, make_model
-from tilewright.models.transfer.training_data import aligned, known_columns, labels, reference
+from tilewright.models.transfer.registry import list_kinds, load_model, make_model
+from tilewright.models.transfer.training_data import (
+    known_columns,
+    labels,
+    reference,
+    select_columns,
+)
 from tilewright.targets.features import Features
 
 QUICK: dict[str, dict[str, object]] = {
@@ -51,7 +56,7 @@ def fitted(kind: str) -> Transferred:
 
 
 def test_every_kind_is_tested() -> None:
-    assert list(QUICK) == kinds()
+    assert list(QUICK) == list_kinds()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -187,7 +192,7 @@ def test_training_ends_when_its_minutes_are_over_and_says_what_all_would_take() 
 def test_labels_order_within_tasks_only() -> None:
     table = small_table()
     names = known_columns(table)
-    x = aligned(table.features, names)
+    x = select_columns(table.features, names)
     rng = np.random.default_rng(1)
     shift = rng.normal(0, 5, table.task.max() + 1)[table.task]
     moved = type(table)(
@@ -240,5 +245,5 @@ def test_without_the_formula_nothing_is_derived_by_hand() -> None:
     plain = make_model("xgboost", 0, {"trees": 20, "formula": False})
     plain.fit(table)
     assert not [name for name in plain.columns if name.startswith("derived ")]
-    assert np.isnan(reference(aligned(table.features, plain.columns), plain.columns)).all()
+    assert np.isnan(reference(select_columns(table.features, plain.columns), plain.columns)).all()
     assert score(table, plain.predict(table.features).log_latency).pairwise_accuracy > 0.6

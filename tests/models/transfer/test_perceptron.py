@@ -14,9 +14,9 @@ import pytest
 from tests.models.transfer.tables import small_table
 from tilewright.models.transfer import numpy_mlp
 from tilewright.models.transfer.contract import TransferError
-from tilewright.models.transfer.jax_networks import Perceptron, begin
+from tilewright.models.transfer.jax_networks import Perceptron, init_weights
 from tilewright.models.transfer.model import Transferred
-from tilewright.models.transfer.registry import load_model, make_model, refined
+from tilewright.models.transfer.registry import continue_from, load_model, make_model
 
 
 @pytest.mark.slow(seconds=0.8)
@@ -31,7 +31,7 @@ def test_it_computes_what_the_network_does(
     network = Perceptron(columns, units, layers)
     weights = {
         name: (item + rng.normal(0, 0.3, item.shape)).astype(np.float32)
-        for name, item in begin(network, seed).items()
+        for name, item in init_weights(network, seed).items()
     }
     x = rng.normal(0, 2, (rows, columns)).astype(np.float32)
     x[rng.random(x.shape) < 0.2] = np.nan
@@ -73,4 +73,4 @@ def test_it_is_asked_without_jax_and_goes_on_learning_with_it(
         importlib.util, "find_spec", lambda name, *a: None if name == "jax" else find(name, *a)
     )
     with pytest.raises(TransferError, match=r"tilewright\[neural\]"):
-        refined(load_model(tmp_path / "model"))
+        continue_from(load_model(tmp_path / "model"))

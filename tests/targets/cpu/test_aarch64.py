@@ -40,7 +40,7 @@ from tilewright.targets.cpu.sample_tensors import SampleTensors, integer_referen
 from tilewright.targets.cpu.spec import ARM_DOTS, CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.registry import kind_of
-from tilewright.targets.steps.quantised import packed
+from tilewright.targets.steps.quantised import pack_scales
 from tilewright.targets.workload import Workload, parse_workload
 
 ir_builder = lazy_module("tvm.script.ir_builder")
@@ -157,7 +157,7 @@ def test_zero_points_at_either_end_are_subtracted(kind: str, end: str) -> None:
     if end == "max":
         zero, other = other, zero
     tensors.data[:], tensors.weights[:] = other, -128
-    tensors.added["quantisation"] = packed(zero, [], [])
+    tensors.added["quantisation"] = pack_scales(zero, [], [])
     tensors.added["scale"][:] = 1
     inside = np.pad(np.full((4, 4), 8 * (other - zero) * -128), 1)
     whole = sum(np.roll(inside, (y, x), (0, 1)) for y in (-1, 0, 1) for x in (-1, 0, 1))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.estimates import COLUMNS, CpuMachine, estimate
 from tilewright.targets.cpu.estimates.convolution import Tilings, nearest_divisors
-from tilewright.targets.cpu.estimates.cost_model import moved
+from tilewright.targets.cpu.estimates.cost_model import moved_bytes
 from tilewright.targets.cpu.kernels.conv2d_shapes import CpuTiling, pixels
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
@@ -184,6 +184,8 @@ def test_moving_counts_what_a_cache_cannot_keep() -> None:
 
     one = np.ones(1)
     loops = [{"x": 8 * one}, {"y": 4 * one}]
-    small, large = (moved(bodies, {"x": one, "y": one}, loops, cache) for cache in (500.0, 5000.0))
+    small, large = (
+        moved_bytes(bodies, {"x": one, "y": one}, loops, cache) for cache in (500.0, 5000.0)
+    )
     assert small[0] == 8 * 4 * 100 + 4 * 100  # `a` again for each y, `b` once
     assert large[0] == 0  # all stays from call to call

@@ -8,7 +8,7 @@ import pytest
 
 from tests.targets.cpu.test_compiling import SPEC, WORK, _batch
 from tilewright.targets.cpu.compile import llvm_target, scheduled
-from tilewright.targets.cpu.hidden_features import store_features, summed
+from tilewright.targets.cpu.hidden_features import store_features, sum_features
 
 INTRINSICS = "tvm.s_tir.tensor_intrin"
 
@@ -36,7 +36,7 @@ def test_store_features_match_tvms_own_context() -> None:
         for module in modules
     ]
     assert INTRINSICS in sys.modules
-    assert ours == [summed(rows) for rows in theirs]
+    assert ours == [sum_features(rows) for rows in theirs]
     assert len(set(ours)) == 3
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.options import OfferedFields, ReadCode, with_options
-from tilewright.cli.signals import interruptible
+from tilewright.cli.signals import run_interruptible
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
 from tilewright.evaluation.engines.options import BenchmarkOptions
@@ -127,7 +127,7 @@ def run(
     hardware; a library runs on this machine.
     """
     from tilewright.cli.views.artifact import profile_json, show_profile, show_run
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact import CompiledArtifact, SizedLibrary
     from tilewright.networks.artifact.sized_library import Fit
@@ -159,8 +159,8 @@ def run(
     if pipeline:
         _run_pipeline(artifact, arrays, output, images, as_json=as_json)
         return
-    with working(f"running {artifact.name}"):
-        outputs, spent = interruptible(lambda: artifact.run(arrays))
+    with show_working(f"running {artifact.name}"):
+        outputs, spent = run_interruptible(lambda: artifact.run(arrays))
     write_atomically(output, pack_arrays(outputs))
     if timeline is not None:
         from tilewright.reports.timeline import write_joined
@@ -181,15 +181,15 @@ def _run_pipeline(
 ) -> None:
     """Run successive images, and show the gain of overlapping them."""
     from tilewright.cli.views.artifact import pipeline_json, show_pipeline
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact.session import join_outputs, split_images
 
     given = split_images(artifact.inputs, arrays)
     wanted = [given[at % len(given)] for at in range(count or len(given))]
-    with working(f"running {artifact.name}"):
-        planned = interruptible(lambda: artifact.plan_images(wanted[0]))
-        made = interruptible(lambda: artifact.run_images(wanted, planned))
+    with show_working(f"running {artifact.name}"):
+        planned = run_interruptible(lambda: artifact.plan_images(wanted[0]))
+        made = run_interruptible(lambda: artifact.run_images(wanted, planned))
     write_atomically(output, pack_arrays(join_outputs(made)))
     if as_json:
         document = pipeline_json(planned, len(wanted))
@@ -205,12 +205,12 @@ def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> Non
         show_library_profile,
         show_library_run,
     )
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact.run import as_arrays
 
     artifact = fit.library
-    with working(f"running {artifact.name}"):
+    with show_working(f"running {artifact.name}"):
         outputs, spent = artifact.run(fit.inputs, layers=profile or as_json)
     write_atomically(output, pack_arrays(as_arrays(fit.cropped(outputs))))
     if as_json:
@@ -228,7 +228,7 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
     data.
     """
     from tilewright.cli.views.artifact import checks_json, show_accuracy, show_checks
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.networks.artifact import CompiledArtifact, SizedLibrary
 
     artifact = _loaded(folder, allow_code)
@@ -238,8 +238,8 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
     if isinstance(artifact, SizedLibrary):
         _verify_libraries(artifact.libraries, as_json=as_json)
         return
-    with working(f"verifying {artifact.name}"):
-        checks, whole = interruptible(lambda: (list(artifact.verify()), artifact.accuracy()))
+    with show_working(f"verifying {artifact.name}"):
+        checks, whole = run_interruptible(lambda: (list(artifact.verify()), artifact.accuracy()))
     result = checks_json(artifact, checks, whole)
     if as_json:
         typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
@@ -273,17 +273,19 @@ def _verify_libraries(
     Each library comes with the sizes that it was built for; they are empty if it is the only one.
     """
     from tilewright.cli.views.library import errors_json, show_errors
-    from tilewright.cli.views.terminal import Terminal, say, working
+    from tilewright.cli.views.terminal import Terminal, print_line, show_working
 
     console = Terminal()
     documents: list[dict[str, Json]] = []
     for sizes, artifact in libraries:
-        with working(f"verifying {artifact.name}"):
+        with show_working(f"verifying {artifact.name}"):
             errors, whole = list(artifact.verify()), artifact.output_error()
         documents.append(errors_json(artifact, errors, whole) | ({"sizes": sizes} if sizes else {}))
         if not as_json:
             if sizes:
-                say(console, ", ".join(f"{name} {size}" for name, size in sizes.items()) + ":")
+                print_line(
+                    console, ", ".join(f"{name} {size}" for name, size in sizes.items()) + ":"
+                )
             show_errors(artifact, errors, whole, console)
     right = all(document["right"] for document in documents)
     if as_json:

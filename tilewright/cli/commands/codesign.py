@@ -47,11 +47,11 @@ def _run(options: CodesignOptions, tracking: TrackingOptions, bare: bool, as_jso
     from tilewright.hardware_search.steps import check
 
     check(options)
-    from tilewright.cli.views.codesign import searching, show_front
+    from tilewright.cli.views.codesign import show_front, show_search
     from tilewright.cli.views.terminal import Terminal
 
     keep_trials(options.folder)
-    with searching(Terminal(stderr=as_json)) as listen:
+    with show_search(Terminal(stderr=as_json)) as listen:
         outcome = _bare(options, listen) if bare else _tracked(options, tracking, listen)
     if as_json:
         typer.echo(json.dumps({"summary": outcome.summary, "front": outcome.front}, indent=2))

@@ -167,7 +167,7 @@ def _prepare() -> None:
 
 
 def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) -> None:
-    from tilewright.cli.views.comparison import comparing, show_left_out, show_workloads
+    from tilewright.cli.views.comparison import show_comparing, show_left_out, show_workloads
     from tilewright.cli.views.terminal import Terminal
     from tilewright.core.process_info import usable_cores
     from tilewright.evaluation.compare.plan import (
@@ -199,7 +199,7 @@ def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) ->
     show_left_out(left_out, console)
     plan = plan_workloads(options, test_bed)
     keep_count("run", lambda: count_rows(options.folder / RUNS))
-    with comparing(console) as progress:
+    with show_comparing(console) as progress:
         run = LocalRunner(progress)
         compared = compare_tuners(run, plan, options.folder, cluster, options.fresh)
     if as_json:

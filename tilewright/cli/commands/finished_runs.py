@@ -66,7 +66,7 @@ def trials(
     """Print the trials of a run, the best first. The run may be going on, or may have died."""
     from tilewright.cli.views.finished_runs import best_trials, show_trials
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.search.ledger_import import LEDGERS
     from tilewright.search.trial_store import FILE
     from tilewright.tuning.output_dir import at_work as who_is_at_work
@@ -98,8 +98,8 @@ def trials(
     if ours:
         ended = "the run is complete" if is_complete(folder) else "the run was stopped"
         state = f"{at_work} is adding to it" if at_work else ended
-    workloads = counted(frame["workload"].nunique(), "workload")
-    typer.echo(f"{counted(len(frame), 'trial')} of {workloads}; {state}")
+    workloads = count_text(frame["workload"].nunique(), "workload")
+    typer.echo(f"{count_text(len(frame), 'trial')} of {workloads}; {state}")
 
 
 def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames]) -> list[str]:
@@ -200,7 +200,12 @@ def explain(
     seed: Annotated[int, typer.Option(help="Of these random configs.")] = 0,
 ) -> None:
     """Show which features drove Models P, V and A, how right they were, and what to do next."""
-    from tilewright.cli.views.finished_runs import explaining, show, tell_problems, warn_if_changed
+    from tilewright.cli.views.finished_runs import (
+        show,
+        show_explaining,
+        tell_problems,
+        warn_if_changed,
+    )
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.explain.figures import model_summaries
     from tilewright.evaluation.explain.finished_run import read_folder
@@ -213,7 +218,7 @@ def explain(
     run = read_folder(folder)
     check_folder(place)
     warn_if_changed(run, console)
-    with explaining(run, console) as progress:
+    with show_explaining(run, console) as progress:
         explained = explain_run(run, samples, seed, progress)
     tell_problems(run, console)
     models, advice = model_summaries(explained), advice_of(run, explained)
@@ -252,7 +257,7 @@ def export(
     """
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact.manifest import is_artifact
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.tuning.export import FORMATS, export_schedules
     from tilewright.tuning.output_dir import check_folder
 
@@ -264,9 +269,9 @@ def export(
     elif form in ("autotvm", "gemmini-c"):
         exported = export_schedules(folder, form, time.time())
         text, left_out = exported.text, exported.left_out
-        said = f"{counted(exported.schedules, 'C function')} of raw commands"
+        said = f"{count_text(exported.schedules, 'C function')} of raw commands"
         if form == "autotvm":
-            said = f"{counted(exported.schedules, 'record')} for autotvm.apply_history_best"
+            said = f"{count_text(exported.schedules, 'record')} for autotvm.apply_history_best"
     else:
         text, said = _trials(folder, form, layer)
     check_folder(out.parent)
@@ -280,7 +285,7 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
     """Return a built network as C text, and a description. Its weights are written beside it."""
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact import Artifact, load
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.tuning.output_dir import check_folder
 
     built = load(folder, allow_code=True)  # which is not run here
@@ -295,20 +300,20 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
     text, weights = files
     check_folder(out.parent)
     write_atomically(header, weights.encode())
-    segments = counted(len(program.ports), "C function")
+    segments = count_text(len(program.ports), "C function")
     return text, f"{segments} of raw commands, a segment each; weights in {printable(header.name)}"
 
 
 def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
     """Return the text of a file of trials, and a description of it."""
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.tuning.export import kernel_tuner_cache, t4_results
     from tilewright.tuning.optuna_study import optuna_journal
     from tilewright.tuning.run_trials import finished_trials
 
     run = finished_trials(folder)
     if form == "optuna":
-        trials, layers = counted(len(run.table), "trial"), counted(len(run.layers), "layer")
+        trials, layers = count_text(len(run.table), "trial"), count_text(len(run.layers), "layer")
         return optuna_journal(run), f"{trials} of {layers}, a study of Optuna each"
     known = {name: layer for layer in run.layers for name in layer.names or [layer.id]}
     if not name and len(run.layers) > 1:
@@ -320,5 +325,5 @@ def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
         raise UnknownName("layer", name, list(known))
     layer = known[name] if name else run.layers[0]
     write = kernel_tuner_cache if form == "kernel-tuner" else t4_results
-    trials = counted(len(run.of(layer.id)), "trial")
+    trials = count_text(len(run.of(layer.id)), "trial")
     return write(run, layer), f"{trials} of {printable(layer.name)}"

@@ -47,7 +47,7 @@ def build(
     With --targets, measure on that hardware instead. Repeating the command resumes a build that was
     stopped.
     """
-    from tilewright.cli.views.models import building, show_built
+    from tilewright.cli.views.models import show_building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.build import kept_rows
     from tilewright.evaluation.datasets.plan import check_options
@@ -60,7 +60,7 @@ def build(
         check_address(cluster)
     check_folder(out.parent)
     keep_count("row", lambda: kept_rows(out))
-    with building(Terminal(stderr=True)) as listen:
+    with show_building(Terminal(stderr=True)) as listen:
         build_it = _bare if bare else _tracked
         about = build_it(out, options, cluster, listen)
     show_built(about, out, Terminal())

@@ -51,7 +51,7 @@ def inspect(
     Also show the least time that the network takes on the accelerator, and an estimate for the CPU
     beside it.
     """
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.networks import load
     from tilewright.networks.offloading.accelerator import Accelerator
     from tilewright.targets import make_target
@@ -61,7 +61,7 @@ def inspect(
     hardware = make_target(options.target)
     say_remarks(options.target)
     accelerator = Accelerator.of(hardware, options.epilogue_mode, options.max_waste)
-    with working(f"reading {options.model}"):
+    with show_working(f"reading {options.model}"):
         network = load(
             options.model, options.input_shapes or None, sandbox=True,
             calibration=Path(options.calibration) if options.calibration else None,
@@ -97,11 +97,11 @@ def _draw_fusion(
 
 def _page_message(page: Path | None, said: FusionSummary) -> str:
     """Return a message about the page."""
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
 
     fused = sum(decision["fused"] for decision in said["decisions"])
     return (
-        f"{page}: {fused} of {counted(len(said['decisions']), 'decision')} fused by estimates, "
+        f"{page}: {fused} of {count_text(len(said['decisions']), 'decision')} fused by estimates, "
         f"{said['cycles']['greedy']:,} cycles; {said['cycles']['none']:,} with nothing fused"
     )
 

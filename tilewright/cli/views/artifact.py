@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 
-from tilewright.cli.views.terminal import BREAK, Bars, columns_of, fitted_table, say
+from tilewright.cli.views.terminal import BREAK, Bars, columns_of, fitted_table, print_line
 from tilewright.core.files import Json, as_list, as_object, as_text
 from tilewright.evaluation.engines.timing import RoundTimed
 from tilewright.flows.build import SchedulesFound
 from tilewright.reports.artifact import accuracy_lines, built_lines
-from tilewright.reports.number_format import counted, energy, mega, milliseconds, percent
+from tilewright.reports.number_format import count_text, energy, mega, milliseconds, percent
 from tilewright.search.events import Event, StageBegan
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
@@ -31,7 +31,7 @@ MEBI = 1 << 20
 def show_built(manifest: Mapping[str, Json], out: Path, console: Console) -> None:
     """Show what an artifact contains and costs."""
     for line in built_lines(manifest, out):
-        say(console, line)
+        print_line(console, line)
 
 
 def show_run(artifact: Artifact, spent: Profile, output: Path, console: Console) -> None:
@@ -43,7 +43,7 @@ def show_run(artifact: Artifact, spent: Profile, output: Path, console: Console)
         output: file of the outputs.
         console: the terminal.
     """
-    say(console, f"{_line(artifact, spent)} → {output}")
+    print_line(console, f"{_line(artifact, spent)} → {output}")
 
 
 def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
@@ -64,8 +64,8 @@ def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
     droppable = ("operator", "MMAC", BREAK, "roofline")
     console.print(fitted_table(columns_of(rows), droppable, console.width, left=("operator",)))
     for name, seconds in spent.cpu_seconds.items():
-        say(console, f"CPU: {name} {milliseconds(seconds)} ms on this machine")
-    say(console, _line(artifact, spent))
+        print_line(console, f"CPU: {name} {milliseconds(seconds)} ms on this machine")
+    print_line(console, _line(artifact, spent))
 
 
 def layer_titles(manifest: Mapping[str, Json]) -> dict[str, str]:
@@ -106,25 +106,29 @@ def show_checks(artifact: Artifact, checks: Sequence[LayerCheck], console: Conso
     rows = artifact.rows
     for check in checks:
         if check.wrong:
-            say(console, f"{rows[check.layer].name}: {check.wrong:,} of {check.values:,} wrong")
+            print_line(
+                console, f"{rows[check.layer].name}: {check.wrong:,} of {check.values:,} wrong"
+            )
     right = sum(not check.wrong for check in checks)
     values = sum(check.values for check in checks)
-    say(
+    print_line(
         console,
-        f"{right} of {counted(len(checks), 'layer')} of {artifact.name} equal the "
-        f"integer reference, {counted(values, 'value')}",
+        f"{right} of {count_text(len(checks), 'layer')} of {artifact.name} equal the "
+        f"integer reference, {count_text(values, 'value')}",
     )
 
 
 def show_accuracy(artifact: Artifact, whole: NetworkAccuracy | None, console: Console) -> None:
     """Show the error of the network's outputs relative to its source model."""
     if whole is None:
-        say(console, f"{artifact.name} holds no outputs of its source model to compare with")
+        print_line(console, f"{artifact.name} holds no outputs of its source model to compare with")
         return
     for line in accuracy_lines(whole.to_json()):
-        say(console, line)
+        print_line(console, line)
     if not whole.is_right:
-        say(console, "its outputs are WRONG: build it again, with real samples (--calibration)")
+        print_line(
+            console, "its outputs are WRONG: build it again, with real samples (--calibration)"
+        )
 
 
 def checks_json(
@@ -208,29 +212,31 @@ def show_pipeline(
     cpu, accelerator = planned.busy("cpu"), planned.busy("accelerator")
     alone, overlapped = 1 / planned.latency, 1 / planned.interval
     taken = planned.taken.steady
-    say(console, f"{artifact.name} on {artifact.target}: {counted(images, 'image')} → {output}")
-    say(
+    print_line(
+        console, f"{artifact.name} on {artifact.target}: {count_text(images, 'image')} → {output}"
+    )
+    print_line(
         console,
         f"  latency      {milliseconds(planned.latency)} ms: CPU {milliseconds(cpu)} ms, "
         f"accelerator {milliseconds(accelerator)} ms",
     )
-    say(console, f"  one by one   {rate(alone)} images/s")
-    say(
+    print_line(console, f"  one by one   {rate(alone)} images/s")
+    print_line(
         console,
         f"  overlapped   {rate(overlapped)} images/s (+{percent(overlapped / alone - 1)}); "
         f"no schedule gives more than {rate(1 / planned.bound)}",
     )
-    say(
+    print_line(
         console,
         f"  busy         CPU {percent(cpu / planned.interval)}, "
         f"accelerator {percent(accelerator / planned.interval)}",
     )
-    say(
+    print_line(
         console,
-        f"  in flight    {counted(taken.in_flight, 'image')}, {_size(planned.more_bytes)} more of "
-        f"the accelerator's memory, latency up to {milliseconds(taken.latency)} ms",
+        f"  in flight    {count_text(taken.in_flight, 'image')}, {_size(planned.more_bytes)} more "
+        f"of the accelerator's memory, latency up to {milliseconds(taken.latency)} ms",
     )
-    say(console, f"  {_cpu_line(artifact, planned)}")
+    print_line(console, f"  {_cpu_line(artifact, planned)}")
 
 
 def pipeline_json(planned: PipelinePlan, images: int) -> dict[str, Json]:

@@ -18,7 +18,7 @@ from tilewright.cli.views.terminal import (
     columns_of,
     cycles_text,
     fitted_table,
-    say,
+    print_line,
     time_text,
 )
 from tilewright.core.user_text import printable
@@ -29,7 +29,7 @@ from tilewright.evaluation.explain.recommendations import Advice
 from tilewright.evaluation.explain.refitted_models import Explained
 from tilewright.reports.diff import figure_rows, headline, latency_rows, setting_rows
 from tilewright.reports.explanation import CHANGED, NO_ADVICE, PAGE, PICTURE, method
-from tilewright.reports.number_format import counted, decimal, percent
+from tilewright.reports.number_format import count_text, decimal, percent
 from tilewright.search.explorer import ROLES
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
@@ -74,7 +74,7 @@ def _fastest_first(trials: pd.DataFrame) -> pd.DataFrame:
 
 def _title(workload: str, known: WorkloadNames | None, trials: pd.DataFrame) -> Text:
     valid = int((trials["status"] == "valid").sum())
-    counts = f"  {counted(len(trials), 'trial')}, {valid:,} valid"
+    counts = f"  {count_text(len(trials), 'trial')}, {valid:,} valid"
     if known is None:
         return Text.assemble((printable(workload), "bold"), counts)
     layers = ", ".join(known["names"]) or known["workload"]
@@ -110,7 +110,7 @@ def _knobs(text: str) -> str:
 
 def show_diff(verdict: DiffVerdict, console: Console) -> None:
     """Show latencies, model errors and changed settings, then the verdict with its reasons."""
-    say(console, f"A  {verdict.a}\nB  {verdict.b}\n")
+    print_line(console, f"A  {verdict.a}\nB  {verdict.b}\n")
     for rows, total in ((latency_rows(verdict), True), (figure_rows(verdict), False)):
         console.print(fitted_table(columns_of(rows), (), console.width, left=("",), total=total))
     for head, settings in (("changed", verdict.changed), ("asked for", verdict.settings)):
@@ -119,8 +119,8 @@ def show_diff(verdict: DiffVerdict, console: Console) -> None:
             table = fitted_table(columns_of(rows), (), console.width, folded=("A", "B"))
             console.print(table)
     for reason in verdict.reasons:
-        say(console, f"worse  {reason}")
-    say(console, headline(verdict))
+        print_line(console, f"worse  {reason}")
+    print_line(console, headline(verdict))
 
 
 _SHOWN = 6  # features of a model
@@ -128,7 +128,9 @@ _BAR = 8  # characters of the longest bar
 
 
 @contextmanager
-def explaining(folder: TunedFolder, console: Console) -> Iterator[Callable[[int, Workload], None]]:
+def show_explaining(
+    folder: TunedFolder, console: Console
+) -> Iterator[Callable[[int, Workload], None]]:
     """Show the progress over the workloads of a run during a `with` block.
 
     Yields a function to report the next workload.
@@ -178,7 +180,7 @@ def show(
     console.print(Text("How right they were", "bold"))
     console.print(Text("own trials: before the models learned from them", "dim"))
     console.print(_accuracy(explained, console.width))
-    say(console, f"calibration and predictions in {out / PAGE} and {out / PICTURE}")
+    print_line(console, f"calibration and predictions in {out / PAGE} and {out / PICTURE}")
     _show_advice(advice, console)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from rich.console import Console
 
 from tilewright.cli.views.artifact import layer_titles
-from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, say
+from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, print_line
 from tilewright.core.files import Json, as_text
 from tilewright.evaluation.engines.engine import OWN, version_of
 from tilewright.flows.benchmark import Benchmark
 from tilewright.networks.artifact.library import CompiledArtifact, KernelError
 from tilewright.networks.artifact.library_profile import LibraryProfile
-from tilewright.reports.number_format import decimal, mega, milliseconds, percent, plural
+from tilewright.reports.number_format import decimal, mega, milliseconds, percent, pluralise
 
 MEBI = 1 << 20
 
@@ -28,7 +28,7 @@ def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
     whole = sum(layer.seconds for layer in spent.layers) + rest
     slowest = max(spent.others, key=lambda item: item[1], default=None)
     told = "" if slowest is None else f", most in {slowest[0]} ({percent(slowest[1] / whole)})"
-    say(
+    print_line(
         console,
         f"  {milliseconds(spent.seconds)} ms an inference, {percent(rest / whole)} of them outside "
         f"the kernels{told}",
@@ -39,7 +39,7 @@ def show_library_run(
     artifact: CompiledArtifact, spent: LibraryProfile, output: Path, console: Console
 ) -> None:
     """Show the time of an inference."""
-    say(console, f"{_layer_line(artifact, spent)} → {output}")
+    print_line(console, f"{_layer_line(artifact, spent)} → {output}")
 
 
 def show_library_profile(
@@ -64,7 +64,7 @@ def show_library_profile(
     rows.append(dict.fromkeys(rows[0], "") | between | {"share": percent(rest / whole)})
     droppable = ("operator", "MMAC", BREAK, "GFLOP/s")
     console.print(fitted_table(columns_of(rows), droppable, console.width, left=("operator",)))
-    say(console, _layer_line(artifact, spent))
+    print_line(console, _layer_line(artifact, spent))
 
 
 def library_profile_json(spent: LibraryProfile) -> dict[str, Json]:
@@ -92,19 +92,19 @@ def show_errors(
     for error in errors:
         if error.wrong:
             name = as_text(artifact.rows[error.layer]["name"])
-            say(console, f"{name}: differs from the reference by {error.error:.1e}")
+            print_line(console, f"{name}: differs from the reference by {error.error:.1e}")
     right, worst = (
         sum(not item.wrong for item in errors),
         max((item.error for item in errors), default=0.0),
     )
-    say(
+    print_line(
         console,
-        f"{right} of {len(errors)} {plural(len(errors), 'layer')} of {artifact.name} agree with "
+        f"{right} of {len(errors)} {pluralise(len(errors), 'layer')} of {artifact.name} agree with "
         f"the reference, within {worst:.1e} of the largest value",
     )
     agrees = "agrees" if whole <= artifact.tolerance else "does not agree"
-    say(console, f"the whole network {agrees} with {as_text(artifact.manifest['reference'])}: "
-                 f"{whole:.1e}")  # fmt: skip
+    reference = as_text(artifact.manifest["reference"])
+    print_line(console, f"the whole network {agrees} with {reference}: {whole:.1e}")
 
 
 def errors_json(
@@ -152,13 +152,13 @@ def show_benchmark(made: Benchmark, console: Console) -> None:
     droppable = ("peak MB", "of CPU time", "outputs differ", "95 % interval")
     console.print(fitted_table(columns_of(rows), droppable, console.width))
     quiet, whole = int(timed.quiet.sum()), len(timed.quiet)
-    say(
+    print_line(
         console,
-        f"{made.network} on {made.threads} {plural(made.threads, 'thread')}: "
+        f"{made.network} on {made.threads} {pluralise(made.threads, 'thread')}: "
         f"{quiet} of {whole} rounds were quiet, load {timed.load:.1f} at the beginning",
     )
     if not timed.trustworthy:
-        say(
+        print_line(
             console,
             "too few rounds were quiet, so the figures are of all: other work on this machine "
             "disturbs them; end it and run this again",

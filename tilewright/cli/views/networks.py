@@ -12,7 +12,7 @@ from tilewright.cli.views.terminal import columns_of, fitted_table
 from tilewright.networks.imported_model import JOINED
 from tilewright.networks.offloading.report import ModelReport, OperatorReport
 from tilewright.networks.zoo.model_stats import NetworkFacts
-from tilewright.reports.number_format import mega, milliseconds, percent, plural
+from tilewright.reports.number_format import mega, milliseconds, percent, pluralise
 from tilewright.targets.display_names import shape
 from tilewright.targets.workload import parse_workload
 
@@ -88,7 +88,7 @@ def region_lines(report: ModelReport) -> list[str]:
     lines = []
     for region in report.regions:
         count = len(region.operators)
-        operators = f"{count} {plural(count, 'operator')} ({mega(region.macs)} MMAC)"
+        operators = f"{count} {pluralise(count, 'operator')} ({mega(region.macs)} MMAC)"
         cause = f"'{region.cause}' ({region.cause_type}): {region.reason}"
         because = f", because of {cause}" if region.cause else ""
         lines.append(f"onnxruntime (ORT) runs {operators}{because}")

@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from tilewright.cli.views.terminal import Bars, columns_of, fitted_table, latency_text, say
+from tilewright.cli.views.terminal import Bars, columns_of, fitted_table, latency_text, print_line
 from tilewright.core.files import Json
 from tilewright.evaluation.enumeration import EnumeratedSpace
-from tilewright.reports.number_format import counted
+from tilewright.reports.number_format import count_text
 from tilewright.targets.registry import Property, TargetKind
 
 _TEXT = ("meaning",)
@@ -31,7 +31,9 @@ def show_kinds(kinds: Sequence[TargetKind], console: Console) -> None:
             figures = list(rows[0])[2:]
             console.print(fitted_table(columns_of(rows), figures[::-1], console.width))
         console.print()
-    say(console, "'tilewright target show NAME' tells all about one, also about a file of yours")
+    print_line(
+        console, "'tilewright target show NAME' tells all about one, also about a file of yours"
+    )
 
 
 def show_properties(
@@ -115,9 +117,9 @@ def show_enumerated(space: EnumeratedSpace, out: Path, console: Console) -> None
     """Show how many schedules a space has, how many are valid, and the best one."""
     total = len(space.table)
     best = "" if space.best is None else f"; best {latency_text(space.best)}"
-    say(
+    print_line(
         console,
-        f"{out}: {counted(total, 'schedule')}, {space.valid:,} valid "
+        f"{out}: {count_text(total, 'schedule')}, {space.valid:,} valid "
         f"({space.valid / total:.1%}){best}; "
         f"{total / space.seconds:,.0f} a second",
     )

@@ -219,7 +219,7 @@ class Silence:
                 self._spoke.clear()
             elif not self._ended.is_set():
                 try:
-                    say(self._console, f"… {describe_compilation() or self._words()}")
+                    print_line(self._console, f"… {describe_compilation() or self._words()}")
                 except OSError:
                     return  # a full disk, say: the command meets it when it prints its next line
                 wait = QUIET
@@ -278,7 +278,7 @@ class Bars(Progress):
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
+def show_working(what: str) -> Iterator[None]:
     """Show that `what` is running: a spinner on a terminal, otherwise a line after some seconds."""
     console, began = Terminal(stderr=True), time.monotonic()
     if console.is_terminal:
@@ -289,7 +289,7 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
-def say(console: Console, text: str) -> None:
+def print_line(console: Console, text: str) -> None:
     """Print a line without colours or line breaks, so that it can be searched and copied."""
     console.print(as_typed(text), markup=False, highlight=False, soft_wrap=True)
 

@@ -20,10 +20,10 @@ from tilewright.cli.views.terminal import (
     cycles_text,
     fitted_table,
     latency_text,
-    say,
+    print_line,
     time_text,
 )
-from tilewright.reports.number_format import counted, speedup
+from tilewright.reports.number_format import count_text, speedup
 from tilewright.reports.run_results import sure_time
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import layer
@@ -154,7 +154,7 @@ class LineDisplay:
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
-                result = counted(len(self.layers), "workload")
+                result = count_text(len(self.layers), "workload")
                 self._say(f"{event.name} on {event.target}: {result}")
             case WorkloadsAdded():
                 self.layers |= _layers(event)
@@ -169,7 +169,7 @@ class LineDisplay:
                 self._say(event.text)
 
     def _say(self, text: str) -> None:
-        say(self.console, text)
+        print_line(self.console, text)
         self._silence.broken()
 
     def _under_way(self) -> str:
@@ -273,7 +273,7 @@ class LiveDisplay:
 
 def shared_text(event: RoundScheduled) -> str:
     """Return how many of the shared trials are spent."""
-    return f"{event.trials:,} of at most {counted(event.most, 'trial')}"
+    return f"{event.trials:,} of at most {count_text(event.most, 'trial')}"
 
 
 def tuned_line(outcome: TunedWorkload) -> str:
@@ -287,7 +287,7 @@ def tuned_line(outcome: TunedWorkload) -> str:
     reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""
     return (
         f"{layer(outcome.names, outcome.workload)}: {earlier} → {after}{bound}; "
-        f"{counted(outcome.trials, 'trial')}, "
+        f"{count_text(outcome.trials, 'trial')}, "
         f"{outcome.invalid_trials} invalid{reused}"
     )
 

@@ -12,11 +12,18 @@ from tilewright.cli.views.terminal import (
     BREAK,
     cycles_text,
     fitted_table,
-    say,
+    print_line,
     time_text,
 )
 from tilewright.core.user_text import printable
-from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole
+from tilewright.reports.number_format import (
+    count_text,
+    duration,
+    integer_text,
+    percent,
+    pluralise,
+    speedup,
+)
 from tilewright.reports.run_results import figures_text, sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
@@ -52,7 +59,7 @@ def show_results(
         console: the terminal.
     """
     console.print(results_table(summary, console.width))
-    say(
+    print_line(
         console,
         f"{headline(summary)}\n{coverage(summary)}\n"
         + _sharing(summary)
@@ -126,7 +133,7 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str
         "gain\n95 %": sure_gain(row),
         "over\nfallback": speedup(figures.gain_over(FALLBACK), 1.0),
         f"above\n{_SHORT[limit]}": "" if above is None else f"{above:.1%}",
-        "trials": whole(trials),
+        "trials": integer_text(trials),
         "valid": f"{valid_share(invalid, trials):.0%}",
     }
 
@@ -178,8 +185,10 @@ def _validation(summary: Summary) -> str:
     count, seconds = (sum(row[name] for row in rows) for name in ("measurements", "seconds"))
     gain = sure_gain(summary["total"])
     return (
-        f"{counted(int(count), 'validation measurement')} ({duration(seconds)}) gave winners and "
-        "latencies" + (f"\nthe gain in all is {gain} with 95 % confidence" if gain else "") + "\n"
+        f"{count_text(int(count), 'validation measurement')} ({duration(seconds)}) gave winners "
+        "and latencies"
+        + (f"\nthe gain in all is {gain} with 95 % confidence" if gain else "")
+        + "\n"
     )
 
 
@@ -201,15 +210,15 @@ def _fused(summary: Summary) -> str:
     rows = said["decisions"]
     fused = sum(row["fused"] for row in rows)
     beside = [
-        f"{name} {whole(cycles[name])}" for name in cycles if name != mode
+        f"{name} {integer_text(cycles[name])}" for name in cycles if name != mode
     ]  # fmt: skip
     rest = f" ({', '.join(beside)})" if beside else ""
     return (
-        f"\n{fused} of {len(rows)} {plural(len(rows), 'decision')} fused, {mode}: the whole "
-        f"network takes {whole(cycles[mode])} cycles{rest}, "
-        f"{whole(said['dram_bytes'][mode])} bytes moved; "
+        f"\n{fused} of {len(rows)} {pluralise(len(rows), 'decision')} fused, {mode}: the whole "
+        f"network takes {integer_text(cycles[mode])} cycles{rest}, "
+        f"{integer_text(said['dram_bytes'][mode])} bytes moved; "
         f"{said['evaluations']} labelled graphs simulated, {said['tuned']} more "
-        f"{plural(said['tuned'], 'workload')} tuned"
+        f"{pluralise(said['tuned'], 'workload')} tuned"
     )
 
 
@@ -228,7 +237,7 @@ def _sharing(summary: Summary) -> str:
     }
     best = "" if expected is None else f" (the best one: {expected:.2g})"
     reason = f"{why[sharing['why']]}{best}"
-    most = counted(sharing["most_trials"], "trial")
+    most = count_text(sharing["most_trials"], "trial")
     return f"{sharing['trials']:,} of at most {most}: {reason}\n"
 
 
@@ -240,5 +249,5 @@ def _reused(summary: Summary, stages: int) -> str:
         return ""
     trials = sum(row["trials"] for row in rows)
     whose = " of the network's own workloads" if "fusion" in summary else ""
-    also = f" and {counted(stages, 'finished stage')}" if stages else ""
-    return f"reused {held} of {counted(trials, 'trial')}{whose}{also}; --fresh starts over\n"
+    also = f" and {count_text(stages, 'finished stage')}" if stages else ""
+    return f"reused {held} of {count_text(trials, 'trial')}{whose}{also}; --fresh starts over\n"

@@ -14,8 +14,8 @@ from tilewright.targets.base import Target
 from tilewright.targets.ground_truth import (
     ground_truth_path,
     ground_truth_table,
+    make_replay_target,
     read_ground_truth,
-    replayed,
 )
 from tilewright.targets.replay import MeasurementTable, ReplayTarget
 from tilewright.targets.workload import Workload
@@ -161,7 +161,7 @@ def enumerated_test_bed(
         WorkloadError: the space offers none of the workloads.
     """
     hardware, offered, left_out = _target(target, space), [], {}
-    for name, workload in named(workloads):
+    for name, workload in name_workloads(workloads):
         try:
             hardware.space(workload)
             offered.append((name, workload))
@@ -175,7 +175,7 @@ def enumerated_test_bed(
     return EnumeratedTestBed(target, space, tuple(offered), folder, live), left_out
 
 
-def named(workloads: Sequence[Workload]) -> Named:
+def name_workloads(workloads: Sequence[Workload]) -> Named:
     """Return the workloads as pairs of name and workload; the name is the workload's text.
 
     The epilogue is added to the name if workloads differ only in their epilogues.
@@ -211,4 +211,4 @@ def _known_table(target: str, space: str, workload: Workload, folder: Path) -> M
 @lru_cache(maxsize=2)
 def _replayed(target: str, space: str, workload: Workload, folder: Path) -> Target:
     hardware = _target(target, space)
-    return replayed(hardware, [_known_table(target, space, workload, folder)])
+    return make_replay_target(hardware, [_known_table(target, space, workload, folder)])

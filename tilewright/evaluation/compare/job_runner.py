@@ -28,10 +28,14 @@ from tilewright.evaluation.compare.benchmark_suite import (
 from tilewright.evaluation.compare.plan import ComparisonJob, ComparisonPlan, TunerConfig
 from tilewright.evaluation.compare.workload_runs import TunerRun, run_job
 from tilewright.targets.base import Target
-from tilewright.targets.cluster.connection import accepted, cluster_for, connect
+from tilewright.targets.cluster.connection import check_answer, cluster_for, connect
 from tilewright.targets.cluster.remote_worker import check_version, rebuild_target
 from tilewright.targets.cluster.target import recipe_of
-from tilewright.targets.ground_truth import ground_truth_path, ground_truth_table, replayed
+from tilewright.targets.ground_truth import (
+    ground_truth_path,
+    ground_truth_table,
+    make_replay_target,
+)
 from tilewright.targets.registry import make_target
 from tilewright.targets.replay import MeasurementTable
 from tilewright.targets.workload import Workload
@@ -66,7 +70,7 @@ def run_jobs(
         return
     calls = (_call(plan, job) for job in jobs)
     for _, result in connect(cluster).each(run_job_remotely, calls):
-        yield TunerRun(**accepted(cluster, result))
+        yield TunerRun(**check_answer(cluster, result))
 
 
 # -- the command's side ------------------------------------------------------------------------
@@ -172,7 +176,7 @@ class _SentTestBed:
 
     def open(self, name: str) -> Target:
         hardware = _rebuilt(self.recipe)
-        return hardware if self.live else replayed(hardware, [self.table(name)])
+        return hardware if self.live else make_replay_target(hardware, [self.table(name)])
 
     def table(self, name: str) -> MeasurementTable:
         return _table(self.recipe, dict(self.workloads)[name], self.folder)

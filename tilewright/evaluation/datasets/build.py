@@ -43,7 +43,7 @@ from tilewright.evaluation.datasets.rows import (
 )
 from tilewright.search.events import Event, Listener
 from tilewright.targets.base import Target
-from tilewright.targets.cluster.connection import accepted, connect
+from tilewright.targets.cluster.connection import check_answer, connect
 from tilewright.targets.cluster.remote_worker import check_version
 from tilewright.targets.features import Feature
 from tilewright.targets.registry import rebuild
@@ -119,7 +119,7 @@ def measure_parts_on(
         return
     calls = ((version("tilewright"), part_order(plan, part)) for part in parts)
     for place, result in connect(cluster).each(measure_part_remotely, calls):
-        yield parts[place], accepted(cluster, result)
+        yield parts[place], check_answer(cluster, result)
 
 
 def receive_part(plan: DatasetPlan, part: PlanPart, data: bytes, tell: Progress) -> bytes:

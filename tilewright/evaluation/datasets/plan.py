@@ -96,7 +96,7 @@ def check_targets(names: Sequence[str], rows: Mapping[str, int]) -> None:
         check_target(name)
 
 
-def named(names: Sequence[str], kind: str) -> Found:
+def select_targets(names: Sequence[str], kind: str) -> Found:
     """Return the targets among `names` that are of a given kind, in the given order.
 
     Args:
@@ -147,7 +147,7 @@ def _made(names: Sequence[str], kind: str) -> Iterator[tuple[str, Target]]:
             yield name, maker.make(rest, _SPACES[kind])
 
 
-def drawn(kind: str, count: int, seed: int) -> Found:
+def draw_hardware(kind: str, count: int, seed: int) -> Found:
     """Draw different pieces of hardware of a kind at random.
 
     Args:
@@ -352,7 +352,7 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
     )  # fmt: skip
 
 
-def fitted(workload: Workload, target: Target) -> Workload:
+def fit_workload(workload: Workload, target: Target) -> Workload:
     """Adapt a workload to a target.
 
     The channels are padded to the target's blocks, and the rounding becomes the one of the target.
@@ -383,8 +383,8 @@ def shape_of(workload: Workload) -> Workload:
 def _hardware(options: DatasetOptions, kind: str) -> Found:
     """Return the hardware of a kind that the options name, or draw some if they name none."""
     if options.targets:
-        return named(options.targets, kind)
-    return drawn(kind, options.specs, options.seed) if kind in (DRAWN, MEASURED) else []
+        return select_targets(options.targets, kind)
+    return draw_hardware(kind, options.specs, options.seed) if kind in (DRAWN, MEASURED) else []
 
 
 def _shapes_of(target: Target) -> list[Workload]:
@@ -428,7 +428,7 @@ def _cells(
             break
         target, (number, workload) = hardware[h][1], workloads[w]
         try:
-            sizes[h, number] = target.space(fitted(workload, target)).size
+            sizes[h, number] = target.space(fit_workload(workload, target)).size
         except WorkloadError:  # it cannot run there
             continue
         known += sizes[h, number]

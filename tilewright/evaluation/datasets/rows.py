@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tilewright.core.files import as_text, read_json
-from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart, fitted
+from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart, fit_workload
 from tilewright.models.transfer.columns import columns_of
 from tilewright.targets.base import STATUSES, Configs, Lowered, Measurements, Target
 from tilewright.targets.capabilities import MeasuresInOnePass, capability
@@ -136,7 +136,7 @@ def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sa
     rows = []
     for place, written, count in order["cells"]:
         described = Workload.from_json(written)
-        workload = fitted(described, target)
+        workload = fit_workload(described, target)
         space = target.space(workload)
         text = f"{hardware['id']} {described.id}".encode()  # of a cell, wherever in the plan it is
         rng = np.random.default_rng([order["seed"], int.from_bytes(text, "little")])

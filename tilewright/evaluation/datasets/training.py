@@ -23,7 +23,7 @@ from tilewright.evaluation.datasets.plan import DatasetError
 from tilewright.models.transfer.contract import Training, TransferError
 from tilewright.models.transfer.files import identity_of, read_index
 from tilewright.models.transfer.model import Transferred
-from tilewright.models.transfer.registry import kinds, load_model, make_model, refined
+from tilewright.models.transfer.registry import continue_from, list_kinds, load_model, make_model
 from tilewright.models.transfer.training_data import TrainingTable
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
@@ -57,8 +57,8 @@ def check_training(options: TrainingOptions) -> TrainingOptions:
         options = options.model_copy(update=usual | given)
     if options.split not in KINDS:
         raise UnknownName("split", options.split, list(KINDS))
-    if options.kind not in kinds():
-        raise UnknownName("kind of model", options.kind, kinds())
+    if options.kind not in list_kinds():
+        raise UnknownName("kind of model", options.kind, list_kinds())
     _make_model(options, _start_of(options))
     return options
 
@@ -97,7 +97,7 @@ def _make_model(options: TrainingOptions, start: Transferred | None) -> Transfer
     """
     given = {"minutes": options.minutes, "threads": options.threads} | dict(options.options)
     if start is not None:
-        return refined(start, options.seed, given)
+        return continue_from(start, options.seed, given)
     return make_model(options.kind, options.seed, given)
 
 
@@ -215,7 +215,7 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
         DatasetError: the rows cannot be evaluated.
     """
     trained = fitted.training
-    result = figures(fitted.model, fitted.test, fitted.start) | {
+    result = evaluate_model(fitted.model, fitted.test, fitted.start) | {
         "rows": trained.rows,
         "seconds": round(trained.seconds, 3),
         "kind": options.kind,
@@ -270,7 +270,7 @@ def judge_elsewhere(
     model = load_model(folder)
     table = read_table(dataset, rows=rows, seed=seed)
     begun, digest = time.monotonic(), digest_of(dataset)
-    result = figures(model, table)
+    result = evaluate_model(model, table)
     learned = f"{model.facts.get('dataset', '')} {model.facts.get(_EARLIER, '')}"
     return result | {
         "rows": len(table), "seconds": round(time.monotonic() - begun, 3), "kind": model.kind,
@@ -298,7 +298,7 @@ def _seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
     return result
 
 
-def figures(
+def evaluate_model(
     model: Transferred, table: TrainingTable, start: Transferred | None = None
 ) -> dict[str, Json]:
     """Evaluate how well a model ranks rows, with and without features of the compiled program.

@@ -101,14 +101,14 @@ def model_summaries(explained: Sequence[Explained]) -> list[ModelSummary]:
         if influences:
             exact = influences[-1].exact
             corrects = any(influence.corrects for influence in influences)
-            features = tuple(ranked(explained, role))
+            features = tuple(rank_features(explained, role))
             summaries.append(ModelSummary(role, exact, corrects, features))
     return summaries
 
 
 def accuracy(judged: Sequence[JudgedWorkload]) -> ModelAccuracy:
     """Return the accuracy of the models over the predictions for all workloads."""
-    p, a, v = (pooled(judged, role) for role in "PAV")
+    p, a, v = (pool_predictions(judged, role) for role in "PAV")
     return ModelAccuracy(
         p_rmse=rmse(p),
         p_rank=mean_rank(judged, "P"),
@@ -124,7 +124,7 @@ def vetoed_shares(explained: Sequence[Explained]) -> Vetoed:
 
     Only configs that were never tried are considered.
     """
-    return Vetoed(vetoed(explained), vetoed(explained, FASTEST))
+    return Vetoed(vetoed_fraction(explained), vetoed_fraction(explained, FASTEST))
 
 
 # -- of single models ---------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Ranked:
     text: str = ""
 
 
-def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
+def rank_features(explained: Sequence[Explained], role: str) -> list[Ranked]:
     """Return the features of a model, most influential first.
 
     Workloads for which the model is constant are left out. If it is always constant, all shares are
@@ -188,7 +188,7 @@ def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
     return sorted(rows, key=lambda row: -row.share)
 
 
-def pooled(judged: Sequence[JudgedWorkload], role: str) -> Floats:
+def pool_predictions(judged: Sequence[JudgedWorkload], role: str) -> Floats:
     """Return the predictions of a model and the true values, over all workloads.
 
     Args:
@@ -231,7 +231,7 @@ def brier(pair: Floats) -> float:
     return float(np.mean((pair[0] - pair[1]) ** 2)) if pair.shape[1] else float("nan")
 
 
-def vetoed(explained: Sequence[Explained], fastest: float = 1.0) -> float:
+def vetoed_fraction(explained: Sequence[Explained], fastest: float = 1.0) -> float:
     """Return the fraction of valid untried configs that Model V (validity) would reject.
 
     V rejects a config if the predicted probability is below its threshold. The result is NaN if

@@ -21,7 +21,7 @@ from tilewright.targets.display_names import layer
 from tilewright.targets.registry import rebuild
 from tilewright.targets.workload import Workload, parse_workload
 from tilewright.tuning.output_dir import SCHEDULES, STORE, SUMMARY
-from tilewright.tuning.read_run import foreign, read_written
+from tilewright.tuning.read_run import read_written, unreadable_message
 from tilewright.tuning.run_figures import best_so_far
 
 
@@ -167,7 +167,7 @@ def read_folder(path: Path) -> TunedFolder:
             counts={workload.id: workload.count for workload in summary.workloads},
         )
     except (ValueError, TilewrightError) as error:
-        raise FolderError(foreign(path, error)) from None
+        raise FolderError(unreadable_message(path, error)) from None
 
 
 LATE = 0.25

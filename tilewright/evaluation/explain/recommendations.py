@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.core.errors import TilewrightError
-from tilewright.evaluation.explain.figures import FASTEST, pooled, vetoed_shares
+from tilewright.evaluation.explain.figures import FASTEST, pool_predictions, vetoed_shares
 from tilewright.evaluation.explain.finished_run import TunedFolder
 from tilewright.evaluation.explain.refitted_models import Explained
 from tilewright.targets.registry import kind_of
@@ -140,7 +140,7 @@ def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice |
 
 def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise if the probabilities of Model V (validity) are wrong or it rejects good schedules."""
-    pair = pooled([explanation.unseen for explanation in explained], "V")
+    pair = pool_predictions([explanation.unseen for explanation in explained], "V")
     if not pair.shape[1] or np.ptp(pair[1]) == 0:
         return None
     missed = vetoed_shares(explained).fast

@@ -13,7 +13,7 @@ from pydantic import Field
 from tilewright.hardware_search.methods.joint_space import Floats, JointSpace, Places
 from tilewright.hardware_search.methods.published_method import PublishedMethod, PublishedOptions
 from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
-from tilewright.search.tuners.autotvm import cooled, keep_best
+from tilewright.search.tuners.autotvm import keep_best, run_annealing
 
 
 class AutoTvmCodesignOptions(PublishedOptions):
@@ -57,7 +57,7 @@ class AutoTvmCodesign(PublishedMethod):
         if self.chains is None:
             self.chains = points.random(self.options.chains, rng)
         kept = _Kept(points, tried, max(self.options.plan, count))
-        self.chains = cooled(
+        self.chains = run_annealing(
             self.chains,
             rewards,
             lambda places: redraw_knobs(points, places, self.options.hardware, rng),

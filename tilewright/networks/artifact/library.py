@@ -34,9 +34,9 @@ from tilewright.core.process_info import usable_cores
 from tilewright.core.thread_pools import PerProcess, with_living_pool
 from tilewright.networks.artifact.library_check import (
     decisive_samples,
-    narrowed,
     pack_samples,
     samples_of,
+    to_float16,
     unchecked_outputs,
     unpack_samples,
     worst_output,
@@ -138,12 +138,12 @@ def compile_files(
         ImportFailedError: no linker was found.
     """
     from tilewright.networks.compiled.attention import JoinedAttention
-    from tilewright.networks.compiled.kernel_calls import rewritten
+    from tilewright.networks.compiled.kernel_calls import rewrite_calls
     from tilewright.networks.compiled.library import compiled_library
 
     compiles = compiles_kernels(target)
     kernels = {workload: compiles.kernel(workload, pick.config) for workload, pick in picks.items()}
-    made = rewritten(whole.flat, layers, kernels, compiles.registers)
+    made = rewrite_calls(whole.flat, layers, kernels, compiles.registers)
     attention = JoinedAttention(made, compiles)
     library, weights = compiled_library(
         made.module,
@@ -381,7 +381,7 @@ class CompiledArtifact:
             known = {**arrays, **made}
             known |= self._regions.run_last(known)
             made = {value.name: known[value.name] for value in self.outputs}
-        return narrowed(made, self._halves) if self._halves else made
+        return to_float16(made, self._halves) if self._halves else made
 
     @with_living_pool
     def run(

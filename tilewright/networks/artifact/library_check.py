@@ -23,7 +23,7 @@ from tilewright.networks.sample_values import (
     Kinds,
     NetworkSample,
     draw_samples,
-    perturbed,
+    perturb_inputs,
 )
 
 Array = NDArray[Any]
@@ -100,7 +100,7 @@ def samples_of(source: SourceModel) -> list[NetworkSample]:
     samples: list[NetworkSample] = []
     size = 0
     for drawn in draw_samples(kinds, source.reference, source.constants):
-        sample = replace(drawn, outputs=narrowed(drawn.outputs, source.halves))
+        sample = replace(drawn, outputs=to_float16(drawn.outputs, source.halves))
         size += sum(a.nbytes for feed in (sample.inputs, sample.outputs) for a in feed.values())
         if samples and size > MOST_BYTES:
             break
@@ -108,7 +108,7 @@ def samples_of(source: SourceModel) -> list[NetworkSample]:
     return samples
 
 
-def narrowed(outputs: Feed, halves: Collection[str]) -> dict[str, Array]:
+def to_float16(outputs: Feed, halves: Collection[str]) -> dict[str, Array]:
     """Convert the outputs named in `halves` to float16."""
     with np.errstate(over="ignore"):
         return {
@@ -287,8 +287,8 @@ def _is_unstable(
         worst: the output with the largest error on this sample.
         tolerance: largest accepted error.
     """
-    outputs = source.reference(perturbed(sample.inputs, HARDLY * tolerance))
-    moved = narrowed(outputs, source.halves)[worst.name]
+    outputs = source.reference(perturb_inputs(sample.inputs, HARDLY * tolerance))
+    moved = to_float16(outputs, source.halves)[worst.name]
     changed = output_error(worst.name, moved, sample.outputs[worst.name], tolerance)
     return changed.error >= CHANGED * worst.error
 

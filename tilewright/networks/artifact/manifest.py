@@ -110,14 +110,14 @@ def write_folder(
     begun = {**head, "unfinished": True, "files": listed, "earlier": earlier}
     for name in (MANIFEST, *listed):
         _path_of(folder, name)
-    write_atomically(folder / MANIFEST, sealed(begun))
+    write_atomically(folder / MANIFEST, serialise_manifest(begun))
     _remove_interrupted(folder, [MANIFEST, *earlier, *listed])
     _remove(folder, earlier)
     for name, data in files.items():
         write_atomically(folder / name, data)
     whole = {**head, **manifest, "files": listed}
     signed = _signed(whole, folder) if any(map(is_code, files)) else {}
-    write_atomically(folder / MANIFEST, sealed({**whole, **signed}))
+    write_atomically(folder / MANIFEST, serialise_manifest({**whole, **signed}))
     return {**manifest, "files": listed, **signed}
 
 
@@ -134,7 +134,7 @@ def _signed(manifest: Mapping[str, Json], folder: Path) -> dict[str, Json]:
         return {UNSIGNED: str(error)}
 
 
-def sealed(manifest: Mapping[str, Json]) -> bytes:
+def serialise_manifest(manifest: Mapping[str, Json]) -> bytes:
     """Serialise a manifest with its own digest.
 
     The digest is computed with zeros in its own place.

@@ -48,7 +48,7 @@ from tilewright.core.tvm_types import (
 )
 from tilewright.networks.compiled.default_schedules import rows_of_task
 from tilewright.networks.compiled.kernel_calls import KERNEL, Rewritten
-from tilewright.networks.compiled.operands_in_place import FindPlace, MovedAxes, elsewhere
+from tilewright.networks.compiled.operands_in_place import FindPlace, MovedAxes, redirect_accesses
 from tilewright.targets.capabilities import CompilesKernels
 from tilewright.targets.workload import Workload
 
@@ -385,7 +385,7 @@ class _Rows:
         *middle_params, softmax, first = middle.params
         body = _with_variable(middle.body, first, self._row())
         for old, new in ((middle_params[between.scores], self._scores), (softmax, self._softmax)):
-            body = elsewhere(body, old, new, self._along(old))
+            body = redirect_accesses(body, old, new, self._along(old))
         return body
 
     def _row(self) -> Expression:
@@ -409,7 +409,7 @@ class _Rows:
         for number, old in enumerate(params):
             default = product.params[number], self._place(number, product.moved.get(number))
             new, place = task_buffers.get(number, default)
-            body = elsewhere(body, old, new, place)
+            body = redirect_accesses(body, old, new, place)
         return body
 
     def _own(self, indices: Place) -> Place:

@@ -28,7 +28,7 @@ from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
 from tilewright.core.tvm_types import Array, Condition, Expression, RelaxVar, Tensor
-from tilewright.networks.compiled.vector_math import narrowed, widened
+from tilewright.networks.compiled.vector_math import bfloat16_to_float32, float32_to_bfloat16
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 from tilewright.networks.relax.nan_propagation import are_numbers
 
@@ -89,7 +89,7 @@ def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
     n, blocks, *size, block = map(int, image.shape)
     inside = window.is_inside(size)
     lowest = tirx.const(-np.inf, "float32")
-    read = widened if image.dtype == "uint16" else _same
+    read = bfloat16_to_float32 if image.dtype == "uint16" else _same
 
     def value(
         n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
@@ -116,7 +116,7 @@ def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
         else:
             # One comparison per pair of pixels. A maximum that propagates NaN takes two per pixel.
             pooled = tirx.Select(are_numbers(taps), pooled, tirx.const(np.nan, "float32"))
-        return narrowed(pooled) if bfloat16 else pooled
+        return float32_to_bfloat16(pooled) if bfloat16 else pooled
 
     return te.compute((n, blocks, *window.out, block), value, name="pool")
 
@@ -207,7 +207,7 @@ def linear_taps(length: int, wanted: int, mode: str) -> ResizeTaps:
     return ResizeTaps(lower, upper, (positions - first).astype(np.float32))
 
 
-def along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+def interpolate_along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """Return a TE function that interpolates an image along one axis.
 
     The function takes an image, (n, c, h, w) or packed (n, c / block, h, w, block), and the three
@@ -318,7 +318,7 @@ def _response_window(pool: Binding) -> int:
     return size if usual and alone and pads == expected and attrs.count_include_pad else 0
 
 
-def normalised(image: Tensor, response: LocalResponse) -> Tensor:
+def local_response_norm(image: Tensor, response: LocalResponse) -> Tensor:
     """Return the local response normalisation of an image (n, c, h, w) as a TE tensor."""
     _, channels, *_ = map(int, image.shape)
     share = np.float32(response.alpha / response.size)

@@ -40,8 +40,8 @@ from tilewright.networks.compiled.packed_operators import (
     packed_concat,
     packed_norm,
     packed_result,
-    reduced,
-    resized,
+    reduce_pixels,
+    resize_image,
 )
 from tilewright.networks.compiled.packed_tensors import FLOAT_BLOCK, OPAQUE, PackedTensors
 from tilewright.networks.compiled.recurrences import (
@@ -91,7 +91,7 @@ class Rewritten:
     frames: Sequence[bool]
 
 
-def rewritten(
+def rewrite_calls(
     flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode],
     registers: int,
 ) -> Rewritten:  # fmt: skip
@@ -273,7 +273,7 @@ class _RewrittenMain:
         if shuffle is not None and (packed_form := self.tensors.shuffled(shuffle)) is not None:
             self.tensors.put(binding.var, packed=packed_form[0], block=packed_form[1])
             return
-        if (result := resized(self.tensors, binding)) is not None:
+        if (result := resize_image(self.tensors, binding)) is not None:
             image, block = result
             if block:
                 self.tensors.put(binding.var, packed=image, block=block)
@@ -299,7 +299,7 @@ class _RewrittenMain:
             else:
                 self.tensors.put(binding.var, packed=result, block=block)
             return
-        if (result := reduced(self.tensors, binding)) is not None:
+        if (result := reduce_pixels(self.tensors, binding)) is not None:
             self.tensors.put(binding.var, plain=result)
             return
         known = {var: self.tensors.plain(var) for var in variables(binding.value)}
@@ -384,7 +384,7 @@ class _RewrittenMain:
     ) -> list[RelaxExpr]:
         """Return the scales that an epilogue reads if those of the data are only known at run time.
 
-        These are the array of `targets.steps.quantised.packed`, with the zero point inserted, and
+        These are the array of `targets.steps.quantised.pack_scales`, with the zero point inserted, and
         one scale per channel.
         """
         numbers, scales = constants
@@ -487,7 +487,7 @@ def shape_of_parameter(parameter: TirBuffer) -> tuple[int, ...]:
 def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
     """Insert the zero point, as an integer's bits, as the first element.
 
-    This is the form that `targets.steps.quantised.packed` produces for known zero points.
+    This is the form that `targets.steps.quantised.pack_scales` produces for known zero points.
     """
     bits = tirx.reinterpret("float32", tirx.Cast("int32", zero[(0,) * zero.ndim]))
     return te.compute(

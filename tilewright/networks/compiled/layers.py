@@ -39,7 +39,7 @@ from tilewright.networks.relax.partition import fused_call
 from tilewright.targets.anchor import DType
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.steps.float_activations import FUNCTIONS, erf
-from tilewright.targets.steps.quantised import packed
+from tilewright.targets.steps.quantised import pack_scales
 from tilewright.targets.workload import Workload
 
 Float32 = NDArray[np.float32]
@@ -157,7 +157,7 @@ def _quantised_layer(
         step, zero = of_data.scale[0], of_data.zero_point[0]
     else:
         scaled_by = read.args[1], read.args[2]
-    numbers = packed(zero, kinds, quantised_scales(steps))
+    numbers = pack_scales(zero, kinds, quantised_scales(steps))
     constants = [numbers, (weights.scale * step).astype(np.float32)]
     if any(link.kind == "bias" for link in links):
         constants.append(bias)

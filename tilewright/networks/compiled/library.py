@@ -35,7 +35,7 @@ from tilewright.core.tvm_types import (
     VMExecutable,
 )
 from tilewright.networks.compiled.attention import JoinedAttention
-from tilewright.networks.compiled.default_schedules import joining_rows, scheduling
+from tilewright.networks.compiled.default_schedules import joining_rows, make_schedule_pass
 from tilewright.networks.compiled.kernel_calls import KERNEL
 from tilewright.networks.compiled.scatter import OPERATOR, scatter_nd
 from tilewright.networks.compiled.vector_math import vector_legalizations
@@ -43,7 +43,7 @@ from tilewright.networks.compiled.weights_parameter import taking_out
 from tilewright.networks.errors import ImportFailedError, UncompilableError
 from tilewright.networks.relax.bindings import FlatGraph
 from tilewright.networks.relax.execute import uncompilable_nodes
-from tilewright.networks.relax.failures import plain
+from tilewright.networks.relax.failures import plain_message
 from tilewright.networks.relax.nan_propagation import propagating_nan
 
 
@@ -106,7 +106,7 @@ def _compiled(
         relax.transform.FuseOps(), relax.transform.FuseTIR(),
         relax.transform.RewriteDataflowReshape(),  # of functions in TVM's own form
         *([] if attention is None else [attention.joining(lanes)]),
-        scheduling(lanes), taking_out(weights), relax.transform.ToNonDataflow(),
+        make_schedule_pass(lanes), taking_out(weights), relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(), relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(), relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(), relax.transform.LowerRuntimeBuiltin(),
@@ -121,7 +121,7 @@ def _compiled(
                 relax_pipeline=tvm.ir.transform.Sequential(passes),
             )
     except Exception as error:
-        said = f": {plain(error)}" if plain(error) else ""
+        said = f": {plain_message(error)}" if plain_message(error) else ""
         raise UncompilableError(
             f"TVM {tvm.__version__} cannot compile it for this processor{said}",
             () if source is None else uncompilable_nodes(source),

@@ -135,12 +135,14 @@ def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> Prim
     for number, axes in moved:
         old = params[number]
         new = tirx.decl_buffer(axes.shape, old.dtype, name=str(old.name))
-        body = elsewhere(body, old, new, axes.place)
+        body = redirect_accesses(body, old, new, axes.place)
         params[number] = new
     return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
 
 
-def elsewhere(body: Statement, old: TirBuffer, new: TirBuffer, place: FindPlace) -> Statement:
+def redirect_accesses(
+    body: Statement, old: TirBuffer, new: TirBuffer, place: FindPlace
+) -> Statement:
     """Return a statement that accesses a different buffer.
 
     Args:

@@ -93,7 +93,7 @@ def packed_result(
     return _pool(tensors, binding, block, bfloat16)
 
 
-def reduced(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
+def reduce_pixels(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
     """Reduce a packed tensor over its pixels to (n, c), or return None for any other operator.
 
     Args:
@@ -262,7 +262,7 @@ def _window(binding: Binding) -> PoolWindow | None:
     )  # fmt: skip
 
 
-def resized(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, int] | None:
+def resize_image(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, int] | None:
     """Resize an image (n, c, h, w) linearly.
 
     Args:

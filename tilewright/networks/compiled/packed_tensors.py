@@ -24,12 +24,12 @@ from tilewright.networks.compiled.channel_rearrangements import (
 from tilewright.networks.compiled.image_operators import (
     LocalResponse,
     PoolWindow,
-    along,
+    interpolate_along,
     linear_taps,
-    normalised,
+    local_response_norm,
     pool,
 )
-from tilewright.networks.compiled.vector_math import narrowed, widened
+from tilewright.networks.compiled.vector_math import bfloat16_to_float32, float32_to_bfloat16
 from tilewright.networks.relax.bindings import shape_of
 from tilewright.networks.relax.nan_propagation import NAN_SAFE
 
@@ -225,7 +225,7 @@ class PackedTensors:
     def normalised(self, response: LocalResponse) -> RelaxExpr:
         """Return a local response normalisation in the model's layout, (n, c, h, w)."""
         return self._builder.emit_te(
-            lambda image: normalised(image, response), self.plain(response.source),
+            lambda image: local_response_norm(image, response), self.plain(response.source),
             primfunc_name_hint="local_response", primfunc_attrs={"op_pattern": OPAQUE},
         )  # fmt: skip
 
@@ -254,7 +254,11 @@ class PackedTensors:
             # fused.
             whole = {"op_pattern": OPAQUE} if axis == 3 else None
             image = self._builder.emit_te(
-                along(axis), image, *arrays, primfunc_name_hint="resize2d", primfunc_attrs=whole
+                interpolate_along(axis),
+                image,
+                *arrays,
+                primfunc_name_hint="resize2d",
+                primfunc_attrs=whole,
             )
         return image, block
 
@@ -355,8 +359,8 @@ def _in_blocks(packed: Tensor, block: int) -> Tensor:
 
 
 def _widen(stored: Tensor) -> Tensor:
-    return te.compute(stored.shape, lambda *at: widened(stored[at]), name="widen")
+    return te.compute(stored.shape, lambda *at: bfloat16_to_float32(stored[at]), name="widen")
 
 
 def _narrow(x: Tensor) -> Tensor:
-    return te.compute(x.shape, lambda *at: narrowed(x[at]), name="narrow")
+    return te.compute(x.shape, lambda *at: float32_to_bfloat16(x[at]), name="narrow")

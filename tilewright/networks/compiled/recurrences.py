@@ -30,7 +30,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilewright.core.bfloat16 import rounded_array
 from tilewright.core.tvm_types import Array, Expression, PrimFunc, RelaxExpr, RelaxVar, TirBuffer
-from tilewright.networks.compiled.vector_math import sigmoid_of, tanh_of, widened
+from tilewright.networks.compiled.vector_math import bfloat16_to_float32, sigmoid_of, tanh_of
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
 from tilewright.targets.anchor import DType
 
@@ -483,7 +483,7 @@ def _multiply(
             for number, buffer in enumerate(held):
                 with T.vectorized(0, VECTOR) as i:
                     weight = weights[tile, k, number * VECTOR + i]
-                    weight = widened(weight) if bfloat16 else weight
+                    weight = bfloat16_to_float32(weight) if bfloat16 else weight
                     T.buffer_store(buffer, buffer[i] + state[k] * weight, [i])
         for number, buffer in enumerate(held):
             with T.vectorized(0, VECTOR) as i:

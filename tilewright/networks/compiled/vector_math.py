@@ -255,13 +255,13 @@ def _float(value: float) -> Expression:
 _BITS = 16
 
 
-def widened(stored: Expression) -> Expression:
+def bfloat16_to_float32(stored: Expression) -> Expression:
     """Return the float32 for a bfloat16 that is stored as uint16."""
     bits = tirx.shift_left(tirx.Cast("uint32", stored), tirx.const(_BITS, "uint32"))
     return tirx.reinterpret("float32", bits)
 
 
-def narrowed(number: Expression) -> Expression:
+def float32_to_bfloat16(number: Expression) -> Expression:
     """Return a float32 rounded to bfloat16, as uint16.
 
     Ties are rounded to even, as in `targets.cpu.kernels.amx_tiles`.

@@ -15,10 +15,10 @@ from tilewright.networks.fusion.activations import is_cut_further
 from tilewright.networks.fusion.candidates import (
     FusionChoice,
     Refused,
-    divided,
     is_cut,
     is_read_once,
-    unused,
+    split_candidates,
+    unused_name,
     with_layers,
     with_steps,
 )
@@ -30,13 +30,13 @@ from tilewright.targets.patterns.average import Average
 from tilewright.targets.workload import Workload
 
 
-def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
+def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     """Return the global averages that can be fused with a convolution, and those that cannot.
 
     `graph` is a network after `in_parts`.
     """
     _, whole = _divided(graph)
-    choices_found, refused = divided(
+    choices_found, refused = split_candidates(
         "average",
         ((average.name, (before.output, average.output), _reason(graph, average, before))
          for average, before in _pairs(graph)),
@@ -44,7 +44,7 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     return choices_found, refused + whole
 
 
-def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
+def fuse_averages(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Fuse the averages that write the given tensors with the convolutions before them."""
     fused_layers = {c.output: _averaged(c, a) for a, c in _pairs(graph) if a.output in outputs}
     return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
@@ -114,7 +114,9 @@ def _parts(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> li
     """
     writers = {inside[layer.output]: layer for layer in graph.layers if layer.output in inside}
     return [
-        _of_channels(average, writers[first], first, unused(graph, f"{average.output} {place}"))
+        _of_channels(
+            average, writers[first], first, unused_name(graph, f"{average.output} {place}")
+        )
         for place, first in enumerate(sorted(writers))
     ]
 

@@ -76,7 +76,7 @@ class Choices:
         return len(self.offered)
 
 
-def divided(
+def split_candidates(
     kind: Kind, looked_at: Iterable[tuple[str, tuple[str, ...], str]]
 ) -> tuple[list[FusionChoice], list[Refused]]:
     """Split candidates into fusion choices and refused ones.
@@ -148,7 +148,7 @@ def with_layers(
     return with_steps(graph, [layers.get(id(step), step) for step in kept])
 
 
-def unused(graph: IntegerGraph, name: str) -> str:
+def unused_name(graph: IntegerGraph, name: str) -> str:
     """Return a tensor name that the graph does not use yet, derived from `name`."""
     free, count = name, 1
     while free in graph.values:

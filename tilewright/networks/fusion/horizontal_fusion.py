@@ -12,7 +12,7 @@ from itertools import combinations, permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.networks.fusion.candidates import FusionChoice, Refused, unused, with_steps
+from tilewright.networks.fusion.candidates import FusionChoice, Refused, unused_name, with_steps
 from tilewright.networks.integer.graph import IntegerGraph, Step
 from tilewright.networks.integer.tensor_views import fit
 from tilewright.networks.requantisation import shift_of_channels
@@ -27,7 +27,7 @@ Stacked = Callable[..., Array]
 _Key = tuple[str, Workload, tuple[EpilogueOp, ...]]
 
 
-def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
+def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     """Return the layers that can be merged with siblings, and those that cannot.
 
     Siblings are layers that read the same tensor.
@@ -59,7 +59,7 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     return choices, refused
 
 
-def joined(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
+def merge_siblings(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
     """Merge the named layers with their siblings, where at least two of them fit together.
 
     Siblings are layers that read the same tensor; only layers in `names` are merged. Layers that
@@ -151,7 +151,7 @@ def _beside(graph: IntegerGraph, layers: Sequence[Layer]) -> tuple[Value, list[C
         graph: the network.
         layers: the siblings, in the order of their channels.
     """
-    name = unused(graph, f"{layers[0].data}.siblings")
+    name = unused_name(graph, f"{layers[0].data}.siblings")
     first, slices = 0, []
     for layer in layers:
         slices.append(ChannelSlice(layer.output, name, first))

@@ -14,9 +14,9 @@ from tilewright.core.errors import WorkloadError
 from tilewright.networks.fusion.candidates import (
     FusionChoice,
     Refused,
-    divided,
     is_cut,
     is_read_once,
+    split_candidates,
     with_layers,
 )
 from tilewright.networks.integer.graph import IntegerGraph
@@ -30,19 +30,19 @@ _ADDED = {"bias", "offset"}
 """Operations that may come before or after adding a residual without changing the result."""
 
 
-def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
+def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     """Return the shortcuts that can be fused with the last convolution of their block.
 
     The second list contains those that cannot be fused, with reasons.
     """
-    return divided(
+    return split_candidates(
         "shortcut",
         ((shortcut.name, (shortcut.output, last.output), _reason(graph, shortcut, last))
          for shortcut, last in _pairs(graph)),
     )  # fmt: skip
 
 
-def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
+def fuse_shortcuts(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Fuse the shortcuts with the convolutions that write the given tensors."""
     pairs = [(first, last) for first, last in _pairs(graph) if last.output in outputs]
     fused_layers = {last.output: _summed(first, last) for first, last in pairs}

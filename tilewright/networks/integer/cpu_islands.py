@@ -13,7 +13,7 @@ from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.partition.region_models import REGION
 from tilewright.networks.relax.cpu_subgraphs import compiled
 from tilewright.networks.relax.execute import first_uncompilable, uncompilable_variable
-from tilewright.networks.relax.failures import plain
+from tilewright.networks.relax.failures import plain_message
 
 SHOWN = 4
 """Operators that a message names at most."""
@@ -40,7 +40,7 @@ def compiled_islands(graph: IntegerGraph) -> VMExecutable:
     except Exception as error:  # TVM raises many kinds
         operators = _uncompilable(graph, functions)
         which = "which is" if len(operators) == 1 else "together, which are"
-        said = plain(error)
+        said = plain_message(error)
         raise UncompilableError(
             f"TVM {tvm.__version__} cannot compile {_listed(operators)}, {which} left to the CPU"
             f"{': ' * bool(said)}{said}; export the model with simpler operators in place of "

@@ -132,7 +132,7 @@ class Layers:
             return
         holders = [self._t.holders[value.name] for value in outputs]
         view = self._t.integers(
-            cpu_subgraphs.stacked(holders, shape), shape, outputs[0].scale, node
+            cpu_subgraphs.stack_tensors(holders, shape), shape, outputs[0].scale, node
         )
         self._t.bind(match.result.var, view)
 

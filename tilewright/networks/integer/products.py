@@ -240,7 +240,10 @@ class Products:
         for i in range(heads):
             data, weight = (
                 self._t.derived(
-                    side, partial(cpu_subgraphs.part, index=i), side.shape[1:], f"{node}.{role}.{i}"
+                    side,
+                    partial(cpu_subgraphs.select_part, index=i),
+                    side.shape[1:],
+                    f"{node}.{role}.{i}",
                 )
                 for side, role in ((left, "data"), (right, "weights"))
             )
@@ -252,7 +255,7 @@ class Products:
     def one_by_one(self, view: View) -> MatmulLayer:
         """Return a depthwise convolution that multiplies by 1, for a value of any shape."""
         shape = self._t.values[view.value].shape
-        workload = passing(shape, self._blocks)
+        workload = identity_workload(shape, self._blocks)
         weight = np.ones((workload.out_channels, 1, 1, 1), np.int64)
         return MatmulLayer(workload, view.value, view.known, shape, weight)
 
@@ -261,7 +264,7 @@ def _step(view: View) -> float:
     return view.known.step
 
 
-def passing(shape: Shape, blocks: Blocks) -> Workload:
+def identity_workload(shape: Shape, blocks: Blocks) -> Workload:
     """Return a 1×1 depthwise convolution without epilogue for a tensor of any shape."""
     if len(shape) == 4:
         n, c, h, w = shape

@@ -233,7 +233,7 @@ class QdqTensors:
             return replace(view, shape=shape)
         if view.value in self.quantised:
             return self._input_in_shape(view, shape)
-        expression = cpu_subgraphs.reshaped(self.holders[view.value], shape)
+        expression = cpu_subgraphs.reshape_tensor(self.holders[view.value], shape)
         return self.integers(expression, shape, view.scale, name or f"{view.value}.reshaped")
 
     def _input_in_shape(self, view: View, shape: Shape) -> View:
@@ -260,7 +260,7 @@ class QdqTensors:
             self._views[var] = beside
         elif op in MOVES and (parts := self._parts(binding)) is not None:
             replaced, scale = parts
-            value, node = cpu_subgraphs.moved(binding.value, replaced), binding.node
+            value, node = cpu_subgraphs.redirect_move(binding.value, replaced), binding.node
             view = self.integers(value, binding.shape or (), scale, node, node)
             self._views[var] = view
         else:
@@ -313,7 +313,7 @@ class QdqTensors:
             self._views[var] = View(value.name, value.shape, scale)
             return
         if str(var.ty.dtype) == "uint8":
-            expression = cpu_subgraphs.quantised(source, scale)
+            expression = cpu_subgraphs.quantise_tensor(source, scale)
             node = binding.node
             self._views[var] = self.integers(expression, binding.shape or (), scale, node, node)
             return

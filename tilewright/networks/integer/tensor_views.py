@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tilewright.core.tvm_types import RelaxExpr
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import ChannelSlice, Value, channel_axis
-from tilewright.targets.tensor_aliasing import lay_out, overlapping
+from tilewright.targets.tensor_aliasing import find_overlap, lay_out
 
 if TYPE_CHECKING:
     from tilewright.networks.relax.bindings import Binding
@@ -132,7 +132,7 @@ def fit(
     except ValueError:
         return False
     sizes = {name: _whole_blocks(shapes[name], block) for name in written}
-    return all(overlapping(group, sizes) is None for group in groups)
+    return all(find_overlap(group, sizes) is None for group in groups)
 
 
 def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:

@@ -34,7 +34,7 @@ def pool_where_faster(
         The fused workload. None if the two cannot be fused, or if the accelerator is faster with
             two layers.
     """
-    both = together(convolution, pool)
+    both = fuse_pool(convolution, pool)
     if both is None:
         return None
     try:
@@ -51,7 +51,7 @@ def pool_where_faster(
     return both if then is not None and one < alone + then else None
 
 
-def together(convolution: Workload, pool: Workload) -> Workload | None:
+def fuse_pool(convolution: Workload, pool: Workload) -> Workload | None:
     """Return a convolution with its max-pooling fused, or None if the result would differ.
 
     Whether the fused workload is faster is not considered.

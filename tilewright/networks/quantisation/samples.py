@@ -24,7 +24,7 @@ from tilewright.networks.errors import InputError
 from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.onnx.files import lone_integers
 from tilewright.networks.onnx.graph import NormalGraph, Shape, data_inputs, static_shape
-from tilewright.networks.sample_values import accepted, base_integers
+from tilewright.networks.sample_values import base_integers, find_accepted_inputs
 from tilewright.networks.zoo import digits
 
 DEFAULT_SAMPLES = 8
@@ -153,7 +153,7 @@ def _with_integers(model: onnx.ModelProto, inputs: Sequence[Input], samples: Sam
     base, _ = base_integers(kinds, free, other_inputs, reference, lone_integers(model))
     integer_feeds: list[Mapping[str, NDArray[Any]]] = []
     for seed, kind in enumerate(("sizes", "small", "large", "negative")):
-        pair = accepted(kinds, kind, other_inputs, base, reference, seed)
+        pair = find_accepted_inputs(kinds, kind, other_inputs, base, reference, seed)
         integer_feeds.append(base if pair is None else {name: pair[0][name] for name in free})
 
     def in_turn(

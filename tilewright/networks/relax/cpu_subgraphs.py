@@ -73,7 +73,7 @@ def int8_variable(name: str, shape: Sequence[int]) -> RelaxVar:
     return relax.Var(name, relax.TensorType(tuple(shape), "int8"))
 
 
-def reshaped(holder: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
+def reshape_tensor(holder: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
     """Return the expression that reshapes a tensor."""
     return relax.op.reshape(holder, tuple(shape))
 
@@ -84,7 +84,7 @@ def transposed(holder: RelaxExpr) -> RelaxExpr:
     return relax.op.permute_dims(holder, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def part(holder: RelaxExpr, index: int) -> RelaxExpr:
+def select_part(holder: RelaxExpr, index: int) -> RelaxExpr:
     """Return the expression that selects one index of a tensor's first axis and removes the axis.
 
     Args:
@@ -94,12 +94,12 @@ def part(holder: RelaxExpr, index: int) -> RelaxExpr:
     return relax.op.squeeze(relax.op.strided_slice(holder, [0], [index], [index + 1]), [0])
 
 
-def stacked(holders: Sequence[RelaxExpr], shape: Sequence[int]) -> RelaxExpr:
+def stack_tensors(holders: Sequence[RelaxExpr], shape: Sequence[int]) -> RelaxExpr:
     """Return the expression that concatenates tensors of one shape and reshapes the result."""
     return relax.op.reshape(relax.op.concat(list(holders), axis=0), tuple(shape))
 
 
-def moved(value: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
+def redirect_move(value: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
     """Return a data-movement call that reads other expressions in place of some variables.
 
     Args:
@@ -115,12 +115,12 @@ def _replace(arg: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExp
     return replaced.get(arg, arg) if isinstance(arg, relax.Var) else arg
 
 
-def quantised(real: RelaxExpr, scale: Scale) -> RelaxExpr:
+def quantise_tensor(real: RelaxExpr, scale: Scale) -> RelaxExpr:
     """Return the expression that quantises a float tensor to int8."""
     return relax.op.quantize(real, *_constants(scale), axis=-1, out_dtype="int8")
 
 
-def dequantised(integers: RelaxExpr, scale: Scale) -> RelaxExpr:
+def dequantise_tensor(integers: RelaxExpr, scale: Scale) -> RelaxExpr:
     """Return the expression that converts an int8 tensor to float32."""
     return relax.op.dequantize(integers, *_constants(scale), axis=-1, out_dtype="float32")
 
@@ -221,7 +221,7 @@ def _called(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
 def _unpacked(builder: BlockBuilder, held: HeldTensor) -> RelaxExpr:
     value = held.holder
     if held.scale is not None:
-        value = builder.emit(dequantised(value, held.scale))
+        value = builder.emit(dequantise_tensor(value, held.scale))
     elif held.dtype == "uint8":
         value = builder.emit(as_uint8(value, builder.emit))
     if tuple(int(size) for size in held.holder.ty.shape) != held.shape:

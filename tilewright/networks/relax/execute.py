@@ -14,7 +14,7 @@ from tilewright.networks.partition.region_models import RegionModel
 from tilewright.networks.partition.region_session import RegionCalls, RegionSession
 from tilewright.networks.relax.bindings import FlatGraph, shape_of, variables
 from tilewright.networks.relax.cpu_subgraphs import compiles
-from tilewright.networks.relax.failures import plain
+from tilewright.networks.relax.failures import plain_message
 
 
 class CompiledModule:
@@ -40,7 +40,7 @@ class CompiledModule:
             executable = tvm.compile(module, target="llvm")
         except Exception as error:
             said = uncompilable_operator(module["main"])
-            said += f": {plain(error)}" if plain(error) else ""
+            said += f": {plain_message(error)}" if plain_message(error) else ""
             raise ImportFailedError(
                 f"TVM {tvm.__version__} imports the model and cannot compile it for this CPU"
                 f"{said}; its layers can be tuned all the same: "
@@ -75,7 +75,7 @@ class CompiledModule:
         except (ValueError, TypeError, RuntimeError) as error:
             if isinstance(refused := refused_inputs(error), InputError):
                 raise refused from error
-            said = plain(error) or "TVM stops while it computes"
+            said = plain_message(error) or "TVM stops while it computes"
             raise InputError(
                 f"the network cannot run on these arrays: {said}; check their values"
             ) from error

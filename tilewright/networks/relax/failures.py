@@ -45,7 +45,8 @@ def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
     node = next((node for node in model.graph.node if node.name == name and name), None)
     if node is None:
         said = (
-            plain(error) or "its tensors or outputs have a form that TVM's importer does not know"
+            plain_message(error)
+            or "its tensors or outputs have a form that TVM's importer does not know"
         )
         return f"the model cannot be imported: {said}; export it again with standard operators"
     if said := _contradiction(model, node):
@@ -57,7 +58,7 @@ def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
     )
 
 
-def plain(error: Exception) -> str:
+def plain_message(error: Exception) -> str:
     """Return the message of an exception if it is plain English, otherwise ""."""
     said = last_line(error).strip().rstrip(".;: ")
     sentence = len(said.split()) > 2 and len(said) < 250 and said[0].isalpha()
@@ -94,7 +95,7 @@ def _cause(node: onnx.NodeProto, constants: Collection[str], error: Exception) -
             f"the importer needs the attribute '{error.args[0]}', which it does not have; export "
             "this operator in simpler ones (an older opset has no other choice), or cut it off"
         )
-    if said := plain(error):
+    if said := plain_message(error):
         return f"{said}; export the model without this, or cut the operator off"
     return (
         f"TVM's importer does not know this form of it ({_form(node)}); export the model with "

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from tilewright.core.user_text import printable
-from tilewright.networks.tflite.elementwise import Rule, given
+from tilewright.networks.tflite.elementwise import Rule, input_index
 from tilewright.networks.tflite.file import Shape, TfliteOperator, TfliteTensor
 from tilewright.networks.tflite.writer import Missing, Writer
 
@@ -124,7 +124,7 @@ def _convert_composite(convert: ConvertInner, writer: Writer, operator: TfliteOp
 
 
 def _convert_if(convert: ConvertInner, writer: Writer, operator: TfliteOperator) -> None:
-    condition, arguments = given(operator, 0), operator.inputs[1:]
+    condition, arguments = input_index(operator, 0), operator.inputs[1:]
     prefix, graphs, opened = writer.operator, [], set()
     for option, name in (("ThenSubgraphIndex", "then"), ("ElseSubgraphIndex", "else")):
         inner = _inner(writer, operator, option, inline=False)

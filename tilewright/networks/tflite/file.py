@@ -263,7 +263,7 @@ class TfliteGraph:
     subgraphs: Mapping[int, TfliteGraph] = field(default_factory=dict)
 
 
-def read(path: Path) -> TfliteGraph:
+def read_graph(path: Path) -> TfliteGraph:
     """Parse a TensorFlow Lite file and return its main graph.
 
     Raises:

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.elementwise import Rule, input_index, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.indices import indices_of, update_slice
 from tilewright.networks.tflite.logic import cast
@@ -35,7 +35,9 @@ def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> 
         raise Missing(f"it has {len(operator.inputs) - first} indices for {rank} dimensions")
     one = writer.add("shape", np.array([1], np.int64))
     names = [
-        writer.node("Reshape", [indices_of(writer, given(operator, first + i)), one], f"Start{i}")
+        writer.node(
+            "Reshape", [indices_of(writer, input_index(operator, first + i)), one], f"Start{i}"
+        )
         for i in range(rank)
     ]
     return writer.node("Concat", names, "Starts", axis=0)
@@ -59,7 +61,7 @@ def clamp(writer: Writer, name: str, most: Sequence[int]) -> str:
 
 def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_DYNAMIC_SLICE; the begin is clamped so that the slice fits."""
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     if len(sizes) != len(shape) or any(not 0 <= a <= b for a, b in zip(sizes, shape, strict=True)):
         raise Missing(f"a slice of {sizes} does not fit into {list(shape)}")
@@ -80,7 +82,7 @@ def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
-    rank = len(writer.tensors[given(operator, 0)].shape)
+    rank = len(writer.tensors[input_index(operator, 0)].shape)
     update_slice(writer, operator, _starts(writer, operator, 2, rank) if rank else "")
 
 
@@ -169,7 +171,7 @@ def _spread_starts(
 
 def _gather(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_GATHER element by element; begins are clamped so that slices fit."""
-    data, indices, result = given(operator, 0), given(operator, 1), output(operator)
+    data, indices, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     offsets, collapsed = operator.integers("OffsetDims"), operator.integers("CollapsedSliceDims")
     rank = len(shape)
@@ -207,7 +209,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     """
     if len(operator.inputs) != 3:
         raise Missing(f"it has {len(operator.inputs)} inputs in place of 3")
-    data, indices, updates = (given(operator, i) for i in range(3))
+    data, indices, updates = (input_index(operator, i) for i in range(3))
     result = output(operator)
     shape, own = writer.tensors[data].shape, writer.tensors[updates].shape
     windows = operator.integers("UpdateWindowDims")
@@ -287,7 +289,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
 def _sort(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_SORT, which sorts by one tensor and reorders the others accordingly."""
     places, results = operator.inputs, operator.outputs
-    shape = writer.tensors[given(operator, 0)].shape
+    shape = writer.tensors[input_index(operator, 0)].shape
     axis = operator.integer("Dimension", -1)
     if not shape or not -len(shape) <= axis < len(shape) or len(places) != len(results):
         raise Missing(f"it sorts along the axis {axis} of {len(shape)} dimensions")

@@ -133,7 +133,7 @@ def anneal(
         points = chains.astype(np.int64)
     top = np.full(options.plan, -1, dtype=np.int64)
     top_scores = np.full(options.plan, -np.inf)
-    points = cooled(
+    points = run_annealing(
         points, score, lambda flat: random_walk(space, flat, rng),
         lambda flat, scores: keep_best(flat, scores, tried, top, top_scores),
         options.steps, options.patience, rng,
@@ -142,7 +142,7 @@ def anneal(
     return top[order][top_scores[order] >= 0], points
 
 
-def cooled(
+def run_annealing(
     points: Points, score: Callable[[Points], NDArray[np.float64]],
     move: Callable[[Points], Points], keep: Callable[[Points, NDArray[np.float64]], bool],
     steps: int, patience: int, rng: np.random.Generator,

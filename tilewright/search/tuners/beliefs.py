@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tilewright.search.cost_model_protocols import Draft, Learners
 from tilewright.search.explorer import ExplorerState, ModelInput, Scores
 from tilewright.search.history import History
-from tilewright.search.prior import Prior, estimated, prior_of, weight_of
+from tilewright.search.prior import Prior, prior_estimates, prior_of, weight_of
 from tilewright.search.problem import Belief, Problem
 from tilewright.search.shared_trials import SharedTrials, trials_in
 from tilewright.search.tuners.ml2tuner_options import ML2TunerOptions
@@ -42,7 +42,7 @@ a compiled program is valid, `V` from its knobs, `runs` also from its hidden fea
 
 
 @dataclass(frozen=True)
-class TunerBeliefs:
+class ML2Beliefs:
     """All predictions of latency and validity that `ml2tuner` can make between two rounds.
 
     Attributes:
@@ -269,7 +269,7 @@ class TunerBeliefs:
         prior = self.prior(configs, hidden if role == "A" else None)
         features = self.features(configs, prior)
         asked = ModelInput(
-            np.arange(len(configs)), features, estimated(prior, np.arange(len(configs)))
+            np.arange(len(configs)), features, prior_estimates(prior, np.arange(len(configs)))
         )
         if role == "A":
             asked = self.compiled_input(history, configs, prior, features, hidden)
@@ -343,7 +343,7 @@ class TunerBeliefs:
         drafted = self.state.models["draft"].predict(hidden)
         counts = self.learners.hidden_features(hidden)
         columns = features.beside(counts, Features((drafted - best)[:, None], (_DRAFT,)))
-        return ModelInput(every, columns, estimated(prior, every) if mean is None else mean)
+        return ModelInput(every, columns, prior_estimates(prior, every) if mean is None else mean)
 
     def shared_input(self, hidden: Features, prior: Prior | None) -> ModelInput:
         """Return the input of the Model A that all workloads of a run share.
@@ -357,7 +357,7 @@ class TunerBeliefs:
             prior: predictions of the programs from before compilation.
         """
         every = np.arange(len(hidden))
-        latency = estimated(prior, every)
+        latency = prior_estimates(prior, every)
         columns = self.shared_features(hidden, latency)
         return ModelInput(every, columns, self.state.models["shared_draft"].predict(hidden))
 

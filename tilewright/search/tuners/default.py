@@ -27,11 +27,11 @@ from tilewright.search.explorer import (
     ModelInput,
 )
 from tilewright.search.history import History, new_programs, noise_of
-from tilewright.search.prior import ESTIMATE_ERROR, Prior, estimated
+from tilewright.search.prior import ESTIMATE_ERROR, Prior, prior_estimates
 from tilewright.search.problem import Problem
 from tilewright.search.registry import register
 from tilewright.search.tuners.default_options import DefaultOptions
-from tilewright.search.tuners.surrogate import Beliefs
+from tilewright.search.tuners.surrogate import SurrogateBeliefs
 from tilewright.targets.base import Configs, Lowered
 
 _NEAR = 4.0  # expected errors from the best estimate within which the first batch is spread
@@ -60,7 +60,7 @@ class Default(BaseExplorer[DefaultOptions]):
         if small:
             return beliefs.screen(np.arange(space.size), space.size)
         looked_at = self.options.screen if beliefs.estimates else self.options.asked
-        flat = candidates.drawn(space, looked_at, problem.rng(0, "screen"))
+        flat = candidates.draw_configs(space, looked_at, problem.rng(0, "screen"))
         return beliefs.screen(flat, passed)
 
     def generate(
@@ -87,7 +87,7 @@ class Default(BaseExplorer[DefaultOptions]):
         rows = np.argsort(-(rough + chance), kind="stable")[: max(_SHORT_LIST, wanted)]
         if features is not None and history.best is not None:
             model = cast(Surrogate, state.models["P"])
-            offset = estimated(prior, rows)
+            offset = prior_estimates(prior, rows)
             goal = beliefs.goal(history, "P")
             sure = wanted - int(self.options.checks * (wanted - n))
             rows = rows[model.propose(features.rows(rows), offset, goal, chance[rows], sure)]
@@ -101,7 +101,7 @@ class Default(BaseExplorer[DefaultOptions]):
         return Candidates(configs, scores).take(rows[: 2 * wanted])
 
     def _pool(
-        self, beliefs: Beliefs, history: History, rng: np.random.Generator
+        self, beliefs: SurrogateBeliefs, history: History, rng: np.random.Generator
     ) -> tuple[Configs, Prior | None]:
         """Return the untried configs that the models score, and their prior predictions.
 
@@ -115,7 +115,7 @@ class Default(BaseExplorer[DefaultOptions]):
         best = history.configs[history.fastest(8)]
         if len(screened := beliefs.screened):
             flat = np.union1d(screened, candidates.neighbours(space, best))
-            flat = candidates.without(flat, tried)
+            flat = candidates.exclude_tried(flat, tried)
             if len(flat):
                 configs = space.unravel(flat)
                 return configs, beliefs.prior(configs)
@@ -148,7 +148,7 @@ class Default(BaseExplorer[DefaultOptions]):
         return in_turn(rows, spread, self.options.trust)
 
     def _spread(
-        self, beliefs: Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
+        self, beliefs: SurrogateBeliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
         """Combine the candidates of a transferred model with configs spread over the space.
 
@@ -162,8 +162,8 @@ class Default(BaseExplorer[DefaultOptions]):
             rng: random generator.
         """
         problem = beliefs.problem
-        flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
-        flat = candidates.without(flat, np.sort(problem.space.ravel(few.configs)))
+        flat = candidates.draw_configs(problem.space, _SPREAD_OVER, rng)
+        flat = candidates.exclude_tried(flat, np.sort(problem.space.ravel(few.configs)))
         configs = problem.space.unravel(flat)
         count = max(wanted - len(few), 0)
         rows = spread_out(self.learners.gp_features(problem, configs).matrix, count, rng)
@@ -172,7 +172,7 @@ class Default(BaseExplorer[DefaultOptions]):
         return few.before(Candidates(configs[rows], scores))
 
     def _checked(
-        self, beliefs: Beliefs, history: History, every: Candidates, promising: Candidates,
+        self, beliefs: SurrogateBeliefs, history: History, every: Candidates, promising: Candidates,
         wanted: int,
     ) -> Candidates:  # fmt: skip
         """Fill the remaining places with random configs that test the predictions.
@@ -242,11 +242,11 @@ class Default(BaseExplorer[DefaultOptions]):
         if {"A", "draft"} <= set(state.models) and history.best is not None and len(fresh):
             model = cast(Surrogate, state.models["A"])
             features = beliefs.with_hidden(history, features, hidden)
-            scores["A"] = model.predict(features) + estimated(prior, np.arange(len(configs)))
+            scores["A"] = model.predict(features) + prior_estimates(prior, np.arange(len(configs)))
             chance = beliefs.log_chance(scores)[fresh]
             goal = beliefs.goal(history, "A")
             promising = fresh[
-                model.propose(features.rows(fresh), estimated(prior, fresh), goal, chance, n)
+                model.propose(features.rows(fresh), prior_estimates(prior, fresh), goal, chance, n)
             ]
             fresh = np.concatenate([promising, np.setdiff1d(fresh, promising)])
         elif not beliefs.estimates and beliefs.looks(hidden):
@@ -295,7 +295,7 @@ class Default(BaseExplorer[DefaultOptions]):
             late = beliefs.said(configs, hidden)
             beliefs = self._beliefs(problem, beliefs.weighed(history, early, late))
             prior, every = beliefs.prior(configs, said=early), np.arange(len(configs))
-            target = history.log_latency[valid] - estimated(prior, every)
+            target = history.log_latency[valid] - prior_estimates(prior, every)
             features = beliefs.features(configs, prior)
             noise = noise_of(problem, history)
             models["P"] = before = self.learners.surrogate(problem.seed)
@@ -304,7 +304,7 @@ class Default(BaseExplorer[DefaultOptions]):
                 models["draft"] = self.learners.draft(hidden)
                 models["draft"].fit(hidden, history.log_latency[valid])
                 prior, features = beliefs.revealed(configs, prior, features, hidden, late)
-                target = history.log_latency[valid] - estimated(prior, every)
+                target = history.log_latency[valid] - prior_estimates(prior, every)
                 drafted = self._beliefs(problem, ExplorerState(models, beliefs.state.arrays))
                 features = drafted.with_hidden(history, features, hidden)
                 models["A"] = after = self.learners.surrogate(problem.seed)
@@ -337,13 +337,15 @@ class Default(BaseExplorer[DefaultOptions]):
         features = beliefs.features(configs, prior)
         asked = {
             "V": ModelInput.plain(beliefs.tree_features(configs, prior)),
-            "P": ModelInput(every, features, estimated(prior, every)),
+            "P": ModelInput(every, features, prior_estimates(prior, every)),
         }
         if {"A", "draft"} <= set(state.models):
             asked["draft"] = ModelInput.plain(lowered.hidden, compiled)
             prior, features = beliefs.revealed(configs, prior, features, lowered.hidden)
             features = beliefs.with_hidden(history, features, lowered.hidden)
-            asked["A"] = ModelInput(compiled, features.rows(compiled), estimated(prior, compiled))
+            asked["A"] = ModelInput(
+                compiled, features.rows(compiled), prior_estimates(prior, compiled)
+            )
         return {role: item for role, item in asked.items() if role in state.models}
 
     def _failed(self, problem: Problem, history: History) -> Configs:
@@ -355,10 +357,10 @@ class Default(BaseExplorer[DefaultOptions]):
         drawn = problem.rng(history.round, "failed").permutation(len(history.failed))
         return history.failed[np.sort(drawn[: len(history)])]
 
-    def _beliefs(self, problem: Problem, state: ExplorerState) -> Beliefs:
-        return Beliefs(self.options, self.learners, problem, state)
+    def _beliefs(self, problem: Problem, state: ExplorerState) -> SurrogateBeliefs:
+        return SurrogateBeliefs(self.options, self.learners, problem, state)
 
-    def _wanted(self, beliefs: Beliefs, n: int) -> int:
+    def _wanted(self, beliefs: SurrogateBeliefs, n: int) -> int:
         """Return how many configs to compile for a batch of `n` trials."""
         blind = not beliefs.state.models and not beliefs.estimates
         warm = beliefs.problem.transferred is not None and not beliefs.estimates

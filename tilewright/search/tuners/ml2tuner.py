@@ -37,11 +37,11 @@ from tilewright.search.explorer import (
     ModelInput,
 )
 from tilewright.search.history import History, new_programs, noise_of
-from tilewright.search.prior import Prior, estimated
+from tilewright.search.prior import Prior, prior_estimates
 from tilewright.search.problem import Belief, Problem
 from tilewright.search.registry import register
 from tilewright.search.shared_trials import SharedTrials, with_trials
-from tilewright.search.tuners.beliefs import PARTS_OF_V, TunerBeliefs
+from tilewright.search.tuners.beliefs import PARTS_OF_V, ML2Beliefs
 from tilewright.search.tuners.ml2tuner_options import ML2TunerOptions
 from tilewright.targets.base import Configs, Lowered
 from tilewright.targets.features import Features
@@ -71,7 +71,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         """Add the trials of a finished workload to the state, for later workloads."""
-        beliefs = TunerBeliefs(self.options, self.learners, problem, ExplorerState())
+        beliefs = ML2Beliefs(self.options, self.learners, problem, ExplorerState())
         compiled = history.configs[:0] if history.compiled is None else history.compiled
         ran = np.asarray(history.status != "compile_error", dtype=np.bool_)
         lowered = np.concatenate([history.configs, compiled, history.failed])
@@ -85,7 +85,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             hidden=history.hidden,
             valid=history.valid,
             log_latency=history.log_latency,
-            estimate=unknown if prior is None else estimated(prior, every),
+            estimate=unknown if prior is None else prior_estimates(prior, every),
         )
         return with_trials(state, trials)
 
@@ -109,7 +109,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         if small:
             return beliefs.screen(np.arange(space.size), space.size)
         looked_at = self.options.screen if beliefs.estimates else self.options.asked
-        flat = candidates.drawn(space, looked_at, problem.rng(0, "screen"))
+        flat = candidates.draw_configs(space, looked_at, problem.rng(0, "screen"))
         return beliefs.screen(flat, passed)
 
     # -- a round --------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             surrogate = self.learners.surrogate(problem.seed)
             surrogate.fit(asked.features, latency - asked.offset, noise)
             models["A"] = surrogate
-        target = latency - estimated(prior, rows)
+        target = latency - prior_estimates(prior, rows)
         drafted = self._beliefs(problem, replace(beliefs.state, models=models))
         surrogate = self.learners.surrogate(problem.seed)
         shared = "shared_A" in models and drafted.others_with(compiled_hidden)
@@ -249,7 +249,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         prior, every = beliefs.prior(configs), np.arange(len(configs))
         features, trees = beliefs.features(configs, prior), beliefs.tree_features(configs, prior)
         asked = {
-            "P": ModelInput(every, features, estimated(prior, every)),
+            "P": ModelInput(every, features, prior_estimates(prior, every)),
             "V": ModelInput.plain(trees),
             "compiles": ModelInput.plain(trees),
         }
@@ -265,7 +265,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     # -- candidates -----------------------------------------------------------------------------
 
     def _pool(
-        self, beliefs: TunerBeliefs, history: History, seen: NDArray[np.int64], blind: bool,
+        self, beliefs: ML2Beliefs, history: History, seen: NDArray[np.int64], blind: bool,
         rng: np.random.Generator,
     ) -> tuple[Configs, Prior | None]:  # fmt: skip
         """Return the configs that the models score, and their prior predictions.
@@ -288,7 +288,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         best = history.configs[history.fastest(_FASTEST)]
         if len(screened := beliefs.screened):
             flat = np.union1d(screened, candidates.neighbours(space, best))
-            flat = candidates.without(flat, seen)
+            flat = candidates.exclude_tried(flat, seen)
             if len(flat):
                 configs = space.unravel(flat)
                 return configs, beliefs.prior(configs)
@@ -297,7 +297,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return configs, beliefs.prior(configs)
 
     def _promising(
-        self, beliefs: TunerBeliefs, history: History, every: Candidates, prior: Prior | None,
+        self, beliefs: ML2Beliefs, history: History, every: Candidates, prior: Prior | None,
         features: Features, wanted: int, batch: int,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Choose the candidates to compile.
@@ -322,7 +322,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         short = np.argsort(-value, kind="stable")[: max(_SHORT_LIST, wanted)]
         goal = self._goal(beliefs, history, "P", every.scores["P"])
         checks = int(np.ceil(_CHECKS * (wanted - batch)))
-        asked = ModelInput(short, features.rows(short), estimated(prior, short))
+        asked = ModelInput(short, features.rows(short), prior_estimates(prior, short))
         sure = self._improving(
             beliefs, history, asked, goal, chance[short], wanted - checks, history.pending
         )
@@ -331,7 +331,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return np.concatenate([short[sure], drawn])
 
     def _improving(
-        self, beliefs: TunerBeliefs, history: History, asked: ModelInput, goal: float,
+        self, beliefs: ML2Beliefs, history: History, asked: ModelInput, goal: float,
         chance: NDArray[np.float64], n: int, pending: Configs | None,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Choose `n` candidates by the expected improvement that Model P predicts.
@@ -359,13 +359,13 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             theirs = beliefs.features(pending, prior)
             matrix = np.concatenate([features.matrix, theirs.matrix])
             features = Features(matrix, features.columns)
-            offset = np.concatenate([offset, estimated(prior, np.arange(busy))])
+            offset = np.concatenate([offset, prior_estimates(prior, np.arange(busy))])
             chance = np.concatenate([chance, np.full(busy, _CERTAIN)])
         rows = model.propose(features, offset, goal, chance, n + busy)
         return rows[rows < len(asked.offset)][:n]
 
     def _spread(
-        self, beliefs: TunerBeliefs, few: Candidates, wanted: int, rng: np.random.Generator
+        self, beliefs: ML2Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
         """Combine the candidates of a transferred model with configs spread over the space.
 
@@ -379,8 +379,8 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             rng: random generator.
         """
         problem = beliefs.problem
-        flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
-        flat = candidates.without(flat, np.sort(problem.space.ravel(few.configs)))
+        flat = candidates.draw_configs(problem.space, _SPREAD_OVER, rng)
+        flat = candidates.exclude_tried(flat, np.sort(problem.space.ravel(few.configs)))
         configs = problem.space.unravel(flat)
         count = max(wanted - len(few), 0)
         rows = spread_out(self.learners.gp_features(problem, configs).matrix, count, rng)
@@ -388,7 +388,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return few.before(Candidates(configs[rows], beliefs.scores(configs[rows], prior, None)))
 
     def _order(
-        self, beliefs: TunerBeliefs, history: History, configs: Configs, hidden: Features,
+        self, beliefs: ML2Beliefs, history: History, configs: Configs, hidden: Features,
         said: Belief | None, n: int,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Choose which `n` compiled programs are measured, and in which order.
@@ -423,14 +423,14 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             others = self._first_order(beliefs, configs, prior, features, hidden, chance)
             return in_turn(chosen, others, _BELIEVED)[:n]
         if "P" in state.models:
-            asked = ModelInput(every, features, estimated(prior, every))
+            asked = ModelInput(every, features, prior_estimates(prior, every))
             predicted = state.models["P"].predict(features) + asked.offset
             goal = self._goal(beliefs, history, "P", predicted)
             return self._improving(beliefs, history, asked, goal, chance, n, history.pending)
         return self._first_order(beliefs, configs, prior, features, hidden, chance)[:n]
 
     def _first_order(
-        self, beliefs: TunerBeliefs, configs: Configs, prior: Prior | None, features: Features,
+        self, beliefs: ML2Beliefs, configs: Configs, prior: Prior | None, features: Features,
         hidden: Features, chance: NDArray[np.float64],
     ) -> NDArray[np.int64]:  # fmt: skip
         """Return the order in which compiled programs are measured before there is any trial.
@@ -466,7 +466,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     # -- models ---------------------------------------------------------------------------------
 
     def _learn_validity(
-        self, beliefs: TunerBeliefs, models: dict[str, CostModel], history: History,
+        self, beliefs: ML2Beliefs, models: dict[str, CostModel], history: History,
         prior: Prior | None,
     ) -> None:  # fmt: skip
         """Fit the parts of Model V, the validity classifier, and add them to `models`.
@@ -524,7 +524,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             models["runs"] = self._classifier(problem)
             models["runs"].fit(visible.beside(hidden.named("hidden")), label.astype(np.float64))
 
-    def _fit_shared(self, beliefs: TunerBeliefs, models: dict[str, CostModel]) -> None:
+    def _fit_shared(self, beliefs: ML2Beliefs, models: dict[str, CostModel]) -> None:
         """Fit the shared models on trials of earlier workloads, and add them to `models`.
 
         This happens before the first trial. The shared models are Model V, which predicts validity,
@@ -555,7 +555,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         models["shared_A"].fit(features, target - np.repeat(bias, list(map(len, valid))))
 
     def _taught(
-        self, beliefs: TunerBeliefs, history: History, compiled: Configs, hidden: Features,
+        self, beliefs: ML2Beliefs, history: History, compiled: Configs, hidden: Features,
         features: Features, target: NDArray[np.float64], noise: NDArray[np.float64] | None,
     ) -> tuple[Features, NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Add compiled but unmeasured programs to the training data of Model P.
@@ -586,7 +586,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         matrix = np.concatenate([features.matrix, own.matrix[rows]])
         return (
             Features(matrix, features.columns),
-            np.concatenate([target, predicted[rows] - estimated(prior, rows)]),
+            np.concatenate([target, predicted[rows] - prior_estimates(prior, rows)]),
             np.concatenate([np.zeros(len(target)) if noise is None else noise, spread**2]),
         )
 
@@ -606,7 +606,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return beliefs.remembered(flat, self.options.passed) if len(flat) else state
 
     def _goal(
-        self, beliefs: TunerBeliefs, history: History, role: Literal["P", "A"],
+        self, beliefs: ML2Beliefs, history: History, role: Literal["P", "A"],
         predicted: NDArray[np.float64],
     ) -> float:  # fmt: skip
         """Return the log2 latency to beat: that of the best trial, or the lowest predicted one.
@@ -628,7 +628,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             n, self.options.batch if len(history) else max(self.options.batch, _FIRST_TRIALS)
         )
 
-    def _compiles(self, beliefs: TunerBeliefs, history: History, batch: int) -> int:
+    def _compiles(self, beliefs: ML2Beliefs, history: History, batch: int) -> int:
         """Return how many configs to lower, so that `batch` trials can be chosen among them."""
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
         alpha = self.options.warm_alpha if warm else self.options.alpha
@@ -639,8 +639,8 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def _has_a(self, state: ExplorerState) -> bool:
         return {"A", "draft"} <= set(state.models)
 
-    def _beliefs(self, problem: Problem, state: ExplorerState) -> TunerBeliefs:
-        return TunerBeliefs(self.options, self.learners, problem, state)
+    def _beliefs(self, problem: Problem, state: ExplorerState) -> ML2Beliefs:
+        return ML2Beliefs(self.options, self.learners, problem, state)
 
     def _classifier(self, problem: Problem) -> CostModel:
         return self.learners.validity(problem.seed, calibrate=0)

@@ -32,7 +32,7 @@ class Grid(BaseExplorer[Options]):
         """Propose untried configs in the order of the space."""
         space, tried = problem.space, history.tried(problem.space)
         if space.listed is not None:
-            flat = candidates.untried(space, tried)[:n]
+            flat = candidates.list_untried(space, tried)[:n]
         else:  # at most len(tried) of the first ones are gone
             first = np.arange(min(space.size, n + len(tried)))
             flat = np.setdiff1d(first, tried)[:n]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tilewright.search.cost_model_protocols import Learners
 from tilewright.search.explorer import ExplorerState, Scores
 from tilewright.search.history import History
-from tilewright.search.prior import Prior, estimated, prior_of, weight_of
+from tilewright.search.prior import Prior, prior_estimates, prior_of, weight_of
 from tilewright.search.problem import Belief, Problem
 from tilewright.search.tuners.default_options import DefaultOptions
 from tilewright.targets.base import Configs
@@ -36,7 +36,7 @@ _FULLEST = Feature("estimate", text="estimated share of the fullest scratchpad (
 
 
 @dataclass(frozen=True)
-class Beliefs:
+class SurrogateBeliefs:
     """All predictions of latency and validity that `default` can make between two rounds.
 
     Attributes:
@@ -263,7 +263,7 @@ class Beliefs:
         if role == "A":
             features = self.with_hidden(history, features, hidden)
         result = self.state.models[role].predict(features)
-        return float((result + estimated(prior, np.arange(len(configs)))).min())
+        return float((result + prior_estimates(prior, np.arange(len(configs)))).min())
 
     def log_chance(self, scores: Scores) -> NDArray[np.float64]:
         """Return the log of the predicted probabilities of being valid, times a weight, shape (n,).

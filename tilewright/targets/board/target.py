@@ -23,8 +23,8 @@ from tilewright.targets.capabilities import (
     HasEnergy,
     MeasuresInOnePass,
     Verifies,
+    exclude_capabilities,
     offers,
-    without,
 )
 from tilewright.targets.cluster import ClusterError
 from tilewright.targets.cluster.connection import BOARD, connect
@@ -61,7 +61,10 @@ class BoardTarget:
         self.name = BOARD + name
         self._bench = bench
         # Capabilities that concern times on the simulated machine are left out.
-        self.capabilities = {**without(machine.capabilities, *_NOBODYS), **offers(self, *_OURS)}
+        self.capabilities = {
+            **exclude_capabilities(machine.capabilities, *_NOBODYS),
+            **offers(self, *_OURS),
+        }
 
     @property
     def fingerprint(self) -> str:

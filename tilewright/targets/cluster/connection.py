@@ -90,7 +90,7 @@ def check_scheduler_address(address: str) -> None:
         )
 
 
-def accepted(cluster: str, answer: Any) -> Any:
+def check_answer(cluster: str, answer: Any) -> Any:
     """Return the answer of a worker, unless it is an error message.
 
     Args:

@@ -19,11 +19,11 @@ from tilewright.targets.capabilities import (
     MeasuresInOnePass,
     Verifies,
     capability,
+    exclude_capabilities,
     offers,
     specification_of,
-    without,
 )
-from tilewright.targets.cluster.connection import accepted, connect
+from tilewright.targets.cluster.connection import check_answer, connect
 from tilewright.targets.cluster.remote_worker import (
     FINGERPRINT,
     REFUSED,
@@ -107,7 +107,7 @@ class ClusterTarget(RemoteTarget):
 
         A call that enumerates a space could take any time.
         """
-        known = without(self.here.capabilities, Enumerates)
+        known = exclude_capabilities(self.here.capabilities, Enumerates)
         matching = [kind for kind in (Verifies, MeasuresInOnePass) if kind in known]
         return {**known, **offers(self, *matching)}
 
@@ -198,7 +198,7 @@ class ClusterTarget(RemoteTarget):
             lower_and_measure, self.specification, workload.to_json(), configs, steps
         )
         if REFUSED in header:
-            accepted(self.cluster, header[REFUSED])
+            check_answer(self.cluster, header[REFUSED])
         row_seconds = as_number(header[SECONDS]) / max(1, len(configs))
         self._row_seconds[steps, workload.id] = self._row_seconds[steps, ""] = row_seconds
         return header, arrays

@@ -133,7 +133,7 @@ class CpuBench:
         self._call(module, tensors, arguments)
         if problem := self._wrong(tensors, arguments):
             return CpuMeasurement(np.empty(0), "wrong_result", problem)
-        argument_sets = streamed(tensors, arguments, self.timing.stream_bytes)
+        argument_sets = copy_streamed_weights(tensors, arguments, self.timing.stream_bytes)
         once = self._once(module, *argument_sets)
         run = self._run(module, *argument_sets)
         seconds = time_kernel(run, self.reference, once, quiet_reference, self.timing)
@@ -245,7 +245,7 @@ class CpuBench:
         return run
 
 
-def streamed(
+def copy_streamed_weights(
     tensors: SampleTensors, arguments: list[RuntimeTensor], stream_bytes: int
 ) -> list[list[RuntimeTensor]]:
     """Copy large weights several times, so that calls that cycle through the copies miss the cache.

@@ -1,6 +1,6 @@
 """Provide kernels of this processor for a network's library.
 
-A kernel may read and write bfloat16 tensors although it was written for float32 (`narrowed`), so
+A kernel may read and write bfloat16 tensors although it was written for float32 (`narrow_parameters`), so
 that half as many bytes pass between layers. It still computes in float32: values are widened when
 they are read, and rounded when they are stored. A block of channels of such a tensor may comprise
 several of the kernel's blocks.
@@ -182,7 +182,7 @@ def _narrowed(
         kernel = kernel_for(workload, spec)
         if isinstance(kernel, ConvolutionTiles) and 0 in left:
             code = kernel.of_stored(workload, spec, values, left.pop(0))
-        return narrowed(code, left, spec)
+        return narrow_parameters(code, left, spec)
 
     return made
 
@@ -200,7 +200,7 @@ def _stored_block(workload: Workload, spec: CpuSpec) -> int:
 # -- kernels on tensors of bfloat16 ------------------------------------------------------------
 
 
-def narrowed(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> PrimFunc:
+def narrow_parameters(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> PrimFunc:
     """Replace float32 parameters of a function by bfloat16 parameters.
 
     Args:

@@ -25,7 +25,7 @@ from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.integer_reference import reference as computed_reference
 from tilewright.targets.integer_reference import sums
 from tilewright.targets.steps.float_activations import FUNCTIONS
-from tilewright.targets.steps.quantised import BYTES, LIMITS, NUMBERS, TensorScale, packed
+from tilewright.targets.steps.quantised import BYTES, LIMITS, NUMBERS, TensorScale, pack_scales
 from tilewright.targets.workload import Workload
 
 tvm = lazy_module("tvm")
@@ -420,7 +420,7 @@ class RandomQuantised:
         data_zero = draw_zero_point(w.data_dtype)
         added_type = next((BYTES[s.value] for s in steps if s.kind == "add_dequantised"), "int8")
         tensors = {
-            QUANTISATION: packed(data_zero, [step.kind for step in steps], step_scales),
+            QUANTISATION: pack_scales(data_zero, [step.kind for step in steps], step_scales),
             "scale": scales.astype(np.float32),
             "bias": rng.normal(0, SPREAD, w.out_channels).astype(np.float32),
             "added": draw_tensor(added_type, out),

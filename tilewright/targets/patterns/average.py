@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.anchor import Anchor, Sizes, pair
 from tilewright.targets.epilogue import CLIPPED_TO_INT8, CONSTANTS, EpilogueOp
-from tilewright.targets.integer_reference import average_weights, behind
+from tilewright.targets.integer_reference import apply_epilogue, average_weights
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.patterns.pattern import Integers, Pattern, size_left
 
@@ -79,4 +79,4 @@ class Average(Pattern):
         """Compute the average of the anchor's sums, and its own post-operations."""
         taps, _ = average_weights(self.height, self.width)
         averaged = (total * taps).sum(axis=(2, 3), keepdims=True).astype(np.int64)
-        return behind(self.epilogue, averaged, {}, acc_bits)
+        return apply_epilogue(self.epilogue, averaged, {}, acc_bits)

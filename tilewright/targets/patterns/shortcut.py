@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.anchor import Anchor, Sizes, pair
 from tilewright.targets.epilogue import CLIPPED_TO_INT8, RESIDUALS, EpilogueOp
-from tilewright.targets.integer_reference import behind, sums
+from tilewright.targets.integer_reference import apply_epilogue, sums
 from tilewright.targets.patterns.max_pool import Pool, stride_title
 from tilewright.targets.patterns.pattern import Integers, Pattern, size_left
 
@@ -97,7 +97,7 @@ class Shortcut(Pattern):
     ) -> Integers:  # fmt: skip
         """Add the shortcut's convolution to the anchor's sums."""
         operands = shortcut_tensors(tensors)
-        return total + behind(
+        return total + apply_epilogue(
             self.epilogue, sums(self.beside(anchor), operands), operands, acc_bits
         )
 

@@ -62,7 +62,7 @@ from tilewright.targets.vta.lowering.geometry import alu_operations, composed_ro
 from tilewright.targets.vta.lowering.hidden_features import HIDDEN, HIDDEN_FIELDS
 from tilewright.targets.vta.lowering.instruction_writer import columns
 from tilewright.targets.vta.lowering.invalid_configs import FAILURES
-from tilewright.targets.vta.machine_variants import DESIGNS, redesigned
+from tilewright.targets.vta.machine_variants import DESIGNS, redesign_spec
 from tilewright.targets.vta.measure import (
     COUNTER_FIELDS,
     COUNTER_NAMES,
@@ -357,12 +357,12 @@ class VtaTarget:
         Args:
             values: new values, by knob name.
             clock: rule for the clock frequency, "fixed" or "tree" (see
-                `targets.vta.machine_variants.redesigned`).
+                `targets.vta.machine_variants.redesign_spec`).
 
         Raises:
             SpecError: the machine cannot be built.
         """
-        return VtaTarget(redesigned(self.spec, values, clock), self.space_name, self.stock)
+        return VtaTarget(redesign_spec(self.spec, values, clock), self.space_name, self.stock)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
         """Build a network with one instruction stream per segment; see `targets.vta.board`.

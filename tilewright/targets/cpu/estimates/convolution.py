@@ -24,7 +24,7 @@ from tilewright.targets.cpu.estimates.cost_model import (
     busiest,
     finish_cycles,
     kept_operands,
-    moved,
+    moved_bytes,
     of_vector,
     step_cycles,
 )
@@ -305,11 +305,11 @@ def _moved_direct(
         {"c": rounds},
         *ordered(t.chunks, knobs["chunks_first"] > 0),
     ]
-    return w.batch * moved(bodies, extents, loops, cache)
+    return w.batch * moved_bytes(bodies, extents, loops, cache)
 
 
 def ordered(trips: tuple[Array, Array, Array], first: Mask) -> list[dict[str, Array]]:
-    """Return the loops over channel blocks, rows and columns in the form that `moved` takes.
+    """Return the loops over channel blocks, rows and columns in the form that `moved_bytes` takes.
 
     Args:
         trips: iterations over channel blocks, rows and columns, shape (configs,) each.
@@ -444,4 +444,4 @@ def _moved_winograd(
         {"o": t.chunk[0]},
         *ordered(t.chunks, knobs["chunks_first"] > 0),
     ]
-    return w.batch * moved(bodies, extents, loops, cache)
+    return w.batch * moved_bytes(bodies, extents, loops, cache)

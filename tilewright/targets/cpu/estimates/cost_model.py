@@ -251,7 +251,7 @@ def busiest(chunks: Array, threads: int) -> Array:
     return np.asarray(np.ceil(chunks / threads) / chunks)
 
 
-def moved(
+def moved_bytes(
     bodies: Callable[[Mapping[str, Array]], Mapping[str, Array]],
     extents: Mapping[str, Array],
     loops: Sequence[Mapping[str, Array]],

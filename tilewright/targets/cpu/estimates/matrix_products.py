@@ -24,7 +24,7 @@ from tilewright.targets.cpu.estimates.cost_model import (
     Parts,
     busiest,
     finish_cycles,
-    moved,
+    moved_bytes,
     step_cycles,
 )
 from tilewright.targets.cpu.kernels import amx_tiles
@@ -134,11 +134,11 @@ def _moved(
         {"d": np.ceil(p.depth / depth)},
         *_ordered(shares, knobs["columns_first"] > 0),
     ]
-    return p.batch * moved(bodies, extents, loops, cache)
+    return p.batch * moved_bytes(bodies, extents, loops, cache)
 
 
 def _ordered(trips: Array, inside: Mask) -> list[dict[str, Array]]:
-    """Return the loops over rows and columns in the form that `moved` takes, innermost loop first.
+    """Return the loops over rows and columns in the form that `moved_bytes` takes, innermost loop first.
 
     Args:
         trips: iterations over rows and over columns, shape (2, configs).

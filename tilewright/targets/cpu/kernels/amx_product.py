@@ -38,7 +38,7 @@ from tilewright.targets.cpu.kernels.amx_tiles import (
 from tilewright.targets.cpu.kernels.dense import tile_starts
 from tilewright.targets.cpu.kernels.int8_dot_product import wrapping_sum
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
-from tilewright.targets.cpu.kernels.loops import share, split_index, tile_start, tiles, within
+from tilewright.targets.cpu.kernels.loops import loop_within, share, split_index, tile_start, tiles
 from tilewright.targets.cpu.kernels.tile_arithmetic import SECOND_CACHE, SHARES, even_parts
 from tilewright.targets.cpu.spec import CpuSpec
 
@@ -319,7 +319,7 @@ def _build_tasks(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOper
         if pieces > 1:
             _build_pieces(b, operands, unit, (matrix, rows, columns), pieces)
         else:
-            loops = [within(*rows), within(*columns)]
+            loops = [loop_within(*rows), loop_within(*columns)]
             order = loops[::-1] if v["rows_inside"] else loops
             with order[0] as outer, order[1] as inner:
                 down, across = (inner, outer) if v["rows_inside"] else (outer, inner)
@@ -361,7 +361,7 @@ def _build_pieces(
     stored_sums = T.alloc_buffer(
         (tiles(b.row_blocks, rows[1]) * block_size,), operands.numbers.sums
     )
-    with within(*columns) as across, T.serial(0, pieces) as piece, within(*rows) as down:
+    with loop_within(*columns) as across, T.serial(0, pieces) as piece, loop_within(*rows) as down:
         place = (down - share(*rows)[0]) * block_size
         block_place = matrix, b.row_block(down), across
         with T.If(piece == 0):
@@ -451,7 +451,7 @@ def pack_columns(matrix: Array, b: TileBlocks, numbers: TileNumbers) -> NDArray[
     return np.concatenate([sums[starts].ravel(), words])
 
 
-def corrected(
+def correct_zero_point(
     b: TileBlocks,
     operands: TileOperands,
     value: Expression,

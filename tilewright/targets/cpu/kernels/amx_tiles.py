@@ -148,7 +148,7 @@ def bfloat16_of(number: Expression, lanes: int, spec: CpuSpec) -> Expression:
     return tirx.Cast("uint16", tirx.Select(nan, _bits(NAN), rounded))
 
 
-def paired(first: Expression, second: Expression, lanes: int, spec: CpuSpec) -> Expression:
+def pair_bfloat16(first: Expression, second: Expression, lanes: int, spec: CpuSpec) -> Expression:
     """Round two float32 expressions to bfloat16 and combine them in an int32.
 
     Args:

@@ -11,7 +11,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.core.tvm_types import Array, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.dense_int8 import must_pack, share_of
-from tilewright.targets.cpu.kernels.epilogue import row_inputs, widened, with_row_epilogue
+from tilewright.targets.cpu.kernels.epilogue import row_inputs, widen_number, with_row_epilogue
 from tilewright.targets.cpu.kernels.int8_dot_product import check_dots, dot_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.matrix_product import GemmShape, multiply
@@ -66,7 +66,7 @@ class BatchMatmul:
 
         def product(batch: Expression, row: Expression, column: Expression) -> Expression:
             factors = data[batch, row, k], weights[batch, k, column]
-            return te.sum(widened(w, factors[0]) * widened(w, factors[1]), axis=k)
+            return te.sum(widen_number(w, factors[0]) * widen_number(w, factors[1]), axis=k)
 
         sums = te.compute(self.out_shape(w, spec), product, name="sums")
         inputs = row_inputs(w, self.out_shape(w, spec))

@@ -13,7 +13,7 @@ lanes.
 
 A kernel with a large dilation mostly reads padding near the border: with a dilation of 18 on 32 ×
 32 pixels, in three fifths of all products. A register tile skips a tap that lies entirely in the
-padding (`skipping`).
+padding (`add_padding_skips`).
 
 Tile sizes are chosen in `conv2d_tile_sizes`.
 """
@@ -221,7 +221,9 @@ def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: Knob
         sch.vectorize(lanes)
         _schedule_tile(sch, part, values, tuple(reduced), (oi, yi, xi), b)
     scheduled = sch.mod["main"]
-    return skipping(scheduled, w, (t.tile[1], t.tile[2])) if skips(w) else scheduled
+    return (
+        add_padding_skips(scheduled, w, (t.tile[1], t.tile[2])) if skips_padding(w) else scheduled
+    )
 
 
 def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
@@ -350,7 +352,7 @@ REDUCED = 4
 """Number of reduction axes: input channels, kernel rows, kernel columns, channels of a block."""
 
 
-def skips(w: Workload) -> bool:
+def skips_padding(w: Workload) -> bool:
     """Return whether kernel positions can lie entirely in the padding for a whole register tile.
 
     Args:
@@ -359,7 +361,7 @@ def skips(w: Workload) -> bool:
     return max(w.dilation_h, w.dilation_w) > 1 and max(w.pad_top, w.pad_left) > 1
 
 
-def skipping(function: PrimFunc, w: Workload, tile: tuple[int, int]) -> PrimFunc:
+def add_padding_skips(function: PrimFunc, w: Workload, tile: tuple[int, int]) -> PrimFunc:
     """Add conditions to a scheduled function that skip multiplications by padding.
 
     A register tile skips a kernel position at which all of its pixels read padding.

@@ -25,7 +25,7 @@ from tilewright.targets.cpu.kernels import amx_product
 from tilewright.targets.cpu.kernels.amx_product import (
     TileBlocks,
     blocks_of,
-    corrected,
+    correct_zero_point,
     pack_columns,
     product_function,
     weight_words,
@@ -479,5 +479,5 @@ class _Image:
             with T.vectorized(0, out_block) as i:
                 value = sums[r, at + i]
                 if self.w.dequantises:
-                    value = corrected(self.b, self, value, self.a.zero, across, at + i)
+                    value = correct_zero_point(self.b, self, value, self.a.zero, across, at + i)
                 self.a.finish(value, (n, block, y, x, i), (block, i))

@@ -44,7 +44,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
 )
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, Nest, split_index, tile_start
-from tilewright.targets.cpu.kernels.padding import is_padded, padded
+from tilewright.targets.cpu.kernels.padding import is_padded, pad_data
 from tilewright.targets.cpu.kernels.tile_arithmetic import divisors
 from tilewright.targets.cpu.kernels.winograd import WINOGRAD_SIZES
 from tilewright.targets.cpu.layouts import channel_block
@@ -121,7 +121,7 @@ class ConvolutionInt8:
             ),
             name="image",
         )
-        source = padded(w, image)
+        source = pad_data(w, image)
         c, i = te.reduce_axis((0, blocks), "c"), te.reduce_axis((0, t.ib), "i")
         kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
 

@@ -94,7 +94,7 @@ def sums_type(w: Workload) -> str:
     return "float32"
 
 
-def widened(w: Workload, number: Expression) -> Expression:
+def widen_number(w: Workload, number: Expression) -> Expression:
     """Convert a number of the data or the weights to the type of the sums.
 
     Args:
@@ -117,7 +117,7 @@ def real(number: Expression, zero: Expression) -> Expression:
     return tirx.Cast("float32", tirx.Cast("int32", number) - zero)
 
 
-def multiplied(w: Workload, number: Expression, weight: Expression) -> Expression:
+def multiply_number(w: Workload, number: Expression, weight: Expression) -> Expression:
     """Multiply a number of the data by a weight from `packed_words`.
 
     Args:
@@ -220,7 +220,7 @@ def epilogue_value(
         elif step.kind == "residual":
             found = found + inputs["residual"][at]
         elif step.kind in FUNCTIONS:
-            found = activated(step.kind, found)
+            found = apply_activation(step.kind, found)
         else:
             found = _clipped(step, found)
     return found
@@ -503,7 +503,7 @@ CYCLES: Mapping[str, float] = {
 time."""
 
 
-def activated(kind: str, x: Expression) -> Expression:
+def apply_activation(kind: str, x: Expression) -> Expression:
     """Return an activation function of a float32 expression: see `targets.steps.float_activations`.
 
     Args:

@@ -20,7 +20,7 @@ from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.epilogue import (
     epilogue_inputs,
-    multiplied,
+    multiply_number,
     packed_words,
     sums_type,
     with_epilogue,
@@ -29,9 +29,9 @@ from tilewright.targets.cpu.kernels.grouped_loops import (
     COPY_NOTHING,
     TilePixels,
     WindowLoops,
+    build_function,
     even_shares,
     window_knobs,
-    written,
 )
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     add_products,
@@ -355,7 +355,7 @@ class Grouped:
             ]
             of_block = tirx.indexdiv(channel, ib), tirx.indexmod(channel, ib)
             number = source[n, of_block[0], row, column, of_block[1]]
-            return te.sum(multiplied(w, number, weight), [c, kh, kw])
+            return te.sum(multiply_number(w, number, weight), [c, kh, kw])
 
         out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, inputs)
         return te.create_prim_func([data, weights, *inputs.values(), out])
@@ -373,7 +373,7 @@ class Grouped:
         taps = _GroupTaps(reach, ob, values["tile_blocks"], values["unroll_channels"], pairs)
         windows = WindowLoops(w, values, taps, ib, ob)
         weights = self.weights_shape(w, spec, values)
-        return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
+        return build_function(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues

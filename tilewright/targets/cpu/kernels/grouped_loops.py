@@ -410,7 +410,7 @@ class WindowLoops:
         return copies.of_rows((n, first), self.taps.blocks, top, min(most, self.w.out_height))
 
 
-def written(
+def build_function(
     windows: WindowLoops, data: tuple[int, ...], weights: tuple[int, ...], out: tuple[int, ...]
 ) -> PrimFunc:
     """Build the TensorIR function of a kernel.

@@ -14,12 +14,12 @@ from tilewright.targets.cpu.kernels import amx_product
 from tilewright.targets.cpu.kernels.amx_product import (
     TileBlocks,
     blocks_of,
-    corrected,
+    correct_zero_point,
     pack_columns,
     product_function,
     weight_words,
 )
-from tilewright.targets.cpu.kernels.amx_tiles import TILE, WORD, numbers_of, paired
+from tilewright.targets.cpu.kernels.amx_tiles import TILE, WORD, numbers_of, pair_bfloat16
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
 from tilewright.targets.cpu.spec import CpuSpec
@@ -262,7 +262,7 @@ class _Matrices:
 
         if count:
             with T.vectorized(0, count) as i:
-                value = paired(number(k, i), number(k + 1, i), count, self.spec)
+                value = pair_bfloat16(number(k, i), number(k + 1, i), count, self.spec)
                 T.buffer_store(self.weights, value, [start + i])
         if count < TILE:
             with T.vectorized(0, TILE - count) as i:
@@ -290,5 +290,5 @@ class _Matrices:
                 with T.vectorized(0, min(TILE, width - at)) as i:
                     value = sums[r, at + i]
                     if self.w.dequantises:
-                        value = corrected(b, self, value, self.a.zero, across, at + i)
+                        value = correct_zero_point(b, self, value, self.a.zero, across, at + i)
                     self.a.finish(value, (*row, column + at + i), (column + at + i,))

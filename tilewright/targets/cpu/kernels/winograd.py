@@ -187,14 +187,14 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     )
     half = te.compute(
         (n, in_blocks, rows, columns, a, a, t.ib),
-        lambda n, c, y, x, p, q, i: chosen(
+        lambda n, c, y, x, p, q, i: select_row(
             p, data_row(m, [patch[n, c, y, x, k, q, i] for k in range(a)])
         ),
         name="half",
     )
     left = te.compute(
         (n, a, a, in_blocks, rows, columns, t.ib),
-        lambda n, p, q, c, y, x, i: chosen(
+        lambda n, p, q, c, y, x, i: select_row(
             q, data_row(m, [half[n, c, y, x, p, k, i] for k in range(a)])
         ),
         name="left",
@@ -202,14 +202,14 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     part = _products(t, _rounds(w, t, m), left, weights)
     back = te.compute(
         (n, t.tiles[0] * blocks, rows, columns, m, a, t.ob),
-        lambda n, o, y, x, p, q, b: chosen(
+        lambda n, o, y, x, p, q, b: select_row(
             p, inverse_row(m, [part[n, k, q, o, y, x, b] for k in range(a)])
         ),
         name="back",
     )
     square = te.compute(
         (n, t.tiles[0] * blocks, rows, columns, m, m, t.ob),
-        lambda n, o, y, x, p, q, b: chosen(
+        lambda n, o, y, x, p, q, b: select_row(
             q, inverse_row(m, [back[n, o, y, x, p, k, b] for k in range(a)])
         ),
         name="square",
@@ -247,14 +247,14 @@ def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Tensor, Ten
 
     columns = te.compute(
         (t.tiles[0], in_blocks, t.ib, a, 3, tile),
-        lambda o, c, i, p, k, b: chosen(
+        lambda o, c, i, p, k, b: select_row(
             p, filter_row(m, [read(o, c, j, k, i, b) for j in range(3)])
         ),
         name="columns",
     )
     squares = te.compute(
         shape,
-        lambda o, p, q, c, i, b: chosen(
+        lambda o, p, q, c, i, b: select_row(
             q, filter_row(m, [columns[o, c, i, p, k, b] for k in range(3)])
         ),
         name="squares",
@@ -623,7 +623,7 @@ def transformed_filters(m: int, filters: Array) -> NDArray[np.float64]:
     return transformed
 
 
-def chosen(row: Expression, values: list[Expression]) -> Expression:
+def select_row(row: Expression, values: list[Expression]) -> Expression:
     """Return `values[row]` as nested selections, which LLVM removes when the loop is unrolled.
 
     Args:

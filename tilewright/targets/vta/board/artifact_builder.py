@@ -28,7 +28,7 @@ from tilewright.targets.vta.board.layer_check import (
     read_layer,
 )
 from tilewright.targets.vta.board.layer_program import LayerProgram, lower_layer
-from tilewright.targets.vta.board.network_program import Linked, linked
+from tilewright.targets.vta.board.network_program import Linked, link_layers
 from tilewright.targets.vta.board.program import BoardProgram, Port
 from tilewright.targets.vta.board.program_check import why_not_bare
 from tilewright.targets.vta.board.program_image import image_files, read_image
@@ -167,7 +167,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
             steps.append(lower_layer(step, graph.values, spec, pick.space, pick.config))
         else:
             steps.append(step)
-    built = linked(steps, graph, spec)
+    built = link_layers(steps, graph, spec)
     device = Device(built.board)
     counts = [len(run.layers) for run in built.network.runs]
     times = stream_times(device, built.begins, counts)

@@ -52,7 +52,7 @@ class Linked:
     begins: NDArray[np.int64]
 
 
-def linked(
+def link_layers(
     steps: Sequence[LayerProgram | HostStep],
     graph: LayerGraph,
     spec: VtaSpec,
