@@ -175,7 +175,7 @@ class Transferred(ABC):
             validation: rows that decide when to stop. Without it, some tasks of the table are held
                 out.
             say: called with lines that report the progress.
-            start: model of the same kind to fine-tune (see `models.transfer.registry.continue_from`).
+            start: model of the same kind to fine-tune (`models.transfer.registry.continue_from`).
                 Training continues from its columns and weights.
 
         Raises:

@@ -384,8 +384,8 @@ class _RewrittenMain:
     ) -> list[RelaxExpr]:
         """Return the scales that an epilogue reads if those of the data are only known at run time.
 
-        These are the array of `targets.steps.quantised.pack_scales`, with the zero point inserted, and
-        one scale per channel.
+        These are the array of `targets.steps.quantised.pack_scales`, with the zero point inserted,
+        and one scale per channel.
         """
         numbers, scales = constants
         scale, zero = self.tensors.plain(scale), self.tensors.plain(zero)

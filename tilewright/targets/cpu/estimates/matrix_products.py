@@ -138,7 +138,7 @@ def _moved(
 
 
 def _ordered(trips: Array, inside: Mask) -> list[dict[str, Array]]:
-    """Return the loops over rows and columns in the form that `moved_bytes` takes, innermost loop first.
+    """Return the loops over rows and columns for `moved_bytes`, innermost loop first.
 
     Args:
         trips: iterations over rows and over columns, shape (2, configs).
