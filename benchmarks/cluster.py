@@ -86,7 +86,7 @@ class Hosts:
             with suppress(subprocess.CalledProcessError):
                 _ip("netns", "delete", name)
 
-    def on(self, host: int, *command: str) -> list[str]:
+    def command_on(self, host: int, *command: str) -> list[str]:
         """Return the command that runs `command` on a host, 0 or 1."""
         return ["ip", "netns", "exec", self.names[host], *command]
 
@@ -132,7 +132,7 @@ class DaskOnHosts:
         log = self.folder / f"node-{host}-{len(list(self.folder.glob('node-*')))}"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                self.hosts.on(
+                self.hosts.command_on(
                     host, *PYTHON, *command, "--protocol", "tls", "--host", address,
                     "--dashboard-address", "127.0.0.1:0",
                 ),
@@ -212,7 +212,7 @@ def run_rounds(rows: int, rounds: int, console: Console) -> list[Throughput]:
             for cluster in ("", *(f"local:{count}" for count in COUNTS)):
                 result.append(measure(rows, cluster, (), here))
             if dask is not None:
-                on_head = dask.hosts.on(0)
+                on_head = dask.hosts.command_on(0)
                 done = measure(rows, dask.address, on_head, dask.environment)
                 result.append(Throughput("two hosts", done.rows, done.seconds, done.measuring))
             console.print(f"round {number + 1} of {rounds}")

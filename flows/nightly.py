@@ -70,7 +70,7 @@ def tune_network(
     if watch.when_worse == OFF:
         return flow_result(summary, remark)
     watched = watch_run(confine_options(options).folder, summary, watch)
-    if not watched.worse:
+    if not watched.is_regression:
         return flow_result(summary, remark)
     why = "; ".join((watched.sentence, *watched.reasons))
     if watch.when_worse == FAIL:

@@ -187,7 +187,7 @@ def serving_process(deployment: DeploymentResponse) -> str:
 
 def _own_stamp() -> str:
     """Return a description of this process in the format of `_STAMP`."""
-    own = ProcessStamp.own()
+    own = ProcessStamp.of_this_process()
     return f"process {own.pid} on {own.host}, started {own.started} in {own.space}"
 
 

@@ -447,7 +447,7 @@ def tune_workload(
             chosen = baseline = baseline_again(task, baseline, run.emit)
         chosen = best_known(task, record, chosen, timed, run.emit)
     else:
-        final = final or choice.make(run)
+        final = final or choice.make_choice(run)
         chosen, baseline = final.chosen, final.baseline
     if chosen is not None:
         run(verify_schedule, task, chosen)
@@ -560,7 +560,7 @@ def rounds(
         if session.unlearned and allowed > made and not over_time:
             session = learn(run, task, session, clock)  # before others would wait for the turn
         with record.turn():
-            news = record.news(session.history.round, trials - made)
+            news = record.next_rounds(session.history.round, trials - made)
             if not news:
                 pending = record.pending()
                 busy = 0 if pending is None else len(pending)
@@ -571,18 +571,18 @@ def rounds(
                     session = learn(run, task, session, clock)
                     chosen = propose_batch(run, task, session, n, pending, clock)
                 if chosen is not None:
-                    known = record.known()
+                    known = record.known_trials()
                     record.claim(chosen)
         if news:
             for finished in news:
                 own = late.pop(finished.index, None)
                 again = own or recorded_batch(task, finished)
-                session = session.after(again)
+                session = session.extend(again)
                 yield describe_round(session, again, None if own else finished.errors)
         elif chosen is not None:
-            with clock.of("measure"):
+            with clock.measure("measure"):
                 chosen = replace(chosen, measured=run(measure_batch, task, chosen, known))
-            with record.turn(), clock.of("record"):
+            with record.turn(), clock.measure("record"):
                 index, kept = record.settle(session.history.round, chosen)
             measured = replace(chosen.take(kept), stage_seconds=clock.seconds)
             if not len(kept):
@@ -590,7 +590,7 @@ def rounds(
             if index > session.history.round:
                 late[index] = measured  # others were faster
                 continue
-            session = session.after(measured)
+            session = session.extend(measured)
             yield describe_round(session, measured)
         elif busy:
             time.sleep(POLL_SECONDS)
@@ -642,10 +642,10 @@ def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round 
     batch = propose_batch(run, task, session, n, clock=clock)
     if batch is None:
         return None
-    with clock.of("measure"):
+    with clock.measure("measure"):
         measured = run(measure_batch, task, batch, {})
     batch = replace(batch, measured=measured, stage_seconds=clock.seconds)
-    return describe_round(session.after(batch), batch)
+    return describe_round(session.extend(batch), batch)
 
 
 def tune_session(task: Task, trials: int, batch: int) -> Session:
@@ -681,7 +681,7 @@ def learn(
     if not session.begun:
         session = session.with_begun(run(begin_models, task, session))
     while session.unlearned:
-        with (clock or Stopwatch()).of("retrain"):
+        with (clock or Stopwatch()).measure("retrain"):
             session = session.with_learned(run(retrain_models, task, session))
     return session
 
@@ -705,13 +705,13 @@ def propose_batch(
     """
     clock, session = clock or Stopwatch(), session.with_pending(pending)
     with BLAS_ON_ONE_THREAD:
-        with clock.of("generate"):
+        with clock.measure("generate"):
             candidates = run(generate_candidates, task, session, n)
-        with clock.of("filter"):
+        with clock.measure("filter"):
             kept = run(filter_candidates, task, session, candidates, n)  # Model V
         if not len(kept):
             return None
-        with clock.of("lower"):
+        with clock.measure("lower"):
             batch = run(lower_and_choose, task, session, kept, n)  # Model A
     return replace(batch, candidates=len(candidates))
 

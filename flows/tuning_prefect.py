@@ -67,7 +67,7 @@ def tune_and_log(
     """
     use_workspace()
     progress = RunProgress()
-    emit = log_events(progress.hearing(listen))
+    emit = log_events(progress.record_events(listen))
     options = confine_options(options)
 
     refresh = {PREFECT_TASKS_REFRESH_CACHE: True} if options.fresh else {}

@@ -114,7 +114,7 @@ def partition_for_vta(
     for name in keep_float:
         if name not in view.types:
             raise UnknownName("variable of main", name, sorted(view.types))
-    accelerator = Accelerator.of(machine)
+    accelerator = Accelerator.for_target(machine)
     graph = graph_of_module(
         view.flat, view.types, view.outputs, traits_of(machine).blocks, keep_float=keep_float,
         unfold=lambda plain: unfold_for(plain, accelerator),

@@ -60,7 +60,7 @@ class CounterRegression(FittedModel):
         self.shift = 0.0
 
     @classmethod
-    def of(cls, hidden: Features) -> CounterRegression:
+    def for_counters(cls, hidden: Features) -> CounterRegression:
         """Return an untrained model with a price per counter that is a column of `hidden`."""
         draft = cls(0, False, {})
         draft.module = np.array([_MODULE[column.unit] for column in hidden.columns], np.int64)

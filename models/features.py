@@ -357,7 +357,7 @@ def loop_features(workload: Workload, space: Space, configs: Configs) -> Feature
         below = below - length
     split = {f"tile_{axis}" for axis in AXES}
     columns |= {name: value for name, value in knobs.items() if name not in split}
-    return Features.of(np.stack(list(columns.values()), axis=1), list(columns))
+    return Features.from_names(np.stack(list(columns.values()), axis=1), list(columns))
 
 
 def _nest(

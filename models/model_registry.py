@@ -126,7 +126,7 @@ class ModelLibrary(Learners):
 
     def draft(self, hidden: Features) -> CounterRegression:
         """Return an untrained regression on the counters in `hidden`."""
-        return CounterRegression.of(hidden)
+        return CounterRegression.for_counters(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
         """Return an untrained regressor of a kind such as `xgboost`."""

@@ -53,7 +53,7 @@ class Validity(XGBoost):
             self._uncalibrated = None
         return float(self.booster.attr("threshold") or 0.0)
 
-    def passed(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def accept(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which configs must not be vetoed.
 
         Args:

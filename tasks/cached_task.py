@@ -121,7 +121,7 @@ class RecordSerializer(Serializer):  # Prefect registers no generic ones
         if digest(text).encode() != said:
             raise DamagedRecord("a stored result is damaged")
         whole = json.loads(text)
-        if not STAGE.reads(STAGE.version_in(whole)):
+        if not STAGE.can_read(STAGE.version_in(whole)):
             raise DamagedRecord("a stored result is of another version")
         return Record(codecs.decode(whole["codec"], base64.b64decode(whole["value"])))
 

@@ -66,7 +66,7 @@ class WatchedRun:
     reasons: tuple[str, ...] = ()
 
     @property
-    def worse(self) -> bool:
+    def is_regression(self) -> bool:
         """Whether this is a regression."""
         return self.word == WORSE
 
@@ -101,7 +101,7 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
         page = _short_page(title, NO_COMPARISON, escape_text(text), links)
         return _report_verdict(summary, WatchedRun(NO_COMPARISON, text), page, baseline)
     watched = WatchedRun(verdict.word, headline(verdict), verdict.reasons)
-    if watched.worse and options.when_worse == FAIL:
+    if watched.is_regression and options.when_worse == FAIL:
         tracking.tag_run(run_id, {REGRESSION_TAG: "yes"})
     return _report_verdict(summary, watched, diff_page(title, verdict, links), baseline, verdict)
 
@@ -131,7 +131,9 @@ def _report_verdict(
     """
     create_markdown_artifact(key="regression-watch", markdown=page, description=watched.word)
     logger = get_run_logger()
-    (logger.warning if watched.worse else logger.info)(f"regression watch: {watched.sentence}")
+    (logger.warning if watched.is_regression else logger.info)(
+        f"regression watch: {watched.sentence}"
+    )
     for reason in watched.reasons:
         logger.warning(f"worse: {reason}")
     _tag_flow_run(f"watch: {watched.word}")

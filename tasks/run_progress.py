@@ -38,7 +38,7 @@ class RunProgress:
         self._trials: dict[str, int] = {}
         self._shown: Progress | None = None
 
-    def hearing(self, listen: Listener) -> Listener:
+    def record_events(self, listen: Listener) -> Listener:
         """Return a listener that records each event before it passes it to `listen`."""
 
         def hear(event: Event) -> None:

@@ -420,7 +420,7 @@ def _is_recorded(
         return False
     record = record_of(store, task)
     with record.turn():
-        held = record.news(0, made)
+        held = record.next_rounds(0, made)
     for problem in record.problems:
         emit(Note(problem))
     return sum(len(record.configs) for record in held) >= made

@@ -142,7 +142,7 @@ def measured_of(
 
     The other rows failed to compile.
     """
-    result = Measurements.nothing(len(lowered))
+    result = Measurements.unmeasured(len(lowered))
     result.reason[:] = lowered.reasons
     result.status[runs] = "valid"
     if len(runs):

@@ -178,8 +178,8 @@ def test_programs_of_a_processor_and_of_accelerators_are_told_in_the_same_column
     left = np.array([[macs, 0.0, moved / 2, done / 2, 3.0]])
     right = np.array([[macs, 0.0, done, 7.0, moved]])
     seen = [
-        shared_columns(Features.of(left, names + accelerator), processor=False),
-        shared_columns(Features.of(right, names + processor), processor=True),
+        shared_columns(Features.from_names(left, names + accelerator), processor=False),
+        shared_columns(Features.from_names(right, names + processor), processor=True),
     ]
     assert seen[0].names == seen[1].names
     assert seen[0].matrix.tolist() == seen[1].matrix.tolist() == [[macs, 0.0, -6.0, 2.0]]
@@ -188,7 +188,7 @@ def test_programs_of_a_processor_and_of_accelerators_are_told_in_the_same_column
 def test_a_family_is_held_out_by_machines_and_one_machine_by_layers() -> None:
     workload = np.repeat(np.arange(6), 4)
     blank = np.zeros(len(workload))
-    features = Features.of(blank[:, None], ["workload macs"])
+    features = Features.from_names(blank[:, None], ["workload macs"])
     for hardware, whole in ((np.tile([7, 8, 9, 10], 6), "hardware"), (workload * 0, "workload")):
         table = TrainingTable(features, blank, workload, workload, hardware)
         folds = folds_of(table)

@@ -110,7 +110,7 @@ def test_a_tuning_run_is_read_with_all_its_figures(folder: Path) -> None:
         assert layer.figures.rule is not None
         earlier_rule = row.get("baseline_seconds", row.get("default_seconds"))
         assert layer.figures.rule.seconds == earlier_rule
-        assert len(run.of(layer.id)) == row["trials"] == 6
+        assert len(run.trials_of_workload(layer.id)) == row["trials"] == 6
     assert read_side(folder / "tuned").total.cycles == written["total"]["tuned_cycles"]
     explained = read_folder(folder / "tuned")
     assert [str(workload) for workload in explained.workloads] == list(LAYERS)
@@ -122,7 +122,7 @@ def test_a_tuning_run_is_read_with_all_its_figures(folder: Path) -> None:
 def test_a_run_of_0_1_is_compared_with_one_of_0_2(tmp_path: Path) -> None:
     old, new = (earlier.unpack(release, tmp_path / release) / "tuned" for release in RELEASES)
     verdict = diff_runs(read_side(old), read_side(new))
-    assert (verdict.network, verdict.worse) == ("digits_cnn", False)
+    assert (verdict.network, verdict.is_worse) == ("digits_cnn", False)
 
 
 def test_its_ledger_has_the_trials_of_its_table(folder: Path) -> None:

@@ -32,7 +32,7 @@ def tables(place: Path | TrialStore) -> dict[str, list[tuple[Any, ...]]]:
         with read_store(place) as store:
             return tables(store)
     result = {}
-    with place.reading() as connection:
+    with place.read_snapshot() as connection:
         for table in (TRIALS, ROUNDS, VALIDATIONS):
             columns = [column for column in table.c if column.name not in ("id", "run_id")]
             names = (RUNS.c.workload, RUNS.c.target, RUNS.c.run)

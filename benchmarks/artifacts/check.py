@@ -70,12 +70,12 @@ class Outcome:
     fused: tuple[str, ...] = ()
 
     @property
-    def failed(self) -> bool:
+    def is_defect(self) -> bool:
         """Whether that is a defect, whatever else is said."""
         return self.kind == "traceback" or self.silent
 
     @property
-    def caught(self) -> bool:
+    def refused_wrong_numbers(self) -> bool:
         """Whether wrong numbers are why it is refused."""
         return self.kind == "refused" and " is off by " in self.said
 
@@ -201,7 +201,7 @@ def _tuned_workloads(
     from tilewright.networks.offloading.accelerator import Accelerator
 
     try:
-        accelerator = Accelerator.of(make_target(target))
+        accelerator = Accelerator.for_target(make_target(target))
         result, report = networks.load(path, calibration=calibration).surveyed_on(accelerator)
     except TilewrightError as error:
         return str(error)

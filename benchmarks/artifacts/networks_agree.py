@@ -66,7 +66,7 @@ def main() -> None:
     show(results, missing)
     if options.json is not None:
         options.json.write_text(json.dumps([_row(result) for result in results], indent=1) + "\n")
-    sys.exit(1 if any(result.outcome.failed for result in results) else 0)
+    sys.exit(1 if any(result.outcome.is_defect for result in results) else 0)
 
 
 def _options() -> argparse.Namespace:
@@ -112,7 +112,7 @@ def show(results: Sequence[Result], missing: Counter[str]) -> None:
         kinds = Counter(row.outcome.kind for row in rows)
         silent = sum(row.outcome.silent for row in rows)
         differ = sum(any("workloads" in w for w in row.outcome.wrong) for row in rows)
-        caught = sum(row.outcome.caught for row in rows)
+        caught = sum(row.outcome.refused_wrong_numbers for row in rows)
         counted = [kinds[kind] for kind in ("agreed", "disagreed", "traceback")]
         figures = (len(rows), kinds["refused"], caught, *counted, silent, differ)
         table.add_row(form, machine, *map(str, figures))
@@ -129,7 +129,9 @@ def show(results: Sequence[Result], missing: Counter[str]) -> None:
 def _say(result: Result) -> None:
     """Print a line about a result that is not as it should be."""
     out = result.outcome
-    if out.kind == "agreed" or (out.kind == "refused" and not out.wrong and not out.caught):
+    if out.kind == "agreed" or (
+        out.kind == "refused" and not out.wrong and not out.refused_wrong_numbers
+    ):
         return
     worst = max((output.relative for output in out.outputs), default=0.0)
     steps = max((output.steps or 0.0 for output in out.outputs), default=0.0)
@@ -143,7 +145,7 @@ def _say(result: Result) -> None:
 
 
 def _is_worth_keeping(result: Result) -> bool:
-    return result.outcome.kind in ("traceback", "disagreed") or result.outcome.caught
+    return result.outcome.kind in ("traceback", "disagreed") or result.outcome.refused_wrong_numbers
 
 
 def _keep(result: Result, folder: Path) -> None:

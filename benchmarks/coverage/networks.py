@@ -35,7 +35,7 @@ NUMBERS = len(HEAD) - 2  # columns between the first and the last
 
 def rows() -> list[tuple[str, ...]]:
     """Return one row of text cells per network."""
-    accelerator = Accelerator.of(make_target(TARGET))
+    accelerator = Accelerator.for_target(make_target(TARGET))
     return [_row(networks.load(name).report_on(accelerator)) for name in networks.zoo_names()]
 
 

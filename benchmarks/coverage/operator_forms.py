@@ -69,7 +69,7 @@ def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
     seen: dict[tuple[OperatorForm, int | None], int] = defaultdict(int)
     for number, sketch in enumerate(sketches):
         model, inputs = sketch.model(f"n{number}")
-        form = Forms(NormalGraph(model, ())).of(model.graph.node[0])
+        form = Forms(NormalGraph(model, ())).form_of(model.graph.node[0])
         axis = next((a.i for a in sketch.attributes if a.name == "axis"), None)
         if form is None or seen[form, axis] >= most:
             continue
@@ -87,7 +87,7 @@ def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
         arrays = all(isinstance(item, np.ndarray) and item.dtype != object for item in made)
         if len(left) != 1 or len(fixed.graph.node) != 1 or not arrays:
             continue
-        form = Forms(fixed).of(left[0])
+        form = Forms(fixed).form_of(left[0])
         if form is not None and 0 not in [size for item in made for size in item.shape]:
             expected = dict(zip(names, made, strict=True))
             yield Case(form, model.SerializeToString(), inputs, expected)

@@ -33,7 +33,7 @@ class Net(Builder):
         """Multiply `x` by its sigmoid, as two nodes."""
         return self.multiply(x, self.sigmoid(x, f"{name}.sigmoid"), name)
 
-    def upsampled(self, x: str, name: str, out_channels: int) -> str:
+    def upsample(self, x: str, name: str, out_channels: int) -> str:
         """Add a transposed convolution of 2×2 with a stride of 2."""
         batch, channels, height, width = self.shapes[x]
         weight = self._normal(f"{name}.weight", (channels, out_channels, 2, 2), channels**-0.5)
@@ -108,7 +108,7 @@ def unet(net: Net) -> str:
         x = _twice(net, x, f"encode{level}", 32 << level)
         kept.append(x)
     for level in reversed(range(4)):
-        x = net.upsampled(x, f"up{level}", 32 << level)
+        x = net.upsample(x, f"up{level}", 32 << level)
         x = _twice(net, net.concat([kept[level], x], f"join{level}"), f"decode{level}", 32 << level)
     return net.conv(x, "classes", 2, 1, bias=True)
 

@@ -110,7 +110,7 @@ def packing_seconds() -> float:
 def unfolding_seconds() -> float:
     """Of one byte of the packed result: what becomes of the first image of ResNet-18."""
     first = parse_workload("conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3")
-    unfold = Unfold.of(first, 2, 2)
+    unfold = Unfold.for_patches(first, 2, 2)
     image = np.random.default_rng(0).integers(-128, 128, (1, 3, 224, 224), np.int8)
 
     def rearrange() -> NDArray[np.int8]:

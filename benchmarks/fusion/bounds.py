@@ -81,7 +81,7 @@ class Needed:
         self.spec = target.spec
         self._known: dict[Workload, Needs] = {}
 
-    def of(self, workload: Workload) -> Needs:
+    def layer_needs(self, workload: Workload) -> Needs:
         """Of one. Raises `WorkloadError` for what the machine cannot run."""
         if workload not in self._known:
             self._known[workload] = needs(workload, self.spec)
@@ -89,7 +89,7 @@ class Needed:
 
     def sums(self, workloads: Sequence[Workload]) -> Sums:
         """Of several."""
-        sums = [self.of(workload) for workload in workloads]
+        sums = [self.layer_needs(workload) for workload in workloads]
         return Sums(sum(one.least for one in sums), sum(one.read for one in sums))
 
     @property
@@ -104,7 +104,7 @@ def bound(problem: FusionProblem, labels: Labelling, needed: Needed | None = Non
     needed = needed or Needed(problem.target)
     workloads, begin, total = problem.workloads(labels), 0, 0
     for run in problem.labelled(labels).segments():
-        total += stream_bound([needed.of(w) for w in workloads[begin : begin + len(run)]])
+        total += stream_bound([needed.layer_needs(w) for w in workloads[begin : begin + len(run)]])
         begin += len(run)
     return total
 
@@ -135,7 +135,7 @@ def stretches(problem: FusionProblem, needed: Needed) -> list[Stretch]:
     results = []
     for first, end in zip(firsts, [*firsts[1:], len(base)], strict=True):
         matching = [item for item, (at, _) in zip(changed, spans, strict=True) if first <= at < end]
-        early = sum(needed.of(workload).early for workload in base[first:end])
+        early = sum(needed.layer_needs(workload).early for workload in base[first:end])
         results.append(
             Stretch(
                 add_sums([needed.sums(base[first:end]), *matching]), min(early, needed.most_early),

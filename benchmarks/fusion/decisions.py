@@ -151,7 +151,7 @@ def _learned(
     known when the search begins.
     """
     problem = backing.problem
-    model, policy = models.read()
+    model, policy = models.copy_models()
     counted = Counted(backing)
     figures = Figures(problem, counted)
     blind = policy.labels(problem, policy.chances(problem, figures, problem.tvm, {}))
@@ -163,7 +163,7 @@ def _learned(
     begin = time.perf_counter()
     rng = np.random.default_rng([given.seed, 1])
     result = learned_search(problem, counted, model, policy, starts, rng, SearchPlan())
-    steps = [item.cycles for item in counted.known()]
+    steps = [item.cycles for item in counted.evaluations()]
     return result, {
         "cycles": backing(result).cycles, "dram_bytes": backing(result).dram_bytes,
         "evaluations": counted.count, "steps": steps, "seconds": time.perf_counter() - begin,
@@ -181,7 +181,7 @@ def _error(model: GraphModel, backing: Evaluator) -> float:
     blank = Evaluator(problem, backing.schedules)
     tables = Tables(problem, Figures(problem, blank))
     labellings = list(dict.fromkeys(named_labellings(problem).values()))
-    predictions = model.predict([tables.of(labels) for labels in labellings])
+    predictions = model.predict([tables.graph_table(labels) for labels in labellings])
     true = np.array([backing(labels).cycles for labels in labellings])
     return float(np.abs(predictions / true - 1).mean())
 
@@ -221,7 +221,7 @@ def _truths(
         part = Part(backing.problem, places, best)
         objective = Objective(
             lambda several, p=part: [  # type: ignore[misc]
-                float(backing(p.within(item)).cycles) for item in several
+                float(backing(p.whole_labels(item)).cycles) for item in several
             ],
             1 << MOST, part.segments, part.groups,
         )  # fmt: skip
@@ -229,12 +229,12 @@ def _truths(
         counted = Counted(backing, part)
         starts = [part.none, part.all, part.greedy]
         rng = np.random.default_rng([given.seed, 3])
-        result = learned_search(part, counted, *models.read(), starts, rng, SearchPlan())
+        result = learned_search(part, counted, *models.copy_models(), starts, rng, SearchPlan())
         yield {
             "part": name, "decisions": len(part), "least": objective.least,
             "most": max(objective.asked.values()), "evaluations": counted.count,
             "regret": counted(result).cycles / objective.least - 1,
-            "regret_all": backing(part.within(part.all)).cycles / objective.least - 1,
+            "regret_all": backing(part.whole_labels(part.all)).cycles / objective.least - 1,
         }  # fmt: skip
 
 
@@ -268,10 +268,10 @@ def _around(segments: Sequence[Sequence[int]], first: int, most: int) -> list[in
 
 def _evaluation_seconds(backing: Evaluator) -> float:
     """Of a labelling whose layers were all lowered before."""
-    known = [item.labels for item in backing.known()][-5:]
+    known = [item.labels for item in backing.evaluations()][-5:]
     begin = time.perf_counter()
     for labels in known:
-        backing.again(labels)
+        backing.reevaluate(labels)
     return (time.perf_counter() - begin) / max(len(known), 1)
 
 

@@ -65,7 +65,7 @@ def read_examples(path: Path) -> Examples:
             ends = np.cumsum(held["layers"])[:-1], np.cumsum(held["links_of"])[:-1]
             parts = [np.split(held[name], ends[name in ("edges", "links")]) for name in _ARRAYS]
             graphs = [GraphTable(columns, *item) for item in zip(*parts, strict=True)]
-            units = Features.of(held["units"], tuple(map(str, held["unit_columns"])))
+            units = Features.from_names(held["units"], tuple(map(str, held["unit_columns"])))
             return Examples(tuple(graphs), units, held["better"].astype(np.bool_))
     except (ValueError, KeyError, BadZipFile) as error:
         raise ModelError(f"{path} holds no examples ({error}); make them again") from None

@@ -87,7 +87,7 @@ class Trained:
         model, self._policy = trained(examples)
         model.save(self._path)
 
-    def read(self) -> tuple[GraphModel, Policy]:
+    def copy_models(self) -> tuple[GraphModel, Policy]:
         """Return a copy of the graph model, and the policy, which searches do not change."""
         model = GraphModel()
         model.load(self._path)

@@ -77,13 +77,13 @@ class Part(FusionProblem):
         self.segments = segments_of(self.offered)
         self.groups = groups_of(self.offered)
 
-    def within(self, labels: Labelling) -> Labelling:
+    def whole_labels(self, labels: Labelling) -> Labelling:
         """Return labels of the whole network, with `labels` for the decisions of this part."""
         own = dict(zip(self.places, labels, strict=True))
         return tuple(own.get(place, label) for place, label in enumerate(self.held))
 
     def _labelled(self, labels: Labelling) -> IntegerGraph:
-        return self.whole.labelled(self.within(labels))
+        return self.whole.labelled(self.whole_labels(labels))
 
 
 class Counted(Evaluator):
@@ -97,9 +97,9 @@ class Counted(Evaluator):
         self.backing = backing
         self.part = part
 
-    def again(self, labels: Labelling) -> Evaluation:
+    def reevaluate(self, labels: Labelling) -> Evaluation:
         """As `Evaluator`."""
-        whole = labels if self.part is None else self.part.within(labels)
+        whole = labels if self.part is None else self.part.whole_labels(labels)
         return replace(self.backing(whole), labels=labels)
 
 
@@ -154,10 +154,10 @@ def make_examples(evaluator: Evaluator, seed: int = 0) -> Examples:
             better.append(saved > 0)
     tables = Tables(problem, figures)
     blank = Tables(problem, Figures(problem, Evaluator(problem, evaluator.schedules)))
-    graphs = [tables.of(labels) for labels in dict.fromkeys(labellings)]
+    graphs = [tables.graph_table(labels) for labels in dict.fromkeys(labellings)]
     # A model is also asked about layers of which nothing but the estimate is known.
     graphs += [
-        replace(blank.of(labels), stream=tables.of(labels).stream)
+        replace(blank.graph_table(labels), stream=tables.graph_table(labels).stream)
         for labels in dict.fromkeys(labellings[: len(named_labellings(problem)) + DRAWN])
     ]
     rows = np.array(kept, np.int64)

@@ -60,7 +60,7 @@ class _NestTarget(GemminiTarget):
 
     def _bind(self, workload: Workload) -> WorkloadLowering:
         dataflow, most = self.flow
-        own = WorkloadLowering.of(workload, self.spec)
+        own = WorkloadLowering.for_workload(workload, self.spec)
         return _Nests(workload, self.spec, replace(own.geometry, most_chained=most), dataflow)
 
 

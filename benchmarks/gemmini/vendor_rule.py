@@ -75,7 +75,10 @@ def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
     begun, (name_of_rule, schedule) = time.perf_counter(), target.lowering(workload).vendor
     rules = {
         layout: time_stream(
-            stream_from(program_of(BlockGeometry.of(workload, row), spec.machine, schedule)), spec
+            stream_from(
+                program_of(BlockGeometry.for_workload(workload, row), spec.machine, schedule)
+            ),
+            spec,
         ).total
         for layout, row in ROWS.items()
     }

@@ -36,7 +36,7 @@ def in_memory(graph: IntegerGraph) -> RunIsland:
     """
     if not graph.islands:
         return _runner(None)
-    regions = RegionCalls([RegionSession.of(region, 1) for region in graph.regions])
+    regions = RegionCalls([RegionSession.for_region(region, 1) for region in graph.regions])
     return _runner(Library(compiled_islands(graph), regions))
 
 

@@ -86,7 +86,7 @@ def template_programs(workload: str, spec: VtaSpec, most: int) -> Programs:
 
     They belong to at most `most` configs, evenly spaced over the space.
     """
-    lowering = Lowering.of(parse_workload(workload), spec, "template")
+    lowering = Lowering.for_workload(parse_workload(workload), spec, "template")
     space = lowering.space
     flat = np.unique(np.linspace(0, space.size - 1, most).astype(np.int64))
     programs = []
@@ -117,7 +117,7 @@ def evaluate_extended(spec: VtaSpec, rounds: int) -> None:
         times, valid, configs = np.zeros(2), 0, 0
         digests = [hashlib.sha256(), hashlib.sha256()]
         for workload, _ in RESNET18.values():
-            lowering = Lowering.of(workload, spec, "extended")
+            lowering = Lowering.for_workload(workload, spec, "extended")
             values = choose(lowering.space, np.random.default_rng(0))
             time_rows(lowering, values[:1])  # compiled code is loaded
             best = [np.inf, np.inf]

@@ -121,7 +121,7 @@ def shared_columns(features: Features, processor: bool) -> Features:
         place = list(features.names).index(own[processor])
         log2 = features.matrix[:, place] * (1.0 if processor else 2.0)
         known[f"program {name}"] = log2 - known[MACS]
-    return Features.of(np.stack([*known.values()], axis=1), [*known])
+    return Features.from_names(np.stack([*known.values()], axis=1), [*known])
 
 
 def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
@@ -144,7 +144,7 @@ def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
     measured = measured[measured["status"] == "valid"]
     layer = pd.factorize(measured["layer"])[0].astype(np.int64)
     names = [name for name in measured.columns if " " in name]
-    features = Features.of(measured[names].to_numpy(np.float64), names)
+    features = Features.from_names(measured[names].to_numpy(np.float64), names)
     table = TrainingTable(
         shared_columns(features, True) if columns == SHARED else features,
         np.log2(measured["seconds"].to_numpy(np.float64)),
@@ -210,7 +210,7 @@ def _joined(parts: Sequence[Rows]) -> Rows:
         np.concatenate([getattr(table, name) for table in tables])
         for name in ("log_latency", "task", "workload", "hardware")
     )
-    features = Features.of(matrix.astype(np.float64), names)
+    features = Features.from_names(matrix.astype(np.float64), names)
     return TrainingTable(features, *numbers), np.concatenate(formulas)
 
 

@@ -213,7 +213,7 @@ def perform(unit: Unit) -> dict[str, Any]:
         if batch is None:
             continue
         measured = run(measure_batch, task, batch, {})
-        sessions[place] = before.after(replace(batch, measured=measured))
+        sessions[place] = before.extend(replace(batch, measured=measured))
         compiled += batch.unmeasured_count
         trials += len(batch.rows)
         total = sum(

@@ -87,7 +87,7 @@ def _run(
             row |= _errors(task, session, chosen.rows, measured, "measured")
             row |= _errors(task, session, lowered, target.measure(lowered), "compiled")
             rows.append(row)
-        session = session.after(replace(chosen, measured=measured))
+        session = session.extend(replace(chosen, measured=measured))
     return rows
 
 

@@ -77,7 +77,7 @@ class Layer:
         return float(np.median(self.regrets[tuner]))
 
     @property
-    def worse(self) -> bool:
+    def is_worse(self) -> bool:
         """Whether `default` is worse than `random` beyond noise."""
         return self.difference[1] > 0.0
 
@@ -193,7 +193,7 @@ def _table(layers: list[Layer]) -> Table:
     for layer in layers:
         cells = [f"{layer.median(t):.2%} ({max(layer.regrets[t]):.1%})" for t in tuners]
         mean, low, high = layer.difference
-        mark = " worse" if layer.worse else ""
+        mark = " worse" if layer.is_worse else ""
         table.add_row(
             layer.machine, layer.workload, f"{layer.configs:,}", f"{layer.valid:.0%}", *cells,
             f"{mean:+.1%} ({low:+.1%} {high:+.1%}){mark}",
@@ -202,7 +202,9 @@ def _table(layers: list[Layer]) -> Table:
 
 
 def _summary(layers: list[Layer]) -> str:
-    lines = [f"of {len(layers)} layers {sum(layer.worse for layer in layers)} worse than {CONTROL}"]
+    lines = [
+        f"of {len(layers)} layers {sum(layer.is_worse for layer in layers)} worse than {CONTROL}"
+    ]
     for tuner in layers[0].regrets:
         medians = [layer.median(tuner) for layer in layers]
         within = sum(median <= 0.01 for median in medians)

@@ -32,7 +32,7 @@ class Greedy(BaseExplorer[GreedyOptions]):
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
         """Propose untried neighbours of the best config, or random configs in the first trials."""
-        space, tried = problem.space, history.tried(problem.space)
+        space, tried = problem.space, history.tried_indices(problem.space)
         rng = problem.rng(history.round, "generate")
         near = np.empty(0, np.int64)
         if len(history) >= self.options.first:

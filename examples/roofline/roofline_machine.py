@@ -113,7 +113,7 @@ class RooflineMachine(RooflineAlone):
         repeats = ideal[:, None] * np.exp(noise)
         values = self.space(lowered.workload).values(lowered.configs[compiled])
         runs = (values[:, 2] < 4) | (values[:, 0] * values[:, 1] >= 64)
-        measured = Measurements.nothing(n)
+        measured = Measurements.unmeasured(n)
         measured.reason[:] = lowered.reasons
         measured.status[compiled] = np.where(runs, "valid", "run_error")
         measured.reason[compiled] = np.where(runs, "", "run: threads starve on tiles this small")

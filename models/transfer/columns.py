@@ -58,12 +58,12 @@ def columns_of(
     fixed = _of_hardware(hardware) | _of_workload(workload)
     wide = np.tile(np.array([*fixed.values()]), (len(configs), 1))
     parts = [
-        Features.of(wide, [*fixed]),
-        every_tree_column(workload, space, configs).named("schedule"),
+        Features.from_names(wide, [*fixed]),
+        every_tree_column(workload, space, configs).with_prefix("schedule"),
     ]
     if hidden is not None:
         parts += [_logs(hidden), _sums(hidden)]
-    return parts[0].beside(*parts[1:])
+    return parts[0].append_columns(*parts[1:])
 
 
 def _of_hardware(hardware: Mapping[str, float]) -> dict[str, float]:
@@ -95,7 +95,7 @@ def _of_workload(workload: Workload) -> dict[str, float]:
 
 def _logs(hidden: Features) -> Features:
     matrix: NDArray[np.float64] = np.log2(1.0 + np.maximum(hidden.matrix, 0.0))
-    return Features(matrix, hidden.columns).named("program")
+    return Features(matrix, hidden.columns).with_prefix("program")
 
 
 def _sums(hidden: Features) -> Features:
@@ -103,7 +103,7 @@ def _sums(hidden: Features) -> Features:
     features = hidden_features(hidden)
     unknown: NDArray[np.bool_] = np.asarray(np.isnan(hidden.matrix).all(axis=1))
     matrix = np.where(unknown[:, None], np.nan, features.matrix)
-    return Features(matrix, features.columns).named("program")
+    return Features(matrix, features.columns).with_prefix("program")
 
 
 PREFIX = "derived"
@@ -180,7 +180,9 @@ def with_derived(features: Features) -> Features:
         derived = _early(get, peak)
         if any(name.startswith("program ") for name in names):
             derived |= _late(get, peak)
-    return features.beside(Features.of(np.stack([*derived.values()], axis=1), [*derived]))
+    return features.append_columns(
+        Features.from_names(np.stack([*derived.values()], axis=1), [*derived])
+    )
 
 
 def _peak(get: _Get) -> _Column:

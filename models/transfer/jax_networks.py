@@ -355,7 +355,7 @@ def descend(
             loss.block_until_ready()
             done += steps
             if best is not None:
-                best.look(weights)
+                best.offer(weights)
             took = time.monotonic() - now
             if best is None and took < _LOOP_SECONDS / 2:
                 steps = min(2 * steps, _MOST_STEPS)
@@ -427,7 +427,7 @@ class _Best:
         ]
         self.before = self.least = self._squared_errors(start)
 
-    def look(self, weights: Any) -> None:
+    def offer(self, weights: Any) -> None:
         """Evaluate weights on held-out rows; keep a copy if their error is the lowest so far."""
         off = self._squared_errors(weights)
         if off.mean() < self.least.mean():

@@ -193,7 +193,7 @@ class Transferred(ABC):
             self.columns = known_columns(table, self.options.formula)
         else:
             self.columns = start.columns
-        given = _Given.of(table, self.columns), _Given.of(validation, self.columns)
+        given = _Given.from_table(table, self.columns), _Given.from_table(validation, self.columns)
         self._learn_chance(*given, begun + _CHANCE_SHARE * seconds, start)
         lesson = _lesson(*given, self.columns, begun + 0.97 * seconds, say, start)
         del given
@@ -264,9 +264,9 @@ class Transferred(ABC):
             "spread": list(self._spread),
             "facts": self.facts,
         }
-        write_model(folder, index, {self.file: self._packed(), CHANCE: self._chance.packed()})
+        write_model(folder, index, {self.file: self._packed(), CHANCE: self._chance.to_bytes()})
 
-    def read(self, folder: Path, index: Index) -> None:
+    def load_saved(self, folder: Path, index: Index) -> None:
         """Load the saved model of a folder into this object.
 
         Args:
@@ -325,12 +325,12 @@ class _Given:
     valid: NDArray[np.bool_]
 
     @staticmethod
-    def of(table: TrainingTable, names: tuple[str, ...]) -> _Given:
+    def from_table(table: TrainingTable, names: tuple[str, ...]) -> _Given:
         x = select_columns(table.features, names)
         x = uncompiled(x, names, half_known(x, names))
         return _Given(x, labels(table, x, names), table.task, table.valid)
 
-    def learned(
+    def training_rows(
         self, names: tuple[str, ...], start: Transferred | None
     ) -> tuple[Matrix, tuple[Labels, Labels]]:
         """Return the rows with a latency, and their labels.
@@ -357,7 +357,9 @@ def _lesson(
     given: _Given, held: _Given, names: tuple[str, ...], until: float, say: Say,
     start: Transferred | None,
 ) -> Lesson:  # fmt: skip
-    return Lesson(names, *given.learned(names, start), *held.learned(names, start), until, say)
+    return Lesson(
+        names, *given.training_rows(names, start), *held.training_rows(names, start), until, say
+    )
 
 
 def _check_rows(table: TrainingTable) -> None:

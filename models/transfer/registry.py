@@ -114,7 +114,7 @@ def load_model(folder: Path, *, trusted: bool = False) -> Transferred:
         model = kind(index.seed, options_of(kind, index.options))
     except TransferError as error:
         raise TransferError(f"{folder} holds no usable model: {error}") from None
-    model.read(folder, index)
+    model.load_saved(folder, index)
     return model
 
 

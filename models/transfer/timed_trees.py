@@ -186,7 +186,7 @@ class Chance:
         """Predict the probability of being valid, shape (rows,), of rows (rows, columns)."""
         return self._trees.ask(x)
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Serialise the classifier as UBJSON."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "validity.ubj"

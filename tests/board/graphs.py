@@ -150,7 +150,7 @@ def graph(
 def small_cnn() -> Example:
     """An unfolded first convolution, a strided one, a pool, a product behind a flattened image."""
     first = parse_workload("conv2d:n=1,c=1,h=12,w=12,o=16,k=3,p=1", RELU)
-    fold = Unfold.of(first, 3, 3)
+    fold = Unfold.for_patches(first, 3, 3)
     steps = [
         layer("conv1", "x", "a", str(fold.workload(first)), unfold=fold),
         layer("conv2", "a", "b", "conv2d:c=16,h=12,w=12,o=32,k=3,s=2,p=1", BY_CHANNEL),

@@ -55,7 +55,7 @@ def one_layer(
     plain = parse_workload(text, epilogue)
     tensors = random_tensors(plain, spec.machine, 0)
     expected = reference(plain, spec.machine, tensors)
-    fold = Unfold.of(plain, *unfold) if unfold else None
+    fold = Unfold.for_patches(plain, *unfold) if unfold else None
     workload, packed = plain, tensors
     if fold:
         workload = fold.workload(plain)
@@ -86,7 +86,7 @@ def with_steps(program: BoardProgram, *steps: ProgramStep) -> BoardProgram:
 def _program(
     workload: Workload, spec: VtaSpec, tensors: Tensors, plain: Workload, fold: Unfold | None
 ) -> BoardProgram:
-    lowering = Lowering.of(workload, spec, "extended")
+    lowering = Lowering.for_workload(workload, spec, "extended")
     geo, m = lowering.geometry, lowering.machine
     insns, uops = _first_program(lowering)
     image = pack_image(workload, m, geo, tensors, uops)

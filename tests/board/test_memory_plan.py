@@ -77,7 +77,7 @@ def test_constants_fill_buffers_and_repeat_nothing(monkeypatch: pytest.MonkeyPat
     filled = Filled("constants")
     rng = np.random.default_rng(0)
     data = [rng.integers(0, 256, size, np.uint8) for size in (256, 64, 2560, 768)]
-    placed = [filled.put(item, 64 if len(item) == 64 else 256) for item in (*data, data[0])]
+    placed = [filled.store(item, 64 if len(item) == 64 else 256) for item in (*data, data[0])]
     assert placed[0] == placed[-1]
     content, buffers = filled.content(), filled.buffers()
     assert max(buffer.bytes for buffer in buffers) <= 1024

@@ -130,7 +130,7 @@ def test_an_empty_workspace_says_what_to_type(
 ) -> None:
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
     workspace, port = Workspace(tmp_path), free_port()
-    credentials = Credentials.of(workspace)
+    credentials = Credentials.for_workspace(workspace)
     server = start_dashboard(workspace, LOOPBACK, port, credentials, {}, folder=tmp_path)
     try:
         server.wait()

@@ -161,7 +161,7 @@ def test_validity_and_models_count_too(
     other = edited(tuned.out, tmp_path / "b", change, "summary.json")
     (said,) = diff_runs(read_side(tuned.out), read_side(other)).reasons
     assert reason in said
-    assert not diff_runs(read_side(other), read_side(tuned.out)).worse
+    assert not diff_runs(read_side(other), read_side(tuned.out)).is_worse
 
 
 def test_few_invalid_trials_of_many_are_chance(tuned: Tuned, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_few_invalid_trials_of_many_are_chance(tuned: Tuned, tmp_path: Path) -> 
         summary["workloads"][0]["invalid_trials"] = 1
 
     other = edited(tuned.out, tmp_path / "b", lose_one, "summary.json")
-    assert not diff_runs(read_side(tuned.out), read_side(other)).worse
+    assert not diff_runs(read_side(tuned.out), read_side(other)).is_worse
 
 
 def test_another_simulator_or_compiler_is_named_and_is_no_reason(
@@ -186,7 +186,7 @@ def test_another_simulator_or_compiler_is_named_and_is_no_reason(
     runs = diff_runs(read_side(tuned.out), read_side(other))
     assert [item.what for item in runs.changed] == ["target fingerprint", "apache-tvm"]
     assert runs.changed[1].b == "9.9"
-    assert not runs.worse
+    assert not runs.is_worse
 
 
 def test_intervals_that_overlap_are_no_worse(tuned: Tuned, tmp_path: Path) -> None:
@@ -206,10 +206,10 @@ def test_intervals_that_overlap_are_no_worse(tuned: Tuned, tmp_path: Path) -> No
         read_side(edited(tuned.out, tmp_path / str(low), measured(low), "summary.json"))
         for low in (1.0, 1.09, 1.2)
     )
-    assert not diff_runs(first, near).worse
+    assert not diff_runs(first, near).is_worse
     assert diff_runs(first, far).total.unit == "seconds"
-    assert diff_runs(first, far).worse
-    assert not diff_runs(first, far, tolerance_percent=15).worse
+    assert diff_runs(first, far).is_worse
+    assert not diff_runs(first, far, tolerance_percent=15).is_worse
 
 
 def test_a_summary_without_a_version_reads_as_before(tuned: Tuned, tmp_path: Path) -> None:

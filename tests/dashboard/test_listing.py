@@ -104,7 +104,7 @@ def test_knobs_have_a_row_a_trial_and_their_importance(known: KnownRuns) -> None
     run = known.find(row["id"])
     for layer in known.trials(run).layers:
         result = knobs(known, run.id, layer.id)
-        trials = known.trials(run).of(layer.id)
+        trials = known.trials(run).trials_of_workload(layer.id)
         assert [row[0] for row in result["rows"]] == list(trials["trial"])
         assert result["rows"][0][4:] == [*json.loads(trials.iloc[0]["knobs"]).values()]
         shares = result["importance"]
@@ -121,7 +121,7 @@ def test_of_many_trials_the_fastest_are_drawn_and_some_others(
     layer = known.trials(run).layers[0].id
     result = knobs(known, run.id, layer)
     times = sorted(row[1] for row in result["rows"] if row[1] is not None)
-    all_times = 1e3 * known.trials(run).of(layer)["seconds"].dropna()
+    all_times = 1e3 * known.trials(run).trials_of_workload(layer)["seconds"].dropna()
     assert len(result["rows"]) == 4
     assert result["trials"] == TRIALS
     assert times[:2] == pytest.approx(sorted(all_times)[:2])
@@ -196,7 +196,7 @@ def test_what_takes_long_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPa
     value = ThrottledValue(read_slowly)
     seen = []
     for _ in range(4):
-        seen.append(value.renewed())
+        seen.append(value.refresh())
         now[0] += 40.0
     assert (seen, value.value) == ([True, False, False, True], 2)
 

@@ -135,7 +135,7 @@ def test_what_was_seen_of_a_unit_tells_of_those_like_it() -> None:
         (*clip, -0.60, 18.0),  # of its kind, but nothing like it
         (*pool, -0.10, 12.0),  # of another kind
     ]
-    x = Features.of(np.array(rows, np.float64), names)
+    x = Features.from_names(np.array(rows, np.float64), names)
     before, unknown = np.full(4, 0.9), np.nan
     lost = correct_chances(x, before, np.array([0.0, unknown, unknown, unknown]))
     assert lost[1] < 0.5
@@ -205,4 +205,6 @@ def test_the_learned_search_finds_the_truth_with_few_evaluations(net: str) -> No
     assert result == learned_search(
         own, again, model, policy, starts, np.random.default_rng(1), SearchPlan()
     )
-    assert [item.labels for item in again.known()] == [item.labels for item in fresh.known()]
+    assert [item.labels for item in again.evaluations()] == [
+        item.labels for item in fresh.evaluations()
+    ]

@@ -319,10 +319,10 @@ def test_a_critic_learns_what_is_to_come_and_none_expects_nothing():
         assert isinstance(method, Dcoc)
         method.begin(points, 0)
         places = points.random(150, np.random.default_rng(0))
-        before = method.agent.expects(places)
+        before = method.agent.predict_returns(places)
         assert before.shape == (150,)
         for _ in range(4):
             method.agent.explore(places[:32], lambda item: np.ones(len(item)))
-        after = method.agent.expects(places)
+        after = method.agent.predict_returns(places)
         assert (after.mean() > before.mean() + 1.0) == critic
         assert critic or not after.any()

@@ -11,7 +11,7 @@ from tilewright.targets.features import Feature, Features
 
 def numbered(matrix: np.ndarray) -> Features:
     """Return features with the columns x0, x1 and so on."""
-    return Features.of(matrix, [f"x{k}" for k in range(matrix.shape[1])])
+    return Features.from_names(matrix, [f"x{k}" for k in range(matrix.shape[1])])
 
 
 KNOWN = {

@@ -80,7 +80,7 @@ def test_the_draft_knows_that_modules_work_side_by_side(tmp_path: Path) -> None:
         return np.asarray(np.maximum(4.0 * x[:, 0], x[:, 1]) + 7.0 * x[:, 2])
 
     seen, unseen = (counted(part, names) for part in (counts[:30], counts[30:]))
-    parallel, added = CounterRegression.of(seen), CounterRegression(0, False, {})
+    parallel, added = CounterRegression.for_counters(seen), CounterRegression(0, False, {})
     errors = []
     for draft in (parallel, added):
         draft.fit(seen, np.log2(cycles(seen.matrix)))
@@ -111,7 +111,7 @@ def test_a_draft_of_one_program_or_none_answers() -> None:
     names = ("wgt_bytes", "gemm_iterations")
     for rows in (0, 1):
         counts = counted(np.full((rows, 2), 100.0), names)
-        draft = CounterRegression.of(counts)
+        draft = CounterRegression.for_counters(counts)
         draft.fit(counts, np.full(rows, 10.0))
         asked = counted(np.array([[100.0, 100.0], [0.0, np.nan]]), names)
         assert np.isfinite(draft.predict(asked)).all()

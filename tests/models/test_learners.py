@@ -94,7 +94,7 @@ def test_a_model_refuses_features_it_was_not_fitted_on(kind: str) -> None:
     with pytest.raises(WrongFeatures, match="another order"):
         model.predict(Features(asked.matrix, asked.columns[::-1]))
     with pytest.raises(WrongFeatures, match=r"lack x4 and have also y"):
-        model.predict(Features.of(HELD_OUT, ["x0", "x1", "x2", "x3", "y"]))
+        model.predict(Features.from_names(HELD_OUT, ["x0", "x1", "x2", "x3", "y"]))
 
 
 @pytest.mark.parametrize("kind", ["xgboost", "lightgbm"])

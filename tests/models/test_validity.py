@@ -83,7 +83,7 @@ def test_a_veto_is_the_same_whether_its_threshold_was_needed_before_or_not() -> 
         model.fit(numbered(x), y)
     threshold = other.threshold
     for chance in (np.linspace(0.05, 1, 20), np.linspace(0, 1, 200), np.empty(0)):
-        assert np.array_equal(one.passed(chance), chance >= threshold)
+        assert np.array_equal(one.accept(chance), chance >= threshold)
 
 
 def test_without_calibration_or_with_too_few_of_a_class_nothing_is_vetoed() -> None:

@@ -95,7 +95,7 @@ def test_outputs_beyond_the_tolerance_are_refused_and_nothing_is_written(
 
 def test_what_is_inspected_and_tuned_is_what_is_built(asymmetric: Path, tmp_path: Path) -> None:
     target = make_target("vta-pynq")
-    accelerator = Accelerator.of(target)
+    accelerator = Accelerator.for_target(target)
     network = load_network(asymmetric)
     tuned = {workload.workload for workload in network.workloads_on(accelerator)}
     said = {row.id for row in network.report_on(accelerator).workloads}

@@ -66,7 +66,7 @@ def test_the_first_convolution_of_resnet_becomes_space_to_depth(target: str | No
     if target is None:
         unfold = best_unfold(FIRST_OF_RESNET, BLOCKS)
     else:
-        unfold = unfold_for(FIRST_OF_RESNET, Accelerator.of(make_target(target)))
+        unfold = unfold_for(FIRST_OF_RESNET, Accelerator.for_target(make_target(target)))
     assert unfold is not None
     written = pad_to_blocks(unfold.workload(FIRST_OF_RESNET), BLOCKS)
     assert str(written) == "conv2d:n=1,c=16,h=115,w=115,o=64,k=4,s=1,p=0"

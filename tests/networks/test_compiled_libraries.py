@@ -410,7 +410,7 @@ def test_what_is_about_integers_is_refused(options: dict[str, Any], tmp_path: Pa
 
 @pytest.mark.slow(seconds=3)
 def test_a_target_that_computes_in_float_gets_float_workloads_without_padding() -> None:
-    workloads = networks.load("digits_cnn").workloads_on(Accelerator.of(make_target("cpu")))
+    workloads = networks.load("digits_cnn").workloads_on(Accelerator.for_target(make_target("cpu")))
     texts = [(str(w), [str(step) for step in w.epilogue]) for w, _, _ in workloads]
     assert texts[0] == ("conv2d:n=1,c=1,h=8,w=8,o=16,k=3,s=1,p=1,dtype=float32", ["bias", "max 0"])
     assert texts[-1][0] == "dense:n=1,c=128,o=10,dtype=float32"
@@ -437,7 +437,7 @@ def test_layers_of_a_quantised_network_multiply_its_integers_unless_asked_not_to
     path.write_bytes(quantised().SerializeToString())
     network = networks.load(str(path))
     target = CpuTarget(replace(this_machine(), precision=precision))
-    decisions = decide_offloading(network.examined, Accelerator.of(target))
+    decisions = decide_offloading(network.examined, Accelerator.for_target(target))
     result = {d.fused.node: d.workload for d in decisions if d.workload is not None}
     assert set(result) == {"stem", "each", "point"}
     integers = computes_int8(target.spec) and not precision

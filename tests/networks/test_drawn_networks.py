@@ -101,17 +101,17 @@ def test_a_drawn_network_computes_what_onnxruntime_does_or_is_refused(
         outcome = run_case(case, machine)
         kind = STOCK if machine.title == STOCK else "drawn"
         if (seed, kind) in FAULTY:
-            assert outcome.failed, f"mended: {FAULTY[seed, kind]}"
+            assert outcome.is_defect, f"mended: {FAULTY[seed, kind]}"
             continue
         said = (case.form, machine.title, outcome.said, outcome.wrong, outcome.outputs)
-        assert not outcome.failed, f"{said}\n{outcome.trace}"
+        assert not outcome.is_defect, f"{said}\n{outcome.trace}"
 
 
 @pytest.mark.slow(seconds=8)
 def test_networks_that_are_fused_otherwise_are_compared_one_of_a_kind() -> None:
     """Learned, this network is as it is with all fused."""
     outcome = run_case(drawn_case(43), Machine(STOCK, STOCK))
-    assert not outcome.failed, (outcome.said, outcome.wrong, outcome.trace)
+    assert not outcome.is_defect, (outcome.said, outcome.wrong, outcome.trace)
     assert outcome.fused == ("other", "all", "none")
 
 
@@ -124,14 +124,14 @@ def test_other_numbers_than_a_person_expects_are_a_failure(tmp_path: Path) -> No
     (case,) = folder_cases(_with_vectors(tmp_path, off=1.0))
     outcome = run_case(case, machines_of(0, tmp_path)[0])
     assert outcome.kind == "disagreed"
-    assert outcome.failed
+    assert outcome.is_defect
     assert outcome.outputs[0].relative > 0.1
 
 
 def test_vectors_beside_a_model_are_what_it_must_compute(tmp_path: Path) -> None:
     (case,) = folder_cases(_with_vectors(tmp_path, off=0.0))
     outcome = run_case(case, machines_of(0, tmp_path)[0])
-    assert not outcome.failed, (outcome.said, outcome.wrong, outcome.trace)
+    assert not outcome.is_defect, (outcome.said, outcome.wrong, outcome.trace)
     assert outcome.layers > 0
     assert case.right is not None
 

@@ -263,7 +263,7 @@ def test_an_accelerator_leaves_its_products_to_the_cpu() -> None:
     conv = next(o for o in network.report(16, 16).operators if o.op_type == "ConvInteger")
     assert (conv.status, conv.workload) == ("cpu", None)
     assert "computed at run time" in conv.reason
-    (workload,) = network.workloads_on(Accelerator.of(CpuTarget(this_machine())))
+    (workload,) = network.workloads_on(Accelerator.for_target(CpuTarget(this_machine())))
     assert str(workload.workload.epilogue[0]) == "dequantise uint8"
 
 

@@ -95,7 +95,7 @@ NETS: dict[str, tuple[Callable[[Graph], onnx.ModelProto], int]] = {
 
 
 def layers_of(model: onnx.ModelProto) -> IntegerGraph:
-    accelerator = Accelerator.of(make_target("gemmini"))
+    accelerator = Accelerator.for_target(make_target("gemmini"))
     return quantised_graph(fixed_graph(model, {}), accelerator, [], samples=samples_for(model))
 
 

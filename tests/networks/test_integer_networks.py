@@ -147,7 +147,7 @@ def test_every_layer_is_onnxruntimes(name: str, compared: int, blocks: Blocks) -
 
 def test_aresidual_network_is_one_segment_of_known_layers() -> None:
     def unfold(workload: Workload) -> Unfold | None:
-        return Unfold.of(workload, 3, 3)
+        return Unfold.for_patches(workload, 3, 3)
 
     graph = integer_graph(residual_net(Graph()), BLOCKS, unfold=unfold)
     assert not graph.islands
@@ -531,7 +531,7 @@ def test_channels_are_shifted_by_amounts_of_their_own() -> None:
         (step,) = (op for op in layer.workload.epilogue if op.kind == "shr_channel")
         assert layer.shifts is not None
         assert layer.bias is not None
-        assert step.amounts[0] <= layer.shifts.min() < layer.shifts.max() <= step.amounts[1]
+        assert step.shift_range[0] <= layer.shifts.min() < layer.shifts.max() <= step.shift_range[1]
         assert step.value == max(5, layer.shifts.min())
 
     def conv(output: int, added: bool = False, spread: int = 1) -> IntegerGraph:

@@ -156,7 +156,7 @@ def test_a_network_that_fits_whole_stays_whole_if_that_costs_little(save: Load) 
 @pytest.mark.slow(seconds=0.4)
 @pytest.mark.parametrize("name", CNNS)
 def test_of_every_cnn_nearly_all_is_offloaded(name: str) -> None:
-    report = networks.load(name).report_on(Accelerator.of(make_target("vta-pynq")))
+    report = networks.load(name).report_on(Accelerator.for_target(make_target("vta-pynq")))
     assert report.offloaded_share >= 0.995
     assert all(o.cpu_seconds > 0 for o in report.operators if o.workload)
     if name in ("resnet18", "mobilenet_v1", "digits_cnn"):
@@ -178,8 +178,8 @@ def test_a_target_says_how_slow_its_host_is_and_what_layers_take_at_least() -> N
             return getattr(self._target, name)
 
     target = make_target("vta-pynq")
-    assert Accelerator.of(target).slowdown == cpu_costs.SLOWDOWN
-    result = Accelerator.of(Slow(target))  # type: ignore[arg-type]
+    assert Accelerator.for_target(target).slowdown == cpu_costs.SLOWDOWN
+    result = Accelerator.for_target(Slow(target))  # type: ignore[arg-type]
     assert result.slowdown == 20.0
     workload = Workload("dense", 1, 512, 1, 1, 1008)
     assert result.bound is not None

@@ -44,7 +44,7 @@ def test_inspect_tune_build_and_manifest_have_the_same_workloads(
         machine = machines_of(seed, folder)[drawn_machine].target
         network = networks.load(path, calibration=calibration)
         try:
-            tuned, report = network.surveyed_on(Accelerator.of(make_target(machine)))
+            tuned, report = network.surveyed_on(Accelerator.for_target(make_target(machine)))
         except TilewrightError:
             assume(False)
         options = BuildOptions(

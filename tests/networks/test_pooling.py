@@ -122,7 +122,7 @@ def test_a_bias_beside_which_sums_overflow_keeps_them_apart() -> None:
 )
 def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
     target = make_target("vta-pynq")
-    tuned = networks.load(name).workloads_on(Accelerator.of(target))
+    tuned = networks.load(name).workloads_on(Accelerator.for_target(target))
     assert sum(workload.pool is not None for workload, _, _ in tuned) == 1
     options = BuildOptions(model=name, out=tmp_path / "art")
     graph = integer_network(options, target, read_model(options)).graph
@@ -135,7 +135,7 @@ def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
 
 
 def test_the_report_says_where_the_pool_went() -> None:
-    report = networks.load("resnet18").report_on(Accelerator.of(make_target("vta-pynq")))
+    report = networks.load("resnet18").report_on(Accelerator.for_target(make_target("vta-pynq")))
     rows = {row.op_type: row for row in report.operators}
     pool = rows["MaxPool"]
     assert (pool.status, pool.workload) == ("offloaded", None)

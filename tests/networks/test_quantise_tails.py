@@ -111,7 +111,7 @@ def test_what_an_exponential_tail_loses_is_expected_before_it_is_seen(limit: flo
 def test_samples_either_choose_scales_or_judge_them(count: int) -> None:
     result = with_held_out([{"x": np.array([number])} for number in range(count)])
     chosen, judging = (
-        [int(feed["x"][0]) for feed in feeds] for feeds in (result.feeds, result.judging)
+        [int(feed["x"][0]) for feed in feeds] for feeds in (result.feeds, result.judging_samples)
     )
     if count < 8:
         assert chosen == judging == list(range(count))
@@ -125,7 +125,7 @@ def test_samples_either_choose_scales_or_judge_them(count: int) -> None:
 def test_the_error_of_a_build_is_measured_on_samples_that_chose_no_scale(tmp_path: Path) -> None:
     """What is held out is ten times as large: scales that had seen it would cover it."""
     samples = _inputs(16, 1)
-    held = {id(feed) for feed in with_held_out(samples).judging}
+    held = {id(feed) for feed in with_held_out(samples).judging_samples}
     for sample in samples:
         sample["x"] *= 10 if id(sample) in held else 1
     onnx.save(_squares(1.0), tmp_path / "net.onnx")

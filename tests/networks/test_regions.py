@@ -379,10 +379,10 @@ def test_a_region_never_passes_another_shape_to_compiled_code() -> None:
     with calls.registered():
         call = tvm_ffi.get_global_func("tilewright.region0")
     full, empty = (tvm_ffi.from_dlpack(np.full((2, 2), n, np.float32)) for n in (1, 0))
-    with calls.raising():
+    with calls.reraise_errors():
         call(full, tvm_ffi.from_dlpack(place))
     np.testing.assert_array_equal(place, [[0, 0, 1, 1], [0, 1, 0, 1]])
-    with pytest.raises(InputError, match=r"'y' as int64 of shape \(2, 0\)"), calls.raising():
+    with pytest.raises(InputError, match=r"'y' as int64 of shape \(2, 0\)"), calls.reraise_errors():
         call(empty, tvm_ffi.from_dlpack(place))
 
 
@@ -420,7 +420,7 @@ def test_a_detector_gives_what_onnxruntime_gives(tmp_path: Path) -> None:
 @pytest.mark.slow(seconds=5)
 def test_layers_before_an_operator_that_cannot_be_imported_are_tuned(tmp_path: Path) -> None:
     network = networks.load(detector(tmp_path / "detector.onnx"))
-    workloads = network.workloads_on(Accelerator.of(make_target("cpu")))
+    workloads = network.workloads_on(Accelerator.for_target(make_target("cpu")))
     assert [names for _, _, names in workloads] == [("conv1",), ("conv2",), ("box",), ("score",)]
     regions = network.report(16, 16).regions
     assert [(region.cause, region.cause_type) for region in regions] == [

@@ -71,7 +71,7 @@ def _ledgers(folder: Path) -> tuple[Draw, Read]:
         path.write_bytes(data)
         with read_store(folder) as store:
             for key in store.runs().values():
-                StoredRun(store, key, space).finished()
+                StoredRun(store, key, space).finished_rounds()
             return store.frame()
 
     return draw, read_it
@@ -91,9 +91,9 @@ def _stores(folder: Path) -> tuple[Draw, Read]:
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
         with read_store(folder) as store:
-            store.owner()
+            store.describe_owner()
             for key in store.runs().values():
-                StoredRun(store, key, space).finished()
+                StoredRun(store, key, space).finished_rounds()
             return store.frame()
 
     return lambda rng: mutant(whole, rng), read_it

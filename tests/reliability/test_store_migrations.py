@@ -123,7 +123,7 @@ def test_a_postgresql_database_migrates_once_and_not_by_half(
         for _ in range(2):
             with TrialStore(url, "first") as store:
                 assert tables(store) == before
-        with TrialStore(url, "first") as store, store.reading() as connection:
+        with TrialStore(url, "first") as store, store.read_snapshot() as connection:
             columns = {column["name"] for column in sa.inspect(connection).get_columns("trials")}
             assert "joules" in columns
             assert store.version == written

@@ -88,4 +88,4 @@ def test_no_two_curves_look_alike_and_none_hides_another() -> None:
     assert len({(style.colour, style.dashes) for style in styles}) == len(styles)
     widths = [style.width for style in styles]
     assert widths == sorted(set(widths), reverse=True)
-    assert line_styles(["alone"])[0].drawn["linestyle"] == "-"
+    assert line_styles(["alone"])[0].line_options["linestyle"] == "-"

@@ -59,7 +59,7 @@ def test_where_compiling_is_dear_every_compile_is_a_trial(tuner: str) -> None:
     metered = Metered(target, table)
     (done,) = tune(metered, table.workload, make_explorer(tuner), trials=8, batch=8)
     assert metered.compiled == len(done.configs) == 8
-    rows = table.at(done.configs)
+    rows = table.rows_of_configs(done.configs)
     assert table.spent is not None
     spent = table.spent.compiling[rows].sum() + table.spent.measuring[rows].sum()
     assert metered.seconds == pytest.approx(spent)

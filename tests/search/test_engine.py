@@ -58,7 +58,7 @@ class NoisyTarget(ToyTarget):
         ]
         return Measurements(
             result.status, result.reason, np.full(len(lowered), -1), noise.min(axis=1), {},
-            Ragged.of(repeats),
+            Ragged.from_rows(repeats),
         )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def test_a_noisy_target_is_measured_again_in_another_run_and_not_in_the_same(
         assert target.measured == once
         _tune(target, store, seed=1, trials=size)
         assert target.measured == 2 * once
-        with store.reading() as connection:
+        with store.read_snapshot() as connection:
             rows = connection.execute(sa.select(TRIALS)).mappings().all()
     assert all(row["cycles"] == -1 for row in rows)
     for row in rows:
@@ -101,7 +101,7 @@ def test_a_deterministic_target_is_never_measured_twice(tmp_path: Path) -> None:
 
         _tune(Counting(), store, seed=1)
         assert sum(measured) == 0
-        with store.reading() as connection:
+        with store.read_snapshot() as connection:
             assert {*connection.scalars(sa.select(TRIALS.c.repeats))} == {"[]"}
 
 
@@ -130,7 +130,7 @@ def test_a_session_learns_when_it_is_asked_and_not_before() -> None:
         batch = propose_batch(run, task, again, 8)
         assert batch is not None
         measured = run(measure_batch, task, batch, {})
-        again = again.after(replace(batch, measured=measured))
+        again = again.extend(replace(batch, measured=measured))
     assert np.array_equal(done.history.configs, again.history.configs)
     assert learn(run, task, again).models.models.keys() == (
         learn(run, task, done).models.models.keys()

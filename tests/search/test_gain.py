@@ -37,7 +37,7 @@ def history(found: Rounds) -> History:
         np.array([cycle or -1 for cycle in cycles], dtype=np.int64),
         np.array([cycle / 1e8 if cycle else np.nan for cycle in cycles]),
         np.array(of_round, dtype=np.int32),
-        Features.none(len(cycles)),
+        Features.empty(len(cycles)),
         np.empty((0, 1), np.int32),
         round=len(found),
     )

@@ -43,7 +43,7 @@ def test_the_variance_of_a_median_is_estimated_from_its_repeats() -> None:
     rng = np.random.default_rng(0)
     for spread in (0.02, 0.3):
         repeats = np.exp(rng.normal(0.0, spread, (2000, 5)))
-        variance = figure_variance(Ragged.of(list(repeats)))
+        variance = figure_variance(Ragged.from_rows(list(repeats)))
         assert variance is not None
         truth = np.log2(np.median(repeats, axis=1)).var()
         assert np.mean(variance) == pytest.approx(truth, rel=0.15)
@@ -53,7 +53,7 @@ def test_a_restless_trial_is_told_from_a_quiet_one_and_few_repeats_borrow() -> N
     rng = np.random.default_rng(1)
     rows = [np.exp(rng.normal(0.0, 0.01, 7)) for _ in range(20)]
     rows += [np.exp(rng.normal(0.0, 1.0, 7)), np.ones(1), np.empty(0), np.array([np.nan, 1.0])]
-    variance = figure_variance(Ragged.of(rows))
+    variance = figure_variance(Ragged.from_rows(rows))
     assert variance is not None
     assert variance[20] > 100 * np.median(variance[:20])
     assert (variance[21:] > 0).all()
@@ -62,7 +62,7 @@ def test_a_restless_trial_is_told_from_a_quiet_one_and_few_repeats_borrow() -> N
 
 
 def test_without_repeats_nothing_is_known() -> None:
-    assert figure_variance(Ragged.of([np.ones(1), np.empty(0)])) is None
+    assert figure_variance(Ragged.from_rows([np.ones(1), np.empty(0)])) is None
     session, problem = tuned("random", NoisyTarget(), 8), task_of("random", NoisyTarget()).problem
     assert noise_of(replace(problem, deterministic=True), session.history) is None
 

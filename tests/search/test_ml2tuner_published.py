@@ -29,7 +29,7 @@ def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int =
     for _ in range(rounds):
         session = learn(run, task, session)
         model = session.models.models["P"]
-        left = list_untried(problem.space, session.history.tried(problem.space))
+        left = list_untried(problem.space, session.history.tried_indices(problem.space))
         predictions = model.predict(
             ModelLibrary().tree_features(problem, problem.space.unravel(left))
         )

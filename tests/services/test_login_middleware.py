@@ -89,7 +89,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     with pytest.MonkeyPatch.context() as patched:
         for name, value in environment.items():
             patched.setenv(name, value)
-        credentials = Credentials.of(workspace)
+        credentials = Credentials.for_workspace(workspace)
         prefect = start_prefect_pages(workspace, LOOPBACK, free_port(), credentials)
         mlflow = start_mlflow_server(workspace, LOOPBACK, free_port(), credentials)
     try:

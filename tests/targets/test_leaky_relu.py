@@ -42,7 +42,7 @@ def by_division(
 @pytest.mark.parametrize("seed", range(3))
 def test_a_simulated_program_divides_what_is_negative(shift: int, seed: int) -> None:
     workload = parse_workload(CONV, f"leaky {shift}, + 128, >> 8, min 127, max -128")
-    lowering = Lowering.of(workload, PYNQ, "extended")
+    lowering = Lowering.for_workload(workload, PYNQ, "extended")
     tensors = random_tensors(workload, PYNQ.machine, seed)
     tensors["weight"] >>= 2  # so that results are cut on neither side alone
     expected = by_division(tensors["data"], tensors["weight"], 1 << shift)
@@ -106,4 +106,4 @@ def test_what_has_no_lowering_is_refused(
     text: str, epilogue: str, space: SpaceName, says: str
 ) -> None:
     with pytest.raises(WorkloadError, match=says):
-        Lowering.of(parse_workload(text, epilogue), PYNQ, space)
+        Lowering.for_workload(parse_workload(text, epilogue), PYNQ, space)

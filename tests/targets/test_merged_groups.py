@@ -40,7 +40,7 @@ def test_an_image_has_the_blocks_its_channels_fill(
     spec: VtaSpec, text: str, space: SpaceName
 ) -> None:
     workload = parse_workload(text, SPACES[space])
-    lowering = Lowering.of(workload, spec, space)
+    lowering = Lowering.for_workload(workload, spec, space)
     geo, m = lowering.geometry, lowering.machine
     images = -(-workload.batch // m.batch)
     inputs = -(-workload.in_channels // m.block_in) * workload.height * workload.width
@@ -64,7 +64,7 @@ def test_an_image_has_the_blocks_its_channels_fill(
 def test_nor_has_it_more_where_tensors_are_added_or_results_pooled(
     text: str, epilogue: str
 ) -> None:
-    lowering = Lowering.of(parse_workload(text, epilogue), SQUARE, "extended")
+    lowering = Lowering.for_workload(parse_workload(text, epilogue), SQUARE, "extended")
     assert lowering.geometry.groups * lowering.geometry.co > lowering.geometry.out_blocks
     assert _problems(lowering) == []
 

@@ -28,7 +28,7 @@ def test_the_reference_is_that_of_two_layers(drawn: tuple[Workload, Pool], seed:
     convolution, pool = drawn
     epilogue = parse_epilogue("bias, >> 7, min 127, max 0")
     both = with_pool(convolution.with_steps(epilogue), pool)
-    first = both.without(Pool)
+    first = both.remove_pattern(Pool)
     second = Workload(
         "max_pool", first.batch, first.out_channels, first.out_height, first.out_width,
         first.out_channels, pool.kernel_h, pool.kernel_w, pool.stride_h, pool.stride_w,
@@ -57,7 +57,7 @@ def test_its_text_is_read_back(pads: str) -> None:
     assert str(workload) == text
     assert Workload.from_json(workload.to_json()) == workload
     assert canonical(workload).pool == workload.pool
-    assert workload.id != workload.without(Pool).id
+    assert workload.id != workload.remove_pattern(Pool).id
     assert parse_workload(text.replace("ms=2", "ms=2x2")) == workload
 
 
@@ -84,7 +84,7 @@ def test_the_bound_counts_sums_and_maxima() -> None:
         "compute": 4 * (112 * 112 * 17 + 2 * (2 * 56 * 112 + 2 * 56 * 56) + 4 * 56 * 56),
         "read": (115 * 115 * 16 + 4 * 16 * 256 + 4 * 64) // 8, "write": 4 * 56 * 56 * 16 // 8,
     }  # fmt: skip
-    assert first.macs == first.without(Pool).macs
+    assert first.macs == first.remove_pattern(Pool).macs
 
 
 def config(lowering: Lowering, **knobs: int) -> np.ndarray:
@@ -114,7 +114,7 @@ def test_tiles_of_whole_rows_take_over_what_they_share(
     text: str, cols: int, sums: int, slots: int
 ) -> None:
     """With two slots no sum is computed twice."""
-    lowering = Lowering.of(parse_workload(text, USUAL), PYNQ, "extended")
+    lowering = Lowering.for_workload(parse_workload(text, USUAL), PYNQ, "extended")
     values = config(lowering, **ROWS | {"acc_slots": slots, "tile_w": cols})
     codes, states = lowering.counts(values)
     assert codes.tolist() == [0]
@@ -162,11 +162,11 @@ def test_its_title_names_the_pool() -> None:
 def test_what_has_no_lowering_is_refused_with_the_reason() -> None:
     text = "conv2d:n=1,c=32,h=9,w=9,o=32,k=3,s=1,p=1"
     with pytest.raises(WorkloadError, match="only the extended space pools"):
-        Lowering.of(parse_workload(text + ",mk=2,ms=2"), PYNQ, "template")
+        Lowering.for_workload(parse_workload(text + ",mk=2,ms=2"), PYNQ, "template")
     with pytest.raises(WorkloadError, match="windows leave sums out"):
-        Lowering.of(parse_workload(text + ",mk=2,ms=3"), PYNQ, "extended")
+        Lowering.for_workload(parse_workload(text + ",mk=2,ms=3"), PYNQ, "extended")
     with pytest.raises(WorkloadError, match="'add' adds a tensor"):
-        Lowering.of(parse_workload(text + ",mk=2,ms=2", "add"), PYNQ, "extended")
+        Lowering.for_workload(parse_workload(text + ",mk=2,ms=2", "add"), PYNQ, "extended")
     with pytest.raises(WorkloadError, match="only the sums of a conv2d"):
         parse_workload("dense:n=1,c=16,o=16").with_patterns(Pool(1, 1))
     with pytest.raises(WorkloadError, match="smaller than its window"):

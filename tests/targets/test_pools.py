@@ -41,7 +41,7 @@ from tilewright.targets.workload import parse_workload
     ],
 )
 def test_pools_that_networks_have(text: str) -> None:
-    lowering = Lowering.of(parse_workload(text), PYNQ, "extended")
+    lowering = Lowering.for_workload(parse_workload(text), PYNQ, "extended")
     values = accepted(lowering, 3, 200)
     assert len(values)
     for row in values[:4]:
@@ -154,7 +154,9 @@ def test_a_pool_s_title_names_no_groups() -> None:
 
 
 def test_a_layer_s_identity_is_its_only_weight() -> None:
-    lowering = Lowering.of(parse_workload("max_pool:n=1,c=32,h=8,w=8,k=2,s=2"), PYNQ, "extended")
+    lowering = Lowering.for_workload(
+        parse_workload("max_pool:n=1,c=32,h=8,w=8,k=2,s=2"), PYNQ, "extended"
+    )
     _, states = lowering.counts(accepted(lowering, 0))
     assert set(states["wgt_bytes"]) == {256}
 
@@ -162,11 +164,11 @@ def test_a_layer_s_identity_is_its_only_weight() -> None:
 def test_what_has_no_lowering_is_refused_with_the_reason() -> None:
     text = "max_pool:n=1,c=32,h=8,w=8,k=2,s=2"
     with pytest.raises(WorkloadError, match="dilated"):
-        Lowering.of(parse_workload(text + ",d=2"), PYNQ, "extended")
+        Lowering.for_workload(parse_workload(text + ",d=2"), PYNQ, "extended")
     with pytest.raises(WorkloadError, match="constants only, not 'residual'"):
-        Lowering.of(parse_workload(text, "residual 0"), PYNQ, "extended")
+        Lowering.for_workload(parse_workload(text, "residual 0"), PYNQ, "extended")
     with pytest.raises(WorkloadError, match="unchecked space has convolutions only"):
-        Lowering.of(parse_workload(text), PYNQ, "unchecked")
+        Lowering.for_workload(parse_workload(text), PYNQ, "unchecked")
     oblong = VtaSpec.from_mapping({"LOG_BLOCK_IN": 5, "LOG_BLOCK_OUT": 4})
     with pytest.raises(WorkloadError, match="square"):
-        Lowering.of(parse_workload(text), oblong, "extended")
+        Lowering.for_workload(parse_workload(text), oblong, "extended")

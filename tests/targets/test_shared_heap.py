@@ -35,7 +35,7 @@ from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import parse_workload
 
 space, *text = sys.argv[1:]
-lowering = Lowering.of(parse_workload(*text), VtaSpec.load("vta-pynq"), space)
+lowering = Lowering.for_workload(parse_workload(*text), VtaSpec.load("vta-pynq"), space)
 rows = np.random.default_rng(0).permutation(lowering.space.size)[:1024]
 values = lowering.space.values(lowering.space.unravel(rows))
 

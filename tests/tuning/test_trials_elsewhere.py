@@ -65,7 +65,7 @@ def test_optuna_opens_a_study_a_layer(out: Path, run: RunTrials, tmp_path: Path)
         layer.text for layer in run.layers
     ]
     for study, layer in zip(studies, run.layers, strict=True):
-        trials = run.of(layer.id)
+        trials = run.trials_of_workload(layer.id)
         valid = trials[trials["status"] == "valid"]
         best = trials.loc[valid["seconds"].idxmin()]
         assert study.best_value == best["seconds"]
@@ -81,7 +81,7 @@ def test_a_kernel_tuner_cache_has_a_time_or_an_error_by_the_values_of_the_knobs(
 ) -> None:
     export(out, tmp_path / "cache.json", "--format", "kernel-tuner", "--layer", "conv2")
     written = json.loads((tmp_path / "cache.json").read_text())
-    trials = run.of(run.layers[0].id)
+    trials = run.trials_of_workload(run.layers[0].id)
     assert (written["device_name"], written["kernel_name"]) == ("vta-pynq", "conv2")
     assert len(written["cache"]) == len(trials) == 24
     for row in trials.to_dict("records"):
@@ -99,7 +99,7 @@ def test_a_kernel_tuner_cache_has_a_time_or_an_error_by_the_values_of_the_knobs(
 def test_a_t4_file_says_how_a_trial_failed(out: Path, run: RunTrials, tmp_path: Path) -> None:
     export(out, tmp_path / "t4.json", "--format", "t4", "--layer", "conv2")
     written = json.loads((tmp_path / "t4.json").read_text())
-    trials = run.of(run.layers[0].id).to_dict("records")
+    trials = run.trials_of_workload(run.layers[0].id).to_dict("records")
     assert [item["configuration"] for item in written["results"]] == [
         json.loads(row["knobs"]) for row in trials
     ]

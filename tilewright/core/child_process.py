@@ -99,7 +99,7 @@ class RpcProcess:
         self._tether = -1
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the process exists now."""
         return self._process is not None
 

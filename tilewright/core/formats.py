@@ -47,7 +47,7 @@ class Format:
         """
         return document.get(self.key, self.unmarked)
 
-    def reads(self, version: Json) -> bool:
+    def can_read(self, version: Json) -> bool:
         """Return whether this program can read files of a version, which may be any JSON value."""
         return type(version) is int and version in self.read
 
@@ -58,7 +58,7 @@ class Format:
             place: path of the file, for the message.
             version: version in the file, as returned by `version_in`.
         """
-        if self.reads(version):
+        if self.can_read(version):
             return ""
         description = "without a version" if version is None else f"of version {_shown(version)}"
         return (

@@ -111,7 +111,7 @@ def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
     """
     run = known.find(run_id)
     result = known.trials(run)
-    trials = result.of(workload)
+    trials = result.trials_of_workload(workload)
     if not len(trials):
         raise RunUnreadable("no trial of this layer yet")
     try:
@@ -155,7 +155,7 @@ def _curve(known: KnownRuns, run: ListedRun) -> Answer:
 
 
 def _layer(run_trials: RunTrials, layer: RunLayer) -> Answer:
-    trials = run_trials.of(layer.id)
+    trials = run_trials.trials_of_workload(layer.id)
     times = _times(trials)
     best = 1e3 * network_curve(trials, [CurveLayer(layer.id, 1, layer.figures)], "seconds")
     return {

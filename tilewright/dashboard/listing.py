@@ -118,7 +118,7 @@ class ThrottledValue(Generic[T]):
         self._read, self._due = read, -math.inf
         self.value: T
 
-    def renewed(self) -> bool:
+    def refresh(self) -> bool:
         """Read the value again if the interval has passed. Return whether it was read."""
         begin = time.monotonic()
         if begin < self._due:
@@ -155,7 +155,7 @@ class KnownRuns:
         """
         with self._turn:
             tracked = self._tracked.runs()
-            self._folders.renewed()
+            self._folders.refresh()
             known = {_settings(item) for item in tracked}
             ids = {item.id for item in tracked}
             beside = [run for item in self._folders.value if (run := folder_run(item, ids))]
@@ -165,7 +165,7 @@ class KnownRuns:
     def comparisons(self) -> list[ListedComparison]:
         """Return the finished comparisons of tuners in folders below `start`."""
         with self._turn:
-            self._compared.renewed()
+            self._compared.refresh()
             return self._compared.value
 
     def find(self, run_id: str) -> ListedRun:
@@ -242,7 +242,7 @@ class TrackedRuns:
         if self.client is None:
             return []
         now = time.time() * 1000
-        if not self._all.renewed():
+        if not self._all.refresh():
             self._renew_some(self.client)
         self._looked = now
         active = [

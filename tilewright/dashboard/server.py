@@ -88,7 +88,7 @@ def application(known: KnownRuns) -> Starlette:
 
 
 def _serve(descriptor: int, folder: str) -> None:
-    credentials = Credentials.inherited()
+    credentials = Credentials.from_environment()
     workspace = current_workspace()
     os.environ |= mlflow_login(workspace)
     known = KnownRuns(workspace, Path(folder))

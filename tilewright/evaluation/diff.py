@@ -124,14 +124,14 @@ class DiffVerdict:
     reasons: tuple[str, ...]
 
     @property
-    def worse(self) -> bool:
+    def is_worse(self) -> bool:
         """Whether the second run is worse for any reason."""
         return bool(self.reasons)
 
     @property
     def word(self) -> str:
         """The verdict as text: "worse" or "no worse"."""
-        return WORSE if self.worse else NO_WORSE
+        return WORSE if self.is_worse else NO_WORSE
 
     def to_json(self) -> dict[str, Json]:
         """Return the output of `tilewright diff --json` (docs/reference/output-directory.md)."""
@@ -218,8 +218,8 @@ def _only(side: Side, other: Side) -> str:
 def _change(what: str, a: RunLatency, b: RunLatency, tolerance_percent: float) -> Change:
     unit = "cycles" if a.cycles is not None and b.cycles is not None else "seconds"
     before, after = (getattr(item, unit) for item in (a, b))
-    if not a.known or not b.known or not before:
-        return Change(what, unit, before, after, None, a.known and not b.known)
+    if not a.is_known or not b.is_known or not before:
+        return Change(what, unit, before, after, None, a.is_known and not b.is_known)
     allowed = 1 + tolerance_percent / 100
     if unit == "seconds" and a.interval is not None and b.interval is not None:
         worse = b.interval.low > a.interval.high * allowed
@@ -353,7 +353,7 @@ class RunLatency:
     interval: Interval | None = None
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether a valid schedule was found."""
         return self.cycles is not None or self.seconds is not None
 

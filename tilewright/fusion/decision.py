@@ -140,7 +140,7 @@ def name_labellings(
     if mode == "learned":
         return search_labellings(problem, evaluator, asked.options.seed)
     named[mode] = drop_unscheduled_labels(evaluator, named[mode])
-    free = [name for name, labels in named.items() if not evaluator.missing(labels)]
+    free = [name for name, labels in named.items() if not evaluator.untuned_workloads(labels)]
     return {name: named[name] for name in free if _runs(evaluator, named[name])}
 
 
@@ -246,8 +246,8 @@ def list_decisions(
     """
     problem, rows = evaluator.problem, list[FusionDecision]()
     for place, choice in enumerate(problem.offered):
-        other = problem.flipped(labels, [place])
-        guessed = evaluator is guessing or bool(evaluator.missing(other))
+        other = problem.flip_labels(labels, [place])
+        guessed = evaluator is guessing or bool(evaluator.untuned_workloads(other))
         saved = _saved(guessing if guessed else evaluator, labels, other)
         if labels[place] or saved is None:
             cycles, size = saved or (None, None)

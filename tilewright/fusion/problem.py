@@ -101,7 +101,7 @@ class FusionProblem:
         """The labelling that TVM's FuseOps would choose."""
         return tuple(choice.kind in TVM_FUSES for choice in self.offered)
 
-    def flipped(self, labels: Labelling, places: Sequence[int]) -> Labelling:
+    def flip_labels(self, labels: Labelling, places: Sequence[int]) -> Labelling:
         """Return a copy of a labelling in which some labels are inverted.
 
         Args:
@@ -113,16 +113,16 @@ class FusionProblem:
     @cached_property
     def accelerator(self) -> Accelerator:
         """Description of the target's hardware, from which its estimates are computed."""
-        return Accelerator.of(self.target)
+        return Accelerator.for_target(self.target)
 
-    def estimated(self, workload: Workload) -> float | None:
+    def estimate_workload(self, workload: Workload) -> float | None:
         """Return the target's estimate for the best schedule of a workload, in the target's unit.
 
         The result is None if the target has no estimate for it.
         """
         form = canonical(pad_to_blocks(workload, self.accelerator.blocks))
         try:
-            return self.accelerator.estimated(form)
+            return self.accelerator.estimate_call(form)
         except WorkloadError:
             return None
 
@@ -131,7 +131,7 @@ class FusionProblem:
 
         The sum is in the target's unit. It is None if a layer has no estimate.
         """
-        estimates = [self.estimated(workload) for workload in self.workloads(labels)]
+        estimates = [self.estimate_workload(workload) for workload in self.workloads(labels)]
         return (
             None
             if None in estimates
@@ -152,7 +152,7 @@ class FusionProblem:
             if choice.kind not in TVM_FUSES and not choice.group
         ]  # fmt: skip
         for places in [*alone, *self.groups]:
-            other = self.flipped(labels, places)
+            other = self.flip_labels(labels, places)
             if self._gain(labels, other) > 0:
                 labels = other
         return labels
@@ -174,7 +174,7 @@ class FusionProblem:
                 old.remove(workload)
             else:
                 new.append(workload)
-        each = [[self.estimated(w) for w in some] for some in (old, new)]
+        each = [[self.estimate_workload(w) for w in some] for some in (old, new)]
         if any(None in some for some in each):
             return 0.0
         return sum(e or 0.0 for e in each[0]) - sum(e or 0.0 for e in each[1])

@@ -118,7 +118,7 @@ class BudgetedEvaluator:
         """Number of measurements that are left."""
         return self.budget - self.spent
 
-    def tried(self, design: Design, workload: Workload) -> Tried:
+    def layer_trials(self, design: Design, workload: Workload) -> Tried:
         """Return the trials of a layer on a machine so far.
 
         Later trials are added to the same object.

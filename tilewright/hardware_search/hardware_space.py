@@ -94,7 +94,7 @@ class HardwareSpace:
         return self._made[row]
 
     def _build(self, point: NDArray[np.int32]) -> Target:
-        return self._family.redesigned(self.space.describe(point.tolist()), self.clock)
+        return self._family.redesign(self.space.describe(point.tolist()), self.clock)
 
     def row_of(self, point: NDArray[np.integer]) -> int | None:
         """Return the row of a machine in `points`.

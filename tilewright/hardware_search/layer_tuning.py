@@ -128,7 +128,7 @@ class LayerTuning:
                 break
             if batch.rows.ok.any():
                 measured = self._run(round_steps.measure_batch, task, batch, {})
-                session = session.after(replace(batch, measured=measured))
+                session = session.extend(replace(batch, measured=measured))
                 break
             # known without a measurement: look elsewhere
             known = [session.history.failed, batch.rows.configs, batch.unmeasured_failed]

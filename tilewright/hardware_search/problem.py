@@ -142,7 +142,7 @@ class CodesignProblem:
             ImpossibleHardware: no machine satisfies the bounds and the budget.
             TilewrightError: a network cannot be read, see `Network.report_on`.
         """
-        here = Accelerator.of(self.hardware.base, self._epilogue, self._max_waste)
+        here = Accelerator.for_target(self.hardware.base, self._epilogue, self._max_waste)
         for network in self.networks.values():
             if not network.workloads_on(here):
                 raise NothingToOffload(nothing_offloaded(network.report_on(here)))
@@ -156,7 +156,7 @@ class CodesignProblem:
 
     def _made(self, row: int) -> Design:
         target = self.hardware.target(row)
-        here = Accelerator.of(target, self._epilogue, self._max_waste, SAMPLED)
+        here = Accelerator.for_target(target, self._epilogue, self._max_waste, SAMPLED)
         result: dict[Workload, tuple[list[int], list[tuple[str, str]]]] = {}
         cpu = []
         for place, (name, network) in enumerate(self.networks.items()):

@@ -77,7 +77,7 @@ class Screening:
         away = [d.measured_on for d in designs if isinstance(d.measured_on, ClusterTarget)]
         if len(away) == len(designs):
             calls = ((m.specification, *order) for m, order in zip(away, orders, strict=True))
-            results = dict(connect(away[0].cluster).each(screen_machine, calls))
+            results = dict(connect(away[0].cluster).call_each(screen_machine, calls))
             minima = [check_answer(away[0].cluster, results[k]) for k in range(len(designs))]
         else:
             minima = [

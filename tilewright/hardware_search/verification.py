@@ -77,7 +77,7 @@ def _corrected(
     Returns:
         The number of stored trials that were wrong.
     """
-    tried = evaluator.tried(design, layer.workload)
+    tried = evaluator.layer_trials(design, layer.workload)
     if _holds(design, tried.trials[flat], _measured_again(design, layer, [flat])[0]):
         return 0
     again = dict(zip(tried.trials, _measured_again(design, layer, list(tried.trials)), strict=True))

@@ -76,7 +76,7 @@ class SplitNetwork:
             inputs = inputs_of(self.compiled.fixed)
             return samples_of(self.compiled.weighted, inputs, calibration)
         names = {info.name for info in self.compiled.weighted.graph.input}
-        return samples_for(self.last.whole, calibration, {}).restricted(names)
+        return samples_for(self.last.whole, calibration, {}).restrict_inputs(names)
 
 
 class Network:
@@ -360,7 +360,7 @@ class Network:
         if compiled is not None:
             known |= compiled.compiled({n: inputs[n] for n in compiled.compiled.inputs})
         for region in last.regions:
-            known |= RegionSession.of(region, threads=0).run(known)
+            known |= RegionSession.for_region(region, threads=0).run(known)
         return {info.name: known[info.name] for info in last.whole.graph.output}
 
 

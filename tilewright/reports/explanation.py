@@ -132,7 +132,7 @@ def explanation_page(
         target=folder.target.name,
         space=folder.space,
         seed=folder.seed,
-        changed=CHANGED if folder.changed else "",
+        changed=CHANGED if folder.target_changed else "",
         trials=sum(explanation.trials for explanation in explained),
         influences=_encoded(drawn.influences),
         accuracy=_encoded(drawn.accuracy),
@@ -205,7 +205,7 @@ def pictures(explained: Sequence[Explained], models: Sequence[ModelSummary]) -> 
         explained: explanation of each workload.
         models: influence of features on each model, over all workloads.
     """
-    features = {model.role: model.most(FEATURES) for model in models}
+    features = {model.role: model.top_features(FEATURES) for model in models}
     with house_style():
         figure = Figure(figsize=(13.5, 8.9), dpi=110, layout="constrained")
         above, below = figure.subplots(2, 3, height_ratios=(1.15, 1))

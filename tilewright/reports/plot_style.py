@@ -73,7 +73,7 @@ class LineStyle:
     width: float
 
     @property
-    def drawn(self) -> dict[str, Any]:
+    def line_options(self) -> dict[str, Any]:
         """Keyword arguments with which matplotlib draws a line in this style."""
         pattern = [float(length) for length in self.dashes.split()]
         style = (0, [length / self.width for length in pattern]) if pattern else "-"

@@ -156,11 +156,11 @@ def _draw_lanes(axes: Axes, report: CycleReport, first: int, last: int) -> None:
     for name, colour in KIND_COLOURS.items():
         for module in range(len(MODULE_NAMES)):
             mine = ran & (kind == name) & (report.modules == module)
-            spans = Spans(report.starts[mine], report.ends[mine]).within(first, last)
+            spans = Spans(report.starts[mine], report.ends[mine]).clip(first, last)
             _draw_spans(axes, module, spans, colour, name)
     for (unit, reason), gaps in stalls(report).items():
         _draw_spans(
-            axes, MODULE_NAMES.index(unit), gaps.within(first, last), STALL_COLOURS[reason],
+            axes, MODULE_NAMES.index(unit), gaps.clip(first, last), STALL_COLOURS[reason],
             STALL_LABELS[reason], zorder=0,
         )  # fmt: skip
     axes.set(xlim=(first, last), xlabel="cycle")

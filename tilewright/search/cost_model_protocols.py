@@ -140,7 +140,7 @@ class VetoModel(CostModel, Protocol):
     def threshold(self) -> float:
         """Probability below which a config may be vetoed."""
 
-    def passed(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def accept(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which configs not to veto, given their probabilities of validity, both (n,)."""
 
 

@@ -51,7 +51,7 @@ class Candidates:
         """Select rows by indices (m,) or by a mask (n,). `vetoed` of the result is 0."""
         return Candidates(self.configs[rows], {k: v[rows] for k, v in self.scores.items()})
 
-    def before(self, others: Candidates) -> Candidates:
+    def followed_by(self, others: Candidates) -> Candidates:
         """Return these candidates followed by `others`, which must have the same scores.
 
         `vetoed` of the result is 0.
@@ -103,7 +103,9 @@ class ModelInput:
     offset: NDArray[np.float64]
 
     @classmethod
-    def plain(cls, features: Features, rows: NDArray[np.int64] | None = None) -> ModelInput:
+    def without_offset(
+        cls, features: Features, rows: NDArray[np.int64] | None = None
+    ) -> ModelInput:
         """Return an input with zero offset, for the given rows or for all rows."""
         if rows is None:
             return cls(np.arange(len(features)), features, np.zeros(len(features)))

@@ -62,7 +62,7 @@ class History:
         knobs = len(space.knobs)
         return History(
             np.empty((0, knobs), np.int32), np.empty(0, object), np.empty(0, np.int64),
-            np.empty(0), np.empty(0, np.int32), Features.none(0), np.empty((0, knobs), np.int32),
+            np.empty(0), np.empty(0, np.int32), Features.empty(0), np.empty((0, knobs), np.int32),
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class History:
         return np.where(self.valid, latency_of(self.cycles, self.seconds), np.nan)
 
     @cached_property
-    def possible(self) -> NDArray[np.float64]:
+    def possible_latency(self) -> NDArray[np.float64]:
         """Latency of each trial, shape (n,); infinite where it is not valid or not positive."""
         latency = self.latency
         return np.where(np.isfinite(latency) & (np.nan_to_num(latency) > 0), latency, np.inf)
@@ -107,14 +107,14 @@ class History:
         valid = np.flatnonzero(self.valid)
         return valid[np.argsort(self.latency[valid], kind="stable")[:count]]
 
-    def tried(self, space: Space) -> NDArray[np.int64]:
+    def tried_indices(self, space: Space) -> NDArray[np.int64]:
         """Return the flat indices that must not be proposed again, ascending."""
         known = np.concatenate(
             [self.configs, self.failed, *([] if self.pending is None else [self.pending])]
         )
         return np.unique(space.ravel(known)) if len(known) else np.empty(0, np.int64)
 
-    def unmeasured(self, space: Space) -> tuple[Configs, Features]:
+    def unmeasured_configs(self, space: Space) -> tuple[Configs, Features]:
         """Return the configs that compiled and are not measured yet, and their hidden features.
 
         Configs that other processes are measuring now are left out.
@@ -126,11 +126,11 @@ class History:
             Configs of shape (k, knobs), and hidden features with one row per config.
         """
         if self.compiled is None or self.compiled_hidden is None:
-            return self.configs[:0], Features.none(0)
+            return self.configs[:0], Features.empty(0)
         left = ~np.isin(space.ravel(self.compiled), self.tried(space))
         return self.compiled[left], self.compiled_hidden.rows(left)
 
-    def after(
+    def extend(
         self, lowered: Lowered, measured: Measurements, failed: Configs,
         compiled: Lowered | None = None,
     ) -> History:  # fmt: skip
@@ -189,7 +189,7 @@ class History:
     def _repeats(self, rows: int, new: Ragged | None) -> Ragged | None:
         if self.repeats is None and new is None:
             return None
-        return Ragged.joined([(len(self), self.repeats), (rows, new)])
+        return Ragged.concatenate([(len(self), self.repeats), (rows, new)])
 
 
 def _occur_in(configs: Configs, others: Configs) -> NDArray[np.bool_]:

@@ -114,7 +114,7 @@ class Agent:
         self.seed = _seed(rng)
         return met
 
-    def expects(self, places: Places) -> NDArray[np.float64]:
+    def predict_returns(self, places: Places) -> NDArray[np.float64]:
         """Predict with the critic which return a walk earns that starts at each config.
 
         Args:

@@ -85,7 +85,7 @@ def prior_of(
         prior = _estimated(problem.estimate(configs))
         if believed is None:
             return prior
-        return replace(prior, features=prior.features.beside(_column(believed)))
+        return replace(prior, features=prior.features.append_columns(_column(believed)))
     if believed is None:
         return None
     chance = np.clip(believed.chance, _LEAST_CHANCE, 1.0)
@@ -101,11 +101,11 @@ def _column(believed: Belief) -> Features:
 
 def _estimated(features: Features) -> Prior:
     logs = np.log2(np.maximum(features.matrix, 1e-6))
-    shares = logs[:, features.places("share")]
+    shares = logs[:, features.column_indices("share")]
     fullest = shares.max(axis=1) if shares.shape[1] else np.zeros(len(logs))
-    latency = logs[:, features.places("latency")[0]]
+    latency = logs[:, features.column_indices("latency")[0]]
     relative = Features((logs - latency[:, None]) / 2.0, _relative(features.columns))
-    return Prior(latency, fullest, relative.named("estimated"))
+    return Prior(latency, fullest, relative.with_prefix("estimated"))
 
 
 @lru_cache(maxsize=64)

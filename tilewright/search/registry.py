@@ -72,14 +72,14 @@ class Registration:
     transfers: bool = False
 
     @property
-    def absent(self) -> list[str]:
+    def missing_modules(self) -> list[str]:
         """Modules that the tuner needs and that are not installed."""
         return [name for name in self.modules if importlib.util.find_spec(name) is None]
 
     @property
-    def missing(self) -> str:
+    def install_command(self) -> str:
         """Command that installs the tuner's missing modules; empty if no module is missing."""
-        return f"pip install 'tilewright[{self.extra}]'" if self.absent else ""
+        return f"pip install 'tilewright[{self.extra}]'" if self.missing_modules else ""
 
 
 _REGISTRY: dict[str, Registration] = {}
@@ -166,10 +166,10 @@ def check_options(name: str, options: Mapping[str, Any] | None = None) -> Option
     if name not in known:
         raise UnknownName("tuner", name, list(known))
     entry = known[name]
-    if entry.missing:
+    if entry.install_command:
         raise MissingExtra(
-            f"tuner '{name}' needs {' and '.join(entry.absent)}, which is missing; install it: "
-            f"{entry.missing}"
+            f"tuner '{name}' needs {' and '.join(entry.missing_modules)}, which is missing; "
+            f"install it: {entry.install_command}"
         )
     try:
         return entry.options.model_validate({**entry.preset, **(options or {})})

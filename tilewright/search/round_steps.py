@@ -138,7 +138,7 @@ def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batc
     if choice.earlier is not None and len(choice.earlier):
         # Programs are not kept from round to round: each of these is compiled a second time.
         again = task.target.lower(task.problem.workload, choice.earlier)
-        rows = rows.before(again) if len(rows) else again
+        rows = rows.followed_by(again) if len(rows) else again
     kept = None
     if choice.keep_compiled:
         kept = replace(lowered.rows(unmeasured & lowered.ok), programs={})
@@ -190,7 +190,7 @@ def measurements_of(trials: Sequence[Trial]) -> Measurements:
         reason=np.array([trial.reason for trial in trials], dtype=object),
         cycles=np.array([trial.cycles for trial in trials], dtype=np.int64),
         seconds=np.array([trial.seconds for trial in trials], dtype=np.float64),
-        repeats=Ragged.of([np.array(t.repeats) for t in trials]) if repeated else None,
+        repeats=Ragged.from_rows([np.array(t.repeats) for t in trials]) if repeated else None,
     )
 
 
@@ -239,7 +239,7 @@ def _repeats(*parts: Measurements) -> Ragged | None:
     if all(part.repeats is None for part in parts):
         return None
     nothing = np.empty(0)
-    return Ragged.of(
+    return Ragged.from_rows(
         [
             nothing if part.repeats is None else part.repeats[row]
             for part in parts

@@ -120,7 +120,7 @@ class Stopwatch:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def of(self, stage: str) -> Iterator[None]:
+    def measure(self, stage: str) -> Iterator[None]:
         """Add the duration of the `with` block to the total of `stage`, unless the block raises."""
         start = time.perf_counter()
         yield

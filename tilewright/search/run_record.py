@@ -113,7 +113,7 @@ class StoredRun:
         """
         return self.store.transaction() if self._shared else nullcontext()
 
-    def news(self, first: int, trials: int) -> list[FinishedRound]:
+    def next_rounds(self, first: int, trials: int) -> list[FinishedRound]:
         """Return finished rounds from index `first` on, up to a number of trials.
 
         The last round returned is the one with which the rounds hold at least `trials` trials. If
@@ -127,21 +127,21 @@ class StoredRun:
             return []  # nobody else adds rounds
         self._asked = True
         new_rounds, held = [], 0
-        for done in self.finished(first):
+        for done in self.finished_rounds(first):
             if held >= trials:
                 break
             new_rounds.append(done)
             held += len(done.configs)
         return new_rounds
 
-    def finished(self, first: int = 0) -> list[FinishedRound]:
+    def finished_rounds(self, first: int = 0) -> list[FinishedRound]:
         """Return the finished rounds in order, up to the first incomplete round.
 
         Args:
             first: index of the first round to return.
         """
         made: dict[int, dict[int, TrialRow]] = defaultdict(dict)
-        with self.store.reading() as connection:
+        with self.store.read_snapshot() as connection:
             used = self._mine(ROUNDS) & (ROUNDS.c.round >= first)
             rows = connection.execute(sa.select(ROUNDS).where(used)).mappings().all()
             for row in self._trials(TRIALS.c.round >= first):
@@ -167,7 +167,7 @@ class StoredRun:
             index += 1
         return result
 
-    def known(self) -> Known:
+    def known_trials(self) -> Known:
         """Return stored trials by the flat index of their config; they are not measured again."""
         if self._known_once and not self._shared:
             return self._known  # nobody else adds trials, and no config is proposed twice
@@ -209,7 +209,7 @@ class StoredRun:
         self._claim = uuid.uuid4().hex
         about = {"token": self._claim, "seconds": int(self._claim_seconds)}
         configs = {"configs": to_json_text(batch.rows.configs.tolist())}
-        self._insert(CLAIMS, [about | configs | vars(ProcessStamp.own())])
+        self._insert(CLAIMS, [about | configs | vars(ProcessStamp.of_this_process())])
 
     def settle(self, index: int, batch: Batch) -> tuple[int, NDArray[np.int64]]:
         """Store the trials of a measured batch and remove this process's claim.
@@ -229,7 +229,7 @@ class StoredRun:
                 return index, np.arange(len(batch.rows))
             # Gone, if this process was believed dead. Others may have taken its configs since.
             connection.execute(sa.delete(CLAIMS).where(CLAIMS.c.token == self._claim))
-            since = self.finished(index)
+            since = self.finished_rounds(index)
             taken = {row.tobytes() for done in since for row in done.configs}
             taken |= {row.tobytes() for row in self._claimed()}
             keep = np.flatnonzero([row.tobytes() not in taken for row in batch.rows.configs])
@@ -298,14 +298,16 @@ class StoredRun:
             choice: name of the choice, which includes the configs that it compares.
         """
         used = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
-        with self.store.reading() as connection:
+        with self.store.read_snapshot() as connection:
             rows = connection.execute(sa.select(VALIDATIONS).where(used)).all()
         blocks: dict[int, list[ValidationMeasurement]] = {}
         for row in rows:
             try:
                 blocks[row.block] = _MEASURED.validate_json(row.measured)
             except ValidationError as error:
-                self.store.tell([({}, f"a validation measurement: {error.errors()[0]['msg']}")])
+                self.store.report_rejected(
+                    [({}, f"a validation measurement: {error.errors()[0]['msg']}")]
+                )
         return [one for block in sorted(blocks) for one in blocks[block]]
 
     def add_validations(self, choice: str, made: Sequence[ValidationMeasurement]) -> None:
@@ -340,7 +342,7 @@ class StoredRun:
         """
         used = self._mine(VALIDATIONS, of_others=True)
         stored = sa.select(VALIDATIONS).where(used).order_by(VALIDATIONS.c.id)
-        with self.store.reading() as connection:
+        with self.store.read_snapshot() as connection:
             rows = connection.execute(stored).all()
         reports = {(row.run_id, row.choice): row.measured for row in rows}  # the last block of each
         trials_by_config: dict[tuple[int, ...], Trial] = {}
@@ -366,7 +368,7 @@ class StoredRun:
             return None
         run = sa.select(TRIALS.c.run_id).where(TRIALS.c.id == number).scalar_subquery()
         made = sa.select(sa.func.count()).where(TRIALS.c.run_id == run, TRIALS.c.rejected.is_(None))
-        with self.store.reading() as connection:
+        with self.store.read_snapshot() as connection:
             name = connection.scalar(sa.select(RUNS.c.run).where(RUNS.c.id == run))
             return str(name), int(connection.scalar(made) or 0)
 
@@ -393,7 +395,7 @@ class StoredRun:
         `problems`.
         """
         used = sa.select(TRIALS).where(self._mine(TRIALS, of_others), *where)
-        with self.store.reading() as connection:
+        with self.store.read_snapshot() as connection:
             rows = connection.execute(used.order_by(TRIALS.c.id)).mappings().all()
         good, bad = check_rows(TrialRow, rows)
         reasons = {row["id"]: reason for row in good if (reason := self._misfit(row))}
@@ -405,7 +407,7 @@ class StoredRun:
             reasons[row["id"]] = "only some valid trials have cycles"
         bad += [(row, reasons[row["id"]]) for row in good if row["id"] in reasons]
         if bad and self.store.read_only:
-            self.store.tell(bad)
+            self.store.report_rejected(bad)
         elif bad:
             self._reject(bad)
             message = f"{len(bad)} trials of workload {self.key[0]} set aside: {bad[0][1]}"

@@ -241,7 +241,7 @@ class TrialStore:
                 self._open.writer = None
 
     @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
+    def read_snapshot(self) -> Iterator[sa.Connection]:
         """Return a context for reading a consistent state.
 
         Raises:
@@ -322,7 +322,7 @@ class TrialStore:
 
     def _check(self) -> None:
         """Reject a database that is damaged, contains executable SQL, or has an unknown version."""
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             if not self._url:
                 if odd := connection.exec_driver_sql(_FOREIGN).scalar():
                     raise TrialStoreError(
@@ -338,7 +338,7 @@ class TrialStore:
 
     def _begin_writing(self) -> None:
         if isinstance(self.place, Path):
-            with self.reading() as connection:
+            with self.read_snapshot() as connection:
                 use_write_ahead_log(connection.connection.driver_connection)
             self._file = self.place.stat()
 
@@ -376,18 +376,18 @@ class TrialStore:
             with self.transaction() as connection:
                 connection.execute(sa.delete(ABOUT).where(ABOUT.c.name == name))
                 connection.execute(sa.insert(ABOUT).values(name=name, value=value))
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             scalar = connection.scalar(sa.select(ABOUT.c.value).where(ABOUT.c.name == name))
         return "" if scalar is None else str(scalar)
 
     # -- the owner ------------------------------------------------------------------------------
 
-    def owner(self) -> str | None:
+    def describe_owner(self) -> str | None:
         """Return a description of the command that owns the output directory; None if none does.
 
         A command whose process is not visible from here may already have ended.
         """
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             row = connection.execute(
                 sa.select(OWNERS).where(OWNERS.c.folder == self.folder)
             ).first()
@@ -411,7 +411,9 @@ class TrialStore:
                 if alive is False or (first is not None and time.monotonic() > deadline):
                     connection.execute(sa.delete(OWNERS).where(mine))
                     about = {"folder": self.folder, "token": token, "beats": 0}
-                    connection.execute(sa.insert(OWNERS).values(about | vars(ProcessStamp.own())))
+                    connection.execute(
+                        sa.insert(OWNERS).values(about | vars(ProcessStamp.of_this_process()))
+                    )
                     break
             if first is None:
                 first, deadline = row, time.monotonic() + self._lease
@@ -424,7 +426,7 @@ class TrialStore:
             return
         beat = sa.update(OWNERS).where(OWNERS.c.token == self._token)
         if connection.execute(beat.values(beats=OWNERS.c.beats + 1)).rowcount != 1:
-            holder = self.owner() or "another command, which has ended"
+            holder = self.describe_owner() or "another command, which has ended"
             raise RunInUse(f"{self._refusal(holder)} (it took over while this command stood still)")
 
     def _refusal(self, holder: str) -> str:
@@ -444,7 +446,7 @@ class TrialStore:
     def runs(self) -> dict[int, RunKey]:
         """Return the runs of the output directory by ID, in the order in which they were added."""
         mine = sa.select(RUNS).where(RUNS.c.folder == self.folder).order_by(RUNS.c.id)
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             return {
                 row.id: (str(row.workload), str(row.target), str(row.run))
                 for row in connection.execute(mine)
@@ -472,12 +474,12 @@ class TrialStore:
         """
         numbers = {key: number for number, key in self.runs().items()}
         rows: list[list[object]] = []
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             for key in numbers if keys is None else keys:
                 used = (TRIALS.c.run_id == numbers.get(key)) & TRIALS.c.rejected.is_(None)
                 made = sa.select(TRIALS).where(used).order_by(TRIALS.c.round, TRIALS.c.slot)
                 good, bad = check_rows(TrialRow, connection.execute(made).mappings().all())
-                self.tell(bad)
+                self.report_rejected(bad)
                 rows += [
                     [key[0], number, row["round"], row["config"], json.dumps(row["knobs"]),
                      row["status"], row["reason"], row["cycles"], row["seconds"]]
@@ -487,7 +489,7 @@ class TrialStore:
             {"trial": "int64", "round": "int64", "cycles": "int64", "seconds": "float64"}
         )
 
-    def tell(self, rejected: Sequence[Rejected]) -> None:
+    def report_rejected(self, rejected: Sequence[Rejected]) -> None:
         """Report rejected rows in `problems`."""
         texts = [f"{self}: a trial is not used: {reason}" for _, reason in rejected[:TOLD_ROWS]]
         if len(rejected) > TOLD_ROWS:
@@ -527,9 +529,9 @@ class TrialStore:
                     rows = [{"run_id": runs[key], **row} for key, row in result]
                     connection.execute(sa.insert(table), rows)
             self.note(imported, f"{len(contents.trials)} trials")
-        self.tell(contents.rejected)
+        self.report_rejected(contents.rejected)
 
-    def elsewhere(self) -> tuple[str, str] | None:
+    def postgres_location(self) -> tuple[str, str] | None:
         """Return the PostgreSQL database that holds the trials of this output directory.
 
         Returns:
@@ -579,12 +581,12 @@ def open_store(
             local = TrialStore(folder / FILE, own=own)
         store = stack.enter_context(local)
         with local.transaction():  # of commands that start at once, one says where trials are kept
-            if url and not local.elsewhere() and not local.runs():
+            if url and not local.postgres_location() and not local.runs():
                 number = uuid.uuid4().hex
                 TrialStore(url, number, own=False).close()
                 local.note("folder", number)
                 local.note("url", url)
-        if (elsewhere := local.elsewhere()) is not None:
+        if (elsewhere := local.postgres_location()) is not None:
             store = stack.enter_context(TrialStore(*elsewhere, own=own))
         if url and str(store.place) != url:
             store.problems.append(
@@ -613,7 +615,7 @@ def read_store(folder: Path) -> Iterator[TrialStore]:
             store = stack.enter_context(_reader(folder / FILE))
             if not store.version:  # the command that made the file has not created tables yet
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(store.place))
-            if (elsewhere := store.elsewhere()) is not None:
+            if (elsewhere := store.postgres_location()) is not None:
                 store = stack.enter_context(_reader(*elsewhere))
         yield store
 

@@ -95,7 +95,7 @@ def start_prefect_server(workspace: Workspace) -> PrefectServer:
 
     The server has no web pages and does not run scheduled deployments.
     """
-    return _start(workspace, LOOPBACK, 0, Credentials.of(workspace), interface=False)
+    return _start(workspace, LOOPBACK, 0, Credentials.for_workspace(workspace), interface=False)
 
 
 def start_prefect_pages(
@@ -112,7 +112,9 @@ def start_prefect_pages(
         port: port on which the server listens.
         credentials: credentials that the server asks for; by default new ones of the workspace.
     """
-    return _start(workspace, host, port, credentials or Credentials.of(workspace), interface=True)
+    return _start(
+        workspace, host, port, credentials or Credentials.for_workspace(workspace), interface=True
+    )
 
 
 def _start(

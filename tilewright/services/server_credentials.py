@@ -75,7 +75,7 @@ class Credentials:
     key: str = field(default="", repr=False)
 
     @classmethod
-    def of(cls, workspace: Workspace) -> Self:
+    def for_workspace(cls, workspace: Workspace) -> Self:
         """Return the secret of the workspace with a new key.
 
         Raises:
@@ -85,7 +85,7 @@ class Credentials:
         return cls(workspace_secret(workspace), secrets.token_urlsafe(SECRET_BYTES))
 
     @classmethod
-    def inherited(cls) -> Self:
+    def from_environment(cls) -> Self:
         """Read the credentials from the environment of this process, and remove them there.
 
         Raises:

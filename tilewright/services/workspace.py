@@ -73,7 +73,7 @@ class Workspace:
         return self.root / "mlflow" / "artifacts"
 
     @property
-    def about(self) -> Path:
+    def version_file(self) -> Path:
         """File with the version of the workspace's layout."""
         return self.root / "workspace.json"
 
@@ -118,12 +118,12 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
         raise _unusable(workspace.root, reason)
     try:
         _make_private(workspace)
-        _check_version(workspace.about)
+        _check_version(workspace.version_file)
         for folder in (workspace.prefect_database.parent, workspace.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
-        if not workspace.about.exists():
+        if not workspace.version_file.exists():
             about = {WORKSPACE.key: WORKSPACE.written}
-            write_atomically(workspace.about, canonical(about) + b"\n")
+            write_atomically(workspace.version_file, canonical(about) + b"\n")
         provide_home()
         for name, value in profile_settings().items():
             os.environ.setdefault(name, value)
@@ -173,7 +173,7 @@ def _make_private(workspace: Workspace) -> None:
             )
     if not state.st_mode & _OTHERS_WRITE:
         return
-    if state.st_mode & stat.S_ISVTX or not workspace.about.exists():
+    if state.st_mode & stat.S_ISVTX or not workspace.version_file.exists():
         raise WorkspaceError(
             f"others can write to {root}, and files of a workspace are trusted; set {VARIABLE} to "
             f"another folder, or take that right from them: chmod go-w {root}"

@@ -116,7 +116,7 @@ class Ragged:
     offsets: NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: Sequence[NDArray[Any]]) -> Ragged:
+    def from_rows(cls, rows: Sequence[NDArray[Any]]) -> Ragged:
         """Build a ragged array from a list of arrays, one per row.
 
         Args:
@@ -126,7 +126,7 @@ class Ragged:
         return cls(np.concatenate(list(rows)), offsets)
 
     @classmethod
-    def joined(cls, parts: Sequence[tuple[int, Ragged | None]]) -> Ragged:
+    def concatenate(cls, parts: Sequence[tuple[int, Ragged | None]]) -> Ragged:
         """Concatenate the rows of several ragged arrays.
 
         Args:
@@ -212,7 +212,7 @@ class Lowered:
             programs={name: part.rows(which) for name, part in self.programs.items()},
         )
 
-    def before(self, others: Lowered) -> Lowered:
+    def followed_by(self, others: Lowered) -> Lowered:
         """Return the concatenation of this batch and another one, with this batch first.
 
         Args:
@@ -234,7 +234,7 @@ class Lowered:
             reasons=np.concatenate([part.reasons for part in parts]),
             hidden=Features(np.concatenate(hidden), columns),
             programs={
-                name: Ragged.joined([(len(part), part.programs.get(name)) for part in parts])
+                name: Ragged.concatenate([(len(part), part.programs.get(name)) for part in parts])
                 for name in names
             },
         )
@@ -267,7 +267,9 @@ class Measurements:
         return len(self.status)
 
     @classmethod
-    def nothing(cls, rows: int, status: Status = "compile_error", reason: str = "") -> Measurements:
+    def unmeasured(
+        cls, rows: int, status: Status = "compile_error", reason: str = ""
+    ) -> Measurements:
         """Return measurements without numbers for configs that were not measured.
 
         Args:

@@ -240,7 +240,7 @@ class HasDesigns(Protocol):
     def designs(self) -> Space:
         """Return the space of hardware designs. Not every point of it can be built."""
 
-    def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> Target:
+    def redesign(self, values: Mapping[str, int], clock: str = "fixed") -> Target:
         """Return a target for a changed hardware design.
 
         Args:

@@ -43,7 +43,7 @@ class EpilogueOp:
         return f"{self.kind} {self.value}" if step_kind is None else step_kind.text(self.value)
 
     @property
-    def amounts(self) -> tuple[int, int]:
+    def shift_range(self) -> tuple[int, int]:
         """Smallest and largest possible amount of a right shift.
 
         For `shr_channel` with `value` 0 the amounts are arbitrary. With another `value` they start

@@ -109,7 +109,7 @@ class FaultyTarget:
             configs,
             failures=np.where(failed, "scratchpad_overflow", "").astype(object),
             reasons=np.where(failed, "allocate: the tile is too large", "").astype(object),
-            hidden=Features.of(hidden, ("tile_values", "tile_values_all_threads")),
+            hidden=Features.from_names(hidden, ("tile_values", "tile_values_all_threads")),
         )
 
     def measure(self, lowered: Lowered) -> Measurements:

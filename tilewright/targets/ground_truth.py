@@ -1,8 +1,8 @@
 """Ground-truth tables: measure every config of a space once and store the result as Parquet.
 
 With such a table, a tuner is judged by its distance from the true optimum, and thousands of tuning
-runs can be replayed in seconds. A target from `make_replay_target` returns exactly the rows that lowering and
-measuring gave.
+runs can be replayed in seconds. A target from `make_replay_target` returns exactly the rows that
+lowering and measuring gave.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read_ground_truth(path: Path, target: Target, workload: Workload) -> Measure
     try:
         parquet = pq.read_table(path, read_dictionary=_TEXTS, use_threads=False)
         version = parquet.schema.metadata.get(_FORMAT.key.encode())
-        if not _FORMAT.reads(_FORMAT.unmarked if version is None else int(version)):
+        if not _FORMAT.can_read(_FORMAT.unmarked if version is None else int(version)):
             return None
         table = _decoded(parquet, workload, space)
         intact = parquet.schema.metadata[_DIGEST].decode() == table.digest

@@ -191,5 +191,5 @@ def reference(
         if isinstance(post_operation, EpilogueOp):
             total = apply_epilogue((post_operation,), total, tensors, acc_bits)
         else:
-            total = wrap(post_operation.computed(w, total, tensors, acc_bits), acc_bits)
+            total = wrap(post_operation.apply(w, total, tensors, acc_bits), acc_bits)
     return wrap(total, out_bits)

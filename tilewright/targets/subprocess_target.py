@@ -128,7 +128,7 @@ class IsolatedTarget(RemoteTarget):
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
         """Call the child process, after starting it if it does not run."""
-        if not self._process.running:
+        if not self._process.is_running:
             self._must({"call": "describe"})
         header, arrays = self._process.call(
             {"call": call, "workload": workload.to_json()}, {"configs": configs, **(programs or {})}

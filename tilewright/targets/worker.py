@@ -93,7 +93,7 @@ class Worker:
         n = len(configs)
         texts = np.full(n, "", dtype=object)
         programs = read_programs(arrays)
-        lowered = Lowered(workload, configs, texts, texts, Features.none(n), programs)
+        lowered = Lowered(workload, configs, texts, texts, Features.empty(n), programs)
         return {}, measured_reply(self.target.measure(lowered))
 
 

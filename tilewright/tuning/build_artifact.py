@@ -163,7 +163,7 @@ def integer_network(
     """
     from tilewright.networks.integer_network import in_integers
 
-    accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
+    accelerator = Accelerator.for_target(target, "per-channel" if options.per_channel else "full")
     network = network.refusing(refused)
     decisions = network.decisions_on(accelerator)  # before `split`, which then imports nothing
     split = network.split()
@@ -197,7 +197,7 @@ def integer_network(
         tolerance = program_tolerance(quantised=is_quantised(model))
     operators = model_report(network.examined, accelerator, decisions).operators
     return IntegerNetwork(
-        graph, dict(made.quantisation), made.warnings, model, samples.judging, tolerance,
+        graph, dict(made.quantisation), made.warnings, model, samples.judging_samples, tolerance,
         _seconds(graph, {operator.name: operator.cpu_seconds for operator in operators}), last,
     )  # fmt: skip
 

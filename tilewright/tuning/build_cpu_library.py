@@ -198,7 +198,7 @@ def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[
     inputs = made.samples[0].inputs
     last = network.as_region()
     (region,) = last.regions
-    session = RegionSession.of(region, threads=1)
+    session = RegionSession.for_region(region, threads=1)
     # The model may have float16 inputs where the compiled part has float32 inputs.
     matching = {
         name: inputs[name].astype(input_.dtype) for name, input_ in last.seeded_inputs().items()

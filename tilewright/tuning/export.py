@@ -165,7 +165,7 @@ def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
         run: the trials of the run.
         layer: the workload to export.
     """
-    trials = _rows(run.of(layer.id))
+    trials = _rows(run.trials_of_workload(layer.id))
     knobs = list(trials[0][1]) if trials else []
     cache: dict[str, Json] = {}
     for row, values in trials:
@@ -192,7 +192,7 @@ def t4_results(run: RunTrials, layer: RunLayer) -> str:
         layer: the workload to export.
     """
     results: list[Json] = []
-    for row, values in _rows(run.of(layer.id)):
+    for row, values in _rows(run.trials_of_workload(layer.id)):
         valid, time = row["status"] == "valid", 1e3 * float(str(row["seconds"]))
         measured = [("time", time, "ms"), ("cycles", int(str(row["cycles"])), "cycles")]
         results.append({

@@ -314,14 +314,14 @@ class ChoiceRecords:
         self.leaders += [winner for winner in winners if winner.config not in leading]
         self.name = choice_name(self.leaders, baseline, len(history))
 
-    def held(self) -> FinalChoice | None:
+    def recorded_choice(self) -> FinalChoice | None:
         """Return the recorded choice, or None if it was not made or not completed."""
         try:
             return choose_validated(self.leaders, self.baseline, self._bench(_measures_nothing))
         except NotMeasured:
             return None
 
-    def make(self, run: LocalRunner) -> FinalChoice:
+    def make_choice(self, run: LocalRunner) -> FinalChoice:
         """Make the choice, or the part of it that is not recorded yet.
 
         Args:
@@ -337,7 +337,7 @@ class ChoiceRecords:
 
         return choose_validated(self.leaders, self.baseline, self._bench(measure))
 
-    def confirmed(self, held: FinalChoice, timed: dict[int, Trial]) -> bool:
+    def confirm_choice(self, held: FinalChoice, timed: dict[int, Trial]) -> bool:
         """Check the recorded latency of the chosen schedule by measuring it again.
 
         If the record is not plausible, its measurements are marked as rejected in the trial store,
@@ -399,8 +399,8 @@ def held_choice(
         timed: measurements by flat index; new ones are added.
         emit: receives a note if the record is rejected.
     """
-    held = choice.held()
-    if held is None or choice.confirmed(held, timed):
+    held = choice.recorded_choice()
+    if held is None or choice.confirm_choice(held, timed):
         return held
     task = choice.task
     emit(

@@ -206,7 +206,7 @@ def extract_subgraphs(
     if samples is not None:
         sample_files(samples)  # also a network that needs none refuses a folder without samples
     network = network.calibrated_by(samples)
-    accelerator = Accelerator.of(target, epilogue, max_waste)
+    accelerator = Accelerator.for_target(target, epilogue, max_waste)
     result, report = network.surveyed_on(accelerator)
     if not result:
         raise NothingToOffload(nothing_offloaded(report))

@@ -53,7 +53,7 @@ def optuna_journal(run: RunTrials) -> str:
         study = optuna.create_study(storage=storage, study_name=f"{title}: {layer.name}")
         for name, value in (dict(run.about) | {"workload": layer.text}).items():
             study.set_user_attr(name, value)
-        add_trials(study, run.of(layer.id))
+        add_trials(study, run.trials_of_workload(layer.id))
     return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in journal.lines)
 
 

@@ -124,7 +124,7 @@ def at_work(folder: Path) -> str | None:
     """
     try:
         with read_store(folder) as store:
-            return store.owner()
+            return store.describe_owner()
     except FileNotFoundError:
         return None
 

@@ -69,7 +69,7 @@ class RunTrials:
     table: pd.DataFrame
     about: Mapping[str, str]
 
-    def of(self, workload: str) -> pd.DataFrame:
+    def trials_of_workload(self, workload: str) -> pd.DataFrame:
         """Return the trials of a workload, in order."""
         return self.table[self.table["workload"] == workload].sort_values("trial", kind="stable")
 

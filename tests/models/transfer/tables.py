@@ -46,7 +46,7 @@ def small_table(rows: int = 80) -> TrainingTable:
             parts.append((features, latency, w, h))
     names = list(dict.fromkeys(name for item, *_ in parts for name in item.names))
     return TrainingTable(
-        Features.of(np.concatenate([_wide(item, names) for item, *_ in parts]), names),
+        Features.from_names(np.concatenate([_wide(item, names) for item, *_ in parts]), names),
         np.concatenate([latency for _, latency, _, _ in parts]),
         np.concatenate([np.full(len(item), 10 * h + w) for item, _, w, h in parts]),
         np.concatenate([np.full(len(item), w) for item, _, w, _ in parts]),

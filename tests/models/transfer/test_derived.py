@@ -19,7 +19,7 @@ from tilewright.targets.features import Features
 
 def _one(**columns: float) -> dict[str, float]:
     names = [name.replace("__", " ") for name in columns]
-    given = with_derived(Features.of(np.array([[*columns.values()]]), names))
+    given = with_derived(Features.from_names(np.array([[*columns.values()]]), names))
     return dict(zip(given.names, given.matrix[0].tolist(), strict=True))
 
 

@@ -126,8 +126,8 @@ def test_columns_are_those_of_the_model_whatever_the_rows_have() -> None:
     rows = tables()[1]
     stays = np.array([not name.startswith("hardware ") for name in rows.features.names])
     columns = tuple(c for c, keep in zip(rows.features.columns, stays, strict=True) if keep)
-    foreign = Features.of(np.ones((len(rows), 1)), ["schedule log2_magic"])
-    fewer = Features(rows.features.matrix[:, stays], columns).beside(foreign)
+    foreign = Features.from_names(np.ones((len(rows), 1)), ["schedule log2_magic"])
+    fewer = Features(rows.features.matrix[:, stays], columns).append_columns(foreign)
     model = continue_from(learned("xgboost"))
     model.fit(replace(rows, features=fewer), start=learned("xgboost"))
     assert model.columns == learned("xgboost").columns

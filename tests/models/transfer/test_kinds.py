@@ -82,8 +82,12 @@ def test_columns_are_known_by_name_and_missing_ones_are_unknown_not_zero(
     model, rows = fitted(kind), small_table().features.rows(np.arange(0, len(small_table()), 7))
     usual = model.predict(rows)
     order = data.draw(st.permutations(range(len(rows.names))))
-    foreign = Features.of(np.full((len(rows), 2), 3.0), ["hardware warps", "schedule log2_magic"])
-    mixed = Features(rows.matrix[:, order], tuple(rows.columns[k] for k in order)).beside(foreign)
+    foreign = Features.from_names(
+        np.full((len(rows), 2), 3.0), ["hardware warps", "schedule log2_magic"]
+    )
+    mixed = Features(rows.matrix[:, order], tuple(rows.columns[k] for k in order)).append_columns(
+        foreign
+    )
     _assert_same(model.predict(mixed), usual)
     gone = set(data.draw(st.lists(st.sampled_from(rows.names), min_size=1, max_size=40)))
     places = np.array([name not in gone for name in rows.names])

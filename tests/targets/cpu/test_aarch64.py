@@ -249,7 +249,7 @@ def test_a_specification_names_its_machine_and_runs_on_no_other() -> None:
 def test_every_config_has_an_estimate(text: str, epilogue: str) -> None:
     w = parse_workload(text, epilogue)
     space = CpuTarget(ARM).space(w)
-    core = CpuMachine.of(ARM, 3e9 * 4 * ARM.lanes, 150e9, 45e9, (48 << 10, 2 << 20))
+    core = CpuMachine.from_rates(ARM, 3e9 * 4 * ARM.lanes, 150e9, 45e9, (48 << 10, 2 << 20))
     configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 200))
     assert np.isfinite(estimate(w, core, space, configs).matrix).all()
 

@@ -211,7 +211,7 @@ def test_bfloat16_is_refused_without_its_instructions(monkeypatch: pytest.Monkey
 def test_two_tiles_by_two_are_estimated_fastest_on_a_large_product() -> None:
     workload = parse_workload("dense:n=512,c=1024,o=1024,dtype=bfloat16", "bias")
     space = Space("kernels", kernel_for(workload, XEON).knobs(workload, XEON))
-    core = CpuMachine.of(XEON, 330e9, 200e9, 40e9, (48 << 10, 2 << 20))
+    core = CpuMachine.from_rates(XEON, 330e9, 200e9, 40e9, (48 << 10, 2 << 20))
     configs = space.unravel(np.arange(space.size))
     total = estimate(workload, core, space, configs).total("latency")
     best = space.describe(configs[int(np.argmin(total))])

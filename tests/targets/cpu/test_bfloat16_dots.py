@@ -186,7 +186,7 @@ def test_an_artifact_is_refused_where_the_instruction_is_missing(
 def test_dot_products_are_estimated_at_one_a_cycle() -> None:
     workload = parse_workload("dense:n=512,c=1024,o=1024,dtype=bfloat16", "bias")
     space = Space("kernels", kernel_for(workload, EPYC).knobs(workload, EPYC))
-    core = CpuMachine.of(replace(EPYC, threads=1), 200e9, 200e9, 40e9, (32 << 10, 1 << 20))
+    core = CpuMachine.from_rates(replace(EPYC, threads=1), 200e9, 200e9, 40e9, (32 << 10, 1 << 20))
     result = estimate(workload, core, space, space.unravel(np.arange(space.size)))
     dots = 512 * 1024 * 1024 / (2 * LANES)
     multiply = result.total("work").min()

@@ -40,7 +40,7 @@ def machine(threads: int = 2, lanes: int = 16) -> CpuMachine:
     """A core of 3 GHz with 48 KiB and 2 MiB."""
     spec = CpuSpec(threads, lanes, "", "made up")
     peak = 3e9 * 4 * lanes * threads
-    return CpuMachine.of(spec, peak, 150e9 * threads, 45e9 * threads, (48 << 10, 2 << 20))
+    return CpuMachine.from_rates(spec, peak, 150e9 * threads, 45e9 * threads, (48 << 10, 2 << 20))
 
 
 def workload(text: str, epilogue: str = "bias, relu") -> Workload:
@@ -94,9 +94,9 @@ def test_tilings_are_those_of_the_kernels(text: str) -> None:
     knobs = {knob.name: values[:, k] for k, knob in enumerate(space.knobs)}
     rows, columns = pixels(w)
     ones = np.ones(len(configs))
-    result = Tilings.of(w, core.spec, knobs, (rows * ones, columns * ones))
+    result = Tilings.for_configs(w, core.spec, knobs, (rows * ones, columns * ones))
     for row, config in enumerate(configs):
-        exact = CpuTiling.of(w, core.spec, space.describe(config), (rows, columns))
+        exact = CpuTiling.for_config(w, core.spec, space.describe(config), (rows, columns))
         assert (result.ib, result.ob) == (exact.ib, exact.ob)
         assert result.accumulators[row] == exact.accumulators
         assert result.channels[row] == exact.channels

@@ -149,10 +149,10 @@ def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
 def test_a_wrong_bit_and_a_number_that_is_not_written_are_seen() -> None:
     w = parse_workload("conv2d:n=1,c=16,h=4,w=4,o=16,k=1", EPILOGUES[0])
     tensors = SampleTensors(w, SPECS[-1], CpuTarget(SPECS[-1]).space(w))
-    right = tensors.nothing() ^ -1
+    right = tensors.wrong_output() ^ -1
     assert tensors.error(right) == 0
     assert len(np.unique(tensors.expected)) > 50
-    for wrong in (right[0, 0, 0, 3, 5] ^ 1, tensors.nothing()[0, 0, 0, 3, 5]):
+    for wrong in (right[0, 0, 0, 3, 5] ^ 1, tensors.wrong_output()[0, 0, 0, 3, 5]):
         other = right.copy()
         other[0, 0, 0, 3, 5] = wrong
         assert tensors.error(other) > 1e-3
@@ -231,7 +231,7 @@ def test_the_space_is_finite_and_every_config_has_an_estimate(text: str, spec: C
     assert [baseline[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
     scheduled(w, spec, baseline)
     peak = 3e9 * 4 * spec.lanes * spec.threads
-    core = CpuMachine.of(spec, peak, 150e9, 45e9, (48 << 10, 2 << 20))
+    core = CpuMachine.from_rates(spec, peak, 150e9, 45e9, (48 << 10, 2 << 20))
     configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 500))
     matching = [knob.values.index(baseline[knob.name]) for knob in space.knobs]
     result = estimate(w, core, space, np.vstack([configs, matching]))

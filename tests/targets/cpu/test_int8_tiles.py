@@ -104,7 +104,7 @@ def test_tiles_are_estimated_faster_than_dot_products() -> None:
 
     def best(of: CpuSpec) -> float:
         space = Space("kernels", kernel_for(w, of).knobs(w, of))
-        core = CpuMachine.of(of, 170e9, 200e9, 40e9, (48 << 10, 2 << 20))
+        core = CpuMachine.from_rates(of, 170e9, 200e9, 40e9, (48 << 10, 2 << 20))
         configs = space.unravel(np.arange(min(space.size, 4096)))
         return float(estimate(w, core, space, configs).total("latency").min())
 

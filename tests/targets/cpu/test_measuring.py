@@ -99,7 +99,7 @@ def test_a_broken_kernel_costs_itself_alone(broken: Callable[[str], np.ndarray])
     libraries[1], libraries[2] = broken(BODIES["crash"]), broken(BODIES["hang"])
     libraries[4] = broken(BODIES["nothing"])
     measured = SHARED.with_run_limit(3.0).measure(
-        replace(lowered, programs={"library": Ragged.of(libraries)})
+        replace(lowered, programs={"library": Ragged.from_rows(libraries)})
     )
     assert list(measured.status) == ["valid", "run_error", "timeout", "valid", "wrong_result"]
     assert "SIGSEGV" in measured.reason[1]

@@ -148,11 +148,11 @@ def test_ties_are_rounded_to_even_before_the_zero_point_is_added() -> None:
 def test_a_result_that_is_a_step_off_and_one_that_is_not_written_are_seen() -> None:
     w = parse_workload("conv2d:n=1,c=16,h=4,w=4,o=16,k=1", EPILOGUES[1])
     tensors = SampleTensors(w, OWN, CpuTarget(OWN).space(w))
-    right = tensors.nothing() ^ -1
+    right = tensors.wrong_output() ^ -1
     assert tensors.error(right) < TOLERANCE
     assert len(np.unique(right)) > 50
     middle = np.argwhere(np.abs(right) < 90)[0]
-    for wrong in (right[tuple(middle)] + 1, tensors.nothing()[tuple(middle)]):
+    for wrong in (right[tuple(middle)] + 1, tensors.wrong_output()[tuple(middle)]):
         other = right.copy()
         other[tuple(middle)] = wrong
         assert tensors.error(other) > TOLERANCE

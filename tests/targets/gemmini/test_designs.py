@@ -43,12 +43,12 @@ def test_a_machine_keeps_the_array_and_the_port_of_the_one_it_comes_from() -> No
     base = make_target("gemmini")
     family = capability(base, HasDesigns)
     assert family is not None
-    made = family.redesigned({"scratchpad_rows": 4096}, "tree")
+    made = family.redesign({"scratchpad_rows": 4096}, "tree")
     assert area_of(made) < 1
     old, new = (item.spec.model_dump(exclude={"name", "source"}) for item in (base, made))  # type: ignore[attr-defined]
     assert {name for name in old if old[name] != new[name]} == {"scratchpad_rows"}
     with pytest.raises(SpecError, match="no hardware knob is called dim"):
-        family.redesigned({"dim": 32})
+        family.redesign({"dim": 32})
 
 
 @pytest.mark.slow(seconds=6)

@@ -210,7 +210,9 @@ def test_workloads_of_one_canonical_form_have_one_space() -> None:
 def test_a_rule_gives_a_schedule_with_a_program_for_every_workload(
     text: str, epilogue: str
 ) -> None:
-    lowering = WorkloadLowering.of(parse_workload(text, epilogue), make_target("gemmini").spec)
+    lowering = WorkloadLowering.for_workload(
+        parse_workload(text, epilogue), make_target("gemmini").spec
+    )
     config = np.array([lowering.config_of(lowering.vendor[1])], np.int32)
     assert lowering.lower(config).ok.all()
 

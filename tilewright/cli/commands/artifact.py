@@ -212,7 +212,7 @@ def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> Non
     artifact = fit.library
     with show_working(f"running {artifact.name}"):
         outputs, spent = artifact.run(fit.inputs, layers=profile or as_json)
-    write_atomically(output, pack_arrays(as_arrays(fit.cropped(outputs))))
+    write_atomically(output, pack_arrays(as_arrays(fit.crop_outputs(outputs))))
     if as_json:
         typer.echo(json.dumps(library_profile_json(spent), indent=2, ensure_ascii=False))
     elif profile:

@@ -171,7 +171,7 @@ def diff(
         typer.echo(json.dumps(verdict.to_json(), indent=2, ensure_ascii=False))
     else:
         show_diff(verdict, Terminal())
-    if verdict.worse:
+    if verdict.is_worse:
         raise typer.Exit(WORSE)
 
 
@@ -325,5 +325,5 @@ def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
         raise UnknownName("layer", name, list(known))
     layer = known[name] if name else run.layers[0]
     write = kernel_tuner_cache if form == "kernel-tuner" else t4_results
-    trials = count_text(len(run.of(layer.id)), "trial")
+    trials = count_text(len(run.trials_of_workload(layer.id)), "trial")
     return write(run, layer), f"{trials} of {printable(layer.name)}"

@@ -60,7 +60,7 @@ def inspect(
     check_source(options.model)
     hardware = make_target(options.target)
     say_remarks(options.target)
-    accelerator = Accelerator.of(hardware, options.epilogue_mode, options.max_waste)
+    accelerator = Accelerator.for_target(hardware, options.epilogue_mode, options.max_waste)
     with show_working(f"reading {options.model}"):
         network = load(
             options.model, options.input_shapes or None, sandbox=True,

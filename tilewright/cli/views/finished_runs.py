@@ -146,7 +146,7 @@ def show_explaining(
 
 def warn_if_changed(folder: TunedFolder, console: Console) -> None:
     """Show a warning if the simulator has changed since the run."""
-    if folder.changed:
+    if folder.target_changed:
         console.print(CHANGED, style="yellow", highlight=False)
 
 
@@ -200,7 +200,7 @@ def _show_features(model: ModelSummary, console: Console) -> None:
     if model.corrects:
         note += "; learns the error of the closed-form estimate"
     console.print(Text.assemble((ROLES[model.role], "bold"), "\n", (note, "dim")))
-    features = model.most(_SHOWN)
+    features = model.top_features(_SHOWN)
     if not features:
         console.print("it learned a constant: all it saw had one outcome\n", highlight=False)
         return

@@ -90,11 +90,11 @@ def show_errors(
 ) -> None:
     """Show the wrong layers, the number of correct layers, and the error of the outputs."""
     for error in errors:
-        if error.wrong:
+        if error.is_wrong:
             name = as_text(artifact.rows[error.layer]["name"])
             print_line(console, f"{name}: differs from the reference by {error.error:.1e}")
     right, worst = (
-        sum(not item.wrong for item in errors),
+        sum(not item.is_wrong for item in errors),
         max((item.error for item in errors), default=0.0),
     )
     print_line(
@@ -112,10 +112,10 @@ def errors_json(
 ) -> dict[str, Json]:
     """Return the results of the checks as JSON."""
     layers: Sequence[Json] = [
-        {"name": artifact.rows[error.layer]["name"], "error": error.error, "wrong": error.wrong}
+        {"name": artifact.rows[error.layer]["name"], "error": error.error, "wrong": error.is_wrong}
         for error in errors
     ]
-    right = whole <= artifact.tolerance and not any(error.wrong for error in errors)
+    right = whole <= artifact.tolerance and not any(error.is_wrong for error in errors)
     return {
         "right": right,
         "output_error": whole,

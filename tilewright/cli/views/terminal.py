@@ -208,7 +208,7 @@ class Silence:
         if self._thread.is_alive():
             self._thread.join()  # no line comes behind the results, or while the process ends
 
-    def broken(self) -> None:
+    def restart(self) -> None:
         """Restart the wait, because something else was printed."""
         self._spoke.set()
 

@@ -19,7 +19,7 @@ def show_tuners(tuners: Sequence[Registration], console: Console) -> None:
     table.add_column("", no_wrap=True, style="bold")
     table.add_column("")
     for tuner in tuners:
-        needs = f" (needs {tuner.missing})" if tuner.missing else ""
+        needs = f" (needs {tuner.install_command})" if tuner.install_command else ""
         table.add_row(tuner.name, Text(tuner.summary + needs))
     console.print(table)
     by_options = sorted(tuners, key=lambda item: item.options.__name__)

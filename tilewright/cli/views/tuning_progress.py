@@ -170,7 +170,7 @@ class LineDisplay:
 
     def _say(self, text: str) -> None:
         print_line(self.console, text)
-        self._silence.broken()
+        self._silence.restart()
 
     def _under_way(self) -> str:
         seconds = round(time.monotonic() - self._since)

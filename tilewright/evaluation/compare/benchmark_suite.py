@@ -114,7 +114,7 @@ class EnumeratedTestBed:
         """Return the measurements of every config of a workload."""
         return _known_table(self.target, self.space, dict(self.workloads)[name], self.folder)
 
-    def missing(self) -> list[tuple[Workload, int]]:
+    def unmeasured_workloads(self) -> list[tuple[Workload, int]]:
         """Return the workloads that are not enumerated yet, with the number of configs of each."""
         target = _target(self.target, self.space)
         return [

@@ -69,7 +69,7 @@ def run_jobs(
         yield from (run_job(plan, job) for job in jobs)
         return
     calls = (_call(plan, job) for job in jobs)
-    for _, result in connect(cluster).each(run_job_remotely, calls):
+    for _, result in connect(cluster).call_each(run_job_remotely, calls):
         yield TunerRun(**check_answer(cluster, result))
 
 

@@ -119,7 +119,7 @@ def enumerate_spaces(plan: ComparisonPlan, emit: Listener) -> None:
     """
     if not isinstance(plan.test_bed, EnumeratedTestBed):
         return
-    missing = plan.test_bed.missing()
+    missing = plan.test_bed.unmeasured_workloads()
     for place, (workload, size) in enumerate(missing, 1):
         emit(Enumerating(workload, size, place, len(missing)))
         plan.test_bed.enumerate(workload, lambda configs: emit(Enumerated(configs)))

@@ -260,13 +260,15 @@ class Metered:
         """Lower configs, and count them and their compile seconds."""
         self.compiled += len(configs)
         if self._table.spent is not None:
-            self.seconds += float(self._table.spent.compiling[self._table.at(configs)].sum())
+            self.seconds += float(
+                self._table.spent.compiling[self._table.rows_of_configs(configs)].sum()
+            )
         return self._target.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
         """Measure programs, and count the seconds that this took when the table was made."""
         if self._table.spent is not None:
-            rows = self._table.at(lowered.configs)
+            rows = self._table.rows_of_configs(lowered.configs)
             self.seconds += float(self._table.spent.measuring[rows].sum())
         return self._target.measure(lowered)
 

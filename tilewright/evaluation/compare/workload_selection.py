@@ -157,7 +157,7 @@ def _workloads(
 
 def _layers(network: str, target: Target, max_waste: float) -> list[Workload]:
     check_source(network)
-    workloads = load(network).workloads_on(Accelerator.of(target, max_waste=max_waste))
+    workloads = load(network).workloads_on(Accelerator.for_target(target, max_waste=max_waste))
     if not workloads:
         raise SelectionError(
             f"{network} has no layer for {target.name}; 'tilewright inspect {network}' shows why"

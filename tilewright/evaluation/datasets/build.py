@@ -118,7 +118,7 @@ def measure_parts_on(
     if not parts:
         return
     calls = ((version("tilewright"), part_order(plan, part)) for part in parts)
-    for place, result in connect(cluster).each(measure_part_remotely, calls):
+    for place, result in connect(cluster).call_each(measure_part_remotely, calls):
         yield parts[place], check_answer(cluster, result)
 
 

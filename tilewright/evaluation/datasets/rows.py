@@ -58,7 +58,7 @@ class Sample:
         return len(self.workload)
 
     @staticmethod
-    def joined(parts: Sequence[Sample]) -> Sample:
+    def concatenate(parts: Sequence[Sample]) -> Sample:
         """Concatenate the rows of several samples.
 
         A feature that a sample lacks is NaN in its rows.
@@ -148,7 +148,7 @@ def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sa
             rows.append(
                 _described(hardware["features"], target, place, workload, lowered, measured)
             )
-    return Sample.joined(rows)
+    return Sample.concatenate(rows)
 
 
 def _measured(

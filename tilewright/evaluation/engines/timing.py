@@ -107,7 +107,7 @@ class Timed:
     load: float
 
     @property
-    def counted(self) -> NDArray[np.bool_]:
+    def counted_rounds(self) -> NDArray[np.bool_]:
         """Mask of the rounds that are used: the quiet ones, or all if too few are quiet."""
         return self.quiet if self.trustworthy else np.ones_like(self.quiet)
 
@@ -118,7 +118,7 @@ class Timed:
 
     def milliseconds(self, engine: str) -> float:
         """Return the median duration of an inference with an engine in milliseconds."""
-        return 1e3 * float(np.median(self.engines[engine].wall[self.counted]))
+        return 1e3 * float(np.median(self.engines[engine].wall[self.counted_rounds]))
 
     def ratio(self, engine: str, rival: str, *, cpu: bool = False) -> Ratio:
         """Return the duration of one engine relative to another one.
@@ -130,7 +130,7 @@ class Timed:
         """
         mine, theirs = self.engines[engine], self.engines[rival]
         above, below = (mine.cpu, theirs.cpu) if cpu else (mine.wall, theirs.wall)
-        return ratio_of(above[self.counted] / below[self.counted])
+        return ratio_of(above[self.counted_rounds] / below[self.counted_rounds])
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class ModelSummary:
     corrects: bool
     features: tuple[Ranked, ...]
 
-    def most(self, count: int) -> list[Ranked]:
+    def top_features(self, count: int) -> list[Ranked]:
         """Return the first `count` features that have any influence.
 
         The result is empty if the model is constant.

@@ -64,7 +64,7 @@ class TunedFolder:
     problems: list[str] = field(default_factory=list)
 
     @property
-    def changed(self) -> bool:
+    def target_changed(self) -> bool:
         """Whether the lowering or the simulator has changed since the run."""
         return self.target.fingerprint != self.recorded_on
 
@@ -84,7 +84,7 @@ class TunedFolder:
             ]
             # A run that did not start cold has another name.
             for key in sorted(runs, key=lambda key: (key[2] != cold, key[2])):
-                rounds = rounds or StoredRun(store, key, space).finished()
+                rounds = rounds or StoredRun(store, key, space).finished_rounds()
             self.problems.extend(text for text in store.problems if text not in self.problems)
         if not rounds:
             raise FolderError(f"{self.path / STORE} has no trial of {workload}; tune again")

@@ -136,7 +136,7 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
             asked = _asked(explorer, problem, session.models, session.history, rows)
             for role, pair in _judged(asked, done.measured).items():
                 before.setdefault(role, []).append(pair)
-        session = session.after(recorded_batch(task, done))
+        session = session.extend(recorded_batch(task, done))
     session = learn(run, task, session)
     state, history = session.models, session.history
     if not set(ROLES) & set(state.models):
@@ -245,7 +245,7 @@ def _unseen(
         The compiled configs and their measurements.
     """
     rng = np.random.default_rng(seed)
-    flat = sample(problem.space, samples, history.tried(problem.space), rng)
+    flat = sample(problem.space, samples, history.tried_indices(problem.space), rng)
     lowered = target.lower(problem.workload, problem.space.unravel(flat))
     return lowered, target.measure(lowered)
 

@@ -130,4 +130,4 @@ class GraphModel:
 
 
 def _rows(graphs: Sequence[GraphTable]) -> Features:
-    return Features.of(np.concatenate([graph.nodes for graph in graphs]), graphs[0].columns)
+    return Features.from_names(np.concatenate([graph.nodes for graph in graphs]), graphs[0].columns)

@@ -67,7 +67,7 @@ class FusionSurrogate:
         self.tables = tables
         self.model = model
         self.base = base
-        self._whole = float(model.predict([tables.of(base)])[0])
+        self._whole = float(model.predict([tables.graph_table(base)])[0])
         self._changes: dict[tuple[int, tuple[bool, ...]], float] = {}
 
     def __call__(self, several: Sequence[Labelling]) -> list[float]:
@@ -98,7 +98,7 @@ class FusionSurrogate:
             labels = list(self.base)
             for place, label in zip(self.problem.segments[number], own, strict=True):
                 labels[place] = label
-            tables.append(self.tables.of(tuple(labels)))
+            tables.append(self.tables.graph_table(tuple(labels)))
         cycles = self.model.predict(tables)
         self._changes.update(
             {key: float(cycle) - self._whole for key, cycle in zip(new, cycles, strict=True)}
@@ -140,13 +140,13 @@ def learned_search(
         first = _tried(evaluator, policy.labels(problem, chances)) if turn == 0 else None
         if first is not None and first.cost < evaluator(best).cost:
             best = first.labels
-        model.fit([tables.of(item.labels) for item in evaluator.known()])
+        model.fit([tables.graph_table(item.labels) for item in evaluator.evaluations()])
         begin = [best, *starts, *_drawn(problem, chances, plan.drawn, rng)]
         said = FusionSurrogate(problem, tables, model, best)
         objective = Objective(said, plan.asked, problem.segments, problem.groups)
         search_all(plan.search, objective, list(dict.fromkeys(begin)), rng)
         new = [item for item in sorted(objective.asked, key=objective.asked.__getitem__)
-               if evaluator.seen(item) is None]  # fmt: skip
+               if evaluator.find_evaluation(item) is None]  # fmt: skip
         before = evaluator(best).cost
         simulated = evaluator.count
         for labels in new[:_LOOKED_AT]:
@@ -171,7 +171,7 @@ def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionG
         problem: the possible fusions of a network.
         evaluator: the labellings that were simulated.
     """
-    known = {item.labels: item.cycles for item in evaluator.known()}
+    known = {item.labels: item.cycles for item in evaluator.evaluations()}
     result: dict[DecisionGroup, bool] = {}
     units = list_units(problem)
     for labels, cycles in known.items():

@@ -61,7 +61,7 @@ class AutoTvmCodesign(PublishedMethod):
             self.chains,
             rewards,
             lambda places: redraw_knobs(points, places, self.options.hardware, rng),
-            kept.look,
+            kept.offer,
             self.options.steps,
             self.options.patience,
             rng,
@@ -86,7 +86,7 @@ class _Kept:
         self.scores = np.full(size, -np.inf)
         self.places: dict[int, NDArray[np.int64]] = {}
 
-    def look(self, places: Places, scores: Floats) -> bool:
+    def offer(self, places: Places, scores: Floats) -> bool:
         """Add points that the chains have visited.
 
         Args:

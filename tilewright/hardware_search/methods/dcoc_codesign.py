@@ -101,7 +101,7 @@ class Dcoc(PublishedMethod):
         if not self.options.confidence or not len(places):
             return places[:count]
         if self.options.critic:
-            scores = self.agent.expects(places)
+            scores = self.agent.predict_returns(places)
         drawn = sample_by_confidence(
             places, scores, count, self.options.sharpness, self.options.threshold, rng
         )

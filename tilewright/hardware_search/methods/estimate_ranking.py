@@ -87,7 +87,7 @@ class EstimateRanking:
 
     def _features(self, rows: Floats, known: Floats) -> Features:
         names = [*layer_names(self.points), "estimated latency", "estimated share"]
-        return Features.of(np.concatenate([rows, known], axis=1), names)
+        return Features.from_names(np.concatenate([rows, known], axis=1), names)
 
     def _estimates(self, places: Places) -> Floats:
         """Return the results of `estimate_layer` for all layers of points.

@@ -57,7 +57,7 @@ class RandomCodesign:
         for place, layer in enumerate(design.layers):
             space, tried = (
                 design.target.space(layer.workload),
-                evaluator.tried(design, layer.workload),
+                evaluator.layer_trials(design, layer.workload),
             )
             rng = generator(seed, turn, design.row, place)
             flat = _others(rng, space.size, list(tried.trials), RETRIES)

@@ -108,7 +108,7 @@ class RewardModel:
         order = np.random.default_rng(seed).permutation(len(slots))
         self.model: CostModel = AutoTVMRanker(seed, False, {"plan": plan})
         rows = layer_features(points, places)[np.arange(len(slots)), slots]
-        self.model.fit(Features.of(rows[order], layer_names(points)), throughput[order])
+        self.model.fit(Features.from_names(rows[order], layer_names(points)), throughput[order])
         every = np.arange(len(points.slots.cpu))
         self.reference = float(self.seconds(every, np.ones((len(every), len(self.best)))).min())
         self._last: tuple[Places, Floats] | None = None
@@ -157,7 +157,9 @@ class RewardModel:
         """
         features = layer_features(self.points, places)
         cores = self.points.cores(places)
-        asked = Features.of(features.reshape(-1, features.shape[2]), layer_names(self.points))
+        asked = Features.from_names(
+            features.reshape(-1, features.shape[2]), layer_names(self.points)
+        )
         throughput = self.model.predict(asked).reshape(features.shape[:2])
         return self.seconds(cores, throughput)
 

@@ -44,7 +44,7 @@ class Check:
     outputs: Sequence[Feed]
     reference: str
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Serialise the samples for the artifact."""
         arrays: dict[str, Array] = {"reference": np.array(self.reference)}
         for role, feeds in (("input", self.inputs), ("output", self.outputs)):

@@ -77,7 +77,7 @@ def build(
         artifact = Artifact(manifest, builds.open(files, layers), library, regions=regions)
         result = accuracy(check, artifact.infer_layers, tolerance, artifact.zero_points)
         refuse_inaccurate(result, graph.name)
-        files[CHECK_FILE] = check.packed()
+        files[CHECK_FILE] = check.to_bytes()
         manifest["accuracy"] = result.to_json()
     return write_folder(out, files, manifest)
 

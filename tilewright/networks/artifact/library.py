@@ -90,7 +90,7 @@ class KernelError:
     bound: float = OF_FLOAT32
 
     @property
-    def wrong(self) -> bool:
+    def is_wrong(self) -> bool:
         """Whether the error is larger than rounding explains."""
         return not self.error <= self.bound
 
@@ -186,7 +186,7 @@ def compile_files(
     }
     artifact = CompiledArtifact(manifest, files)
     for result in artifact.verify(target):
-        if result.wrong:
+        if result.is_wrong:
             raise ArtifactError(
                 f"the kernel of layer {as_text(rows[result.layer]['name'])} of {name} is off by "
                 f"{result.error:.2g} of its largest value on seeded tensors, and the bound is "
@@ -407,7 +407,7 @@ class CompiledArtifact:
         whole, calls = np.zeros(times), list[Sequence[tuple[str, float]]]()
         if self._compiled:
             arrays = self._read(known)
-            whole = self._ready.timed(arrays, times)
+            whole = self._ready.time_inferences(arrays, times)
             calls = [self._ready.profiled(arrays) for _ in range(times if layers else 0)]
         profile = profile_of(self._call_times(), whole, calls)
         if self._regions:

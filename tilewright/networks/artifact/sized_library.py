@@ -58,7 +58,7 @@ class Fit:
     inputs: dict[str, Array]
     crops: Mapping[str, tuple[slice, ...]]
 
-    def cropped(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    def crop_outputs(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs without the part that belongs to the padding."""
         return {
             name: array[self.crops[name]] if name in self.crops else array
@@ -130,7 +130,7 @@ class SizedLibrary:
             InputError: an input does not fit.
         """
         fit = self.fit(inputs)
-        return fit.cropped(fit.library.infer(fit.inputs))
+        return fit.crop_outputs(fit.library.infer(fit.inputs))
 
     def run(
         self, inputs: Mapping[str, Array], *, layers: bool = False
@@ -142,7 +142,7 @@ class SizedLibrary:
         """
         fit = self.fit(inputs)
         outputs, spent = fit.library.run(fit.inputs, layers=layers)
-        return fit.cropped(outputs), spent
+        return fit.crop_outputs(outputs), spent
 
     def fit(self, inputs: Mapping[str, Array]) -> Fit:
         """Return the smallest library that fits the inputs. Raise `InputError` if there is none."""

@@ -76,7 +76,7 @@ class JoinedAttention:
         self.functions: dict[int, str] = {}
         self.scores: dict[int, int] = {}
 
-    def joining(self, lanes: int) -> Pass:
+    def make_pass(self, lanes: int) -> Pass:
         """Return the pass, which expects a module whose operators are functions already.
 
         Args:
@@ -319,9 +319,9 @@ def joined_function(
     """
     w = scores.workload
     if w.dtype != "float32":
-        return _Heads(w, compiles).joined(scores, between, values, lanes)
+        return _Heads(w, compiles).build_function(scores, between, values, lanes)
     for rows in _shares(w):
-        function = _Tasks(w, rows, compiles).joined(scores, between, values, lanes)
+        function = _Tasks(w, rows, compiles).build_function(scores, between, values, lanes)
         if function is not None:
             return function
     return None
@@ -447,7 +447,7 @@ class _Rows:
 class _Tasks(_Rows):
     """Fused function with one task per share of rows, for kernels that do not copy operands."""
 
-    def joined(
+    def build_function(
         self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
     ) -> PrimFunc | None:
         """Build the fused function.
@@ -523,7 +523,7 @@ class _Heads(_Rows):
         self._each = max(2, -(-shares // self._parts))
         super().__init__(scores, -(-scores.height // (self._parts * self._each)), compiles)
 
-    def joined(
+    def build_function(
         self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
     ) -> PrimFunc | None:
         """Build the fused function.

@@ -123,7 +123,7 @@ def rewrite_calls(
     in_bfloat16 = Bfloat16Tensors(flat, layers, kernels, taps)
     new_main = _RewrittenMain(builder, kernels, flat, in_bfloat16, taps, registers)
     for new_param, old_param in zip(params, old.params, strict=True):
-        new_main.tensors.put(old_param, plain=new_param)
+        new_main.tensors.record(old_param, plain=new_param)
     by_result = {layer.result.var: layer for layer in layers}
     anchors = frozenset(layer.match.anchor.var for layer in layers)
     loops = {
@@ -234,7 +234,7 @@ class _RewrittenMain:
         for parameter_number, block_size in narrowed.items():
             wanted[parameter_number] = _in_blocks(wanted[parameter_number], block_size)
         fitting = [
-            self.tensors.reshaped(arg, shape)
+            self.tensors.reshape(arg, shape)
             for arg, shape in zip(arguments, wanted[:-1], strict=True)
         ]
         stored = tuple(sorted(narrowed.items()))
@@ -259,26 +259,29 @@ class _RewrittenMain:
         # A split would copy all of its parts, including those that only a recurrence reads.
         part = part_of(self._flat, binding)
         if part is not None and part.axis == 0 and part.through is not None:
-            value = self.tensors.plain(part.source)
+            value = self.tensors.as_plain(part.source)
             result = self.tensors.emit(_some_rows(value, part.begin, part.begin + part.length))
-            self.tensors.put(binding.var, plain=result)
+            self.tensors.record(binding.var, plain=result)
             return
         if (response := self._responses.get(binding.var)) is not None:
             block = min(self.tensors.block_of(response.source), FLOAT_BLOCK)
-            self.tensors.put(binding.var, plain=self.tensors.normalised(response))
+            self.tensors.record(binding.var, plain=self.tensors.normalise(response))
             if block:
-                self.tensors.packed(binding.var, block)  # later operators read the packed form
+                self.tensors.as_packed(binding.var, block)  # later operators read the packed form
             return
         shuffle = self._shuffles.get(binding.var)
-        if shuffle is not None and (packed_form := self.tensors.shuffled(shuffle)) is not None:
-            self.tensors.put(binding.var, packed=packed_form[0], block=packed_form[1])
+        if (
+            shuffle is not None
+            and (packed_form := self.tensors.shuffle_channels(shuffle)) is not None
+        ):
+            self.tensors.record(binding.var, packed=packed_form[0], block=packed_form[1])
             return
         if (result := resize_image(self.tensors, binding)) is not None:
             image, block = result
             if block:
-                self.tensors.put(binding.var, packed=image, block=block)
+                self.tensors.record(binding.var, packed=image, block=block)
             else:
-                self.tensors.put(binding.var, plain=image)
+                self.tensors.record(binding.var, plain=image)
             return
         narrow = binding.var in self._in_bfloat16
         wide = narrow or self._in_bfloat16.block(binding.var) > 0
@@ -297,21 +300,23 @@ class _RewrittenMain:
             elif narrow and binding.op in NARROWED:
                 self.tensors.put_bfloat16(binding.var, self.tensors.narrow(result), block)
             else:
-                self.tensors.put(binding.var, packed=result, block=block)
+                self.tensors.record(binding.var, packed=result, block=block)
             return
         if (result := reduce_pixels(self.tensors, binding)) is not None:
-            self.tensors.put(binding.var, plain=result)
+            self.tensors.record(binding.var, plain=result)
             return
-        known = {var: self.tensors.plain(var) for var in variables(binding.value)}
+        known = {var: self.tensors.as_plain(var) for var in variables(binding.value)}
         if binding.op in SHAPES and binding.shape is not None and len(known) == 1:
             (value,) = known.values()
-            self.tensors.put(binding.var, plain=self.tensors.reshaped(value, binding.shape))
+            self.tensors.record(binding.var, plain=self.tensors.reshape(value, binding.shape))
             return
-        self.tensors.put(binding.var, plain=self.tensors.emit(_replaced(binding.value, known)))
+        self.tensors.record(binding.var, plain=self.tensors.emit(_replaced(binding.value, known)))
 
     def recurrence(self, recurrence: Recurrence) -> None:
         """Emit a call of a function that computes all steps of a recurrence."""
-        gates, *begin = (self.tensors.plain(var) for var in (recurrence.given, *recurrence.begin))
+        gates, *begin = (
+            self.tensors.as_plain(var) for var in (recurrence.given, *recurrence.begin)
+        )
         bfloat16 = self._in_bfloat16.used
         width = sums_of(recurrence.weights.shape[1], self._registers)
         function = recurrence_function(recurrence, shape_of(gates) or (), width, bfloat16)
@@ -329,7 +334,7 @@ class _RewrittenMain:
         for step, var in enumerate(recurrence.results):
             row = step if recurrence.by == 1 else steps - 1 - step
             self._rows[var] = state_rows, row
-            self.tensors.put(var, plain=self.tensors.emit(_some_rows(state_rows, row, row + 1)))
+            self.tensors.record(var, plain=self.tensors.emit(_some_rows(state_rows, row, row + 1)))
 
     def _joined_rows(self, binding: Binding) -> bool:
         """Emit a concatenation of rows that a recurrence wrote one after another.
@@ -344,7 +349,7 @@ class _RewrittenMain:
             return False
         pieces: list[tuple[RelaxExpr, int, int]] = []  # tensor, first row, one past the last row
         for field in parts.fields:
-            rows, row = self._rows.get(field, (self.tensors.plain(field), -1))
+            rows, row = self._rows.get(field, (self.tensors.as_plain(field), -1))
             if pieces and row > 0 and pieces[-1][0].same_as(rows) and pieces[-1][2] == row:
                 pieces[-1] = rows, pieces[-1][1], row + 1
             else:
@@ -355,7 +360,7 @@ class _RewrittenMain:
             for rows, row, end in pieces
         ]  # fmt: skip
         whole = joined[0] if len(joined) == 1 else self.tensors.emit(relax.op.concat(joined, 0))
-        self.tensors.put(binding.var, plain=whole)
+        self.tensors.record(binding.var, plain=whole)
         return True
 
     def _put_beside(self, binding: Binding, beside: PixelsBeside) -> bool:
@@ -364,19 +369,19 @@ class _RewrittenMain:
         Returns whether that is possible.
         """
         narrow = binding.var in self._in_bfloat16
-        rearranged = self.tensors.beside(beside, bfloat16=narrow)
+        rearranged = self.tensors.channels_to_pixels(beside, bfloat16=narrow)
         if rearranged is None:
             return False
         image, block = rearranged
         if narrow:
             self.tensors.put_bfloat16(binding.var, image, block)
         else:
-            self.tensors.put(binding.var, packed=image, block=block)
+            self.tensors.record(binding.var, packed=image, block=block)
         return True
 
     def result(self, expression: RelaxExpr) -> RelaxExpr:
         """Return the network's results in the model's layout."""
-        known = {var: self.tensors.plain(var) for var in variables(expression)}
+        known = {var: self.tensors.as_plain(var) for var in variables(expression)}
         return _replaced(expression, known)
 
     def _scaled(
@@ -388,7 +393,7 @@ class _RewrittenMain:
         and one scale per channel.
         """
         numbers, scales = constants
-        scale, zero = self.tensors.plain(scale), self.tensors.plain(zero)
+        scale, zero = self.tensors.as_plain(scale), self.tensors.as_plain(zero)
         packed = self._builder.emit_te(_with_zero, numbers, zero, primfunc_name_hint="with_zero")
         return [packed, self.tensors.emit(relax.op.multiply(scales, scale))]
 
@@ -396,8 +401,8 @@ class _RewrittenMain:
         """Return a tensor that is read in blocks of channels, reshaped to an image if necessary."""
         if not block or shape_of(var) == shape_of(image):
             return var
-        reshaped = self.tensors.reshaped(self.tensors.plain(var), shape_of(image) or ())
-        self.tensors.put(reshaped, plain=reshaped)
+        reshaped = self.tensors.reshape(self.tensors.as_plain(var), shape_of(image) or ())
+        self.tensors.record(reshaped, plain=reshaped)
         return reshaped
 
     def _operand(
@@ -419,11 +424,11 @@ class _RewrittenMain:
         """
         permuted = moved_operand(self._flat, var)
         if permuted is None or not permuted[1].fits(wanted[number]):
-            return self.tensors.plain(var)
+            return self.tensors.as_plain(var)
         before, axes = permuted
         moved.append((number, axes))
         wanted[number] = axes.shape
-        return self.tensors.plain(before)
+        return self.tensors.as_plain(before)
 
     def _read_narrowed(
         self, var: RelaxVar, code: KernelCode, block: int, narrowed: dict[int, int], number: int
@@ -447,19 +452,19 @@ class _RewrittenMain:
         return self.tensors.bfloat16(var, stored)
 
     def _read(self, var: RelaxVar, block: int) -> RelaxExpr:
-        return self.tensors.packed(var, block) if block else self.tensors.plain(var)
+        return self.tensors.as_packed(var, block) if block else self.tensors.as_plain(var)
 
     def _put(self, result: Binding, written: RelaxExpr, block: int, narrowed: bool) -> None:
         shape = result.shape or ()
         if not block:
-            self.tensors.put(result.var, plain=self.tensors.reshaped(written, shape))
+            self.tensors.record(result.var, plain=self.tensors.reshape(written, shape))
             return
         n, c, h, w = shape
-        packed = self.tensors.reshaped(written, (n, c // block, h, w, block))
+        packed = self.tensors.reshape(written, (n, c // block, h, w, block))
         if narrowed:
             self.tensors.put_bfloat16(result.var, packed, block)
         else:
-            self.tensors.put(result.var, packed=packed, block=block)
+            self.tensors.record(result.var, packed=packed, block=block)
 
     def _function(
         self, workload: Workload, code: KernelCode, moved: Moved, narrowed: Stored,

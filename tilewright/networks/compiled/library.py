@@ -105,7 +105,7 @@ def _compiled(
         relax.transform.FoldConstant(), joining_rows(lanes),
         relax.transform.FuseOps(), relax.transform.FuseTIR(),
         relax.transform.RewriteDataflowReshape(),  # of functions in TVM's own form
-        *([] if attention is None else [attention.joining(lanes)]),
+        *([] if attention is None else [attention.make_pass(lanes)]),
         make_schedule_pass(lanes), taking_out(weights), relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(), relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(), relax.transform.LowerAllocTensor(),

@@ -153,7 +153,7 @@ def by_rows(
     Raises:
         NoRows: the function does not reduce rows, or its nests do not match.
     """
-    return _writer(function, blocks, lanes).written(worth_threads)
+    return _writer(function, blocks, lanes).build_function(worth_threads)
 
 
 def by_task(
@@ -374,7 +374,7 @@ class _Writer:
         ] = {}  # buffer of one row, by the buffer of all rows
         self._flat: dict[TirBuffer, TirBuffer] = {}  # parameters with one axis
 
-    def written(self, worth_threads: int) -> PrimFunc:
+    def build_function(self, worth_threads: int) -> PrimFunc:
         """Build the function for all rows."""
         count = math.prod(self._rows.outer)
         threads = count > 1 and count * math.prod(self._rows.inner) >= worth_threads

@@ -247,10 +247,10 @@ class _Extraction:
                 continue
             match = inside.get(binding.var)
             if match is None:
-                self._tensors.plain(binding)
+                self._tensors.add_plain(binding)
             elif binding is match.result and not self._is_layer(match):
                 for part in (match.anchor, *(link.binding for link in match.chain)):
-                    self._tensors.plain(part)
+                    self._tensors.add_plain(part)
 
     def _is_layer(self, match: Match) -> bool:
         if is_kept(match, self._keep_float):
@@ -276,7 +276,7 @@ class _Extraction:
         fields = list(bound.value.fields) if bound is not None and bound.op == "Tuple" else [body]
         outputs, results = [], {}
         for name, var in zip(self._names, fields, strict=True):
-            owner = self._tensors.owner(var)
+            owner = self._tensors.owner_name(var)
             if owner is None:
                 raise ImportFailedError(
                     f"output '{name}' of '{self._name}' does not depend on its inputs; "
@@ -306,7 +306,7 @@ class _Extraction:
                 name for name in (layer.data, layer.residual, layer.weight_from) if name
             }
         for node in self._tensors.nodes:
-            owners = (self._tensors.owner(var) for var in variables(node.value))
+            owners = (self._tensors.owner_name(var) for var in variables(node.value))
             reads[node.value_name] = {owner for owner in owners if owner is not None}
         return reads
 
@@ -344,7 +344,7 @@ class _Extraction:
             nodes=tuple((node, self._types.get(node, "")) for node in names),
             function=function_of(
                 self._flat, nodes, [t.holders[n] for n in inputs],
-                [t.holders[n] for n in outputs], t.held(),
+                [t.holders[n] for n in outputs], t.held_tensors(),
             ),
             written={str(node.var.name): node.node for node in nodes},
         )  # fmt: skip

@@ -263,7 +263,9 @@ class Layers:
         assert call.residual is not None
         if self._exact and call.channels <= WIDEST_SUM and (value := self._joined(call)):
             return value
-        one, two = (s.step / call.output.step for s in (call.product.scale, call.residual.known))
+        one, two = (
+            s.step / call.output.step for s in (call.product.scale, call.residual.known_scale)
+        )
         # The operand with the finer scale comes first.
         first, second, shift = reached(weighted_pair(one, two))
         weight = np.full((call.channels, 1, 1, 1), first, np.int64)
@@ -283,13 +285,13 @@ class Layers:
         whole = self._t.side_by_side([one, two], f"{node}.operands")
         if whole is None:
             return None
-        factors = [view.known.step / call.output.step for view in (one, two)]
+        factors = [view.known_scale.step / call.output.step for view in (one, two)]
         weight = np.concatenate([np.eye(c) * factor for factor in factors], axis=1)
         n, _, h, w = whole.shape
         workload = Workload("conv2d", n, 2 * c, h, w, c, post=())
         product = MatmulLayer(workload, whole.name, Scale(call.output.step), call.product.shape)
         # The bias subtracts the zero points, since the concatenated tensor has a scale of its own.
-        zeros = -sum(view.known.zero_point * view.known.step for view in (one, two))
+        zeros = -sum(view.known_scale.zero_point * view.known_scale.step for view in (one, two))
         joined = replace(call, product=product, bias=np.full(c, zeros), residual=None)
         return self._scaled(joined, weight[:, :, None, None])
 
@@ -313,7 +315,7 @@ class Layers:
         if not r.is_possible or (call.output.zero_point and r.shifts.min() < 0):
             raise NotALayer(FAR_APART)
         steps = call.output.step * np.exp2(-r.shifts.astype(np.float64))
-        zero = None if residual or call.residual is None else call.residual.known.zero_point
+        zero = None if residual or call.residual is None else call.residual.known_scale.zero_point
         zeros, activates = call.output.zero_point * np.exp2(r.shifts), call.activation is not None
         if activates:
             _check_behind(r, zeros)
@@ -394,7 +396,7 @@ class Layers:
         if match.operator == "add":
             return self._products.operands(match)[1]
         other = self._products.data(link.binding.args[1 - link.position])
-        return self._products.like(other, product.shape)
+        return self._products.reshape_residual(other, product.shape)
 
     def _maximum(self, match: Match) -> None:
         """Append a max-pool, which keeps its scale.
@@ -406,8 +408,8 @@ class Layers:
         read, following = window(match.anchor), Behind(match)
         if following.output is None and following.upper is not None:
             raise NotALayer("nothing quantises its result")
-        rescales = following.output not in (None, view.known)
-        low, high = bounds_of(view.known, following.relu, following.upper)
+        rescales = following.output not in (None, view.known_scale)
+        low, high = bounds_of(view.known_scale, following.relu, following.upper)
         epilogue: tuple[EpilogueOp, ...] = ()
         if high < INT8[1] and not rescales:
             epilogue += (EpilogueOp("min", high),)
@@ -418,13 +420,15 @@ class Layers:
         )
         shape = (n, c, workload.out_height, workload.out_width)
         name = match.result.node if not rescales else match.anchor.node
-        value = self._t.add(name, shape, view.known)
-        product = MatmulLayer(workload, view.value, view.known, shape)
+        value = self._t.add(name, shape, view.known_scale)
+        product = MatmulLayer(workload, view.value, view.known_scale, shape)
         layer_name = match.anchor.node
-        call = IntegerCall(match, product, view.known, (low, high), None, None, layer_name, name)
+        call = IntegerCall(
+            match, product, view.known_scale, (low, high), None, None, layer_name, name
+        )
         self._append(call, None, Finished(epilogue), value)
         if following.output is not None and rescales:
-            product = self._products.one_by_one(View(value.name, shape, view.known))
+            product = self._products.one_by_one(View(value.name, shape, view.known_scale))
             bounds = bounds_of(following.output, following.relu, following.upper)
             layer_name, name = f"{layer_name}.scale", match.result.node
             call = IntegerCall(

@@ -49,7 +49,7 @@ class View:
     scale: Scale | None = None
 
     @property
-    def known(self) -> Scale:
+    def known_scale(self) -> Scale:
         """The scale, which must not be None."""
         assert self.scale is not None
         return self.scale
@@ -150,12 +150,12 @@ class QdqTensors:
         """Define a variable as a view of an int8 value."""
         self._views[var] = view
 
-    def owner(self, var: RelaxVar) -> str | None:
+    def owner_name(self, var: RelaxVar) -> str | None:
         """Return the name of the value that a variable is or is a view of; None for a constant."""
         view = self._views.get(var)
         return self._owners.get(var) or (None if view is None else view.value)
 
-    def held(self) -> dict[RelaxVar, HeldTensor]:
+    def held_tensors(self) -> dict[RelaxVar, HeldTensor]:
         """Return, for each variable that is a view, the int8 tensor that islands read."""
         result = {}
         for var, view in self._views.items():
@@ -167,7 +167,7 @@ class QdqTensors:
                 )
         return result
 
-    def computed(self, var: RelaxVar, value: RelaxExpr, node: str, name: str = "") -> str:
+    def compute_on_cpu(self, var: RelaxVar, value: RelaxExpr, node: str, name: str = "") -> str:
         """Let the CPU compute a variable.
 
         Args:
@@ -202,12 +202,12 @@ class QdqTensors:
             node: name of the source operator, "" for data that only a layer needs.
         """
         var = cpu_subgraphs.int8_variable(name, shape)
-        name = self.computed(var, value, node, name)
+        name = self.compute_on_cpu(var, value, node, name)
         self.values[name] = replace(self.values[name], scale=scale)
         self._views[var] = View(name, shape, scale)
         return self._views[var]
 
-    def derived(
+    def derive_view(
         self, view: View, move: Callable[[RelaxExpr], RelaxExpr], shape: Shape, name: str
     ) -> View:
         """Return a new value that `move` computes from the expression of another value.
@@ -247,7 +247,7 @@ class QdqTensors:
             self.quantised[name] = self.quantised[view.value]
         return View(name, shape, view.scale)
 
-    def plain(self, binding: Binding) -> None:
+    def add_plain(self, binding: Binding) -> None:
         """Process a binding outside of layers: as a view if possible, otherwise on the CPU."""
         op, var = binding.op, binding.var
         if not binding.args and binding.op.endswith("Var"):
@@ -264,7 +264,7 @@ class QdqTensors:
             view = self.integers(value, binding.shape or (), scale, node, node)
             self._views[var] = view
         else:
-            self.computed(var, binding.value, binding.node)
+            self.compute_on_cpu(var, binding.value, binding.node)
 
     def _alias(self, var: RelaxVar, source: RelaxVar) -> None:
         if source in self._views:
@@ -282,7 +282,7 @@ class QdqTensors:
             scale = None
         view = self._views.get(source)
         if scale is None:
-            self.computed(var, binding.value, binding.node)
+            self.compute_on_cpu(var, binding.value, binding.node)
         elif view is not None and (
             binding.op == DEQUANTISE or (view.scale == scale and source not in self.errors)
         ):
@@ -293,7 +293,7 @@ class QdqTensors:
         elif binding.op == QUANTISE:
             self._written(binding, scale)
         else:
-            self.computed(var, binding.value, binding.node)
+            self.compute_on_cpu(var, binding.value, binding.node)
 
     def _written(self, binding: Binding, scale: Scale) -> None:
         """Process a quantisation of a float tensor that no layer computes.
@@ -317,7 +317,7 @@ class QdqTensors:
             node = binding.node
             self._views[var] = self.integers(expression, binding.shape or (), scale, node, node)
             return
-        name = self.computed(var, binding.value, binding.node)
+        name = self.compute_on_cpu(var, binding.value, binding.node)
         self.values[name] = replace(self.values[name], scale=scale)
         self._views[var] = View(name, binding.shape or (), scale)
 
@@ -341,12 +341,12 @@ class QdqTensors:
             return None
         if binding.op == CONCAT:
             axis = int(binding.value.attrs.axis) % len(value.shape)
-            fits = axis == channel_axis(value.shape) and self.slices.concatenated(
+            fits = axis == channel_axis(value.shape) and self.slices.add_concatenation(
                 value, [view.value for view in read]
             )
         else:
             taken = channels_of(binding, read[0].shape)
-            fits = taken is not None and self.slices.taken(value, read[0].value, taken[0])
+            fits = taken is not None and self.slices.add_range(value, read[0].value, taken[0])
         if not fits:
             return None
         self.add(value.name, value.shape, scale)
@@ -363,7 +363,7 @@ class QdqTensors:
             return None
         n, c, h, w = shapes[0]
         whole = Value(self.unique(name), (n, c * len(shapes), h, w))
-        if not self.slices.concatenated(whole, [value.name for value in values]):
+        if not self.slices.add_concatenation(whole, [value.name for value in values]):
             return None
         self.values[whole.name] = whole
         self.holders[whole.name] = cpu_subgraphs.int8_variable(whole.name, whole.shape)

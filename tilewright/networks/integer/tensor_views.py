@@ -36,7 +36,7 @@ class Slices:
         self._made_of: dict[str, tuple[str, ...]] = {}
         self._by: dict[str, list[ChannelSlice]] = {}
 
-    def concatenated(self, whole: Value, parts: Iterable[str]) -> bool:
+    def add_concatenation(self, whole: Value, parts: Iterable[str]) -> bool:
         """Register a tensor as the concatenation of others, if that needs no copy.
 
         Returns:
@@ -50,7 +50,7 @@ class Slices:
             first += shape[channel_axis(shape)]
         return self._note(new, whole, names)
 
-    def taken(self, part: Value, whole: str, first: int) -> bool:
+    def add_range(self, part: Value, whole: str, first: int) -> bool:
         """Register a tensor as a range of channels of another, if that needs no copy.
 
         Args:

@@ -66,7 +66,7 @@ class Accelerator:
     rounds_to_even: bool = False
 
     @classmethod
-    def of(
+    def for_target(
         cls,
         target: Target,
         epilogue: EpilogueMode = "full",
@@ -115,7 +115,7 @@ class Accelerator:
         """
         return None if self.bound is None else self.bound(workload).seconds
 
-    def estimated(self, workload: Workload) -> float | None:
+    def estimate_call(self, workload: Workload) -> float | None:
         """Return the target's estimate for a call in the target's unit, or None if there is none.
 
         Raises:

@@ -129,7 +129,7 @@ def _unfolds(workload: Workload) -> Iterator[Unfold]:
     for rows in _patches(w.kernel_h, w.stride_h):
         for cols in _patches(w.kernel_w, w.stride_w):
             try:
-                yield Unfold.of(w, rows, cols)
+                yield Unfold.for_patches(w, rows, cols)
             except WorkloadError:  # dilated
                 return
 

@@ -54,7 +54,7 @@ def decide_offloading(examined: Examined, accelerator: Accelerator) -> list[Offl
         on[min(leaving, key=lambda place: borders.gain(place, on))] = False
     if graph.is_covered(able) and borders.seconds(able) <= WHOLE * borders.seconds(on):
         on = able
-    decisions = [borders.decided(place, on) for place in range(len(on))]
+    decisions = [borders.decide(place, on) for place in range(len(on))]
     refused = {
         place: candidate.workload
         for place, candidate in enumerate(candidates)
@@ -274,7 +274,7 @@ class _Borders:
             for place, decision in enumerate(self.found)
         )
 
-    def decided(self, place: int, on: Sequence[bool]) -> OffloadDecision:
+    def decide(self, place: int, on: Sequence[bool]) -> OffloadDecision:
         """Return the final decision for a call."""
         decision = self.found[place]
         if decision.workload is None:

@@ -38,14 +38,14 @@ def pool_where_faster(
     if both is None:
         return None
     try:
-        one = accelerator.estimated(_tuned(both, accelerator))
-        alone = accelerator.estimated(_tuned(convolution, accelerator))
+        one = accelerator.estimate_call(_tuned(both, accelerator))
+        alone = accelerator.estimate_call(_tuned(convolution, accelerator))
     except WorkloadError:
         return None
     if one is None or alone is None:
         return None
     try:
-        then = accelerator.estimated(_tuned(pool, accelerator))
+        then = accelerator.estimate_call(_tuned(pool, accelerator))
     except WorkloadError:  # by itself the pool, and its image, would be the CPU's
         return both
     return both if then is not None and one < alone + then else None

@@ -274,7 +274,7 @@ def _other(
     name = operator.name
     if name in examined.unsupported:
         return OperatorReport(name, "", "unsupported", *examined.unsupported[name])
-    if (reason := examined.outside.get(name)) is not None:
+    if (reason := examined.outside_operators.get(name)) is not None:
         seconds = slowdown * _cpu_seconds(operator, examined)
         return OperatorReport(name, "", "onnxruntime", reason, cpu_seconds=seconds)
     if name in examined.found.constant_nodes:

@@ -64,7 +64,7 @@ def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     rewriter = _Rewriter(copy)
-    nodes = [new for node in copy.graph.node for new in rewriter.rewritten(node)]
+    nodes = [new for node in copy.graph.node for new in rewriter.rewrite_node(node)]
     # Rewriting an operator adds operators, so that nothing was rewritten.
     if len(nodes) == len(model.graph.node):
         return model
@@ -82,7 +82,7 @@ class _Rewriter:
         self._used = {name for node in model.graph.node for name in (*node.input, *node.output)}
         self._used.update(self._constants)
 
-    def rewritten(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def rewrite_node(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Return the operators that replace a node; the node itself if its form is unknown."""
         rules: dict[str, Callable[[onnx.NodeProto], list[onnx.NodeProto] | None]] = {
             "QLinearConv": self._conv,

@@ -119,7 +119,7 @@ def as_convolutions(normal: NormalGraph) -> None:
         if upsampling is None or weight is None or (has_bias and bias is None):
             nodes.append(node)
             continue
-        nodes += _PixelWriter(normal, node, upsampling).written(weight, bias)
+        nodes += _PixelWriter(normal, node, upsampling).write_nodes(weight, bias)
     normal.replace_nodes(nodes)
 
 
@@ -233,7 +233,7 @@ class _PixelWriter:
         self._base = f"{node.name}/pixels"
         self._made: list[onnx.NodeProto] = []
 
-    def written(
+    def write_nodes(
         self, weight: onnx.TensorProto, bias: onnx.TensorProto | None
     ) -> list[onnx.NodeProto]:
         """Return the replacing operators. The last one writes the result."""

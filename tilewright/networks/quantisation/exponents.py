@@ -167,7 +167,7 @@ def choose_exponents(
             if exponents[group.residual or ""] < weights.of_sums(group, exponents)
         }
         if not low:
-            return Exponents(exponents, weights.chosen(exponents))
+            return Exponents(exponents, weights.choose_exponents(exponents))
         asked.update({name: exponent for name, exponent in low.items() if name is not None})
     layer = next(group.nodes[0] for group in added if group.residual in low)
     raise QuantisationError(
@@ -210,7 +210,7 @@ class _Weights:
             least = max(least, activations[group.residual] - MAX_RESIDUAL_SHIFT)
         return max(activations[group.operands[0]] + self._asked[group], least)
 
-    def chosen(self, activations: Mapping[str, int]) -> dict[str, int]:
+    def choose_exponents(self, activations: Mapping[str, int]) -> dict[str, int]:
         """Return the exponents of all weights, by name of the group's first operator."""
         return {
             group.nodes[0]: self.of_sums(group, activations) - activations[group.operands[0]]

@@ -195,7 +195,7 @@ def quantise_graph(
         exponents = by_channel(normal, result, exponents)
     integer = insert_qdq(normal, result, exponents)
     layers, outputs = (
-        measure_noise(normal.model, run, integer, result, exponents, samples.judging)
+        measure_noise(normal.model, run, integer, result, exponents, samples.judging_samples)
         if judged
         else ((), ())
     )

@@ -81,11 +81,11 @@ class Samples:
     held_out: tuple[Mapping[str, NDArray[Any]], ...] = ()
 
     @property
-    def judging(self) -> tuple[Mapping[str, NDArray[Any]], ...]:
+    def judging_samples(self) -> tuple[Mapping[str, NDArray[Any]], ...]:
         """Samples for measuring errors: the held-out ones, or all if none are held out."""
         return self.held_out or self.feeds
 
-    def restricted(self, names: Collection[str]) -> Samples:
+    def restrict_inputs(self, names: Collection[str]) -> Samples:
         """Return the samples of only some inputs."""
 
         def of(

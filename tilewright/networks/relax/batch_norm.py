@@ -53,7 +53,7 @@ class Fold:
         return (self.item, *self.behind)[-1]
 
     @property
-    def gone(self) -> tuple[Binding, ...]:
+    def removed_bindings(self) -> tuple[Binding, ...]:
         """The bindings that are removed."""
         return self.norm, *(self.item, *self.behind)[:-1]
 
@@ -71,7 +71,7 @@ def fold_batch_norm(flat: FlatGraph) -> FlatGraph:
         return flat
     main, builder = flat.module["main"], relax.BlockBuilder()
     folded = {var: value for fold in bindings for var, value in _Folded(builder, fold).values()}
-    gone = {binding.var for fold in bindings for binding in fold.gone}
+    gone = {binding.var for fold in bindings for binding in fold.removed_bindings}
     with builder.function("main", list(main.params)):
         with builder.dataflow():
             for binding in flat.bindings:

@@ -272,7 +272,7 @@ class Library:
         # not ascontiguousarray, which makes a vector of a lone number
         given = [tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays]
         try:
-            with self._regions.raising() if self._regions else nullcontext():
+            with self._regions.reraise_errors() if self._regions else nullcontext():
                 result = self._machine[name](*given)
         except ValueError as error:
             raise refused_inputs(error) from error

@@ -47,7 +47,9 @@ class CompiledModule:
                 "to run it here, export it with simpler operators"
             ) from error
         self._types = [(shape_of(p), str(p.ty.dtype)) for p in module["main"].params]
-        self._calls = RegionCalls([RegionSession.of(region, threads=0) for region in regions])
+        self._calls = RegionCalls(
+            [RegionSession.for_region(region, threads=0) for region in regions]
+        )
         with self._calls.registered():
             self._machine = relax.VirtualMachine(executable, tvm.cpu())
 
@@ -70,7 +72,7 @@ class CompiledModule:
             )
         arrays = [self._checked(name, np.asarray(inputs[name], order="C")) for name in self.inputs]
         try:
-            with self._calls.raising():
+            with self._calls.reraise_errors():
                 result = self._machine["main"](*map(tvm.runtime.tensor, arrays))
         except (ValueError, TypeError, RuntimeError) as error:
             if isinstance(refused := refused_inputs(error), InputError):

@@ -172,7 +172,7 @@ def _reverse_sequence(writer: Writer, operator: TfliteOperator) -> None:
         raise Missing(f"it reverses the axis {time} by the lengths of the axis {batch}")
     order = [time, batch, *(axis for axis in range(rank) if axis not in (time, batch))]
     back = list(np.argsort(order))
-    known = writer.stored(lengths)
+    known = writer.stored_name(lengths)
     if writer.tensors[lengths].dtype != "int64":
         known = writer.node("Cast", [known], "Lengths", to=7)
 
@@ -215,7 +215,7 @@ def _shape(writer: Writer, operator: TfliteOperator) -> None:
     data, result = input_index(operator, 0), output(operator)
     shape = writer.tensors[data].shape
     if operator.kind == "SHAPE" and writer.is_open(data):
-        write_as(writer, result, writer.node("Shape", [writer.stored(data)], "Shape"), "int64")
+        write_as(writer, result, writer.node("Shape", [writer.stored_name(data)], "Shape"), "int64")
         return
     values = np.array(shape if operator.kind == "SHAPE" else len(shape))
     writer.fold(result, values.astype(writer.tensors[result].dtype))

@@ -67,7 +67,7 @@ def convert(graph: TfliteGraph) -> Converted:
     for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
         writer.begin(name, operator.kind, in_floats=_computes_floats(graph, operator))
         if reason := _convert_operator(writer, operator):
-            node = writer.foreign(
+            node = writer.keep_foreign(
                 operator.kind, sizes.tensors_read(writer, operator), operator.outputs
             )
             missing[node] = f"{printable(operator.kind)}: {reason}"
@@ -131,7 +131,7 @@ def _needed(writer: Writer) -> list[TfliteOperator]:
 def _operator_names(graph: TfliteGraph, operators: Sequence[TfliteOperator]) -> list[str]:
     names = Names()
     sources = [_source(graph, operator) for operator in operators]
-    return [names.free(printable(name)) for name in operator_names(sources)]
+    return [names.take_free_name(printable(name)) for name in operator_names(sources)]
 
 
 def _source(graph: TfliteGraph, operator: TfliteOperator) -> tuple[str, str, str]:

@@ -231,7 +231,7 @@ def _convert_storage(writer: Writer, operator: TfliteOperator) -> None:
     if "float16" in (source.dtype, target.dtype):
         to = 1 if target.dtype == "float32" else 10  # ONNX's numbers of float32 and float16
         layout = writer.layout(place)
-        halves = writer.node("Cast", [writer.stored(place, layout)], to=to)
+        halves = writer.node("Cast", [writer.stored_name(place, layout)], to=to)
         writer.write_stored(result, halves, layout)
         return
     writer.write(result, writer.real(place, writer.layout(place)), writer.layout(place))

@@ -61,7 +61,7 @@ def _pairs(writer: Writer, operator: TfliteOperator) -> str:
     data = input_index(operator, 0)
     if not writer.is_complex(data):
         raise Missing("its data are no complex numbers that an operator of the file computes")
-    return writer.stored(data)
+    return writer.stored_name(data)
 
 
 def _part(part: int, writer: Writer, operator: TfliteOperator) -> None:

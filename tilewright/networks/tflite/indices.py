@@ -26,7 +26,7 @@ def indices_of(writer: Writer, place: int, suffix: str = "Indices") -> str:
     """
     if writer.is_constant(place):
         return writer.add("indices", writer.constant(place, "its indices").astype(np.int64))
-    name = writer.stored(place)
+    name = writer.stored_name(place)
     return name if writer.tensors[place].dtype == "int64" else cast(writer, name, "int64", suffix)
 
 
@@ -109,7 +109,7 @@ def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
         raise Missing("the size of its result depends on values")
     name = indices_of(writer, input_index(operator, 0))
     shape = writer.tensors[result].shape
-    start = writer.filled(shape, 0, writer.computed_type(result))
+    start = writer.filled_constant(shape, 0, writer.computed_type(result))
     updates = writer.real(input_index(operator, 1))
     writer.write(result, writer.node("ScatterND", [start, name, updates], reduction="add"))
 
@@ -347,7 +347,7 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
         is_negative = writer.node("Less", [name, zero], "Negative")
         name = writer.node("Where", [is_negative, last, name], "Rows")
     shape = (rows + drops, *target.shape[1:])
-    base = writer.filled(shape, _neutral(reduction, dtype), dtype)
+    base = writer.filled_constant(shape, _neutral(reduction, dtype), dtype)
     ends = writer.add("axes", np.array([-1], np.int64))
     places = writer.node("Unsqueeze", [name, ends], "Places")
     updates = writer.real(data)
@@ -390,7 +390,7 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
     lookups = shape[: rank - 1]
 
     def scatter(updates: str, wanted: tuple[int, ...], suffix: str) -> str:
-        zeros = writer.filled(wanted, 0.0, "float32")
+        zeros = writer.filled_constant(wanted, 0.0, "float32")
         return writer.node("ScatterND", [zeros, places, updates], suffix, reduction="add")
 
     total = scatter(weighted, shape, "Sum")
@@ -401,7 +401,7 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
             divisor = writer.node("Sqrt", [squares], "Root")
         else:
             divisor = scatter(raw, lookups, "WeightSum")
-        ones = writer.filled((count,), 1.0, "float32")
+        ones = writer.filled_constant((count,), 1.0, "float32")
         one, zero = (writer.add("number", np.float32(value)) for value in (1, 0))
         is_empty = writer.node("Equal", [scatter(ones, lookups, "Count"), zero], "Empty")
         divisor = writer.node("Where", [is_empty, one, divisor], "Divisor")
@@ -419,8 +419,8 @@ def _look_up_key(writer: Writer, operator: TfliteOperator) -> None:
     (count,) = shape_of(writer, wanted, 1, "its keys")
     shape = writer.tensors[rows].shape
     sizes = writer.add("shape", np.array([count, 1], np.int64))
-    column = writer.node("Reshape", [writer.stored(wanted), sizes], "Column")
-    matches = writer.node("Equal", [column, writer.stored(keys)], "Equal")
+    column = writer.node("Reshape", [writer.stored_name(wanted), sizes], "Column")
+    matches = writer.node("Equal", [column, writer.stored_name(keys)], "Equal")
     counted = cast(writer, matches, "int32", "Matches")
     places = writer.node("ArgMax", [counted], "Places", axis=1, keepdims=0)
     looked_up = writer.node("Gather", [writer.real(values), places], "Rows")

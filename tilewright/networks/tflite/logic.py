@@ -102,7 +102,7 @@ def _select(writer: Writer, operator: TfliteOperator) -> None:
 def _cast(writer: Writer, operator: TfliteOperator) -> None:
     place, result = input_index(operator, 0), output(operator)
     layout = writer.layout(place)
-    stored = writer.stored(place, layout)
+    stored = writer.stored_name(place, layout)
     target = element_type(writer.tensors[result].dtype)
     writer.write_stored(result, writer.node("Cast", [stored], to=target), layout)
 
@@ -173,7 +173,7 @@ def _xor(writer: Writer, operator: TfliteOperator) -> None:
     if writer.tensors[places[0]].dtype == "bool":
         _logical("Xor", writer, operator)
         return
-    names = [writer.stored(place) for place in places]
+    names = [writer.stored_name(place) for place in places]
     writer.write_stored(output(operator), writer.node("BitwiseXor", names))
 
 
@@ -187,7 +187,8 @@ def _shift(writer: Writer, operator: TfliteOperator) -> None:
     if np.dtype(dtype).kind not in "iu":
         raise Missing(f"it shifts {dtype}")
     data, amount = (
-        cast(writer, writer.stored(place), "int64", f"Cast{i}") for i, place in enumerate(places)
+        cast(writer, writer.stored_name(place), "int64", f"Cast{i}")
+        for i, place in enumerate(places)
     )
     least, most = (
         writer.add("bits", np.array(value, np.int64))
@@ -220,7 +221,7 @@ def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
     if sizes[0] != sizes[1]:
         raise Missing(f"it makes numbers of {sizes[1]} bytes of numbers of {sizes[0]} bytes")
     target = element_type(writer.tensors[result].dtype)
-    writer.write_stored(result, writer.node("BitCast", [writer.stored(data)], to=target))
+    writer.write_stored(result, writer.node("BitCast", [writer.stored_name(data)], to=target))
 
 
 def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:

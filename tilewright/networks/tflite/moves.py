@@ -53,7 +53,7 @@ def move(
         and source.dtype == target.dtype
         and (quantisation is None or quantisation.scales.size == 1)
     ):
-        writer.write_stored(result, add(writer.stored(data, read)), written)
+        writer.write_stored(result, add(writer.stored_name(data, read)), written)
     else:
         writer.write(result, add(writer.real(data, read)), written)
 
@@ -74,7 +74,7 @@ def result_sizes(writer: Writer, result: int, sizes: int) -> str:
         return writer.add("shape", writer.constant(sizes, "its shape").astype(np.int64).ravel())
     if not writer.is_known(sizes):  # the size depends on the branch that is taken
         raise Missing("its shape is computed behind a branch")
-    return writer.node("Cast", [writer.stored(sizes)], "Shape", to=7)  # to int64
+    return writer.node("Cast", [writer.stored_name(sizes)], "Shape", to=7)  # to int64
 
 
 def _reshape_open(writer: Writer, operator: TfliteOperator) -> None:
@@ -326,7 +326,7 @@ def _split(writer: Writer, operator: TfliteOperator) -> None:
     moved = quantisation is None or all(
         quantisation.same_as(writer.tensors[p].quantisation) for p in parts
     )
-    name = writer.stored(data, layout) if moved else writer.real(data, layout)
+    name = writer.stored_name(data, layout) if moved else writer.real(data, layout)
     results = writer.split(name, layout.axis(axis, len(shape)), sizes)
     for part, result in zip(parts, results, strict=True):
         (writer.write_stored if moved else writer.write)(part, result, layout)

@@ -140,7 +140,7 @@ def _where(writer: Writer, operator: TfliteOperator) -> None:
     rank = len(writer.tensors[data].shape)
     if not rank:
         raise Missing("its data are a single number")
-    name = writer.stored(data)
+    name = writer.stored_name(data)
     if writer.tensors[data].dtype not in NONZERO_TYPES:
         name = cast(writer, name, "bool", "CastData")
     coordinates = writer.node("NonZero", [name], "NonZero")
@@ -161,7 +161,7 @@ def _unique(writer: Writer, operator: TfliteOperator) -> None:
     if len(operator.outputs) != 2 or len(writer.tensors[data].shape) != 1:
         raise Missing("its data are not a vector, or it has not two results")
     dtype = writer.tensors[data].dtype
-    name, sortable = writer.stored(data), dtype
+    name, sortable = writer.stored_name(data), dtype
     if dtype not in UNIQUE_TYPES:
         sortable = "float32" if dtype == "float16" else "int64"
         name = cast(writer, name, sortable, "CastData")
@@ -192,7 +192,7 @@ def _broadcast_args(writer: Writer, operator: TfliteOperator) -> None:
         return
     names = []
     for place, (length,) in zip(places, lengths, strict=True):
-        name = writer.stored(place)
+        name = writer.stored_name(place)
         if length < most:
             ones = writer.add("ones", np.ones(most - length, writer.tensors[place].dtype))
             name = writer.node("Concat", [ones, name], "Concat", axis=0)

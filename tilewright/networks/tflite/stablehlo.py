@@ -144,7 +144,7 @@ def _shift_left(writer: Writer, operator: TfliteOperator) -> None:
     if np.dtype(dtype).kind not in "iu":
         raise Missing(f"it shifts {dtype}")
     names = [
-        logic.cast(writer, writer.stored(place), "uint64", f"Cast{i}")
+        logic.cast(writer, writer.stored_name(place), "uint64", f"Cast{i}")
         for i, place in enumerate(places)
     ]
     shifted = writer.node("BitShift", names, "Shift", direction="LEFT")

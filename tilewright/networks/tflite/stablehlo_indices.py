@@ -264,7 +264,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
         check_elements(max(math.prod(own), total))
         counts = np.arange(math.prod(own), dtype=np.int64).reshape(own).transpose(order)
         numbers = writer.add("numbers", counts.ravel())
-        none = writer.filled((total + 1,), -1, "int64")
+        none = writer.filled_constant((total + 1,), -1, "int64")
         last_ones = writer.node("ScatterND", [none, at, numbers], "Last", reduction="max")
         bounds = [writer.add("range", np.array([value], np.int64)) for value in (0, total)]
         last_ones = writer.node("Slice", [last_ones, *bounds], "LastInside")

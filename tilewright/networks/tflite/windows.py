@@ -124,7 +124,7 @@ def _local_response(writer: Writer, operator: TfliteOperator) -> None:
 def _resize(mode: str, writer: Writer, operator: TfliteOperator) -> None:
     data, result = input_index(operator, 0), output(operator)
     shape_of(writer, data, 4, "its data")
-    wanted = FIRST.of(shape_of(writer, result, 4, "its results"))
+    wanted = FIRST.permute_shape(shape_of(writer, result, 4, "its results"))
     corners, centres = operator.integer("AlignCorners"), operator.integer("HalfPixelCenters")
     mapping = "align_corners" if corners else "half_pixel" if centres else "asymmetric"
     # TFLite rounds to the nearest pixel with aligned corners or half-pixel centres, else down.
@@ -341,7 +341,10 @@ def _write_windows(
     if min([*window, *strides, *dilations], default=1) < 1:
         raise Missing("a size of its windows is not positive")
     numbers = _Numbers(writer, operator, function)
-    name, start = numbers.of(data, "Data"), numbers.of(input_index(operator, 1), "Start")
+    name, start = (
+        numbers.converted_name(data, "Data"),
+        numbers.converted_name(input_index(operator, 1), "Start"),
+    )
     for axis in range(rank):
         low, high = pads[2 * axis : 2 * axis + 2] if pads else (0, 0)
         places = dilated_places(sizes[axis], base[axis] if base else 1, low, high)
@@ -377,7 +380,10 @@ def _reduce_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
     if function == "second":
         raise Missing("it keeps one of its elements")
     numbers = _Numbers(writer, operator, function)
-    name, start = numbers.of(data, "Data"), numbers.of(input_index(operator, 1), "Start")
+    name, start = (
+        numbers.converted_name(data, "Data"),
+        numbers.converted_name(input_index(operator, 1), "Start"),
+    )
     if axes:
         name = numbers.reduce(name, axes, "Reduce")
     writer.write(result, numbers.back(numbers.combine(start, name)))
@@ -398,7 +404,7 @@ class _Numbers:
         else:
             self._dtype = "float32" if self._target == "float16" else "int64"
 
-    def of(self, place: int, suffix: str) -> str:
+    def converted_name(self, place: int, suffix: str) -> str:
         """Return the name of a tensor, converted to the element type of the reduction."""
         name = self._writer.real(place)
         if self._is_logical and self._target != "bool":

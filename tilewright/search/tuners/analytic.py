@@ -50,7 +50,7 @@ class _ByEstimates(BaseExplorer[OptionsT]):
                 f"tuner '{self.name}' needs closed-form estimates and this target offers none; "
                 "choose another tuner, for example default"
             )
-        space, tried = problem.space, history.tried(problem.space)
+        space, tried = problem.space, history.tried_indices(problem.space)
         rng = problem.rng(0, "pool")
         nowhere = np.empty((0, len(space.knobs)), np.int32)
         configs = candidates.pool(space, tried, nowhere, _POOL, rng)
@@ -60,7 +60,7 @@ class _ByEstimates(BaseExplorer[OptionsT]):
         fullest = estimated.of_meaning("share").max(axis=1, initial=0.0)
         latency = estimated.of_meaning("latency")[:, 0]
         order = np.lexsort((latency, self.cost(estimated), fullest > 1.0))
-        rows = order[: self.wanted(problem, n)]
+        rows = order[: self.candidate_count(problem, n)]
         return Candidates(configs[rows], {"P": np.log2(latency[rows])})
 
     @abstractmethod
@@ -76,7 +76,7 @@ class _ByEstimates(BaseExplorer[OptionsT]):
             Array of shape (n,).
         """
 
-    def wanted(self, problem: Problem, n: int) -> int:
+    def candidate_count(self, problem: Problem, n: int) -> int:
         """Return how many candidates to propose for a batch of `n` trials."""
         return n
 

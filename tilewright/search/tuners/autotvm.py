@@ -49,7 +49,7 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
         """Propose untried configs of the plan, the rest at random."""
-        tried = history.tried(problem.space)
+        tried = history.tried_indices(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         # A planned place is used until int(greed · plan) are left; then the draw is uniform.
         usable = len(plan) - int(self.options.greed * self.options.plan)
@@ -77,7 +77,7 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
             problem.space,
             scorer(problem.space, lambda configs: model.predict(self._features(problem, configs))),
             self.options,
-            history.tried(problem.space),
+            history.tried_indices(problem.space),
             state.arrays.get("chains"),
             rng,
         )
@@ -101,7 +101,7 @@ def knob_features(space: Space, configs: Configs) -> Features:
         if knob.name.startswith("tile_"):
             columns[f"outer {knob.name}"] = max(knob.values) / values[:, index]
         columns[knob.name] = values[:, index]
-    return Features.of(np.stack(list(columns.values()), axis=1), list(columns))
+    return Features.from_names(np.stack(list(columns.values()), axis=1), list(columns))
 
 
 def anneal(

@@ -39,7 +39,7 @@ class Baco(BaseExplorer[BacoOptions]):
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
         """Propose configs with the largest expected improvement; at first, random configs."""
-        space, tried = problem.space, history.tried(problem.space)
+        space, tried = problem.space, history.tried_indices(problem.space)
         rng = problem.rng(history.round, "generate")
         if "P" not in state.models or history.best is None:
             return Candidates(space.unravel(candidates.sample(space, n, tried, rng)))
@@ -74,7 +74,7 @@ class Baco(BaseExplorer[BacoOptions]):
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
         """Return the knobs of the configs, which both models take."""
-        known = ModelInput.plain(_knobs(problem.space, lowered.configs))
+        known = ModelInput.without_offset(_knobs(problem.space, lowered.configs))
         return dict.fromkeys(state.models, known)
 
 
@@ -88,7 +88,7 @@ def _knobs(space: Space, configs: Configs) -> Features:
         shift = 1.0 if min(knob.values) < 1 else 0.0
         levels = np.log2(np.array(knob.values, dtype=np.float64) + shift)
         columns.append((np.log2(values + shift) - levels.mean()) / max(levels.std(), 1e-9))
-    return Features.of(np.stack(columns, axis=1), [knob.name for knob in space.knobs])
+    return Features.from_names(np.stack(columns, axis=1), [knob.name for knob in space.knobs])
 
 
 register(

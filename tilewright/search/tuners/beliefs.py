@@ -63,12 +63,12 @@ class ML2Beliefs:
         return self.options.estimates and self.problem.estimate is not None
 
     @property
-    def informed(self) -> bool:
+    def is_informed(self) -> bool:
         """Whether latencies can be predicted before the first trial, by estimates or a model."""
         return self.estimates or self.problem.transferred is not None
 
     @property
-    def screened(self) -> NDArray[np.int64]:
+    def screened_indices(self) -> NDArray[np.int64]:
         """Flat indices of the most promising configs, chosen before the first trial, shape (m,).
 
         They are ascending. The array is empty if no configs were screened, or if the trials
@@ -81,7 +81,7 @@ class ML2Beliefs:
             return np.empty(0, np.int64)
         return self.state.arrays[SCREENED].astype(np.int64)
 
-    def looks(self, hidden: Features) -> bool:
+    def uses_model_a(self, hidden: Features) -> bool:
         """Return whether Model A, which ranks compiled programs, is used and has input.
 
         Args:
@@ -109,11 +109,12 @@ class ML2Beliefs:
         weights = self.state.arrays.get(WEIGHTS)
         role = 0 if hidden is None else 1
         return prior_of(
-            self.problem, configs, said or self.said(configs, hidden), self.options.estimates,
+            self.problem, configs, said or self.predict_transferred(configs, hidden),
+            self.options.estimates,
             1.0 if weights is None else float(weights[role]),
         )  # fmt: skip
 
-    def revealed(
+    def update_compiled(
         self, configs: Configs, prior: Prior | None, features: Features, hidden: Features,
         said: Belief | None = None,
     ) -> tuple[Prior | None, Features]:  # fmt: skip
@@ -146,7 +147,7 @@ class ML2Beliefs:
             count: number of configs to keep.
         """
         configs = self.problem.space.unravel(flat)
-        said = self.said(configs)
+        said = self.predict_transferred(configs)
         rows = self._promising(configs, said)[:count]
         rows = rows[np.argsort(flat[rows])]
         arrays = {**self.state.arrays, SCREENED: flat[rows]}
@@ -154,7 +155,7 @@ class ML2Beliefs:
             arrays[SAID] = said.table[:, rows]
         return replace(self.state, arrays=arrays)
 
-    def remembered(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
+    def remember_screened(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
         """Return the state with further configs in the list of screened configs.
 
         The transferred model's predictions for the new configs are stored with them.
@@ -164,7 +165,7 @@ class ML2Beliefs:
             count: number of configs to keep from the earlier list, the most promising first.
         """
         before, kept = self.state.arrays[SCREENED].astype(np.int64), self.state.arrays[SAID]
-        new = self.said(self.problem.space.unravel(flat))
+        new = self.predict_transferred(self.problem.space.unravel(flat))
         assert new is not None, "there is a transferred model"
         rows = self._promising(self.problem.space.unravel(before), Belief(*kept))[:count]
         both = np.concatenate([before[rows], flat])
@@ -185,7 +186,7 @@ class ML2Beliefs:
         rough = prior.log_latency / prior.error - np.log(prior.chance)
         return np.argsort(rough, kind="stable")
 
-    def weighed(self, history: History, *said: Belief | None) -> ExplorerState:
+    def fit_weights(self, history: History, *said: Belief | None) -> ExplorerState:
         """Return the state with a transferred model's weights, fitted to the trials.
 
         A model whose predictions disagree with the trials gets a lower weight.
@@ -201,7 +202,9 @@ class ML2Beliefs:
             return self.state
         return replace(self.state, arrays={**self.state.arrays, WEIGHTS: np.array(weights)})
 
-    def said(self, configs: Configs, hidden: Features | None = None) -> Belief | None:
+    def predict_transferred(
+        self, configs: Configs, hidden: Features | None = None
+    ) -> Belief | None:
         """Return the predictions of the transferred model for configs; None without such a model.
 
         Stored predictions of screened configs are reused.
@@ -284,7 +287,7 @@ class ML2Beliefs:
         Args:
             chance: predicted probabilities that configs are valid, shape (n,).
         """
-        slow = self.problem.affordable(self.options.looking) < 1
+        slow = self.problem.affordable_configs(self.options.looking) < 1
         weight = self.options.risk if slow else 1.0
         return np.asarray(weight * np.log(np.maximum(chance, _LEAST_CHANCE)))
 
@@ -299,7 +302,7 @@ class ML2Beliefs:
         models = self.state.models
         trees = self.tree_features(configs, prior)
         if "runs" in models:
-            return models["runs"].predict(trees.beside(hidden.named("hidden")))
+            return models["runs"].predict(trees.append_columns(hidden.with_prefix("hidden")))
         return models["V"].predict(trees) if "V" in models else np.ones(len(configs))
 
     # -- features ------------------------------------------------------------------------------
@@ -315,7 +318,7 @@ class ML2Beliefs:
             Features with one row per config.
         """
         features = self.learners.gp_features(self.problem, configs)
-        return features if prior is None else features.beside(prior.features)
+        return features if prior is None else features.append_columns(prior.features)
 
     def compiled_input(
         self, history: History, configs: Configs, prior: Prior | None, features: Features,
@@ -337,12 +340,12 @@ class ML2Beliefs:
             said: predictions of the transferred model for the programs, if they are known already.
         """
         every, prior_before = np.arange(len(configs)), prior
-        prior, features = self.revealed(configs, prior, features, hidden, said)
+        prior, features = self.update_compiled(configs, prior, features, hidden, said)
         mean = self.shared_mean(hidden, prior_before)
         best = 0.0 if history.best is None else history.log_latency[history.best]
         drafted = self.state.models["draft"].predict(hidden)
         counts = self.learners.hidden_features(hidden)
-        columns = features.beside(counts, Features((drafted - best)[:, None], (_DRAFT,)))
+        columns = features.append_columns(counts, Features((drafted - best)[:, None], (_DRAFT,)))
         return ModelInput(every, columns, prior_estimates(prior, every) if mean is None else mean)
 
     def shared_input(self, hidden: Features, prior: Prior | None) -> ModelInput:
@@ -371,13 +374,13 @@ class ML2Beliefs:
         Returns:
             Array of shape (n,), up to a constant; None without trials of other workloads.
         """
-        if "shared_A" not in self.state.models or not self.others_with(hidden):
+        if "shared_A" not in self.state.models or not self.workloads_with_counters(hidden):
             return None
         asked = self.shared_input(hidden, prior)
         return self.state.models["shared_A"].predict(asked.features) + asked.offset
 
     @cached_property
-    def others(self) -> list[SharedTrials]:
+    def earlier_workloads(self) -> list[SharedTrials]:
         """Trials of the workloads of this run that were tuned before this workload.
 
         Empty if there is a transferred model, since such a model knows more about this workload.
@@ -385,10 +388,10 @@ class ML2Beliefs:
         sharing = self.options.share and self.problem.transferred is None
         return trials_in(self.state) if sharing else []
 
-    def others_with(self, hidden: Features) -> list[SharedTrials]:
+    def workloads_with_counters(self, hidden: Features) -> list[SharedTrials]:
         """Return trials of other workloads whose programs have the same counters as `hidden`."""
         names = hidden.names
-        return [item for item in self.others if names and item.hidden.names == names]
+        return [item for item in self.earlier_workloads if names and item.hidden.names == names]
 
     def shared_features(self, hidden: Features, latency: NDArray[np.float64]) -> Features:
         """Return the input columns of the Model A that workloads share, one row per program.
@@ -399,10 +402,10 @@ class ML2Beliefs:
                 the target offers estimates.
         """
         draft = cast(Draft, self.state.models["shared_draft"])
-        columns = self.learners.relative_features(hidden).beside(draft.shares(hidden))
+        columns = self.learners.relative_features(hidden).append_columns(draft.shares(hidden))
         if self.estimates:
             apart = np.nan_to_num(latency - draft.predict(hidden))
-            columns = columns.beside(Features(apart[:, None], (_ESTIMATE,)))
+            columns = columns.append_columns(Features(apart[:, None], (_ESTIMATE,)))
         return columns
 
     def bias(self, hidden: Features, log_latency: NDArray[np.float64]) -> float:
@@ -429,12 +432,12 @@ class ML2Beliefs:
         Returns:
             Features with one row per config.
         """
-        if self.others:
+        if self.earlier_workloads:
             return self.absolute_features(configs, prior)
         features = self.learners.tree_features(self.problem, configs)
         if prior is None:
             return features
-        return features.beside(Features(prior.log_share[:, None], (_FULLEST,)))
+        return features.append_columns(Features(prior.log_share[:, None], (_FULLEST,)))
 
     def absolute_features(self, configs: Configs, prior: Prior | None) -> Features:
         """Return the input of a Model V (validity classifier) that all workloads of a run share.
@@ -449,4 +452,4 @@ class ML2Beliefs:
         features = self.learners.absolute_features(self.problem, configs)
         if prior is None or not self.estimates:
             return features
-        return features.beside(Features(prior.log_share[:, None], (_FULLEST,)))
+        return features.append_columns(Features(prior.log_share[:, None], (_FULLEST,)))

@@ -55,7 +55,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
         """Propose untried configs of the plan, the rest at random."""
-        space, tried = problem.space, history.tried(problem.space)
+        space, tried = problem.space, history.tried_indices(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         plan = plan[: len(plan) - int(self.options.greed * len(plan))]
         fresh = plan[~np.isin(plan, tried)][:n]
@@ -73,7 +73,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         agent = Agent(
             self.options, space.cardinalities, int(rng.integers(1 << 31)), state.arrays
         )  # fmt: skip
-        tried = history.tried(space)
+        tried = history.tried_indices(space)
         met = self._walks(space, agent, model, tried, rng)
         plan = adaptive_sample(space, met, tried, self.options.others, self.options.knee, rng)
         # An empty plan is no end: random trials until as many as the fewest clusters are known.

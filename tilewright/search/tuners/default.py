@@ -55,7 +55,7 @@ class Default(BaseExplorer[DefaultOptions]):
         space, passed = problem.space, self.options.passed
         small = 2 * passed >= space.size
         beliefs = self._beliefs(problem, state)
-        if not beliefs.informed or (small and problem.transferred is None):
+        if not beliefs.is_informed or (small and problem.transferred is None):
             return state
         if small:
             return beliefs.screen(np.arange(space.size), space.size)
@@ -111,9 +111,9 @@ class Default(BaseExplorer[DefaultOptions]):
         space, size = beliefs.problem.space, self.options.pool
         if beliefs.problem.transferred is not None and not beliefs.estimates:
             size = self.options.asked  # each is a question to it
-        tried = history.tried(space)
+        tried = history.tried_indices(space)
         best = history.configs[history.fastest(8)]
-        if len(screened := beliefs.screened):
+        if len(screened := beliefs.screened_indices):
             flat = np.union1d(screened, candidates.neighbours(space, best))
             flat = candidates.exclude_tried(flat, tried)
             if len(flat):
@@ -169,7 +169,7 @@ class Default(BaseExplorer[DefaultOptions]):
         rows = spread_out(self.learners.gp_features(problem, configs).matrix, count, rng)
         prior = beliefs.prior(configs[rows])
         scores = beliefs.scores(configs[rows], prior, None)
-        return few.before(Candidates(configs[rows], scores))
+        return few.followed_by(Candidates(configs[rows], scores))
 
     def _checked(
         self, beliefs: SurrogateBeliefs, history: History, every: Candidates, promising: Candidates,
@@ -195,7 +195,7 @@ class Default(BaseExplorer[DefaultOptions]):
             left = ~np.isin(space.ravel(every.configs), space.ravel(promising.configs))
             few = every.take(rng.permutation(np.flatnonzero(left))[:_DRAWN])
         else:
-            known = np.union1d(history.tried(space), space.ravel(promising.configs))
+            known = np.union1d(history.tried_indices(space), space.ravel(promising.configs))
             few = Candidates(space.unravel(candidates.sample(space, _DRAWN, known, rng)))
         if not len(few):
             return promising
@@ -206,7 +206,7 @@ class Default(BaseExplorer[DefaultOptions]):
         scores = few.scores
         weight = beliefs.log_chance(scores) - scores["P"] / _DOUBT
         drawn = np.argsort(-(weight + rng.gumbel(size=len(weight))), kind="stable")
-        return promising.before(few.take(drawn[: wanted - len(promising)]))
+        return promising.followed_by(few.take(drawn[: wanted - len(promising)]))
 
     def veto(
         self,
@@ -220,7 +220,7 @@ class Default(BaseExplorer[DefaultOptions]):
         wanted = self._wanted(self._beliefs(problem, state), n)
         if "V" not in state.models:
             return candidates.take(np.arange(min(wanted, len(candidates))))
-        passed = cast(VetoModel, state.models["V"]).passed(candidates.scores["V"])
+        passed = cast(VetoModel, state.models["V"]).accept(candidates.scores["V"])
         order = np.concatenate([np.flatnonzero(passed), np.flatnonzero(~passed)])[:wanted]
         kept = candidates.take(order)
         looked_at = int(order[passed[order]].max(initial=-1)) + 1
@@ -235,9 +235,9 @@ class Default(BaseExplorer[DefaultOptions]):
         prior = beliefs.prior(configs)
         features = beliefs.features(configs, prior)
         scores = beliefs.scores(configs, prior, features)
-        prior, features = beliefs.revealed(configs, prior, features, hidden)
+        prior, features = beliefs.update_compiled(configs, prior, features, hidden)
         fresh = compiled
-        if beliefs.looks(hidden):
+        if beliefs.uses_model_a(hidden):
             fresh = compiled[new_programs(history, hidden.rows(compiled))]
         if {"A", "draft"} <= set(state.models) and history.best is not None and len(fresh):
             model = cast(Surrogate, state.models["A"])
@@ -249,7 +249,7 @@ class Default(BaseExplorer[DefaultOptions]):
                 model.propose(features.rows(fresh), prior_estimates(prior, fresh), goal, chance, n)
             ]
             fresh = np.concatenate([promising, np.setdiff1d(fresh, promising)])
-        elif not beliefs.estimates and beliefs.looks(hidden):
+        elif not beliefs.estimates and beliefs.uses_model_a(hidden):
             fresh = self._first_compiled(lowered, fresh, prior)
         # A place in the batch is spent whether its config compiles or not; what looks like a
         # program before it comes last.
@@ -284,7 +284,7 @@ class Default(BaseExplorer[DefaultOptions]):
         failed = self._failed(problem, history)
         known = np.concatenate([history.configs, failed])
         label = np.concatenate([history.valid, np.zeros(len(failed))]).astype(np.float64)
-        said = beliefs.said(known)
+        said = beliefs.predict_transferred(known)
         few = said is not None and len(history) < _CALIBRATED
         models["V"] = self.learners.validity(problem.seed, **({"calibrate": 0} if few else {}))
         models["V"].fit(beliefs.tree_features(known, beliefs.prior(known, said=said)), label)
@@ -292,18 +292,18 @@ class Default(BaseExplorer[DefaultOptions]):
         if valid.sum() >= 2:
             configs, hidden = history.configs[valid], history.hidden.rows(valid)
             early = None if said is None else said.rows(np.flatnonzero(valid))
-            late = beliefs.said(configs, hidden)
-            beliefs = self._beliefs(problem, beliefs.weighed(history, early, late))
+            late = beliefs.predict_transferred(configs, hidden)
+            beliefs = self._beliefs(problem, beliefs.fit_weights(history, early, late))
             prior, every = beliefs.prior(configs, said=early), np.arange(len(configs))
             target = history.log_latency[valid] - prior_estimates(prior, every)
             features = beliefs.features(configs, prior)
             noise = noise_of(problem, history)
             models["P"] = before = self.learners.surrogate(problem.seed)
             before.fit(features, target, noise)
-            if beliefs.looks(hidden) and valid.sum() >= self.options.first_a:
+            if beliefs.uses_model_a(hidden) and valid.sum() >= self.options.first_a:
                 models["draft"] = self.learners.draft(hidden)
                 models["draft"].fit(hidden, history.log_latency[valid])
-                prior, features = beliefs.revealed(configs, prior, features, hidden, late)
+                prior, features = beliefs.update_compiled(configs, prior, features, hidden, late)
                 target = history.log_latency[valid] - prior_estimates(prior, every)
                 drafted = self._beliefs(problem, ExplorerState(models, beliefs.state.arrays))
                 features = drafted.with_hidden(history, features, hidden)
@@ -320,12 +320,12 @@ class Default(BaseExplorer[DefaultOptions]):
         The configs that the model was asked about so far may lack the best configs of the space.
         """
         beliefs = self._beliefs(problem, state)
-        if problem.transferred is None or beliefs.estimates or not len(beliefs.screened):
+        if problem.transferred is None or beliefs.estimates or not len(beliefs.screened_indices):
             return state
-        known = np.union1d(history.tried(problem.space), beliefs.screened)
+        known = np.union1d(history.tried_indices(problem.space), beliefs.screened_indices)
         rng = problem.rng(history.round, "look further")
         flat = candidates.sample(problem.space, _MORE, known, rng)
-        return beliefs.remembered(flat, self.options.passed) if len(flat) else state
+        return beliefs.remember_screened(flat, self.options.passed) if len(flat) else state
 
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
@@ -336,12 +336,12 @@ class Default(BaseExplorer[DefaultOptions]):
         prior, every = beliefs.prior(configs), np.arange(len(configs))
         features = beliefs.features(configs, prior)
         asked = {
-            "V": ModelInput.plain(beliefs.tree_features(configs, prior)),
+            "V": ModelInput.without_offset(beliefs.tree_features(configs, prior)),
             "P": ModelInput(every, features, prior_estimates(prior, every)),
         }
         if {"A", "draft"} <= set(state.models):
-            asked["draft"] = ModelInput.plain(lowered.hidden, compiled)
-            prior, features = beliefs.revealed(configs, prior, features, lowered.hidden)
+            asked["draft"] = ModelInput.without_offset(lowered.hidden, compiled)
+            prior, features = beliefs.update_compiled(configs, prior, features, lowered.hidden)
             features = beliefs.with_hidden(history, features, lowered.hidden)
             asked["A"] = ModelInput(
                 compiled, features.rows(compiled), prior_estimates(prior, compiled)

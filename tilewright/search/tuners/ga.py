@@ -36,13 +36,13 @@ class Genetic(BaseExplorer[GeneticOptions]):
     ) -> Candidates:
         """Propose configs of the current population that were not yet tried."""
         genes = self._genes(problem, state)
-        waiting = genes[~np.isin(genes, history.tried(problem.space))]
+        waiting = genes[~np.isin(genes, history.tried_indices(problem.space))]
         return Candidates(problem.space.unravel(waiting[:n]))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         """Breed the next population once all of the current one was tried."""
         space, genes = problem.space, self._genes(problem, state)
-        tried = history.tried(space)
+        tried = history.tried_indices(space)
         if not np.isin(genes, tried).all():
             return ExplorerState(arrays=dict(state.arrays) | {"genes": genes})
         elites = state.arrays.get("elites", np.empty(0, np.int64)).astype(np.int64)

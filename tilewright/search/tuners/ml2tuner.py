@@ -97,14 +97,14 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         predictions of a transferred model are stored, so that the model is not asked again.
         """
         beliefs = self._beliefs(problem, state)
-        if beliefs.others:
+        if beliefs.earlier_workloads:
             models = {name: model for name, model in state.models.items() if name not in PARTS_OF_V}
             self._fit_shared(beliefs, models)
             state = replace(state, models=models)
             beliefs = self._beliefs(problem, state)
         space, passed = problem.space, self.options.passed
         small = 2 * passed >= space.size
-        if not beliefs.informed or (small and problem.transferred is None):
+        if not beliefs.is_informed or (small and problem.transferred is None):
             return state
         if small:
             return beliefs.screen(np.arange(space.size), space.size)
@@ -120,13 +120,13 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         """Propose configs by models P and V from a pool of candidates."""
         space, rng = problem.space, problem.rng(history.round, "generate")
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
-        seen = history.tried(space)
+        seen = history.tried_indices(space)
         if history.compiled is not None:
             seen = np.union1d(seen, space.ravel(history.compiled))
-        blind = "P" not in state.models and not beliefs.informed
+        blind = "P" not in state.models and not beliefs.is_informed
         configs, prior = self._pool(beliefs, history, seen, blind, rng)
         if not len(configs):  # everything was lowered: only compiled programs are left
-            return Candidates(history.unmeasured(space)[0][:batch])
+            return Candidates(history.unmeasured_configs(space)[0][:batch])
         wanted = self._compiles(beliefs, history, batch)
         features = beliefs.features(configs, prior) if "P" in state.models else None
         every = Candidates(configs, beliefs.scores(configs, prior, features))
@@ -164,7 +164,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         """Choose `n` programs by model A, also among those compiled in earlier rounds."""
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
         rows = np.flatnonzero(lowered.ok)
-        earlier, earlier_hidden = history.unmeasured(problem.space)
+        earlier, earlier_hidden = history.unmeasured_configs(problem.space)
         flat = problem.space.ravel
         fresh_again = np.isin(flat(earlier), flat(lowered.configs))
         earlier, earlier_hidden = earlier[~fresh_again], earlier_hidden.rows(~fresh_again)
@@ -177,7 +177,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         else:
             earlier = earlier[:0]
         configs = np.concatenate([lowered.configs[rows], earlier])
-        said = beliefs.said(configs) if len(configs) else None
+        said = beliefs.predict_transferred(configs) if len(configs) else None
         distinct = new_programs(history, hidden)
         chosen = distinct[:0]
         if len(distinct):
@@ -205,9 +205,9 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         """Retrain models P, V and A on all trials."""
         models, valid = dict(state.models), history.valid
         beliefs = self._beliefs(problem, state)
-        compiled, compiled_hidden = history.unmeasured(problem.space)
+        compiled, compiled_hidden = history.unmeasured_configs(problem.space)
         everything = np.concatenate([history.configs, compiled, history.failed])
-        said = beliefs.said(everything)
+        said = beliefs.predict_transferred(everything)
         if self.options.use_v:
             models = {name: model for name, model in models.items() if name not in PARTS_OF_V}
             self._learn_validity(beliefs, models, history, beliefs.prior(everything, said=said))
@@ -215,12 +215,12 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             return self._looked_further(problem, replace(state, models=models), history)
         configs, hidden = history.configs[valid], history.hidden.rows(valid)
         early = None if said is None else said.rows(np.flatnonzero(valid))
-        late = beliefs.said(configs, hidden)
-        beliefs = self._beliefs(problem, beliefs.weighed(history, early, late))
+        late = beliefs.predict_transferred(configs, hidden)
+        beliefs = self._beliefs(problem, beliefs.fit_weights(history, early, late))
         prior, rows = beliefs.prior(configs, said=early), np.arange(len(configs))
         latency, noise = history.log_latency[valid], noise_of(problem, history)
         features = beliefs.features(configs, prior)
-        if beliefs.looks(hidden) and valid.sum() >= _FIRST_A:
+        if beliefs.uses_model_a(hidden) and valid.sum() >= _FIRST_A:
             models["draft"] = self.learners.draft(hidden)
             models["draft"].fit(hidden, latency)
             drafted = self._beliefs(problem, replace(beliefs.state, models=models))
@@ -231,7 +231,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         target = latency - prior_estimates(prior, rows)
         drafted = self._beliefs(problem, replace(beliefs.state, models=models))
         surrogate = self.learners.surrogate(problem.seed)
-        shared = "shared_A" in models and drafted.others_with(compiled_hidden)
+        shared = "shared_A" in models and drafted.workloads_with_counters(compiled_hidden)
         if shared and self._has_a(drafted.state) and len(compiled):
             features, target, noise = self._taught(
                 drafted, history, compiled, compiled_hidden, features, target, noise
@@ -250,15 +250,15 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         features, trees = beliefs.features(configs, prior), beliefs.tree_features(configs, prior)
         asked = {
             "P": ModelInput(every, features, prior_estimates(prior, every)),
-            "V": ModelInput.plain(trees),
-            "compiles": ModelInput.plain(trees),
+            "V": ModelInput.without_offset(trees),
+            "compiles": ModelInput.without_offset(trees),
         }
         if lowered.hidden.columns:
-            with_hidden = trees.beside(lowered.hidden.named("hidden"))
-            asked["runs"] = ModelInput.plain(with_hidden, compiled)
+            with_hidden = trees.append_columns(lowered.hidden.with_prefix("hidden"))
+            asked["runs"] = ModelInput.without_offset(with_hidden, compiled)
         if self._has_a(state):
             of_a = beliefs.compiled_input(history, configs, prior, features, lowered.hidden)
-            asked["draft"] = ModelInput.plain(lowered.hidden, compiled)
+            asked["draft"] = ModelInput.without_offset(lowered.hidden, compiled)
             asked["A"] = ModelInput(compiled, of_a.features.rows(compiled), of_a.offset[compiled])
         return {role: given for role, given in asked.items() if role in state.models}
 
@@ -286,13 +286,13 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         if beliefs.problem.transferred is not None and not beliefs.estimates:
             size = self.options.asked  # each is a question to the transferred model
         best = history.configs[history.fastest(_FASTEST)]
-        if len(screened := beliefs.screened):
+        if len(screened := beliefs.screened_indices):
             flat = np.union1d(screened, candidates.neighbours(space, best))
             flat = candidates.exclude_tried(flat, seen)
             if len(flat):
                 configs = space.unravel(flat)
                 return configs, beliefs.prior(configs)
-        whole = 2 * size if beliefs.informed else size
+        whole = 2 * size if beliefs.is_informed else size
         configs = candidates.pool(space, seen, best, size, rng, whole)
         return configs, beliefs.prior(configs)
 
@@ -385,7 +385,9 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         count = max(wanted - len(few), 0)
         rows = spread_out(self.learners.gp_features(problem, configs).matrix, count, rng)
         prior = beliefs.prior(configs[rows])
-        return few.before(Candidates(configs[rows], beliefs.scores(configs[rows], prior, None)))
+        return few.followed_by(
+            Candidates(configs[rows], beliefs.scores(configs[rows], prior, None))
+        )
 
     def _order(
         self, beliefs: ML2Beliefs, history: History, configs: Configs, hidden: Features,
@@ -457,7 +459,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             return np.argsort(-chance, kind="stable")
         least = np.argsort(self.learners.work(hidden) - chance, kind="stable")
         order = in_turn(least, every, _LEAST_WORK)
-        prior, _ = beliefs.revealed(configs, prior, features, hidden)
+        prior, _ = beliefs.update_compiled(configs, prior, features, hidden)
         if prior is None:
             return order
         best = np.argsort(prior.log_latency, kind="stable")
@@ -482,14 +484,14 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             prior: predictions of configs from before any measurement: one row per trial, then one
                 per program that was compiled and not measured, then one per failed compile.
         """
-        compiled = history.unmeasured(beliefs.problem.space)[0]
+        compiled = history.unmeasured_configs(beliefs.problem.space)[0]
         lowered = np.concatenate([history.configs, compiled, history.failed])
         ran = np.asarray(history.status != "compile_error", dtype=np.bool_)
         label = np.zeros(len(lowered), np.bool_)
         label[: len(ran)] = ran
         label[len(ran) : len(ran) + len(compiled)] = True
         trees = beliefs.tree_features(lowered, prior)
-        others = [item for item in beliefs.others if item.visible.names == trees.names]
+        others = [item for item in beliefs.earlier_workloads if item.visible.names == trees.names]
         matrix = np.concatenate([trees.matrix, *(item.visible.matrix for item in others)])
         label = np.concatenate([label, *(item.compiled for item in others)])
         if 0 < label.sum() < len(label):
@@ -522,7 +524,9 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         models["V"].fit(visible, label.astype(np.float64))
         if 0 < label.sum() < len(label) and hidden.columns:
             models["runs"] = self._classifier(problem)
-            models["runs"].fit(visible.beside(hidden.named("hidden")), label.astype(np.float64))
+            models["runs"].fit(
+                visible.append_columns(hidden.with_prefix("hidden")), label.astype(np.float64)
+            )
 
     def _fit_shared(self, beliefs: ML2Beliefs, models: dict[str, CostModel]) -> None:
         """Fit the shared models on trials of earlier workloads, and add them to `models`.
@@ -535,8 +539,8 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             history = History.empty(beliefs.problem.space)
             prior = beliefs.prior(history.configs) if beliefs.estimates else None
             self._learn_validity(beliefs, models, history, prior)
-        columns = beliefs.others[0].hidden.columns
-        others = [item for item in beliefs.others if item.hidden.columns == columns]
+        columns = beliefs.earlier_workloads[0].hidden.columns
+        others = [item for item in beliefs.earlier_workloads if item.hidden.columns == columns]
         valid = [np.flatnonzero(item.valid) for item in others]
         if not self.options.use_a or not columns or sum(map(len, valid)) < _FIRST_A:
             return
@@ -598,12 +602,12 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         The configs that the model was asked about so far may lack the best configs of the space.
         """
         beliefs = self._beliefs(problem, state)
-        if problem.transferred is None or beliefs.estimates or not len(beliefs.screened):
+        if problem.transferred is None or beliefs.estimates or not len(beliefs.screened_indices):
             return state
-        known = np.union1d(history.tried(problem.space), beliefs.screened)
+        known = np.union1d(history.tried_indices(problem.space), beliefs.screened_indices)
         rng = problem.rng(history.round, "look further")
         flat = candidates.sample(problem.space, _MORE, known, rng)
-        return beliefs.remembered(flat, self.options.passed) if len(flat) else state
+        return beliefs.remember_screened(flat, self.options.passed) if len(flat) else state
 
     def _goal(
         self, beliefs: ML2Beliefs, history: History, role: Literal["P", "A"],

@@ -61,7 +61,7 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     ) -> Candidates:
         """Propose the configs that model P ranks best; random ones before the first fit."""
         rng = problem.rng(history.round, "generate")
-        tried = history.tried(problem.space)
+        tried = history.tried_indices(problem.space)
         if "P" not in state.models or not self.options.use_p:
             count = n if not state.models else self.options.pool
             flat = candidates.sample(problem.space, count, tried, rng)
@@ -150,13 +150,13 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         """Return the features that each model takes for the lowered configs."""
         seen = {"P": self._visible, "V": self.learners.tree_features}
         asked: dict[str, ModelInput] = {
-            role: ModelInput.plain(view(problem, lowered.configs))
+            role: ModelInput.without_offset(view(problem, lowered.configs))
             for role, view in seen.items()
             if role in state.models
         }
         if "A" in state.models:
             features = self._with_hidden(problem, lowered.configs, lowered.hidden)
-            asked["A"] = ModelInput.plain(features, np.flatnonzero(lowered.ok))
+            asked["A"] = ModelInput.without_offset(features, np.flatnonzero(lowered.ok))
         return asked
 
     def _drawn(self, problem: Problem, history: History, n: int) -> NDArray[np.int64]:
@@ -171,7 +171,7 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         places = int(rng.binomial(n, self.options.explore))
         if not places:
             return np.empty(0, dtype=np.int64)
-        return candidates.sample(problem.space, places, history.tried(problem.space), rng)
+        return candidates.sample(problem.space, places, history.tried_indices(problem.space), rng)
 
     def _lucky(
         self, problem: Problem, history: History, configs: Configs, n: int
@@ -195,8 +195,8 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         if self.options.learner == "gaussian":
             counts = self.learners.hidden_features(hidden)
         else:
-            counts = hidden.named("hidden")
-        return self._visible(problem, configs).beside(counts)
+            counts = hidden.with_prefix("hidden")
+        return self._visible(problem, configs).append_columns(counts)
 
     def _scores(self, problem: Problem, state: ExplorerState, rows: Lowered) -> Scores:
         if not state.models or not len(rows):

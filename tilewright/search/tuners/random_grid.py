@@ -19,7 +19,7 @@ class Random(BaseExplorer[Options]):
     ) -> Candidates:
         """Propose untried configs at random."""
         rng = problem.rng(history.round, "generate")
-        flat = candidates.sample(problem.space, n, history.tried(problem.space), rng)
+        flat = candidates.sample(problem.space, n, history.tried_indices(problem.space), rng)
         return Candidates(problem.space.unravel(flat))
 
 
@@ -30,7 +30,7 @@ class Grid(BaseExplorer[Options]):
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
         """Propose untried configs in the order of the space."""
-        space, tried = problem.space, history.tried(problem.space)
+        space, tried = problem.space, history.tried_indices(problem.space)
         if space.listed is not None:
             flat = candidates.list_untried(space, tried)[:n]
         else:  # at most len(tried) of the first ones are gone

@@ -57,12 +57,12 @@ class SurrogateBeliefs:
         return self.options.estimates and self.problem.estimate is not None
 
     @property
-    def informed(self) -> bool:
+    def is_informed(self) -> bool:
         """Whether latencies can be predicted before the first trial, by estimates or a model."""
         return self.estimates or self.problem.transferred is not None
 
     @property
-    def screened(self) -> NDArray[np.int64]:
+    def screened_indices(self) -> NDArray[np.int64]:
         """Flat indices of the most promising configs, chosen before the first trial, shape (m,).
 
         They are ascending. The array is empty if no configs were screened, or if the trials
@@ -75,7 +75,7 @@ class SurrogateBeliefs:
             return np.empty(0, np.int64)
         return self.state.arrays[SCREENED].astype(np.int64)
 
-    def looks(self, hidden: Features) -> bool:
+    def uses_model_a(self, hidden: Features) -> bool:
         """Return whether Model A, which ranks compiled programs, is used and has input.
 
         Args:
@@ -103,11 +103,12 @@ class SurrogateBeliefs:
         weights = self.state.arrays.get(WEIGHTS)
         role = 0 if hidden is None else 1
         return prior_of(
-            self.problem, configs, said or self.said(configs, hidden), self.options.estimates,
+            self.problem, configs, said or self.predict_transferred(configs, hidden),
+            self.options.estimates,
             1.0 if weights is None else float(weights[role]),
         )  # fmt: skip
 
-    def revealed(
+    def update_compiled(
         self, configs: Configs, prior: Prior | None, features: Features, hidden: Features,
         said: Belief | None = None,
     ) -> tuple[Prior | None, Features]:  # fmt: skip
@@ -140,7 +141,7 @@ class SurrogateBeliefs:
             count: number of configs to keep.
         """
         configs = self.problem.space.unravel(flat)
-        said = self.said(configs)
+        said = self.predict_transferred(configs)
         rows = self._promising(configs, said)[:count]
         rows = rows[np.argsort(flat[rows])]
         arrays = {**self.state.arrays, SCREENED: flat[rows]}
@@ -148,7 +149,7 @@ class SurrogateBeliefs:
             arrays[SAID] = said.table[:, rows]
         return replace(self.state, arrays=arrays)
 
-    def remembered(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
+    def remember_screened(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
         """Return the state with further configs in the list of screened configs.
 
         The transferred model's predictions for the new configs are stored with them.
@@ -158,7 +159,7 @@ class SurrogateBeliefs:
             count: number of configs to keep from the earlier list, the most promising first.
         """
         before, kept = self.state.arrays[SCREENED].astype(np.int64), self.state.arrays[SAID]
-        new = self.said(self.problem.space.unravel(flat))
+        new = self.predict_transferred(self.problem.space.unravel(flat))
         assert new is not None, "there is a transferred model"
         rows = self._promising(self.problem.space.unravel(before), Belief(*kept))[:count]
         both = np.concatenate([before[rows], flat])
@@ -179,7 +180,7 @@ class SurrogateBeliefs:
         rough = prior.log_latency / prior.error - np.log(prior.chance)
         return np.argsort(rough, kind="stable")
 
-    def weighed(self, history: History, *said: Belief | None) -> ExplorerState:
+    def fit_weights(self, history: History, *said: Belief | None) -> ExplorerState:
         """Return the state with a transferred model's weights, fitted to the trials.
 
         A model whose predictions disagree with the trials gets a lower weight.
@@ -195,7 +196,9 @@ class SurrogateBeliefs:
             return self.state
         return replace(self.state, arrays={**self.state.arrays, WEIGHTS: np.array(weights)})
 
-    def said(self, configs: Configs, hidden: Features | None = None) -> Belief | None:
+    def predict_transferred(
+        self, configs: Configs, hidden: Features | None = None
+    ) -> Belief | None:
         """Return the predictions of the transferred model for configs; None without such a model.
 
         Stored predictions of screened configs are reused.
@@ -274,7 +277,7 @@ class SurrogateBeliefs:
         Args:
             scores: predictions of n configs, as `scores` returns them.
         """
-        dear = self.problem.affordable(self.options.looking) < 1
+        dear = self.problem.affordable_configs(self.options.looking) < 1
         weight = self.options.chance_weight * (self.options.risk if dear else 1.0)
         return np.asarray(weight * np.log(np.maximum(scores["V"], _LEAST_CHANCE)))
 
@@ -291,7 +294,7 @@ class SurrogateBeliefs:
             Features with one row per config.
         """
         features = self.learners.gp_features(self.problem, configs)
-        return features if prior is None else features.beside(prior.features)
+        return features if prior is None else features.append_columns(prior.features)
 
     def with_hidden(self, history: History, features: Features, hidden: Features) -> Features:
         """Return the input of Model A, which predicts the latency of compiled programs.
@@ -308,7 +311,7 @@ class SurrogateBeliefs:
         best = 0.0 if history.best is None else history.log_latency[history.best]
         draft = self.state.models["draft"].predict(hidden) - best
         counts = self.learners.hidden_features(hidden)
-        return features.beside(counts, Features(draft[:, None], (_DRAFT,)))
+        return features.append_columns(counts, Features(draft[:, None], (_DRAFT,)))
 
     def tree_features(self, configs: Configs, prior: Prior | None) -> Features:
         """Return the input of Model V, which predicts whether a config is valid.
@@ -323,4 +326,4 @@ class SurrogateBeliefs:
         features = self.learners.tree_features(self.problem, configs)
         if prior is None:
             return features
-        return features.beside(Features(prior.log_share[:, None], (_FULLEST,)))
+        return features.append_columns(Features(prior.log_share[:, None], (_FULLEST,)))

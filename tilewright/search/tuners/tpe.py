@@ -56,7 +56,7 @@ class Optuna(BaseExplorer[OptunaOptions]):
     ) -> Candidates:
         """Propose untried configs that Optuna's sampler suggests."""
         space, rng = problem.space, problem.rng(history.round, "generate")
-        tried = history.tried(space)
+        tried = history.tried_indices(space)
         n = min(n, space.size - len(tried))
         distributions = _distributions(space, self.options.knobs)
         study = self._study(history, distributions, int(rng.integers(1 << 31)))

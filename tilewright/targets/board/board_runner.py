@@ -328,7 +328,7 @@ class BoardBench:
             "seconds": seconds,
             "counter_resets": np.array([ran.resets for ran in done], np.int64),
             "counter_wrong": np.array([ran.wrong for ran in done], np.int64),
-            **write_programs({"repeats": Ragged.of(repeats)}),
+            **write_programs({"repeats": Ragged.from_rows(repeats)}),
         }
 
 

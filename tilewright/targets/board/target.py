@@ -145,7 +145,7 @@ class BoardTarget:
                     raise ClusterError(f"{self.name} cannot be used: {answer}")
                 parts.append((rows[loads], checked_measurements(len(sent), answer)))
             if not loads.all():
-                none = Measurements.nothing(int((~loads).sum()), "run_error")
+                none = Measurements.unmeasured(int((~loads).sum()), "run_error")
                 none.reason[:] = [f"run: {why}" for why in programs.reasons if why]
                 parts.append((rows[~loads], none))
         return joined_measurements(lowered, parts)

@@ -157,7 +157,9 @@ class Cluster:
         """
         return self._call(threading.Event(), board, function, arguments)
 
-    def each(self, function: Function, calls: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
+    def call_each(
+        self, function: Function, calls: Iterable[Sequence[Any]]
+    ) -> Iterator[tuple[int, Any]]:
         """Call a function many times, and yield the index and the result of each finished call.
 
         At most two calls per slot are submitted at a time, so that `calls` is consumed lazily.

@@ -263,7 +263,7 @@ def _check_configs(target: Target, workload: Workload, configs: NDArray[Any]) ->
 
 def _unlowered(workload: Workload, configs: Configs) -> Lowered:
     texts = np.full(len(configs), "", dtype=object)
-    return Lowered(workload, configs, texts, texts, Features.none(len(configs)))
+    return Lowered(workload, configs, texts, texts, Features.empty(len(configs)))
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:

@@ -106,7 +106,7 @@ class CpuBench:
         once = self._once(self._module, self._arguments)
         calls = max(1, round(self.timing.repeat / once))
         turns = [
-            np.median(self.reference(CALIBRATION_REPEATS, calls).chosen(True))
+            np.median(self.reference(CALIBRATION_REPEATS, calls).choose_repeats(True))
             for _ in range(CALIBRATION_TURNS)
         ]
         return float(min(turns))
@@ -153,7 +153,7 @@ class CpuBench:
         """
         arguments = tensors.arguments(values)
         self._call(self.load(library), tensors, arguments)
-        errors = tensors.apart(arguments[-1].numpy())
+        errors = tensors.absolute_errors(arguments[-1].numpy())
         # NaN counts as wrong, since it is not less than or equal to anything.
         return int((~(errors <= self.timing.tolerance * np.abs(tensors.expected).max())).sum())
 
@@ -184,7 +184,7 @@ class CpuBench:
 
         A check of the output then also finds values that the kernel did not write.
         """
-        arguments[-1].copyfrom(tensors.nothing())
+        arguments[-1].copyfrom(tensors.wrong_output())
         module[FUNCTION](*arguments)
 
     def _wrong(self, tensors: SampleTensors, arguments: list[RuntimeTensor]) -> str:

@@ -1,9 +1,9 @@
 """Provide kernels of this processor for a network's library.
 
-A kernel may read and write bfloat16 tensors although it was written for float32 (`narrow_parameters`),
-so that half as many bytes pass between layers. It still computes in float32: values are widened
-when they are read, and rounded when they are stored. A block of channels of such a tensor may
-comprise several of the kernel's blocks.
+A kernel may read and write bfloat16 tensors although it was written for float32, so that half as
+many bytes pass between layers (`narrow_parameters`). It still computes in float32: values are
+widened when they are read, and rounded when they are stored. A block of channels of such a tensor
+may comprise several of the kernel's blocks.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ class CpuTarget(NetworkKernels, RooflineAlone):
                 measured peak and bandwidths.
         """
         said = self.hardware_features()
-        core = CpuMachine.of(
+        core = CpuMachine.from_rates(
             self.spec,
             said["peak_gflops"] * 1e9,
             said["cache_gbytes_per_second"] * 1e9,
@@ -262,7 +262,7 @@ def _lowered(workload: Workload, configs: Configs, made: Sequence[Compiled]) -> 
         np.array([element.failure for element in made], dtype=object),
         np.array([element.reason for element in made], dtype=object),
         Features(hidden, COLUMNS),
-        {"library": Ragged.of(libraries)} if made else {},
+        {"library": Ragged.from_rows(libraries)} if made else {},
     )
 
 

@@ -154,7 +154,7 @@ def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
     transfers at the memory port's peak bandwidth.
     """
     w = workload
-    g = BlockGeometry.of(w)
+    g = BlockGeometry.for_workload(w)
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     rows, columns = g.least_sums
     arithmetic = -(-weights * g.images * rows * columns // (DIM * DIM))
@@ -167,7 +167,7 @@ def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
     Each block of weights is multiplied with each row of data, one row per cycle, and the first
     multiplication waits for the first response of the memory.
     """
-    g = BlockGeometry.of(workload)
+    g = BlockGeometry.for_workload(workload)
     taps = g.kernel_h * g.kernel_w
     per_in = workload.in_channels // workload.groups
     blocks = -(-per_in * taps // DIM) * -(-workload.out_channels // DIM)

@@ -81,7 +81,7 @@ def lower_layer(
         WorkloadError: the layer cannot be lowered, or the schedule is of another space.
     """
     w = layer.workload
-    lowering = WorkloadLowering.of(w, spec)
+    lowering = WorkloadLowering.for_workload(w, spec)
     if pick.space != lowering.space.name or (layer.weight is None and layer.weight_from is None):
         raise WorkloadError(f"{layer.name} has no schedule of the space '{pick.space}'; tune it")
     pixels = w.batch * w.out_height * w.out_width
@@ -113,7 +113,7 @@ def lower_layer(
         program = program_of(g, spec.machine, TileSchedule(*values))
     except LoweringFailure:
         # The schedule was chosen for the layer with other immediates, which may need less memory.
-        # The schedule of the vendor's rule runs for every workload that `WorkloadLowering.of`
+        # The schedule of the vendor's rule runs for every workload that `WorkloadLowering.for_workload`
         # accepts.
         rule = lowering.vendor[1]
         pick = Pick(pick.space, lowering.config_of(rule))
@@ -263,7 +263,7 @@ class _Builder:
         form, segment = self.made[name]
         value = self.graph.values[name]
         outside = self.graph.stored_as.get(name, value)
-        port = HostTensor.of(
+        port = HostTensor.for_value(
             outside, value, outside.scale or value.scale, self.plan.place(name, form)
         )
         stores = self.segments[segment].stores
@@ -275,7 +275,7 @@ class _Builder:
         value = self.graph.values[name]
         outside = self.graph.loaded_as.get(name, value)
         place = self.plan.place(name, form, unfold)
-        self.segments[-1].loads.append(HostTensor.of(outside, value, value.scale, place))
+        self.segments[-1].loads.append(HostTensor.for_value(outside, value, value.scale, place))
         self.there.add((name, form, unfold))
 
     def _written(self, name: str, form: Form) -> None:
@@ -372,7 +372,7 @@ def _described(
         spec: the machine.
     """
     g, w = program.geometry, program.layer.workload
-    space = WorkloadLowering.of(w, spec).space
+    space = WorkloadLowering.for_workload(w, spec).space
     alone = time_stream(stream_from(segment_commands([program.commands])), spec).total
     return {
         "cycles": alone,

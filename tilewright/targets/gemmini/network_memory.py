@@ -109,7 +109,7 @@ class HostTensor:
     place: TensorPlace
 
     @classmethod
-    def of(
+    def for_value(
         cls, outside: Value, inside: Value, scale: Scale | None, place: TensorPlace
     ) -> HostTensor:
         """Build the description of an exchanged tensor.

@@ -189,7 +189,7 @@ def _layer(row: Mapping[str, Json], every: CommandTable) -> BuiltLayer:
     data, residual, output, weight = map(as_int, as_list(row["strides"]))
     addresses = {role: as_int(at) for role, at in as_object(row["addresses"]).items()}
     geometry = replace(
-        BlockGeometry.of(workload), data_stride=data, residual_stride=residual,
+        BlockGeometry.for_workload(workload), data_stride=data, residual_stride=residual,
         output_stride=output, weight_stride=weight, addresses=addresses,
     )  # fmt: skip
     return BuiltLayer(workload, as_int(row["segment"]), every[first : first + count], geometry)

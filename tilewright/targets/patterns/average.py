@@ -42,7 +42,7 @@ class Average(Pattern):
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
         """Return the average that the key `avg` describes; None without the key."""
-        return cls(*sizes.two("avg", 1)) if "avg" in sizes.values else None
+        return cls(*sizes.size_pair("avg", 1)) if "avg" in sizes.values else None
 
     def __str__(self) -> str:
         return f"avg={pair(self.height, self.width)}"
@@ -72,7 +72,7 @@ class Average(Pattern):
         """Return the size of the output, which is one pixel."""
         return 1, 1
 
-    def computed(
+    def apply(
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip

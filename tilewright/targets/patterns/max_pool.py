@@ -38,7 +38,9 @@ class Pool(Pattern):
     def parse(cls, sizes: Sizes) -> Self | None:
         """Return the pool that the keys `mk`, `ms` and `mp` describe; None without them."""
         if "mk" in sizes.values:
-            return cls(*sizes.two("mk", 1), *sizes.two("ms", 1), *sizes.four("mp"))
+            return cls(
+                *sizes.size_pair("mk", 1), *sizes.size_pair("ms", 1), *sizes.padding_sizes("mp")
+            )
         if set(cls.keys) & set(sizes.values):
             raise WorkloadError(f"'{sizes.text}' pools its sums (ms, mp) and lacks mk, the window")
         return None
@@ -70,7 +72,7 @@ class Pool(Pattern):
         columns = width + self.pad_left + self.pad_right - self.kernel_w
         return rows // self.stride_h + 1, columns // self.stride_w + 1
 
-    def computed(
+    def apply(
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip

@@ -55,7 +55,11 @@ class Shortcut(Pattern):
             raise WorkloadError(
                 f"'{sizes.text}' has a shortcut and lacks xc, its channels, or xi, its image"
             )
-        return cls(sizes.one("xc", 1), *sizes.two("xi", 1), *sizes.two("xs", 1)) if keys else None
+        return (
+            cls(sizes.size("xc", 1), *sizes.size_pair("xi", 1), *sizes.size_pair("xs", 1))
+            if keys
+            else None
+        )
 
     def __str__(self) -> str:
         image, stride = (self.height, self.width), (self.stride_h, self.stride_w)
@@ -75,7 +79,7 @@ class Shortcut(Pattern):
             raise WorkloadError("a shortcut (xc) is of integers")
         if any(op.kind in ("add", *RESIDUALS) for op in self.epilogue):
             raise WorkloadError("a shortcut's epilogue reads no tensor of the output's size")
-        own = self.beside(anchor)
+        own = self.second_anchor(anchor)
         size = size_left(anchor, (pattern for pattern in patterns if not pattern.is_behind))
         if (own.sums_height, own.sums_width) != size:
             raise WorkloadError(
@@ -83,7 +87,7 @@ class Shortcut(Pattern):
                 f"{size[0]}×{size[1]}"
             )
 
-    def beside(self, anchor: Anchor) -> Anchor:
+    def second_anchor(self, anchor: Anchor) -> Anchor:
         """Return the shortcut's 1×1 convolution as an anchor of its own."""
         return Anchor(
             anchor.operator, anchor.batch, self.in_channels, self.height, self.width,
@@ -91,14 +95,14 @@ class Shortcut(Pattern):
             groups=anchor.groups, dtype=anchor.dtype,
         )  # fmt: skip
 
-    def computed(
+    def apply(
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
         """Add the shortcut's convolution to the anchor's sums."""
         operands = shortcut_tensors(tensors)
         return total + apply_epilogue(
-            self.epilogue, sums(self.beside(anchor), operands), operands, acc_bits
+            self.epilogue, sums(self.second_anchor(anchor), operands), operands, acc_bits
         )
 
 

@@ -120,7 +120,7 @@ def _stock_lowering(workload: Workload, spec: VtaSpec) -> Lowering:
         _refuse(workload, "stock TVM's templates are for plain convolutions and products")
     if (workload.dilation_h, workload.dilation_w) != (1, 1):
         _refuse(workload, "stock TVM's template has no dilation")
-    return Lowering.of(workload, spec, "template", stock=True)
+    return Lowering.for_workload(workload, spec, "template", stock=True)
 
 
 def _check_builds(lowering: Lowering, knobs: Mapping[str, int]) -> None:

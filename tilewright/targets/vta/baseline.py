@@ -83,7 +83,7 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
         return _estimated(workload, spec)
     workload, form = _stock_form(workload)
     for stock in (True, False):
-        lowering = Lowering.of(workload, spec, "template", stock)
+        lowering = Lowering.for_workload(workload, spec, "template", stock)
         published = _published(workload, spec) if stock else None
         if published is not None and lowering.program(published)[0] == 0:
             return PublishedBaseline(lowering, published, "tophub" + form)
@@ -114,7 +114,7 @@ def fallback_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
         return _smallest(workload, spec)
     workload, form = _stock_form(workload)
     for stock in (True, False):
-        lowering = Lowering.of(workload, spec, "template", stock)
+        lowering = Lowering.for_workload(workload, spec, "template", stock)
         first = lowering.space.values(lowering.space.unravel(np.zeros(1, np.int64)))
         if lowering.counts(first)[0][0] == 0:
             return PublishedBaseline(lowering, first[0], "fallback" + form)
@@ -158,7 +158,7 @@ def _estimated(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
     In a large space, only a random sample of the schedules is considered.
     """
-    lowering = Lowering.of(workload, spec, "extended")
+    lowering = Lowering.for_workload(workload, spec, "extended")
     space = lowering.space
     flat = np.arange(space.size)
     if space.size > SAMPLED:
@@ -180,7 +180,7 @@ def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
     Of the schedules with these tiles, it is the first in knob order that compiles.
     """
-    lowering = Lowering.of(workload, spec, "extended")
+    lowering = Lowering.for_workload(workload, spec, "extended")
     knobs = lowering.space.knobs
     few = [[knob.values[0]] if knob.name.startswith("tile_") else knob.values for knob in knobs]
     values = np.array(list(product(*few)), dtype=np.int64)

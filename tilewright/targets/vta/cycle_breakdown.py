@@ -43,7 +43,7 @@ class Spans:
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
 
-    def within(self, first: int, last: int) -> Spans:
+    def clip(self, first: int, last: int) -> Spans:
         """Return the intervals in the window [first, last).
 
         Neighbours that are too close to be distinguished in a plot are merged.

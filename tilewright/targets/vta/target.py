@@ -351,7 +351,7 @@ class VtaTarget:
         """Return the space of hardware designs, see `targets.vta.machine_variants`."""
         return DESIGNS
 
-    def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> VtaTarget:
+    def redesign(self, values: Mapping[str, int], clock: str = "fixed") -> VtaTarget:
         """Return a target for this machine with changed hardware knobs.
 
         Args:
@@ -425,7 +425,7 @@ class VtaTarget:
                 f"({workload.dtype}); leave out dtype=float32, or name a target that computes it: "
                 "--target cpu"
             )
-        return Lowering.of(workload, self.spec, self.space_name, self.stock)
+        return Lowering.for_workload(workload, self.spec, self.space_name, self.stock)
 
     def lowering_of(self, lowered: Lowered) -> Lowering:
         """Return the lowering of a batch, without the stock compiler's restrictions.
@@ -434,7 +434,7 @@ class VtaTarget:
         """
         if lowered.space in ("", self.space_name):
             return self.lowering(lowered.workload)
-        return Lowering.of(lowered.workload, self.spec, cast(SpaceName, lowered.space))
+        return Lowering.for_workload(lowered.workload, self.spec, cast(SpaceName, lowered.space))
 
     def _baseline(self, baseline: PublishedBaseline) -> BaselineSchedule:
         space = baseline.lowering.space

@@ -62,7 +62,9 @@ class Tilings:
     channels: Array
 
     @classmethod
-    def of(cls, w: Workload, spec: CpuSpec, knobs: Knobs, size: tuple[Array, Array]) -> Tilings:
+    def for_configs(
+        cls, w: Workload, spec: CpuSpec, knobs: Knobs, size: tuple[Array, Array]
+    ) -> Tilings:
         """Compute the tile sizes of configs.
 
         Args:
@@ -141,7 +143,7 @@ def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     spec = machine.spec
     ones = np.ones_like(knobs["tile_ow"])
     rows, columns = pixels(w)
-    t = Tilings.of(w, spec, knobs, (rows * ones, columns * ones))
+    t = Tilings.for_configs(w, spec, knobs, (rows * ones, columns * ones))
     blocks, high, wide = t.tile
     count = w.batch * np.prod(t.tiles, axis=0)
     rounds = w.in_channels // t.ib / t.channels
@@ -359,7 +361,7 @@ def estimate_winograd(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     spec = machine.spec
     m = np.maximum(knobs["algorithm"], 2)
     area = (m + 2) ** 2
-    t = Tilings.of(w, spec, knobs, (np.ceil(w.out_height / m), np.ceil(w.out_width / m)))
+    t = Tilings.for_configs(w, spec, knobs, (np.ceil(w.out_height / m), np.ceil(w.out_width / m)))
     blocks, high, wide = t.tile
     tiles = w.batch * area * np.prod(t.tiles, axis=0)
     operands = blocks, high * wide

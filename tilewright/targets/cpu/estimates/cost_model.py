@@ -76,7 +76,7 @@ class CpuMachine:
     far: float
 
     @classmethod
-    def of(
+    def from_rates(
         cls, spec: CpuSpec, peak: float, near: float, far: float, caches: tuple[int, int]
     ) -> CpuMachine:
         """Derive the properties of a core from measured rates of all threads.

@@ -56,7 +56,7 @@ def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     Returns:
         Parts of the latency, shape (configs,) each.
     """
-    spec, p = machine.spec, GemmShape.of(w, machine.spec)
+    spec, p = machine.spec, GemmShape.for_workload(w, machine.spec)
     high, wide, chains = knobs["tile_rows"], knobs["tile_vectors"], knobs["chains"]
     width = wide * p.lanes
     tiles = np.stack([np.ceil(p.rows / high), np.ceil(p.columns / width)])

@@ -444,7 +444,7 @@ def pack_columns(matrix: Array, b: TileBlocks, numbers: TileNumbers) -> NDArray[
         matrix = np.pad(matrix, ((0, 0), (0, width - b.columns)))
     starts = tile_starts(matrix.shape[1], width)[:, None] + np.arange(width)
     by_block = matrix[:, starts].reshape(b.steps, numbers.each * b.words, -1, b.across, TILE)
-    words = numbers.packed(by_block.transpose(2, 0, 3, 1, 4)).ravel()
+    words = numbers.pack_words(by_block.transpose(2, 0, 3, 1, 4)).ravel()
     if numbers is BFLOAT16:
         return words
     sums = -matrix.astype(np.int32).sum(axis=0, dtype=np.int32)

@@ -71,7 +71,7 @@ class TileNumbers:
         """
         return -(-count // self.each) * self.each
 
-    def stored(self, number: Expression, lanes: int, spec: CpuSpec) -> Expression:
+    def to_tile_form(self, number: Expression, lanes: int, spec: CpuSpec) -> Expression:
         """Convert a number of the data to the form in which tiles hold it.
 
         Args:
@@ -89,7 +89,7 @@ class TileNumbers:
         """
         return tirx.const(0, self.kind) if self is BFLOAT16 else tirx.Cast(self.kind, zero)
 
-    def packed(self, weights: Array) -> NDArray[np.int32]:
+    def pack_words(self, weights: Array) -> NDArray[np.int32]:
         """Pack weights in words; rows that share a word are placed in its bytes, lowest first.
 
         Args:

@@ -35,11 +35,11 @@ class BatchMatmul:
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
         """Return the knobs of a matrix product whose weights are not packed."""
-        return GemmShape.of(workload, spec).knobs(packed=False)
+        return GemmShape.for_workload(workload, spec).knobs(packed=False)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """Return the rule's knob values, by name."""
-        return GemmShape.of(workload, spec).baseline_values(spec, packed=False)
+        return GemmShape.for_workload(workload, spec).baseline_values(spec, packed=False)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         """Return the shape (batch, rows, input channels)."""
@@ -80,7 +80,7 @@ class BatchMatmul:
 
         Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         """
-        return multiply(workload, GemmShape.of(workload, spec), values, packed=False)
+        return multiply(workload, GemmShape.for_workload(workload, spec), values, packed=False)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
@@ -112,12 +112,12 @@ class BatchMatmulInt8(BatchMatmul):
             fixed_values["pack_data"] = (1,)
         return tuple(
             replace(knob, values=fixed_values.get(knob.name, knob.values))
-            for knob in GemmShape.of(workload, spec).knobs(packed=False)
+            for knob in GemmShape.for_workload(workload, spec).knobs(packed=False)
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """Return the rule's knob values, by name."""
-        shape, products = GemmShape.of(workload, spec), dot_product(spec).products
+        shape, products = GemmShape.for_workload(workload, spec), dot_product(spec).products
         float_values = shape.baseline_values(spec, packed=False, products=products)
         pack = int(must_pack(workload, dot_product(spec)) or workload.height > 1)
         return {**float_values, "pack_weights": 1, "pack_data": pack}
@@ -130,5 +130,9 @@ class BatchMatmulInt8(BatchMatmul):
         Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         """
         return multiply(
-            workload, GemmShape.of(workload, spec), values, False, share_of(dot_product(spec))
+            workload,
+            GemmShape.for_workload(workload, spec),
+            values,
+            False,
+            share_of(dot_product(spec)),
         )

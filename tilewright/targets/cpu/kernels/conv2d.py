@@ -121,7 +121,7 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         spec: the processor.
         values: the config, by knob name. The function's weights are packed by `pack_direct`.
     """
-    t = CpuTiling.of(w, spec, values, pixels(w))
+    t = CpuTiling.for_config(w, spec, values, pixels(w))
     blocks, _, _ = t.tile
     in_blocks = w.in_channels // t.ib
     data = te.placeholder(packed_shape(w, spec), name="data")
@@ -130,7 +130,7 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     )
     source = _with_padding(w, t, data) if _needs_copy(w, t) or values["copy"] else data
     out_shape = packed_shape(w, spec, out=True)
-    shape = (w.batch, t.tiles[0] * blocks, *t.covered, t.ob)
+    shape = (w.batch, t.tiles[0] * blocks, *t.covered_size, t.ob)
 
     def product(
         c: Expression, kh: Expression, kw: Expression, i: Expression, at: Place
@@ -176,7 +176,7 @@ def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: Knob
     Raises:
         DoesNotApply: the config unrolls too much.
     """
-    t = CpuTiling.of(w, spec, values, pixels(w))
+    t = CpuTiling.for_config(w, spec, values, pixels(w))
     kernel = (w.kernel_h, w.kernel_w)
     check_unrolled(t, values, kernel)
     sch = s_tir.Schedule(tvm.IRModule({"main": function}))
@@ -238,7 +238,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
     Returns:
         Shape (o / tile, c / ib, kh, kw, ib, tile).
     """
-    t = CpuTiling.of(w, spec, values, pixels(w))
+    t = CpuTiling.for_config(w, spec, values, pixels(w))
     return pack_filters(weights, t.ib, t.tile[0] * t.ob)
 
 
@@ -314,7 +314,7 @@ def _with_padding(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
     Further zeros at the end complete the last register tiles, which may reach beyond the image.
     """
     n, blocks, height, width, ib = (int(size) for size in data.shape)
-    rows, columns = t.covered
+    rows, columns = t.covered_size
     shape = (
         n, blocks, (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
         (columns - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1, ib,
@@ -342,7 +342,7 @@ def _with_padding(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
 
 
 def _needs_copy(w: Workload, t: CpuTiling) -> bool:
-    return is_padded(w) or t.covered != pixels(w)
+    return is_padded(w) or t.covered_size != pixels(w)
 
 
 # -- taps in the padding -----------------------------------------------------------------------

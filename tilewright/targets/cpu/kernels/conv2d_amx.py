@@ -75,7 +75,7 @@ class ConvolutionTiles:
             workload: the workload.
             spec: the processor.
         """
-        layout = CopyLayout.of(workload)
+        layout = CopyLayout.for_workload(workload)
         blocks = layout.lines * tiles(layout.rows, TILE)
         return amx_product.knobs(blocks, workload.out_channels)
 
@@ -83,7 +83,7 @@ class ConvolutionTiles:
         """Return the rule's knob values, by name."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
-        layout = CopyLayout.of(workload)
+        layout = CopyLayout.for_workload(workload)
         data = layout.count // workload.batch * WORD // layout.numbers.each
         weights = layout.steps * layout.words * WORD * b.columns
         return amx_product.baseline_values(space, b, spec, (data, weights))
@@ -141,7 +141,7 @@ class ConvolutionTiles:
         Returns:
             Shape (words,).
         """
-        layout = CopyLayout.of(workload)
+        layout = CopyLayout.for_workload(workload)
         if workload.groups > 1:
             weights = _without_groups(weights, workload.groups)
         return pack_columns(layout.depth_of(weights), _blocks(workload, values), layout.numbers)
@@ -157,7 +157,7 @@ def product_of(workload: Workload) -> tuple[TileBlocks, int]:
         The product in blocks of two by two tiles, and the number of copied values.
     """
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
-    return b, CopyLayout.of(workload).count
+    return b, CopyLayout.for_workload(workload).count
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class CopyLayout:
 
     @staticmethod
     @cache
-    def of(w: Workload) -> CopyLayout:
+    def for_workload(w: Workload) -> CopyLayout:
         """Choose the layout with fewer steps.
 
         Args:
@@ -298,7 +298,7 @@ def _phases(kernel: int, stride: int, dilation: int) -> tuple[int, int]:
 
 
 def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
-    layout = CopyLayout.of(w)
+    layout = CopyLayout.for_workload(w)
     depth = layout.steps, layout.words
     return blocks_of(w.batch, layout.lines, layout.rows, w.out_channels, depth, v)
 
@@ -313,7 +313,7 @@ class _Image:
 
     def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks, stored_block: int = 0) -> None:
         self.w, self.b, self.spec, self.numbers = w, b, spec, numbers_of(w)
-        self.layout = CopyLayout.of(w)
+        self.layout = CopyLayout.for_workload(w)
         data, out = packed_shape(w, spec), packed_shape(w, spec, out=True)
         self.stored = bool(stored_block)
         if stored_block:
@@ -406,7 +406,7 @@ class _Image:
             with T.vectorized(0, data_block) as i:
                 value = self.a.data[(n, c * count + block, *place, i)]
                 if not self.stored:
-                    value = self.numbers.stored(value, data_block, self.spec)
+                    value = self.numbers.to_tile_form(value, data_block, self.spec)
                 T.buffer_store(self.data, value, [start + block * data_block + i])
 
         for block in range(count):

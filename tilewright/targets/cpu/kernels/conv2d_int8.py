@@ -106,7 +106,7 @@ class ConvolutionInt8:
         """Define the kernel of the chosen algorithm as a TensorIR function, without a schedule."""
         if _transforms(values):
             return winograd.define(workload, spec, values)
-        w, t = workload, CpuTiling.of(workload, spec, values, pixels(workload))
+        w, t = workload, CpuTiling.for_config(workload, spec, values, pixels(workload))
         dot = dot_product(spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         weights = te.placeholder(weights_shape(w, t, dot), "int32", name="weights")
@@ -234,7 +234,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
     Returns:
         The shape of `weights_shape`.
     """
-    t, dot = CpuTiling.of(w, spec, values, pixels(w)), dot_product(spec)
+    t, dot = CpuTiling.for_config(w, spec, values, pixels(w)), dot_product(spec)
     inputs, lanes = w.in_channels // t.ib, vector_of(t.ob)
     kernel = (w.kernel_h, w.kernel_w)
     numbers = dot.steps(t.ib) * dot.numbers
@@ -252,7 +252,7 @@ class _Convolution:
     def __init__(self, w: Workload, spec: CpuSpec, values: KnobValues) -> None:
         self.w, self.v, self.lanes = w, values, spec.lanes
         self.size, self.dot = pixels(w), dot_product(spec)
-        self.t = CpuTiling.of(w, spec, values, self.size)
+        self.t = CpuTiling.for_config(w, spec, values, self.size)
         check_unrolled(self.t, values, (w.kernel_h, w.kernel_w))
         self.blocks, self.steps = w.in_channels // self.t.ib, self.dot.steps(self.t.ib)
         self.vector = vector_of(self.t.ob)
@@ -441,7 +441,7 @@ class _Convolution:
             with T.serial(begin, end) as column, T.serial(0, steps) as step:
                 place = [*row, (x + column) * block]
                 first = step * dot.numbers
-                value = dot.gathered(self.w, self.a.data, place, zero, first, block)
+                value = dot.gather_numbers(self.w, self.a.data, place, zero, first, block)
                 T.buffer_store(copy, value, [*to, column * steps + step])
             return
         vector_steps = self.lanes if self.lanes % steps == 0 else steps

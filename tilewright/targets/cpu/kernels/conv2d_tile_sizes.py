@@ -188,7 +188,7 @@ def _cut_finer(
     """
 
     def chunks(values: dict[str, int]) -> int:
-        t = CpuTiling.of(w, spec, values, size)
+        t = CpuTiling.for_config(w, spec, values, size)
         return w.batch * prod(tiles // chunk for tiles, chunk in zip(t.tiles, t.chunk, strict=True))
 
     if chunks(values) >= 2 * spec.threads:

@@ -54,18 +54,18 @@ class DenseInt8(Dense):
         pack = (1,) if must_pack(workload, dot_product(spec)) else (0, 1)
         return tuple(
             replace(knob, values=pack) if knob.name == "pack_data" else knob
-            for knob in GemmShape.of(workload, spec).knobs(packed=True)
+            for knob in GemmShape.for_workload(workload, spec).knobs(packed=True)
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """Return the rule's knob values, by name."""
-        shape, products = GemmShape.of(workload, spec), dot_product(spec).products
+        shape, products = GemmShape.for_workload(workload, spec), dot_product(spec).products
         float_values = shape.baseline_values(spec, packed=True, products=products)
         return {**float_values, "pack_data": 1}
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """Define the kernel as a TensorIR function, without a schedule."""
-        w, p, dot = workload, GemmShape.of(workload, spec), dot_product(spec)
+        w, p, dot = workload, GemmShape.for_workload(workload, spec), dot_product(spec)
         width, out = p.width(values), self.out_shape(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         shape = share_of(dot).weights_shape(p, values)
@@ -92,7 +92,7 @@ class DenseInt8(Dense):
         Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         """
         share = share_of(dot_product(spec))
-        return multiply(workload, GemmShape.of(workload, spec), values, True, share)
+        return multiply(workload, GemmShape.for_workload(workload, spec), values, True, share)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
@@ -110,7 +110,7 @@ class DenseInt8(Dense):
         Returns:
             Shape (tiles, 1 + steps, lanes of a tile).
         """
-        w, p, dot = workload, GemmShape.of(workload, spec), dot_product(spec)
+        w, p, dot = workload, GemmShape.for_workload(workload, spec), dot_product(spec)
         starts = tile_starts(w.out_channels, p.width(values))
         columns = starts[:, None] + np.arange(p.width(values))
         lanes, count = vector_of(p.lanes), values["tile_vectors"]
@@ -173,7 +173,7 @@ class DotShare(Share):
         step_numbers, zero = self.dot.numbers, self.a.zero
         if w.in_channels % step_numbers == 0:
             return self.dot.loaded(w, data, [*place, k * step_numbers], zero)
-        return self.dot.gathered(w, data, [*place, 0], zero, k * step_numbers, w.in_channels)
+        return self.dot.gather_numbers(w, data, [*place, 0], zero, k * step_numbers, w.in_channels)
 
     def add(
         self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
@@ -197,7 +197,7 @@ class DotShare(Share):
         lanes, vectors, step_numbers = self.p.lanes, self.v["tile_vectors"], self.dot.numbers
         depth, width = int(self.a.weights.shape[-2]), vectors * self.vector
         packed = T.alloc_buffer((self.most_columns, 1 + self.p.depth, width), "int32")
-        zero, ones = tirx.const(0, "int32"), tirx.const(self.dot.ones, "int32")
+        zero, ones = tirx.const(0, "int32"), tirx.const(self.dot.unit_step, "int32")
         flip = self.dot.flip(self.a.workload.data_dtype)
         with T.serial(*self.columns) as column:
             tile_index = column - self.columns[0]
@@ -212,7 +212,7 @@ class DotShare(Share):
                     word_bits = zero
                     for number in range(numbers):
                         value = self.a.weights[(*self.lead, k * step_numbers + number, source)]
-                        word_bits = tirx.bitwise_or(word_bits, self.dot.placed(value, number))
+                        word_bits = tirx.bitwise_or(word_bits, self.dot.place_number(value, number))
                     T.buffer_store(packed, word_bits, [tile_index, 1 + k, c * self.vector + i])
                 for c in range(vectors if flip else 0):
                     at = c * self.vector

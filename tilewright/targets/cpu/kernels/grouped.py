@@ -120,7 +120,7 @@ class Reach:
         last = self.workload.in_channels - self.span
         return first if int(first_of_last(self)) <= last else tirx.min(first, last)
 
-    def needed(self, task: Expression) -> tuple[Expression, Expression]:
+    def needed_channels(self, task: Expression) -> tuple[Expression, Expression]:
         """Return which of its `span` input channels a tile needs, as TensorIR expressions.
 
         Args:
@@ -139,10 +139,10 @@ class Reach:
         """Number that divides the number of channels that one loop adds."""
         if not self.is_even:
             return self._sizes[0]
-        return self.block if self.aligned else self.span
+        return self.block if self.is_aligned else self.span
 
     @property
-    def aligned(self) -> bool:
+    def is_aligned(self) -> bool:
         """Whether each tile reads whole blocks of input channels."""
         return self.span % self.block == 0 and not (self.starts % self.block).any()
 
@@ -190,7 +190,7 @@ class _GroupTaps:
         tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
         reach, block, lanes = self.reach, self.reach.block, self.out_block
-        offset = 0 if reach.aligned else tirx.indexmod(reach.start(task), block)
+        offset = 0 if reach.is_aligned else tirx.indexmod(reach.start(task), block)
 
         def channel(c: Expression, of_block: tuple[Expression, Expression]) -> None:
             y, column, (first, end) = pixels
@@ -213,7 +213,7 @@ class _GroupTaps:
             channel(at, (tirx.indexdiv(place, block), tirx.indexmod(place, block)))
 
         if not reach.is_even:
-            first, count = reach.needed(task)
+            first, count = reach.needed_channels(task)
             middles = T.serial(0, tirx.indexdiv(count, self.unrolled))
             with Nest([middles, T.unroll(0, self.unrolled)]) as (middle, inner):
                 scattered(first + middle * self.unrolled + inner)
@@ -223,7 +223,7 @@ class _GroupTaps:
         loops = [T.serial(0, outer), T.serial(0, size // self.unrolled), T.unroll(0, self.unrolled)]
         with Nest(loops) as (b, middle, inner):
             at = middle * self.unrolled + inner
-            if reach.aligned:
+            if reach.is_aligned:
                 channel(b * size + at, (b, at))
             else:
                 scattered(at)

@@ -151,7 +151,7 @@ class DotProduct:
             wide = wide - tirx.Broadcast(tirx.Cast("int16", zero), count)
         return tirx.reinterpret(kind, wide)
 
-    def gathered(
+    def gather_numbers(
         self,
         w: Workload,
         data: TirBuffer,
@@ -180,10 +180,10 @@ class DotProduct:
             value = tirx.if_then_else(first + offset < end, value, tirx.const(0, w.data_dtype))
             if self is TWOS and w.dequantises:
                 value = tirx.Cast("int32", value) - zero
-            step = tirx.bitwise_or(step, self.placed(value, offset))
+            step = tirx.bitwise_or(step, self.place_number(value, offset))
         return self._flipped(w, step)
 
-    def placed(self, number: Expression, place: int) -> Expression:
+    def place_number(self, number: Expression, place: int) -> Expression:
         """Return a step that contains one number, with zeros in the other positions.
 
         Args:
@@ -198,7 +198,7 @@ class DotProduct:
         return tirx.shift_left(wide, tirx.const(bits * place, "int32"))
 
     @property
-    def ones(self) -> int:
+    def unit_step(self) -> int:
         """Step of data in which each number is one."""
         return 0x00010001 if self is TWOS else 0x01010101
 

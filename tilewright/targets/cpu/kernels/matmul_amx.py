@@ -205,7 +205,7 @@ class _Matrices:
                 lanes = min(TILE, count - begin)
                 with T.vectorized(0, lanes) as i:
                     value = self.a.data[(*place, first + begin + i)]
-                    value = self.numbers.stored(value, lanes, self.spec)
+                    value = self.numbers.to_tile_form(value, lanes, self.spec)
                     T.buffer_store(self.data, value, [start + begin + i])
             if count < width:
                 with T.vectorized(0, width - count) as i:

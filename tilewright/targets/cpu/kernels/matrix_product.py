@@ -80,7 +80,7 @@ class GemmShape:
     lanes: int
 
     @classmethod
-    def of(cls, w: Workload, spec: CpuSpec) -> GemmShape:
+    def for_workload(cls, w: Workload, spec: CpuSpec) -> GemmShape:
         """Return the sizes of a dense layer or a batched product.
 
         Args:

@@ -132,7 +132,7 @@ def _images_take_turns(w: Workload, t: CpuTiling, values: KnobValues) -> bool:
     The images then share the buffers of transformed data. This is done if the transformed data of
     all images together would not fit the second-level cache.
     """
-    rows, columns = t.covered
+    rows, columns = t.covered_size
     size = NUMBER * (values["algorithm"] + 2) ** 2 * w.in_channels * rows * columns
     return bool(values["stages"]) and w.batch > 1 and size * w.batch > SECOND_CACHE
 
@@ -153,7 +153,7 @@ def _rounds(w: Workload, t: CpuTiling, m: int) -> int:
 
 def _tiling(w: Workload, spec: CpuSpec, values: KnobValues) -> CpuTiling:
     m = values["algorithm"]
-    return CpuTiling.of(w, spec, values, (-(-w.out_height // m), -(-w.out_width // m)))
+    return CpuTiling.for_config(w, spec, values, (-(-w.out_height // m), -(-w.out_width // m)))
 
 
 def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
@@ -167,7 +167,7 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     m, t = values["algorithm"], _tiling(w, spec, values)
     a = m + 2
     blocks = t.tile[0]
-    rows, columns = t.covered
+    rows, columns = t.covered_size
     in_shape, out_shape = packed_shape(w, spec), packed_shape(w, spec, out=True)
     n, in_blocks = in_shape[:2]
     data = image = te.placeholder(in_shape, name="data")

@@ -257,7 +257,7 @@ def _tap_row(g: BlockGeometry, patch: Patch, tap: int) -> int:
     """
     row_phase, row = patch.rows.place(tap // g.kernel_w)
     column_phase, column = patch.columns.place(tap % g.kernel_w)
-    return patch.at(row_phase, row, column_phase, column)
+    return patch.pixel_row(row_phase, row, column_phase, column)
 
 
 def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
@@ -275,7 +275,7 @@ def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
         LoweringFailure: the schedule does not fit.
     """
     check_tiles(g, m, s)
-    return _Nest(g, m, s, Patch.of(g, s)).program()
+    return _Nest(g, m, s, Patch.for_schedule(g, s)).program()
 
 
 @dataclass

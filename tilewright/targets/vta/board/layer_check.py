@@ -147,7 +147,7 @@ def check_layers(
                 if buffer.kind == "activations":
                     noise = rng.integers(0, 256, buffer.bytes, np.uint8)
                     device.memory(at, 0, buffer.bytes)[:] = noise
-        lowering = Lowering.of(layer.workload, program.spec, space_of(layer.space))
+        lowering = Lowering.for_workload(layer.workload, program.spec, space_of(layer.space))
         geo = lowering.geometry
         _check_sizes(number, layer, geo, m)
         _fill_weights(device, program, layer, geo)
@@ -253,7 +253,7 @@ def _tensors_of_shortcut(device: Device, layer: Checked, lowering: Lowering) -> 
         Operands by name, which begins with `shortcut_`; empty if the layer has no shortcut.
     """
     workload, beside, m, geo = (
-        layer.workload.of_shortcut, lowering.beside, lowering.machine, lowering.geometry
+        layer.workload.of_shortcut, lowering.shortcut_geometry, lowering.machine, lowering.geometry
     )  # fmt: skip
     if workload is None or beside is None:
         return {}

@@ -53,7 +53,7 @@ class Filled:
     sizes: list[int] = field(default_factory=list)
     places: dict[bytes, list[MemoryPiece]] = field(default_factory=dict)
 
-    def put(self, data: NDArray[np.uint8], element: int) -> list[MemoryPiece]:
+    def store(self, data: NDArray[np.uint8], element: int) -> list[MemoryPiece]:
         """Store data and return its location.
 
         Small data that was stored before, such as common micro-ops, is not stored again. Larger

@@ -126,10 +126,10 @@ def _fill(
         Location of the data by region name. Buffers of each kind are counted from 0.
     """
     return {
-        "uops": uops.put(program.uops, m.uop_bytes),
-        "weights": constants.put(program.weights, m.wgt_bytes),
-        "bias": constants.put(program.bias, m.acc_bytes),
-        "add": constants.put(program.add, m.acc_bytes),
+        "uops": uops.store(program.uops, m.uop_bytes),
+        "weights": constants.store(program.weights, m.wgt_bytes),
+        "bias": constants.store(program.bias, m.acc_bytes),
+        "add": constants.store(program.add, m.acc_bytes),
     }
 
 
