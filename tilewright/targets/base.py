@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.renamed import warn_renamed
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
@@ -212,6 +213,11 @@ class Lowered:
             programs={name: part.rows(which) for name, part in self.programs.items()},
         )
 
+    def before(self, others: Lowered) -> Lowered:
+        """Return `followed_by(others)`: the earlier name of that method."""
+        warn_renamed("Lowered.before", "Lowered.followed_by")
+        return self.followed_by(others)
+
     def followed_by(self, others: Lowered) -> Lowered:
         """Return the concatenation of this batch and another one, with this batch first.
 
@@ -265,6 +271,12 @@ class Measurements:
 
     def __len__(self) -> int:
         return len(self.status)
+
+    @classmethod
+    def nothing(cls, rows: int, status: Status = "compile_error", reason: str = "") -> Measurements:
+        """Return `unmeasured(rows, status, reason)`: the earlier name of that method."""
+        warn_renamed("Measurements.nothing", "Measurements.unmeasured")
+        return cls.unmeasured(rows, status, reason)
 
     @classmethod
     def unmeasured(

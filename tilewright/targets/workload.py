@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, TypeVar, cast, get_args
 
 from tilewright.core.errors import WorkloadError
+from tilewright.core.renamed import warn_renamed
 from tilewright.targets.anchor import KEYS, Anchor, DType, Sizes, anchor_of
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE, EpilogueOp, parse_epilogue, usual
 from tilewright.targets.patterns import PATTERNS
@@ -154,6 +155,11 @@ class Workload(Anchor):
             post_operation for post_operation in self.post if isinstance(post_operation, Pattern)
         )
 
+    def part(self, kind: type[P]) -> P | None:
+        """Return `find_pattern(kind)`: the earlier name of that method."""
+        warn_renamed("Workload.part", "Workload.find_pattern")
+        return self.find_pattern(kind)
+
     def find_pattern(self, kind: type[P]) -> P | None:
         """Return the pattern of the given type, or None if there is none."""
         return next((pattern for pattern in self.patterns if isinstance(pattern, kind)), None)
@@ -185,6 +191,11 @@ class Workload(Anchor):
         kinds = tuple(type(pattern) for pattern in patterns)
         kept = (pattern for pattern in self.patterns if not isinstance(pattern, kinds))
         return self._with((*kept, *patterns), self.epilogue)
+
+    def without(self, kind: type[Pattern]) -> Workload:
+        """Return `remove_pattern(kind)`: the earlier name of that method."""
+        warn_renamed("Workload.without", "Workload.remove_pattern")
+        return self.remove_pattern(kind)
 
     def remove_pattern(self, kind: type[Pattern]) -> Workload:
         """Return the same workload without its pattern of the given type."""

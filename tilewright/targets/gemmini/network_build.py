@@ -113,8 +113,8 @@ def lower_layer(
         program = program_of(g, spec.machine, TileSchedule(*values))
     except LoweringFailure:
         # The schedule was chosen for the layer with other immediates, which may need less memory.
-        # The schedule of the vendor's rule runs for every workload that `WorkloadLowering.for_workload`
-        # accepts.
+        # The schedule of the vendor's rule runs for every workload that
+        # `WorkloadLowering.for_workload` accepts.
         rule = lowering.vendor[1]
         pick = Pick(pick.space, lowering.config_of(rule))
         program = program_of(g, spec.machine, rule)
