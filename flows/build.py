@@ -320,13 +320,15 @@ def tuned_picks(
     picks: dict[Workload, Pick] = {}
     for done, workload in enumerate(different):
         emit(SchedulesFound(done, len(different)))
-        tried = _tried(workload, target, trials, seed) if trials else None
+        tried = _tune_briefly(workload, target, trials, seed) if trials else None
         picks[workload] = pick_without_trials(workload, target, seed, tried)
     emit(SchedulesFound(len(different), len(different)))
     return [picks[workload] for workload in workloads]
 
 
-def _tried(workload: Workload, target: Target, trials: int, seed: int) -> tuple[float, Pick] | None:
+def _tune_briefly(
+    workload: Workload, target: Target, trials: int, seed: int
+) -> tuple[float, Pick] | None:
     """Tune a workload with a few trials, without a store.
 
     Args:

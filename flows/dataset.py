@@ -61,14 +61,14 @@ def build_dataset(
         run.emit(PlannedFile(plan.rows, len(plan.hardware), len(plan.workloads), kept))
         missing = [part for part, result in parts.items() if result is None]
         tell = partial(rows_done, run.emit)
-        for part, data in _measured(run, plan, missing, tell, cluster):
+        for part, data in _measure_parts(run, plan, missing, tell, cluster):
             write_atomically(folder / plan.path(part), data)
             parts[part] = part_record(plan, part, data)
         held = [part for part in parts.values() if part is not None]
         return run.call(log_dataset, folder, plan, held)
 
 
-def _measured(
+def _measure_parts(
     run: LocalRunner, plan: DatasetPlan, missing: list[PlanPart], tell: Progress, cluster: str
 ) -> Iterator[tuple[PlanPart, bytes]]:
     """Measure the missing parts of a dataset, and yield each part with the contents of its file.

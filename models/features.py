@@ -281,7 +281,7 @@ def words(name: str) -> str:
     if name.endswith("_volume"):
         return f"{_volume(name.removesuffix('_volume'))} (log2)"
     if name.startswith("rest_"):
-        tile, thread = _rest(name.removeprefix("rest_"))
+        tile, thread = _split_thread_knob(name.removeprefix("rest_"))
         return f"1 where the parts by {_knob(tile)} are no multiple of the {_knob(thread)}"
     if "_is_" in name:
         knob, _, value = name.rpartition("_is_")
@@ -297,7 +297,7 @@ def _volume(name: str) -> str:
     return f"{_SETS.get(kind, kind)} elements in flight, all threads and slots"
 
 
-def _rest(text: str) -> tuple[str, str]:
+def _split_thread_knob(text: str) -> tuple[str, str]:
     """Split a name such as `tile_h_oc_nthread` into the names of its tile and thread knobs."""
     axis, _, thread = text.removeprefix("tile_").partition("_")
     return f"tile_{axis}", thread

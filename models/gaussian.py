@@ -68,7 +68,7 @@ class GaussianProcess(FittedModel):
                 measurements. Learned noise that all rows share is added to it.
         """
         self.remember(x)
-        rows = _thinned(y, self.points)
+        rows = _choose_training_rows(y, self.points)
         points, y = np.nan_to_num(x.matrix[rows]), y[rows]
         known = None if variance is None else variance[rows]
         self.lengths = np.full(points.shape[1], math.sqrt(points.shape[1]))
@@ -98,7 +98,7 @@ class GaussianProcess(FittedModel):
         width = x.shape[1]
         start = np.concatenate([np.log(self.lengths), [_NOISE, _LINEAR]])
         bounds = [(-2.0, 5.0)] * width + [(math.log(1e-4), -1.0), (math.log(1e-3), 2.0)]
-        some = _thinned(z, self.search_points)
+        some = _choose_training_rows(z, self.search_points)
         optimum = optimize.minimize(
             _evidence, start, (x[some], z[some], None if known is None else known[some]),
             "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": self.steps},
@@ -282,7 +282,7 @@ def _evidence(
     return float(value), gradient + precision * (theta - median)
 
 
-def _thinned(y: Vector, points: int) -> NDArray[np.int64]:
+def _choose_training_rows(y: Vector, points: int) -> NDArray[np.int64]:
     """Choose at most `points` rows of a large training set, with a preference for low targets.
 
     Half of the chosen rows have the lowest targets; the others are spread evenly over the rest.

@@ -224,7 +224,7 @@ class Stage(Generic[P, T]):
         self._known: Any = task(
             name=step.__name__, task_run_name="{title}", cache_policy=NO_CACHE,
             persist_result=False,
-        )(_named_like(step, lambda told, title: _known(told, title)))  # fmt: skip
+        )(_named_like(step, lambda told, title: _known_state(told, title)))  # fmt: skip
 
     def run(self, after: Sequence[object], names: Mapping[str, object], *given: Any) -> Done[T]:
         """Run the stage as a Prefect task, or take its result from the storage.
@@ -293,7 +293,7 @@ def _named_like(step: Callable[..., object], function: Callable[P, R]) -> Callab
     return function
 
 
-def _known(told: str, title: str) -> State[None]:
+def _known_state(told: str, title: str) -> State[None]:
     write_log(told)
     return Completed(name=REUSED, message="recorded by an earlier run")
 

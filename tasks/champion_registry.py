@@ -72,7 +72,9 @@ class ModelPlace:
         workload = re.sub("[^a-z0-9]+", "-", str(self.workload).replace("=", ""))
         if self.workload.epilogue != DEFAULT_EPILOGUE:
             workload += f"-{self.workload.id[:6]}"
-        return ".".join([PREFIX, *map(_plain, (self.target, self.space)), workload, tuner, role])
+        return ".".join(
+            [PREFIX, *map(_name_part, (self.target, self.space)), workload, tuner, role]
+        )
 
     @property
     def tags(self) -> dict[str, str]:
@@ -124,7 +126,7 @@ def champions(place: ModelPlace) -> list[str]:
     ]
 
 
-def _plain(text: str) -> str:
+def _name_part(text: str) -> str:
     """Return a text as a part of a model's name: without `/`, `:` and the separator `.`."""
     return re.sub(r"[^\w-]+", "-", text)
 
@@ -149,19 +151,19 @@ def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[st
             )
             about, data = champion_file(Path(local))
         except (OSError, ValueError, MlflowException) as error:
-            raise _damaged(workload, error) from None
+            raise _damaged_error(workload, error) from None
         if registered.tags.get(DIGEST) != digest_of(about, data):
-            raise _damaged(workload, "it is not the file that was registered")
+            raise _damaged_error(workload, "it is not the file that was registered")
         _check_meant_for(about, target, workload, tuner)
         path = Path(folder) / f"model{Path(about.file).suffix}"
         path.write_bytes(data)
         try:
             return about.role, load_model(about.kind, about.classify, about.columns, path)
         except (OSError, ValueError, KeyError, TilewrightError) as error:
-            raise _damaged(workload, error) from None
+            raise _damaged_error(workload, error) from None
 
 
-def _damaged(workload: Workload, why: object) -> ChampionError:
+def _damaged_error(workload: Workload, why: object) -> ChampionError:
     said = " ".join(str(why).split())[:200]
     return ChampionError(
         f"the champion for {workload} is damaged or from another version ({said}); repeat "

@@ -95,7 +95,7 @@ def encode_candidates(candidates: Candidates) -> bytes:
 def decode_candidates(data: bytes) -> Candidates:
     """Read what `encode_candidates` wrote."""
     arrays = unpack_arrays(data)
-    return Candidates(arrays["configs"], _named(arrays, _SCORE), int(arrays["vetoed"]))
+    return Candidates(arrays["configs"], _arrays_with_prefix(arrays, _SCORE), int(arrays["vetoed"]))
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -116,7 +116,7 @@ def encode_batch(batch: Batch) -> bytes:
             "vetoed": np.array(batch.vetoed),
             "all_reasons": _text(batch.reasons),
         }
-        | ({} if kept is None else _compiled(kept.configs, kept.hidden))
+        | ({} if kept is None else _compiled_arrays(kept.configs, kept.hidden))
         | _features(rows.hidden)
         | write_programs(rows.programs)
         | scores,
@@ -136,7 +136,7 @@ def decode_batch(data: bytes) -> Batch:
             hidden=_hidden(arrays),
             programs=read_programs(arrays),
         ),
-        scores=_named(arrays, _SCORE),
+        scores=_arrays_with_prefix(arrays, _SCORE),
         unmeasured_failed=arrays["failed"],
         unmeasured_count=int(arrays["lowered"]),
         vetoed=int(arrays["vetoed"]),
@@ -172,7 +172,7 @@ def decode_measurements(data: bytes) -> Measurements:
         reason=arrays["reason"].astype(object),
         cycles=arrays["cycles"],
         seconds=arrays["seconds"],
-        counters=_named(arrays, _COUNTER),
+        counters=_arrays_with_prefix(arrays, _COUNTER),
         repeats=read_programs(arrays).get(_REPEATS),
     )
 
@@ -190,7 +190,7 @@ def encode_history(history: History) -> bytes:
             "round": np.array(history.round),
         }
         | _features(history.hidden)
-        | _compiled(history.compiled, history.compiled_hidden)
+        | _compiled_arrays(history.compiled, history.compiled_hidden)
         | ({} if history.pending is None else {"pending": history.pending})
         | write_programs({} if history.repeats is None else {_REPEATS: history.repeats})
     )
@@ -234,7 +234,7 @@ def decode_state(data: bytes) -> ExplorerState:
         return load_state(Path(folder))
 
 
-def _named(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+def _arrays_with_prefix(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
 
@@ -247,7 +247,7 @@ def _hidden(arrays: dict[str, NDArray[Any]]) -> Features:
     return Features(arrays["hidden"], read_columns(read_json(str(arrays["columns"]))))
 
 
-def _compiled(configs: Configs | None, hidden: Features | None) -> dict[str, NDArray[Any]]:
+def _compiled_arrays(configs: Configs | None, hidden: Features | None) -> dict[str, NDArray[Any]]:
     """Return arrays of the programs that were compiled and not measured; empty if none are kept."""
     if configs is None or hidden is None:
         return {}

@@ -38,7 +38,7 @@ def decide_fusion(
     key = _key(asked, model)
     decided = None
     if not _DECISION.is_stored(asked.network, key, None):
-        decided = _decided(asked, run_id)
+        decided = _decide_fusion(asked, run_id)
     return _DECISION.run(after, {}, asked.network, key, decided)
 
 
@@ -70,7 +70,7 @@ def _given_key(network: str, key: Key, decided: Decided | None) -> Key:
 _DECISION = Stage(keep_decision, "what is fused in {network}", _given_key)
 
 
-def _decided(asked: ToDecide, run_id: str) -> Decided:
+def _decide_fusion(asked: ToDecide, run_id: str) -> Decided:
     best = float("inf")
     with tracking.StepLog(run_id, every=EVERY) as log:
 

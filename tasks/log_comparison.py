@@ -139,12 +139,12 @@ def log_leaderboards(
     tracking.describe_run(run_id, comparison_note(options, runs, links, boards, network_runs))
     figures = {}
     for board in boards:
-        where = f"{_plain(f'{board.network} on {board.target}')}/" if len(boards) > 1 else ""
+        where = f"{_metric_name(f'{board.network} on {board.target}')}/" if len(boards) > 1 else ""
         for row in board.tuners:
             for field, metric in _METRICS.items():
                 value = getattr(row, field)
                 if value is not None:
-                    figures[f"{metric}/{where}{_plain(row.tuner)}"] = float(value)
+                    figures[f"{metric}/{where}{_metric_name(row.tuner)}"] = float(value)
     _log(tracking.client(), run_id, {}, _figures(figures))
     for path in files:
         tracking.log_file(run_id, path)
@@ -217,7 +217,9 @@ def _seed_metrics(
     }
     figures["lowered"] = float(results.lowered[k, :, s].mean())
     for w, (name, workload) in enumerate(plan.test_bed.workloads):
-        figures[f"final_regret/{_plain(name, workload.id)}"] = float(results.regret[k, w, s, -1])
+        figures[f"final_regret/{_metric_name(name, workload.id)}"] = float(
+            results.regret[k, w, s, -1]
+        )
     errors = {name for run in runs for name in run.model_errors}
     for name in sorted(errors):
         known = [run.model_errors[name] for run in runs if name in run.model_errors]
@@ -292,7 +294,7 @@ def _steps(results: Results) -> NDArray[np.int64]:
     return np.unique(spaced.round().astype(np.int64))
 
 
-def _plain(name: str, otherwise: str = "-") -> str:
+def _metric_name(name: str, otherwise: str = "-") -> str:
     """Return a name with only the characters that MLflow allows in the name of a metric.
 
     Args:

@@ -383,7 +383,7 @@ def _network_key(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFr
         "what": network,
         "target": tuned[0].task.target.name,
         "trials": digest(outputs.parquet(trials)),
-        "rows": [_shown(workload_result) for workload_result in tuned],
+        "rows": [_workload_row(workload_result) for workload_result in tuned],
         "code": _code(),
     }
     return Key("picture", 1, NO_TARGET, inputs)
@@ -393,7 +393,7 @@ _WORKLOAD = Stage(draw_workload, "{layer}: picture", _workload_key)
 _NETWORK = Stage(draw_network, "picture of {network}", _network_key)
 
 
-def _shown(tuned: TunedWorkload) -> Json:
+def _workload_row(tuned: TunedWorkload) -> Json:
     row: dict[str, Json] = {**tuned.summary()}  # type: ignore[dict-item]
     return {name: value for name, value in row.items() if name not in _OF_THE_RUN}
 

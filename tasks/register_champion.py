@@ -87,7 +87,7 @@ def register_champion(
         for name, _ in plan.test_bed.workloads:
             progress(name)
             job = ComparisonJob(tuner_config, name, _best_seed(results, row.tuner, name))
-            learned = _learned(plan, job)
+            learned = _learned_models_of(plan, job)
             if not {"P", "V"} <= set(learned):
                 break  # this tuner has no such models
             run_id = logged[tuner_config.label, job.seed]
@@ -103,7 +103,7 @@ def _best_seed(results: Results, tuner: str, workload: str) -> int:
     return results.seeds[int(np.lexsort((trials, regret))[0])]
 
 
-def _learned(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel]:
+def _learned_models_of(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel]:
     """Repeat a run, and return its models by role."""
     workload = dict(plan.test_bed.workloads)[job.workload]
     explorer = job.tuner_config.explorer

@@ -177,7 +177,7 @@ def _lowered_line(batch: Batch, *_: object) -> str:
     text = (
         f"lowered {_count(batch.unmeasured_count + chosen, 'config')}, chose {integer_text(chosen)}"
     )
-    return text + _failed(batch.reasons, "failed to compile")
+    return text + _failure_text(batch.reasons, "failed to compile")
 
 
 def _simulated_line(measured: Measurements, *_: object) -> str:
@@ -186,7 +186,7 @@ def _simulated_line(measured: Measurements, *_: object) -> str:
     Example: `16 trials, 14 valid; 2 failed: 2 × input tiles exceed the scratchpad`.
     """
     valid = f"{_count(len(measured), 'trial')}, {integer_text(int(measured.valid.sum()))} valid"
-    return valid + _failed(map(str, measured.reason[~measured.valid]), "failed")
+    return valid + _failure_text(map(str, measured.reason[~measured.valid]), "failed")
 
 
 def _learned_line(models: ExplorerState, *_: object) -> str:
@@ -215,7 +215,7 @@ def latency_text(latency: Latency) -> str:
     return f"{milliseconds(latency.seconds)} ms"
 
 
-def _failed(reasons: Iterable[str], how: str) -> str:
+def _failure_text(reasons: Iterable[str], how: str) -> str:
     """Count failure reasons, and return them as text with the most frequent reason first.
 
     Args:

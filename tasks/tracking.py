@@ -450,12 +450,12 @@ def _client() -> MlflowClient:
 @lru_cache(maxsize=1)
 def _experiment() -> str:
     client = _client()
-    known = client.get_experiment_by_name(EXPERIMENT) or _made()
+    known = client.get_experiment_by_name(EXPERIMENT) or _make_experiment()
     experiment_id = str(known.experiment_id)
     view = f"{runs_url('', experiment_id)}&viewStateShareKey={VIEW_KEY}".removeprefix("/")
     wanted = {
         VIEW_TAG: runs_view(),
-        **({} if _described(known) else {MLFLOW_RUN_NOTE: description(view)}),
+        **({} if _has_description(known) else {MLFLOW_RUN_NOTE: description(view)}),
     }
     for name, value in wanted.items():
         if known.tags.get(name) != value:
@@ -463,13 +463,13 @@ def _experiment() -> str:
     return experiment_id
 
 
-def _described(experiment: Experiment) -> bool:
+def _has_description(experiment: Experiment) -> bool:
     """Return whether a user wrote a description of the experiment."""
     note = experiment.tags.get(MLFLOW_RUN_NOTE, "")
     return bool(note) and VIEW_KEY not in note
 
 
-def _made() -> Experiment:
+def _make_experiment() -> Experiment:
     client = _client()
     local = is_sqlite(str(client.tracking_uri))
     folder = current_workspace().mlflow_artifacts.as_uri() if local else None

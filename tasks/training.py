@@ -169,7 +169,7 @@ def _register(
         client, name, f"Orders programs on hardware it may not have seen; {options.kind}.",
         {"kind": options.kind},
     )  # fmt: skip
-    model_id = _logged(client, folder, f"transfer {options.kind}", run_id)
+    model_id = _log_model_folder(client, folder, f"transfer {options.kind}", run_id)
     tags = {
         _DATASET: str(metrics[_DATASET]),
         _SPLIT: options.split,
@@ -190,7 +190,7 @@ def _register(
     return Registered(name, str(made.version), aliases, run_id, str(flow_run.id))
 
 
-def _logged(client: MlflowClient, folder: Path, name: str, run_id: str) -> str:
+def _log_model_folder(client: MlflowClient, folder: Path, name: str, run_id: str) -> str:
     """Log a copy of the model's folder and its loader, and return the ID of the logged model."""
     survey_no_packages()
     experiment = client.get_run(run_id).info.experiment_id

@@ -119,7 +119,7 @@ def check_model(
     try:
         with _time_limit(), tempfile.TemporaryDirectory() as folder:
             _check(stages, path, target, feeds, right, calibration, Path(folder))
-        return _judged(stages.found)
+        return _judge_outcome(stages.found)
     except TilewrightError as error:
         message = f"{type(error).__name__}: {error}"
         if stages.stage not in ("reading", "building") or not _names_a_cause(str(error)):
@@ -173,13 +173,13 @@ def _check(
     feeds = [_in_its_types(artifact, feed) for feed in feeds]
     made = [artifact.infer(feed) for feed in feeds]
     result = tuple(differences(model, expected, made))
-    stages.found = replace(stages.found, outputs=result, stated=_stated(manifest, model))
+    stages.found = replace(stages.found, outputs=result, stated=_stated_errors(manifest, model))
     if is_quantised(model):
         stages.found = replace(stages.found, noise=_noise(model, feeds))
     if not is_quantised(model) and None in stages.found.stated:
         stages.wrong("the build states no error of an output")
     stages.stage = "verifying"
-    stages.found = replace(stages.found, verified=_verified(artifact))
+    stages.found = replace(stages.found, verified=_passes_verification(artifact))
     stages.stage = "fusing"
     _fuse(stages, options, feeds, made, folder / "fused")
     stages.stage = ""
@@ -223,14 +223,16 @@ def _compare_workloads(
 
     built = [parse_workload(row["workload"], row["epilogue"]) for row in manifest["layers"]]
     for missing, what in (
-        (_without(built, tuned, blocks), "built are not tuned"),
-        (_without(tuned, built, blocks), "tuned are not built"),
+        (_find_unscheduled(built, tuned, blocks), "built are not tuned"),
+        (_find_unscheduled(tuned, built, blocks), "tuned are not built"),
     ):
         if missing:
             stages.wrong(f"workloads {what}: {'; '.join(missing)}")
 
 
-def _without(wanted: Sequence[Workload], known: Sequence[Workload], blocks: Blocks) -> list[str]:
+def _find_unscheduled(
+    wanted: Sequence[Workload], known: Sequence[Workload], blocks: Blocks
+) -> list[str]:
     """Return the wanted workloads for which `build --schedules` would find no schedule."""
     table = PickTable(blocks)
     for item in known:
@@ -288,13 +290,13 @@ def _fused_otherwise(
     for feed, before in zip(feeds, made, strict=True):
         after = loaded.infer(feed)
         for output, values in before.items():
-            if not _equal(values, after[output], exact=not whole.islands):
+            if not _same_values(values, after[output], exact=not whole.islands):
                 off = np.abs(values.astype(np.float64) - after[output].astype(np.float64)).max()
                 return f"'{output}' differs by up to {off:.3g}"
     return "verify fails" if any(check.wrong for check in loaded.verify()) else ""
 
 
-def _equal(before: Any, after: Any, *, exact: bool) -> bool:
+def _same_values(before: Any, after: Any, *, exact: bool) -> bool:
     """Compare two arrays bit by bit, or up to rounding unless `exact`.
 
     Rounding differs where the CPU computes a part of the network, because its compiler may reorder
@@ -314,7 +316,7 @@ def _in_its_types(artifact: Any, feed: Arrays) -> Arrays:
     }
 
 
-def _verified(artifact: Any) -> bool:
+def _passes_verification(artifact: Any) -> bool:
     """As `tilewright verify` has it: each layer, and the whole network on its samples."""
     whole = artifact.accuracy()
     layers = not any(check.wrong for check in artifact.verify())
@@ -324,17 +326,17 @@ def _verified(artifact: Any) -> bool:
 # -- judgement -------------------------------------------------------------------------------------
 
 
-def _stated(manifest: Any, model: onnx.ModelProto) -> tuple[float | None, ...]:
+def _stated_errors(manifest: Any, model: onnx.ModelProto) -> tuple[float | None, ...]:
     """Return the relative error that the build states per output; None where it states none."""
     errors = {row["name"]: row["relative"] for row in manifest["accuracy"]["outputs"]}
     return tuple(errors.get(info.name) for info in model.graph.output)
 
 
-def _judged(outcome: Outcome) -> Outcome:
+def _judge_outcome(outcome: Outcome) -> Outcome:
     noise = outcome.noise or (0.0,) * len(outcome.outputs)
     far = [
         output for output, stated, own in zip(outcome.outputs, outcome.stated, noise, strict=True)
-        if not _within(output, stated, own, exact=bool(outcome.noise))
+        if not _is_within(output, stated, own, exact=bool(outcome.noise))
     ]  # fmt: skip
     wrong = outcome.wrong
     if far and outcome.verified:
@@ -346,7 +348,7 @@ def _judged(outcome: Outcome) -> Outcome:
     return replace(outcome, kind=kind, silent=silent, wrong=wrong)
 
 
-def _within(difference: Difference, stated: float | None, noise: float, *, exact: bool) -> bool:
+def _is_within(difference: Difference, stated: float | None, noise: float, *, exact: bool) -> bool:
     if not exact:
         return stated is not None and difference.relative <= STATED * stated + SLACK
     few = difference.steps is not None and difference.steps <= STEPS

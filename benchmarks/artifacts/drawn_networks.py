@@ -62,7 +62,7 @@ def _body(net: FloatGraph, shape: Shape) -> list[Tensor]:
         net.input((1, 2))  # nobody reads it
     convolutions = Convolutions(net)
     first = convolutions.conv(body[0])
-    body.append(body[0] if first is None else _behind(net, first))
+    body.append(body[0] if first is None else _after_convolution(net, first))
     for _ in range(int(net.rng.integers(1, 7))):
         made = _piece(net, convolutions, body)
         if made is not None and math.prod(made.shape) <= 1 << 14:
@@ -85,11 +85,11 @@ def _piece(net: FloatGraph, convolutions: Convolutions, tensors: list[Tensor]) -
     match kind:
         case "conv" | "fork":
             y = convolutions.conv(x)
-            return None if y is None else _behind(net, y)
+            return None if y is None else _after_convolution(net, y)
         case "block":  # what a residual network is made of
             y = convolutions.conv(x, x.shape[1])
             if y is not None and net.chance(0.5):
-                y = convolutions.conv(_behind(net, y), x.shape[1])
+                y = convolutions.conv(_after_convolution(net, y), x.shape[1])
             if y is None:
                 return None
             y = net.op("Add", [y, x] if net.chance(0.5) else [x, y], x.shape)
@@ -115,7 +115,7 @@ def _piece(net: FloatGraph, convolutions: Convolutions, tensors: list[Tensor]) -
     return alone[kind](net, x)
 
 
-def _behind(net: FloatGraph, x: Tensor) -> Tensor:
+def _after_convolution(net: FloatGraph, x: Tensor) -> Tensor:
     """Draw what follows a convolution: a batch normalisation and an activation, or less."""
     y = pieces.batch_norm(net, x) if net.chance(0.3) else x
     return pieces.activation(net, y) if net.chance(0.7) else y

@@ -111,9 +111,9 @@ class Window:
 def draw_window(net: FloatGraph, sizes: Shape, *, pool: bool) -> Window | None:
     """Draw a window over an image of `sizes` pixels; None if the window does not fit."""
     rank = len(sizes)
-    kernel = _each(net, rank, [2, 2, 3] if pool else [1, 1, 3, 3, 3, 2, 5])
-    stride = _each(net, rank, [1, 2, 2] if pool else [1, 1, 1, 2])
-    dilation = _each(net, rank, [1, 1, 1, 1, 2]) if not pool else (1,) * rank
+    kernel = _draw_per_axis(net, rank, [2, 2, 3] if pool else [1, 1, 3, 3, 3, 2, 5])
+    stride = _draw_per_axis(net, rank, [1, 2, 2] if pool else [1, 1, 1, 2])
+    dilation = _draw_per_axis(net, rank, [1, 1, 1, 1, 2]) if not pool else (1,) * rank
     reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
     given: dict[str, Any] = {"kernel_shape": kernel, "strides": stride}
     if not pool:
@@ -157,7 +157,7 @@ def draw_window(net: FloatGraph, sizes: Shape, *, pool: bool) -> Window | None:
     return Window(given, tuple(results))
 
 
-def _each(net: FloatGraph, rank: int, values: list[int]) -> Shape:
+def _draw_per_axis(net: FloatGraph, rank: int, values: list[int]) -> Shape:
     """One for all dimensions, seldom one each."""
     if net.chance(0.2):
         return tuple(int(net.pick(values)) for _ in range(rank))

@@ -90,7 +90,7 @@ def differences(
     for info in model.graph.output:
         pairs = [(r[info.name], f[info.name]) for r, f in zip(right, arrayss, strict=True)]
         step = step_of(model, info.name)
-        relative = _relative(*(_together(side) for side in zip(*pairs, strict=True)))
+        relative = _relative(*(_stack_inferences(side) for side in zip(*pairs, strict=True)))
         steps = None if step is None else max(_largest(*pair) for pair in pairs) / step
         made.append(Difference(info.name, relative, steps))
     return made
@@ -111,7 +111,7 @@ def step_of(model: onnx.ModelProto, output: str) -> float | None:
     return float(values.ravel()[0]) if values.size == 1 else None
 
 
-def _together(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _stack_inferences(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """All inferences as one array; as they are where their shapes differ, which is wrong anyhow."""
     return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else np.zeros(0)
 

@@ -77,7 +77,7 @@ def main() -> None:
         make_method(*parse_entry(entry))  # a wrong one is refused before anything runs
     rows = read_runs(given.redraw or given.out)
     if given.redraw is None:
-        for row in _missing(given, truth, entries, rows):
+        for row in _make_missing_runs(given, truth, entries, rows):
             rows.append(row)
             given.out.parent.mkdir(parents=True, exist_ok=True)
             _write_runs(given.out, rows)
@@ -127,7 +127,9 @@ def _truth(given: argparse.Namespace) -> Truth:
     return complete_truth(given.folder / name, options)
 
 
-def _missing(given: argparse.Namespace, truth: Truth, entries: Sequence[str], rows: Any) -> Any:
+def _make_missing_runs(
+    given: argparse.Namespace, truth: Truth, entries: Sequence[str], rows: Any
+) -> Any:
     """Make the runs that are not among the rows, seed by seed, and yield each row.
 
     All methods of a seed come before the next seed, so that a benchmark which is stopped early has
@@ -259,7 +261,7 @@ def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
     sets = list(dict.fromkeys(tuple(run["networks"]) for run in runs))
     for names in sets:
         matching = [run for run in runs if tuple(run["networks"]) == names]
-        volumes, fastest = _known(matching, truth, names)
+        volumes, fastest = _known_best(matching, truth, names)
         known = "truth" if set(names) <= set(truth.networks) else "best of these runs"
         lines.append(
             f"{'+'.join(names)}: {known}: hypervolume {volumes[0]:.4f} to {volumes[1]:.4f}, "
@@ -273,11 +275,11 @@ def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
     pairs = {entry: pair_runs(runs, entry, against) for entry in others}
     if any(pairs.values()):
         lines.append(f"beside {against}, geometric means over networks and seeds:")
-        lines += [_beside(entry, pair) for entry, pair in pairs.items() if pair]
+        lines += [_compare_entry(entry, pair) for entry, pair in pairs.items() if pair]
     return "\n".join(lines)
 
 
-def _known(
+def _known_best(
     runs: Sequence[Run], truth: Truth, names: tuple[str, ...]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return hypervolume and latency of the best known designs, and the bounds of both.
@@ -350,7 +352,7 @@ def pair_runs(runs: Sequence[Run], entry: str, against: str) -> list[Pair]:
     return [(run["seed"], run, other) for run, other in results if other is not None]
 
 
-def _beside(entry: str, pairs: Sequence[Pair]) -> str:
+def _compare_entry(entry: str, pairs: Sequence[Pair]) -> str:
     def ratios(of: Callable[[Run, Run], float]) -> str:
         sets = [tuple(a["networks"]) for _, a, _ in pairs]
         return interval(np.array([of(a, b) for _, a, b in pairs]), sets)

@@ -87,8 +87,8 @@ def build_truth(folder: Path, options: TruthOptions, listen: Listener = ignore) 
     """
     problem = options.problem()
     with own_folder(folder):
-        key = _begun(folder, options, problem)
-        held = {part: _kept(folder, part, key, listen) for part in parts_of(problem)}
+        key = _begin_truth(folder, options, problem)
+        held = {part: _read_part(folder, part, key, listen) for part in parts_of(problem)}
         done = sum(len(part) for part, table in held.items() if table is not None)
         listen(PlannedMachines(len(problem.hardware.points), done))
         tables = []
@@ -103,7 +103,7 @@ def build_truth(folder: Path, options: TruthOptions, listen: Listener = ignore) 
         return read_truth(folder)
 
 
-def _begun(folder: Path, options: TruthOptions, problem: CodesignProblem) -> str:
+def _begin_truth(folder: Path, options: TruthOptions, problem: CodesignProblem) -> str:
     """Return the digest of the truth's description, which the first process writes."""
     about: dict[str, Json] = {
         "options": options.to_json(),
@@ -127,7 +127,7 @@ def _path(folder: Path, part: range) -> Path:
     return folder / "parts" / f"{part.start:05d}.parquet"
 
 
-def _kept(folder: Path, part: range, key: str, listen: Listener) -> pa.Table | None:
+def _read_part(folder: Path, part: range, key: str, listen: Listener) -> pa.Table | None:
     path = _path(folder, part)
     try:
         table = _decode(read_plain(path), key)

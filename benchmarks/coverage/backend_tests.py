@@ -100,10 +100,10 @@ def run_tests(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
 
 def rows_of(tests: Sequence[Any]) -> list[Row]:
     """Run tests in this process, and return one row per test."""
-    return [_tried(test) for test in tests]
+    return [_run_test(test) for test in tests]
 
 
-def _tried(test: Any) -> Row:
+def _run_test(test: Any) -> Row:
     inputs = test.data_sets[0][0] if test.data_sets else []
     names = [info.name for info in test.model.graph.input]
     arrays = [to_array(i) if isinstance(i, onnx.TensorProto) else i for i in inputs]
@@ -115,7 +115,7 @@ def _tried(test: Any) -> Row:
     except Exception as error:  # whatever onnxruntime says of a model that it does not run
         refusal = str(error).replace("\n", " ")
     try:
-        result = _ours(test.model, given)
+        result = _run_ours(test.model, given)
     except Exception as error:
         from tilewright.core.errors import TilewrightError
 
@@ -156,7 +156,7 @@ def _onnxruntime(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
     return list(session.run(None, inputs))
 
 
-def _ours(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
+def _run_ours(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
     import tilewright
     from tilewright.flows.build import build_artifact
     from tilewright.search import LocalRunner

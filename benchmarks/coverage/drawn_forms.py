@@ -897,7 +897,7 @@ def draw_sketches(
             if chosen and operator not in chosen:
                 continue
             for opset in _opsets(operator, opsets):
-                for sketch in _drawn(family, operator, opset, draws):
+                for sketch in _draw_family(family, operator, opset, draws):
                     if str(next(a.dtype for a in sketch.inputs if a is not None)) in types:
                         yield sketch
 
@@ -913,7 +913,7 @@ def _opsets(operator: str, opsets: Collection[int]) -> list[int]:
     return list(newest.values())
 
 
-def _drawn(family: Family, operator: str, opset: int, draws: int) -> list[Sketch]:
+def _draw_family(family: Family, operator: str, opset: int, draws: int) -> list[Sketch]:
     results: list[Sketch] = []
 
     @settings(

@@ -60,7 +60,7 @@ def judge(case: ModelCase, run: bool = True) -> Answer:
         return _refusal(case, str(error))
     except Exception as error:
         return Answer(case.title, "false", f"{type(error).__name__} escaped: {error}")
-    return _compared(case, network) if run else Answer(case.title, "loads", "not run")
+    return _compare_outputs(case, network) if run else Answer(case.title, "loads", "not run")
 
 
 def refusal_flaw(message: str, path: Path) -> str:
@@ -79,7 +79,7 @@ def refusal_flaw(message: str, path: Path) -> str:
     )
     if "dynamic" in text and static:
         return "says dynamic, all sizes are static"
-    if re.search(r"not valid|SSA|contradict|damaged|cut off", text) and _valid(model):
+    if re.search(r"not valid|SSA|contradict|damaged|cut off", text) and _is_valid(model):
         return "says the file is wrong, ONNX's checker and strict shape inference find nothing"
     if "no elements" in text and not any(
         dim.HasField("dim_value") and dim.dim_value == 0
@@ -101,7 +101,7 @@ def _refusal(case: ModelCase, message: str) -> Answer:
     return Answer(case.title, "refused", message)
 
 
-def _compared(case: ModelCase, network: Network) -> Answer:
+def _compare_outputs(case: ModelCase, network: Network) -> Answer:
     try:
         known = numbers(case, onnx.load(case.path))
         if known is None:
@@ -134,7 +134,7 @@ def difference(got: NDArray[Any], want: NDArray[Any]) -> str:
     return f"{int(wrong.sum())} of {want.size} values" if wrong.any() else ""
 
 
-def _valid(model: onnx.ModelProto) -> bool:
+def _is_valid(model: onnx.ModelProto) -> bool:
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):

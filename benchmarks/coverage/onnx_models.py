@@ -47,11 +47,11 @@ def cases(kinds: Sequence[str], folder: Path) -> list[ModelCase]:
     """All models of these kinds. Those that the package holds as code are written to `folder`."""
     cases: list[ModelCase] = []
     for kind in kinds:
-        cases += _written(folder) if kind == "node" else _shipped(kind)
+        cases += _write_models(folder) if kind == "node" else _shipped_models(kind)
     return cases
 
 
-def _shipped(kind: str) -> list[ModelCase]:
+def _shipped_models(kind: str) -> list[ModelCase]:
     if kind == "light":
         return [
             ModelCase(kind, path.stem, path, None) for path in sorted((DATA / kind).glob("*.onnx"))
@@ -62,7 +62,7 @@ def _shipped(kind: str) -> list[ModelCase]:
     ]
 
 
-def _written(folder: Path) -> list[ModelCase]:
+def _write_models(folder: Path) -> list[ModelCase]:
     """Write the single-operator models of the `onnx` package into a folder.
 
     The package creates them when they are asked for, which takes about 20 s.

@@ -119,7 +119,7 @@ def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> 
             said[number] = f"rewrite: {error!r}"
     if not parts:
         return said
-    joined = _joined([model for _, model in parts])
+    joined = _join_models([model for _, model in parts])
     names = [info.name for info in joined.graph.input]
     flat = import_onnx(joined, names)
     made = rewrite_calls(flat, (), {}, target.registers)
@@ -152,7 +152,7 @@ def difference(result: Array, wanted: Array) -> str:
     return "" if same.all() else "other numbers"
 
 
-def _joined(models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
+def _join_models(models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
     """Return one model of several whose tensors have different names."""
     graph = onnx.GraphProto(name="forms")
     for model in models:
@@ -236,7 +236,7 @@ def main(
             by_opset[max(o.version for o in imports if not o.domain)].append(case)
     print(f"{len(seen):,} forms in {sum(map(len, by_opset.values())):,} cases", flush=True)
     judges, bad, judged = Judges(), dict[OperatorForm, str](), set[OperatorForm]()
-    kept = _kept(table, set(seen))
+    kept = _other_forms(table, set(seen))
     for opset, result in sorted(by_opset.items()):
         for start in range(0, len(result), BATCH):
             batch = result[start : start + BATCH]
@@ -251,7 +251,7 @@ def main(
         wrong.write_text("\n".join(f"{form}: {said}" for form, said in sorted(bad.items())))
 
 
-def _kept(table: Path, forms: set[OperatorForm]) -> list[OperatorForm]:
+def _other_forms(table: Path, forms: set[OperatorForm]) -> list[OperatorForm]:
     """Return the forms of a table that are not examined in this run."""
     if not table.exists():
         return []

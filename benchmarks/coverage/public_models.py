@@ -298,9 +298,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     onnx_rows = [row for row in rows if str(row["model"]).endswith(".onnx")]
     others = [row for row in rows if row not in onnx_rows]
     ratios = [row["ratio"] for row in rows if row.get("ratio")]
-    counted = [f"{_right(onnx_rows)} of {len(onnx_rows)} ONNX files are right"]
+    counted = [f"{_count_right(onnx_rows)} of {len(onnx_rows)} ONNX files are right"]
     if others:
-        counted.append(f"{_right(others)} of {len(others)} TensorFlow Lite files are")
+        counted.append(f"{_count_right(others)} of {len(others)} TensorFlow Lite files are")
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         counted.append(
@@ -316,7 +316,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{'; '.join(counted)}.\n\n{lines}"
 
 
-def _right(rows: Sequence[Mapping[str, Any]]) -> int:
+def _count_right(rows: Sequence[Mapping[str, Any]]) -> int:
     return sum(row["result"] == "right" for row in rows)
 
 

@@ -75,7 +75,7 @@ def main() -> None:
         for name in named or (QUICK if options.quick else LAYERS):
             rows += compare_tuners(name, options.trials, seed)
             pd.DataFrame(rows).to_parquet(options.out)
-            print(f"{name}, seed {seed}: {_said(pd.DataFrame(rows), name, seed)}", flush=True)
+            print(f"{name}, seed {seed}: {_final_text(pd.DataFrame(rows), name, seed)}", flush=True)
     print(table(pd.DataFrame(rows)))
 
 
@@ -369,7 +369,7 @@ def _channels_last(images: NDArray[Any]) -> NDArray[Any]:
     return images.transpose(0, 2, 3, 1)
 
 
-def _said(rows: pd.DataFrame, name: str, seed: int) -> str:
+def _final_text(rows: pd.DataFrame, name: str, seed: int) -> str:
     result = rows[(rows.layer == name) & (rows.seed == seed)].groupby("tuner").final_ms.first()
     return f"{result['default']:.3f} ms, MetaSchedule {result['metaschedule']:.3f} ms"
 

@@ -120,13 +120,13 @@ def _models(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Pa
         if name in light and name not in zoo.FAMILIES:
             path = light[name]
         else:
-            onnx.save(_drawn(name), path)
+            onnx.save(_build_network(name), path)
         yield name, path
         if path.parent == folder:
             path.unlink()
 
 
-def _drawn(name: str) -> onnx.ModelProto:
+def _build_network(name: str) -> onnx.ModelProto:
     if name in cpu_further_models.NAMES:
         return cpu_further_models.build_model(name)
     return zoo.build(name) if name in zoo.FAMILIES else cpu_models.build_model(name)

@@ -133,11 +133,11 @@ def measure_costs() -> dict[Kind, float]:
 
 
 def _fastest(run: Callable[[], object]) -> float:
-    times: Sequence[float] = [_timed(run) for _ in range(RUNS)]
+    times: Sequence[float] = [_time_call(run) for _ in range(RUNS)]
     return min(times)
 
 
-def _timed(run: Callable[[], object]) -> float:
+def _time_call(run: Callable[[], object]) -> float:
     begin = time.perf_counter()
     run()
     return time.perf_counter() - begin

@@ -110,7 +110,7 @@ def table(rows: pd.DataFrame) -> str:
         (
             row.layer, row.network, f"{row.macs / 1e6:.0f}",
             "Winograd" if row.winograd else "products", f"{1e3 * row.seconds:.2f}",
-            f"{row.share:.0%}", _between(row),
+            f"{row.share:.0%}", _cycle_shares(row),
         )
         for _, row in rows.sort_values("share").iterrows()
     ]  # fmt: skip
@@ -122,7 +122,7 @@ def table(rows: pd.DataFrame) -> str:
     )
 
 
-def _between(row: Any) -> str:
+def _cycle_shares(row: Any) -> str:
     """Shares of the cycles that the schedule's estimate has, where the layer is slow."""
     if row.share >= LOW:
         return ""

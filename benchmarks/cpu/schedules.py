@@ -57,13 +57,13 @@ def _measure(rows: int, out: Path) -> None:
             if sum((item["layer"] == layer).sum() for item in result) > first:
                 continue
             workload = cpu_workload(layer)
-            configs = _drawn(target, workload)[first : first + ROUND]
+            configs = _draw_schedules(target, workload)[first : first + ROUND]
             result.append(_rows(target, layer, workload, configs))
             pd.concat(result, ignore_index=True).to_parquet(out, index=False, compression="zstd")
             print(f"{layer}: {first + ROUND} of {rows}", flush=True)
 
 
-def _drawn(target: Target, workload: Workload) -> Configs:
+def _draw_schedules(target: Target, workload: Workload) -> Configs:
     """Different schedules, the same ones in every run, shape (`MOST`, knobs)."""
     space = target.space(workload)
     rng = np.random.default_rng(int(workload.id, 16))

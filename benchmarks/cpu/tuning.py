@@ -72,7 +72,7 @@ def measure_network(
         folder = Path(text)
         model = folder / f"{name}.onnx"
         onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.build_model(name), model)
-        built = {RULES: (_built(model, folder / RULES), 0.0, 0, 0)}
+        built = {RULES: (_build_library(model, folder / RULES), 0.0, 0, 0)}
         for tuner in tuners:
             seconds = 0.0
             for count in trials:
@@ -85,14 +85,14 @@ def measure_network(
                     ),
                 )  # fmt: skip
                 seconds += time.perf_counter() - begin
-                out = _built(model, folder / f"{tuner}-{count}", tuned)
+                out = _build_library(model, folder / f"{tuner}-{count}", tuned)
                 taken = sum(workload.trials for workload in done.workloads)
                 invalid = sum(workload.invalid_trials for workload in done.workloads)
                 built[f"{tuner} {count}"] = out, seconds, taken, invalid
         return time_in_turns(name, built)
 
 
-def _built(model: Path, out: Path, schedules: Path | None = None) -> Path:
+def _build_library(model: Path, out: Path, schedules: Path | None = None) -> Path:
     build_artifact(
         LocalRunner(),
         BuildOptions(model=str(model), out=out, target=TARGET, schedules=schedules, trials=0),

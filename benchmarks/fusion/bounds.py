@@ -40,10 +40,10 @@ def main() -> None:
     given = parser.parse_args()
     for target in given.targets.split(","):
         for network in given.networks.split(","):
-            print(_shown(network, make_problem(network, target)), flush=True)
+            print(_bound_line(network, make_problem(network, target)), flush=True)
 
 
-def _shown(network: str, problem: FusionProblem) -> str:
+def _bound_line(network: str, problem: FusionProblem) -> str:
     """Return a line about a network on a target."""
     needed = Needed(problem.target)
     least, fused = least_bound(problem, needed), bound(problem, problem.all, needed)

@@ -81,14 +81,14 @@ def main() -> None:
     file = given.redraw or given.out
     rows = json.loads(file.read_text())["pairs"] if file.exists() else []
     if given.redraw is None:
-        for row in _missing(given, networks, targets, rows):
+        for row in _missing_rows(given, networks, targets, rows):
             rows.append(row)
             given.out.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(given.out, (json.dumps({"pairs": rows}) + "\n").encode())
     print(summary(rows))
 
 
-def _missing(
+def _missing_rows(
     given: argparse.Namespace, networks: Sequence[str], targets: Sequence[str], rows: Any
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each pair of network and target that is not among the rows."""
@@ -126,12 +126,12 @@ def _pair(
     starts = [labels[name] for name in ("none", "all", "greedy")]
     best = min(labels.values(), key=lambda label: backing(label).cost)
     models = Trained(others)
-    result, row["learned"] = _learned(given, backing, models, starts)
+    result, row["learned"] = _search_learned(given, backing, models, starts)
     best = min((best, result), key=lambda item: backing(item).cost)
     row["cycles"]["learned"] = row["learned"]["cycles"]
     row["dram_bytes"]["learned"] = row["learned"]["dram_bytes"]
     for name in SEARCHES:
-        row["searches"][name], result = _searched(given, backing, name, starts)
+        row["searches"][name], result = _search_by(given, backing, name, starts)
         best = min((best, result), key=lambda item: backing(item).cost)
     row["best"] = backing(best).cycles
     row["truth"] = list(_truths(given, backing, best, models))
@@ -142,7 +142,7 @@ def _pair(
     return row
 
 
-def _learned(
+def _search_learned(
     given: argparse.Namespace, backing: Evaluator, models: Trained, starts: list[Labelling]
 ) -> tuple[Labelling, dict[str, Any]]:
     """Run the learned search, and return its best labels and figures.
@@ -186,7 +186,7 @@ def _error(model: GraphModel, backing: Evaluator) -> float:
     return float(np.abs(predictions / true - 1).mean())
 
 
-def _searched(
+def _search_by(
     given: argparse.Namespace, backing: Evaluator, name: str, starts: list[Labelling]
 ) -> tuple[dict[str, Any], Labelling]:
     """Run a search that evaluates labellings with the simulator."""
@@ -249,14 +249,16 @@ def _parts(problem: FusionProblem, best: Labelling) -> dict[str, list[int]]:
     if len(problem) <= most:
         return {"whole": list(range(len(problem)))} if len(problem) else {}
     parts = {
-        name: _around(problem.segments, round(where * (len(problem.segments) - 1)), most)
+        name: _neighbouring_places(
+            problem.segments, round(where * (len(problem.segments) - 1)), most
+        )
         for name, where in (("first", 0.0), ("middle", 0.5), ("last", 1.0))
     }
     telling = [segment for segment in problem.segments if not all(best[place] for place in segment)]
-    return parts | ({"apart": _around(telling, 0, MOST)} if telling else {})
+    return parts | ({"apart": _neighbouring_places(telling, 0, MOST)} if telling else {})
 
 
-def _around(segments: Sequence[Sequence[int]], first: int, most: int) -> list[int]:
+def _neighbouring_places(segments: Sequence[Sequence[int]], first: int, most: int) -> list[int]:
     """Places of neighbouring segments, `most` at most but for one that is larger."""
     results: list[int] = []
     for number in [*range(first, len(segments)), *range(first - 1, -1, -1)]:
@@ -304,16 +306,17 @@ def summary(rows: Sequence[Row]) -> str:
             f"{told['model_error']:.2%}; {told['seconds']:.0f} s"
         )
         searches = (
-            f"{name} {_until(search, row['best'])}" for name, search in row["searches"].items()
+            f"{name} {_evaluations_until(search, row['best'])}"
+            for name, search in row["searches"].items()
         )
-        learned = _until(row["learned"], row["best"])
+        learned = _evaluations_until(row["learned"], row["best"])
         lines.append(
             f"    evaluations to within 0.1 % of the best: learned {learned}, {', '.join(searches)}"
         )
         error = row["searches"]["segments"].get("additive_error")
         if error is not None:
             lines.append(f"    adding up segments is off by {error:+.4%}")
-        lines += _true(row)
+        lines += _regret_texts(row)
     ratios = [row["cycles"]["learned"] / row["cycles"]["all"] for row in rows]
     if ratios:
         mean = float(np.exp(np.log(ratios).mean()))
@@ -324,7 +327,7 @@ def summary(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _true(row: Row) -> list[str]:
+def _regret_texts(row: Row) -> list[str]:
     """Return by how much the learned search, and fusing everything, miss the known optimum."""
     each = row["truth"]
     if not each:
@@ -338,7 +341,7 @@ def _true(row: Row) -> list[str]:
     return [f"    regret of the learned search, gone through: {'; '.join(lacks)}; {seconds}"]
 
 
-def _until(result: Row, best: float) -> str:
+def _evaluations_until(result: Row, best: float) -> str:
     """Return after how many evaluations the search came near `best`, or that it never did."""
     for number, cycles in enumerate(result["steps"], 1):
         if cycles <= best * (1 + NEAR):

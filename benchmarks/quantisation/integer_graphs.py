@@ -78,7 +78,7 @@ def run(
     for name, source in graph.quantised.items():
         value = graph.values[name]
         values[name] = to_int8(values[source], value.scale).reshape(value.shape)
-    places = _places(graph)
+    places = _shared_views(graph)
     values.update(places)
     for step in graph.steps:
         if isinstance(step, CpuIsland):
@@ -96,7 +96,7 @@ def run(
     return values
 
 
-def _places(graph: IntegerGraph) -> dict[str, Array]:
+def _shared_views(graph: IntegerGraph) -> dict[str, Array]:
     """Of the values that lie inside others, and of those, views of the memory they share."""
     shapes = {name: value.shape for name, value in graph.values.items()}
     result: dict[str, Array] = {}

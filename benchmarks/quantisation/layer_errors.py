@@ -76,7 +76,7 @@ def layer_steps(
         known = {name: to_int8(theirs[tensor], None) for name, tensor in written.items()}
         alone = {**ours, **known}
         for layer in graph.layers:
-            parts = sorted((e for e in graph.slices if e.whole == layer.data), key=_first)
+            parts = sorted((e for e in graph.slices if e.whole == layer.data), key=_first_channel)
             if parts:
                 axis = channel_axis(graph.values[layer.data].shape)
                 alone[layer.data] = np.concatenate([alone[e.part] for e in parts], axis=axis)
@@ -96,7 +96,7 @@ def layer_steps(
     return list(rows.values())
 
 
-def _first(part: ChannelSlice) -> int:
+def _first_channel(part: ChannelSlice) -> int:
     return part.first
 
 

@@ -31,17 +31,17 @@ def outcomes(target: VtaTarget, workload: Workload, sample: int) -> Counter[str]
         flat = np.random.default_rng(0).permutation(space.size)[:sample]
         return sum(
             (
-                _counted(
+                _count_failures(
                     lowered := target.lower(workload, space.unravel(part)), target.measure(lowered)
                 )
                 for part in np.array_split(flat, -(-len(flat) // BATCH))  # so few programs are kept
             ),
             Counter[str](),
         )
-    return _counted(lowered, measured)
+    return _count_failures(lowered, measured)
 
 
-def _counted(lowered: Lowered, measured: Measurements) -> Counter[str]:
+def _count_failures(lowered: Lowered, measured: Measurements) -> Counter[str]:
     return Counter(
         failure or status for failure, status in zip(lowered.failures, measured.status, strict=True)
     )

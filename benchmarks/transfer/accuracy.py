@@ -43,10 +43,10 @@ def measure(options: argparse.Namespace, rows: KeptRows) -> None:
                 if rows.has("accuracy", **key):
                     continue
                 whole = read_table(options.dataset) if whole is None else whole
-                rows.keep("accuracy", key | _judged(whole, kind, by, share, options))
+                rows.keep("accuracy", key | _judge_part(whole, kind, by, share, options))
 
 
-def _judged(
+def _judge_part(
     whole: TrainingTable, kind: str, by: Any, share: float, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Figures of a model of a part of the rows, on the same rows whatever the part."""

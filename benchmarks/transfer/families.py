@@ -163,18 +163,18 @@ def measure(result: Mapping[str, Rows]) -> pd.DataFrame:
     """
     rows: list[dict[str, object]] = []
     for family, (table, formula) in result.items():
-        others = _joined([item for name, item in result.items() if name != family])
+        others = _join_rows([item for name, item in result.items() if name != family])
         for source, model in product(SOURCES, MODELS):
             for seed in range(1 if model == FORMULA else SEEDS):
                 said = formula.copy()
                 if model != FORMULA and source == OTHERS:
-                    said = _said(others, (table, formula), model, seed)
+                    said = _predict_rows(others, (table, formula), model, seed)
                 elif model != FORMULA:
                     for fold in folds_of(table):
                         rest, own = ((table.rows(x), formula[x]) for x in (~fold, fold))
-                        said[fold] = _said(rest, own, model, seed)
+                        said[fold] = _predict_rows(rest, own, model, seed)
                 key = {"family": family, "source": source, "model": model, "seed": seed}
-                rows += [key | item for item in _right(table, said)]
+                rows += [key | item for item in _score_rows(table, said)]
     return pd.DataFrame(rows)
 
 
@@ -188,7 +188,7 @@ def folds_of(table: TrainingTable) -> list[NDArray[np.bool_]]:
     return [place % FOLDS == fold for fold in range(FOLDS)]
 
 
-def _said(learned: Rows, test: Rows, model: str, seed: int) -> Floats:
+def _predict_rows(learned: Rows, test: Rows, model: str, seed: int) -> Floats:
     """Train a model on some rows; predict the log2 latency of others up to a constant per task."""
     table, known = learned
     if model == WITH:
@@ -201,7 +201,7 @@ def _said(learned: Rows, test: Rows, model: str, seed: int) -> Floats:
     return predicted + test[1] if model == WITH else predicted
 
 
-def _joined(parts: Sequence[Rows]) -> Rows:
+def _join_rows(parts: Sequence[Rows]) -> Rows:
     """Tables below each other, NaN where one lacks a column."""
     tables, formulas = zip(*parts, strict=True)
     names = list(dict.fromkeys(name for table in tables for name in table.features.names))
@@ -214,7 +214,7 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     return TrainingTable(features, *numbers), np.concatenate(formulas)
 
 
-def _right(table: TrainingTable, said: Floats) -> list[dict[str, object]]:
+def _score_rows(table: TrainingTable, said: Floats) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for task in np.unique(table.task):
         own = table.task == task

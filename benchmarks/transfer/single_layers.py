@@ -45,7 +45,7 @@ def measure(options: argparse.Namespace, rows: KeptRows) -> None:
     """Seed by seed, so that a run that is stopped leaves whole seeds."""
     models = {"": options.model} | controls(options)
     tuners = [next(tuner for tuner in TUNERS if tuner.name == name) for name in COMPARED]
-    layers = list(_drawn(options))
+    layers = list(_draw_pairs(options))
     for seed, (target, layer) in product(range(options.seeds), layers):
         _tune(rows, models, target, layer, seed, BOARD, 0.0)
     goals = _goals(rows.rows["layers"])
@@ -54,7 +54,7 @@ def measure(options: argparse.Namespace, rows: KeptRows) -> None:
         _tune(rows, models, target, layer, seed, tuner, goal)
 
 
-def _drawn(options: argparse.Namespace) -> Iterable[tuple[str, dict[str, Any]]]:
+def _draw_pairs(options: argparse.Namespace) -> Iterable[tuple[str, dict[str, Any]]]:
     targets = options.targets.split(",") if options.targets else TARGETS
     networks = options.networks.split(",") if options.networks else NETWORKS
     for target in targets:

@@ -113,7 +113,7 @@ class Unit:
         return self.target, self.network, self.seed, self.tuner.name
 
 
-def _unseen(dataset: Path, name: str) -> None:
+def _refuse_seen_hardware(dataset: Path, name: str) -> None:
     seen = {device.fingerprint for device in read_about(dataset).hardware}
     if make_target(name).fingerprint in seen:
         raise TilewrightError(f"{name} is in {dataset}: nothing would be shown by tuning for it")
@@ -129,7 +129,7 @@ def measure(options: argparse.Namespace, rows: KeptRows) -> None:
     )
     names = options.tuners.split(";") if options.tuners else [tuner.name for tuner in TUNERS]
     for name in targets:
-        _unseen(options.dataset, name)
+        _refuse_seen_hardware(options.dataset, name)
     first, second = [], []
     models = {"": options.model}
     if any(tuner.control for tuner in TUNERS if tuner.name in names):
@@ -146,7 +146,7 @@ def measure(options: argparse.Namespace, rows: KeptRows) -> None:
                     if tuner.name in names and tuner is not BOARD
                 ]
     known = {_key(row): row for row in rows.rows["tuning"]}
-    for row in _performed([item for item in first if item.key not in known], options.jobs):
+    for row in _run_units([item for item in first if item.key not in known], options.jobs):
         rows.keep("tuning", row)
     known = {_key(row): row for row in rows.rows["tuning"]}
     goals = _goals(rows.rows["tuning"])
@@ -155,7 +155,7 @@ def measure(options: argparse.Namespace, rows: KeptRows) -> None:
         for item in second
         if item.key not in known
     ]
-    for row in _performed(left, options.jobs):
+    for row in _run_units(left, options.jobs):
         rows.keep("tuning", row)
 
 
@@ -182,7 +182,7 @@ def layers_of(target: str, network: str) -> tuple[dict[str, Any], ...]:
     return tuple(subgraph.to_json() for subgraph in subgraphs.subgraphs)
 
 
-def _performed(units: Sequence[Unit], jobs: int) -> Iterator[dict[str, Any]]:
+def _run_units(units: Sequence[Unit], jobs: int) -> Iterator[dict[str, Any]]:
     """Each in a process of its own, so that what one loads is not free for the next."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
@@ -207,7 +207,9 @@ def perform(unit: Unit) -> dict[str, Any]:
     total = np.inf
     begin += time.perf_counter() - paused[0]
     computed += time.process_time() - paused[1]
-    for place, n in (_scheduled if unit.tuner.scheduled else _in_turn)(sessions, layers, rules):
+    for place, n in (_schedule_rounds if unit.tuner.scheduled else _in_turn)(
+        sessions, layers, rules
+    ):
         task, before = tasks[place], learn(run, tasks[place], sessions[place])
         batch = propose_batch(run, task, before, n)
         if batch is None:
@@ -260,7 +262,7 @@ def _in_turn(
             yield place, min(rules.batch, rules.trials - done)
 
 
-def _scheduled(
+def _schedule_rounds(
     sessions: Sequence[Session], layers: Sequence[Subgraph], rules: SharingRules
 ) -> Iterator[tuple[int, int]]:
     """As `tilewright tune --stop-gain 0` schedules rounds."""

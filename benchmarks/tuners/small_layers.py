@@ -107,7 +107,7 @@ def main(
         what = plan(bed, parse_tuner_configs(tuners), range(seeds), TRIALS, BATCH)
         with show_comparing(console) as progress:
             done = run_comparison(LocalRunner(progress), what, out / machine, local_cluster(jobs))
-        results += _judged(machine, bed, done.results)
+        results += _judge_layers(machine, bed, done.results)
     console.print(_table(results))
     console.print(_summary(results))
     if result is not None:
@@ -163,7 +163,7 @@ def _convolutions(rng: np.random.Generator) -> Iterator[Workload]:
             )
 
 
-def _judged(machine: str, bed: EnumeratedTestBed, results: Results) -> Iterator[Layer]:
+def _judge_layers(machine: str, bed: EnumeratedTestBed, results: Results) -> Iterator[Layer]:
     last = np.minimum(results.regret[..., -1], MOST_REGRET)
     judged, control = (results.tuners.index(name) for name in (JUDGED, CONTROL))
     for w, name in enumerate(results.workloads):

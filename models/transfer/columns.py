@@ -179,7 +179,7 @@ def with_derived(features: Features) -> Features:
         peak = _peak(get)
         derived = _early(get, peak)
         if any(name.startswith("program ") for name in names):
-            derived |= _late(get, peak)
+            derived |= _late_columns(get, peak)
     return features.append_columns(
         Features.from_names(np.stack([*derived.values()], axis=1), [*derived])
     )
@@ -194,7 +194,7 @@ def _peak(get: _Get) -> _Column:
         get: returns a column by its name; NaN if there is no such column.
     """
     blocks = sum(get(f"hardware {name}") for name in ("batch", "block_in", "block_out"))
-    return get("workload macs") - _first([np.asarray(blocks), get("hardware peak_gflops")])
+    return get("workload macs") - _first_known([np.asarray(blocks), get("hardware peak_gflops")])
 
 
 def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
@@ -231,7 +231,7 @@ def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
     return {f"{PREFIX} {name}": column for name, column in columns.items()}
 
 
-def _late(get: _Get, peak: _Column) -> dict[str, _Column]:
+def _late_columns(get: _Get, peak: _Column) -> dict[str, _Column]:
     """Return the derived columns that need the counters of compiled programs.
 
     Args:
@@ -286,7 +286,7 @@ def _put_gemmini(get: _Get, *known: dict[str, _Column]) -> None:
     waits = {unit: np.maximum(cycles - matching[unit], 0.0) for unit, cycles in busy.items()}
     for result, given in zip(known, (cycles, waits | {"side": idle}, {}), strict=True):
         for unit, column in result.items():
-            result[unit] = _first([column, given.get(unit, idle)])
+            result[unit] = _first_known([column, given.get(unit, idle)])
 
 
 def _total(get: _Get, names: Sequence[str]) -> _Column:
@@ -305,7 +305,7 @@ def _or_0(column: _Column) -> _Column:
     return np.where(np.isnan(column), 0.0, column)
 
 
-def _first(columns: Sequence[_Column]) -> _Column:
+def _first_known(columns: Sequence[_Column]) -> _Column:
     result = columns[0]
     for column in columns[1:]:
         result = np.where(np.isnan(result), column, result)

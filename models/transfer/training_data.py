@@ -104,7 +104,7 @@ def select_columns(features: Features, names: Sequence[str]) -> Matrix:
     begin = 0
     for part in _parts(features):
         given = with_derived(part)
-        to, result = _places(tuple(names), given.names)
+        to, result = _match_columns(tuple(names), given.names)
         matrix[begin : begin + len(part), to] = given.matrix[:, result]
         begin += len(part)
     matrix[~np.isfinite(matrix)] = np.nan
@@ -112,7 +112,7 @@ def select_columns(features: Features, names: Sequence[str]) -> Matrix:
 
 
 @lru_cache(maxsize=64)
-def _places(
+def _match_columns(
     names: tuple[str, ...], given: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return matching indices into `names` and into `given`, both of shape (matches,).

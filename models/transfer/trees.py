@@ -60,7 +60,7 @@ class TransferXGBoost(Transferred):
             {"rounds": options.trees, "max_depth": options.depth, "eta": options.learning_rate,
              "min_child_weight": 8.0, "subsample": 0.8, "colsample_bynode": 0.5, "lambda": 1.0},
         )  # fmt: skip
-        (x, y), held = _masked(lesson, options, self.seed)
+        (x, y), held = _mask_lesson(lesson, options, self.seed)
         grown, seconds, stopped = self._trees.boost(
             x, y, held, options.threads, lesson.until, None if start is None else start._trees
         )
@@ -98,7 +98,7 @@ class TransferLightGBM(Transferred):
             "bagging_fraction": 0.8, "bagging_freq": 1, "lambda_l2": 1.0,
             "deterministic": True, "force_col_wise": True, "seed": self.seed, "verbosity": -1,
         }  # fmt: skip
-        (x, y), held = _masked(lesson, options, self.seed)
+        (x, y), held = _mask_lesson(lesson, options, self.seed)
         data = lightgbm.Dataset(x, y, params={"verbosity": -1, "max_bin": 255})
         clock = _Clock(lesson.until)
         watched = [data.create_valid(*held)] if len(held[1]) else []
@@ -154,7 +154,9 @@ class _Clock:
             raise lightgbm.callback.EarlyStopException(env.iteration, env.evaluation_result_list)
 
 
-def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Validation, Validation]:
+def _mask_lesson(
+    lesson: Lesson, options: CommonOptions, seed: int
+) -> tuple[Validation, Validation]:
     """Mask random values of a lesson's rows, as training on incomplete rows requires.
 
     Args:

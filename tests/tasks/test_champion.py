@@ -67,7 +67,7 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
     assert state is not None
     seed = register_champion._best_seed(results, tuner, "C10")
     job = next(j for j in what.jobs if j.tuner_config.label == tuner and j.seed == seed)
-    learned = register_champion._learned(what, job)
+    learned = register_champion._learned_models_of(what, job)
     assert set(state.models) == {element.role for element in registered}
     for role, model in state.models.items():
         assert model.kind == learned[role].model.kind

@@ -171,7 +171,7 @@ def main() -> None:
     leave_working_folder()
     try:
         check_words(sys.argv[1:])
-        if _starved() and not {"--help", "--version"} & set(sys.argv):
+        if _is_memory_limited() and not {"--help", "--version"} & set(sys.argv):
             raise MemoryError  # before a library waits for ever for memory, as OpenBLAS does
         _call()
     except KeyboardInterrupt:
@@ -187,7 +187,7 @@ def _explain(error: Exception) -> NoReturn:
     if isinstance(error, BrokenPipeError):
         sys.exit(1)
     known = isinstance(error, TilewrightError)
-    if isinstance(error, MemoryError) or (_starved() and not known):
+    if isinstance(error, MemoryError) or (_is_memory_limited() and not known):
         sys.stderr.write(f"error: {NO_MEMORY}\n")  # by what is loaded and compiled already
         sys.exit(USAGE_ERROR)
     from tilewright.cli.error_messages import explain_error
@@ -198,7 +198,7 @@ def _explain(error: Exception) -> NoReturn:
     _fail(message or str(error), USAGE_ERROR)
 
 
-def _starved() -> bool:
+def _is_memory_limited() -> bool:
     """Return whether a memory limit of the shell is too low for the libraries."""
     return any(0 <= limit < LEAST_MEMORY for limit in resource.getrlimit(resource.RLIMIT_AS))
 

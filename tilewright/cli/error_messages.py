@@ -47,13 +47,13 @@ def explain_error(error: BaseException) -> str | None:
         return None
     if isinstance(error, OSError) and error.errno in PATH_ERRORS and error.strerror:
         place = str(error.filename2 or error.filename or "a path")
-        return f"{error.strerror}: {_shortened(place)}; give another path"
+        return f"{error.strerror}: {_shorten(place)}; give another path"
     chain = list(_chain(error))
     for one in chain:
         if isinstance(one, ModuleNotFoundError) and (result := _missing_extra(one.name or "")):
             return result
     result = _disk_error(chain)
-    if result is None and any(_foreign(one) for one in chain):
+    if result is None and any(_is_foreign(one) for one in chain):
         result = _full_or_read_only() or _database_problem(chain) or _lost_server(chain)
     if result is None:
         return None
@@ -73,7 +73,7 @@ def _missing_extra(module: str) -> str | None:
     )
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 2 :]}"
 
 
@@ -83,7 +83,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _foreign(error: BaseException) -> bool:
+def _is_foreign(error: BaseException) -> bool:
     return isinstance(error, ServerError) or _package(error) in FOREIGN
 
 

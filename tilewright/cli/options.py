@@ -72,7 +72,7 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
         annotation = hints[parameter.name]
         model = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
         if isclass(model) and issubclass(model, CommandOptions):
-            fields = _offered(model, getattr(annotation, "__metadata__", ()))
+            fields = _offered_fields(model, getattr(annotation, "__metadata__", ()))
             models[parameter.name] = model, fields
             parameters += [_parameter(name, field, model) for name, field in fields.items()]
         else:
@@ -112,7 +112,7 @@ MaxWaste = Annotated[float, typer.Option(help=help_of("max_waste"))]
 ReadCode = Annotated[bool, typer.Option("--allow-code", help=help_of("allow_code", BuildOptions))]
 
 
-def _offered(model: type[CommandOptions], metadata: tuple[Any, ...]) -> dict[str, FieldInfo]:
+def _offered_fields(model: type[CommandOptions], metadata: tuple[Any, ...]) -> dict[str, FieldInfo]:
     """Return the fields that a command has, with the command's spellings."""
     chosen = next(
         (annotation for annotation in metadata if isinstance(annotation, OfferedFields)), None

@@ -162,7 +162,7 @@ def read_json(text: str | bytes) -> Json:
         text = text.decode(json.detect_encoding(text))
     try:
         value: Json = json.loads(
-            text, parse_constant=_finite, parse_float=_finite, parse_int=_whole
+            text, parse_constant=_finite, parse_float=_finite, parse_int=_parse_integer
         )
         if _HALF_CHARACTER.search(text):
             json.dumps(value, ensure_ascii=False).encode()
@@ -177,7 +177,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if not -(1 << 63) <= (value := int(text)) < 1 << 64:
         raise ValueError(f"{text:.20}… has more than 64 bits")
     return value
@@ -197,7 +197,7 @@ def read_json_file(path: Path) -> Json:
     return read_json(read_plain(path, limit=MAX_JSON_BYTES))
 
 
-def _shown(value: Json) -> str:
+def _value_text(value: Json) -> str:
     """Return a value for a message, or only its type if it is a list or an object."""
     if isinstance(value, list | dict):
         return "an array" if isinstance(value, list) else "an object"
@@ -207,35 +207,35 @@ def _shown(value: Json) -> str:
 def as_object(value: Json) -> dict[str, Json]:
     """Return a JSON value that must be an object. Raise `ValueError` otherwise."""
     if not isinstance(value, dict):
-        raise ValueError(f"{_shown(value)} is not a JSON object")
+        raise ValueError(f"{_value_text(value)} is not a JSON object")
     return value
 
 
 def as_list(value: Json) -> list[Json]:
     """Return a JSON value that must be an array. Raise `ValueError` otherwise."""
     if not isinstance(value, list):
-        raise ValueError(f"{_shown(value)} is not a JSON array")
+        raise ValueError(f"{_value_text(value)} is not a JSON array")
     return value
 
 
 def as_text(value: Json) -> str:
     """Return a JSON value that must be a text. Raise `ValueError` otherwise."""
     if not isinstance(value, str):
-        raise ValueError(f"{_shown(value)} is not text")
+        raise ValueError(f"{_value_text(value)} is not text")
     return value
 
 
 def as_int(value: Json) -> int:
     """Return a JSON value that must be an integer. Raise `ValueError` otherwise."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{_shown(value)} is not a whole number")
+        raise ValueError(f"{_value_text(value)} is not a whole number")
     return value
 
 
 def as_number(value: Json) -> float:
     """Return a JSON value that must be a number. Raise `ValueError` otherwise."""
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError(f"{_shown(value)} is not a number")
+        raise ValueError(f"{_value_text(value)} is not a number")
     return value
 
 
@@ -420,7 +420,9 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
             for entry in _entries(packed):
                 with packed.open(entry) as file:
-                    arrays[entry.filename.removesuffix(".npy")] = _unpacked(file, entry.file_size)
+                    arrays[entry.filename.removesuffix(".npy")] = _unpack_array(
+                        file, entry.file_size
+                    )
     except Exception as error:  # ZIP, zlib and NPY each fail in ways of their own
         raise ValueError(f"no arrays: {error}") from None
     if not all(map(_is_text, arrays.values())):
@@ -436,7 +438,7 @@ def _entries(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     return entries
 
 
-def _unpacked(file: IO[bytes], size: int) -> NDArray[Any]:
+def _unpack_array(file: IO[bytes], size: int) -> NDArray[Any]:
     """Read the array in an NPY file.
 
     The header is checked before memory is allocated, so that a damaged file cannot exhaust the

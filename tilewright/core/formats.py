@@ -60,7 +60,9 @@ class Format:
         """
         if self.can_read(version):
             return ""
-        description = "without a version" if version is None else f"of version {_shown(version)}"
+        description = (
+            "without a version" if version is None else f"of version {_version_text(version)}"
+        )
         return (
             f"{place} is {self.name} {description}, this program reads {' and '.join(self._known)}"
         )
@@ -87,7 +89,7 @@ class Format:
         }  # fmt: skip
 
 
-def _shown(version: Json) -> str:
+def _version_text(version: Json) -> str:
     """Return a version for a message, or only its type if it is a list or an object."""
     if isinstance(version, list | dict):
         return "[...]" if isinstance(version, list) else "{...}"

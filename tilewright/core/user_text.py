@@ -26,11 +26,11 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        c if _shown(c) or c in keep else c.encode("unicode_escape").decode() for c in text
+        c if _is_printable(c) or c in keep else c.encode("unicode_escape").decode() for c in text
     )
 
 
-def _shown(character: str) -> bool:
+def _is_printable(character: str) -> bool:
     """Return whether a character can be printed. Spaces of all widths count as printable."""
     return character.isprintable() or unicodedata.category(character) == "Zs"
 

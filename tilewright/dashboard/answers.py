@@ -121,12 +121,12 @@ def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
     names = list(dict.fromkeys(name for item in values for name in item))
     times = _times(trials)
     rows: list[Json] = [
-        [int(number), _known(time), status, reason, *[item.get(name) for name in names]]
+        [int(number), _number_or_none(time), status, reason, *[item.get(name) for name in names]]
         for number, time, status, reason, item in zip(
             trials["trial"], times, trials["status"], trials["reason"], values, strict=True
         )
     ]
-    chosen = sorted(_drawn(times).tolist())
+    chosen = sorted(_select_drawn(times).tolist())
     # of a run that goes on, forests would be grown every few seconds
     ended = run.row["state"] != RUNNING
     return {
@@ -174,7 +174,7 @@ def _times(trials: pd.DataFrame) -> NDArray[np.float64]:
     return 1e3 * trial_latencies(trials, "seconds")
 
 
-def _drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
+def _select_drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
     """Select the trials that the page draws: if there are too many, the fastest ones and a sample.
 
     Args:
@@ -210,5 +210,5 @@ def _steps(at: NDArray[np.int64], values: NDArray[np.float64]) -> Sequence[Json]
     return [[int(at[known[k]]), float(shown[k])] for k in steps]
 
 
-def _known(value: float) -> float | None:
+def _number_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None

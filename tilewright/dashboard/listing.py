@@ -212,7 +212,7 @@ class KnownRuns:
 
     def _ongoing(self, run: ListedRun) -> RunTrials:
         held = None if run.folder is None else read_run(run.folder)
-        if run.folder is None or held is None or _asked(held) != _asked(run.row):
+        if run.folder is None or held is None or _run_settings(held) != _run_settings(run.row):
             raise RunUnreadable("its output directory is not there, or holds another run by now")
         return ongoing_trials(held, run.folder)
 
@@ -460,9 +460,9 @@ def _row(
     }  # fmt: skip
 
 
-def _asked(run: Mapping[str, object]) -> tuple[object, ...]:
+def _run_settings(run: Mapping[str, object]) -> tuple[object, ...]:
     return run["tuner"], run["seed"], run["trials"]
 
 
 def _settings(run: ListedRun) -> tuple[object, ...]:
-    return (run.folder, *_asked(run.row))
+    return (run.folder, *_run_settings(run.row))

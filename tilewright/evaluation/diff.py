@@ -166,9 +166,10 @@ def diff_runs(a: Side, b: Side, tolerance_percent: float = 0.0) -> DiffVerdict:
     return DiffVerdict(
         a=a.place, b=b.place, network=a.network, target=a.target, space=a.space,
         tolerance_percent=tolerance_percent, total=total, workloads=layers, validity=validity,
-        models=models, changed=_changed(a, b), settings=_differing(a.settings, b.settings),
+        models=models, changed=_changed_versions(a, b),
+        settings=_differing_settings(a.settings, b.settings),
         reasons=(
-            *(_slower(layer) for layer in (total, *layers) if layer.worse),
+            *(_slower_text(layer) for layer in (total, *layers) if layer.worse),
             *([_less_valid(validity)] if validity.worse else []),
             *(_less_right(model) for model in models if model.worse),
         ),
@@ -204,12 +205,13 @@ def _check_comparable(a: Side, b: Side) -> None:
             f"'{mine.epilogue}' and with '{other.epilogue}'"
         )
     raise DiffError(
-        f"{a.place} and {b.place} cannot be compared: other layers. {_only(a, b)}{_only(b, a)}"
+        f"{a.place} and {b.place} cannot be compared: other layers. "
+        f"{_missing_layers_text(a, b)}{_missing_layers_text(b, a)}"
         "Tune both with the same --layers"
     )
 
 
-def _only(side: Side, other: Side) -> str:
+def _missing_layers_text(side: Side, other: Side) -> str:
     known = {layer.id for layer in other.layers}
     missing = [layer.name for layer in side.layers if layer.id not in known]
     return f"Only {side.place} has {', '.join(missing)}. " if missing else ""
@@ -284,7 +286,7 @@ def _mean(values: Iterable[float]) -> float | None:
     return fmean(known) if known else None
 
 
-def _changed(a: Side, b: Side) -> tuple[DifferentSetting, ...]:
+def _changed_versions(a: Side, b: Side) -> tuple[DifferentSetting, ...]:
     """Return the differences between two runs in target fingerprints and package versions.
 
     The fingerprint covers the lowering, the simulator and the compiler of a target.
@@ -293,16 +295,18 @@ def _changed(a: Side, b: Side) -> tuple[DifferentSetting, ...]:
         a: the first run.
         b: the second run.
     """
-    prints = _differing(
+    prints = _differing_settings(
         {"target fingerprint": a.fingerprint}, {"target fingerprint": b.fingerprint}
     )
     known = a.versions.keys() & b.versions.keys()
-    return prints + _differing(
+    return prints + _differing_settings(
         {name: a.versions[name] for name in known}, {name: b.versions[name] for name in known}
     )
 
 
-def _differing(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[DifferentSetting, ...]:
+def _differing_settings(
+    a: Mapping[str, object], b: Mapping[str, object]
+) -> tuple[DifferentSetting, ...]:
     names = dict.fromkeys([*sorted(a), *sorted(b)])
     return tuple(
         DifferentSetting(name, str(a.get(name, "")), str(b.get(name, "")))
@@ -311,7 +315,7 @@ def _differing(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[Differ
     )
 
 
-def _slower(change: Change) -> str:
+def _slower_text(change: Change) -> str:
     if change.more is None:
         return f"{change.what}: nothing that was tried is valid any more"
     return f"{change.what}: {100 * change.more:+.2g} % {change.unit}"

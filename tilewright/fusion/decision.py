@@ -49,7 +49,9 @@ def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
     The arguments, results and errors are those of `tilewright.fusion.decide_fusion`.
     """
     problem = read_problem(asked)
-    schedules = FusionSchedules(traits_of(asked.target).blocks, lambda some: _tuned(asked, some))
+    schedules = FusionSchedules(
+        traits_of(asked.target).blocks, lambda some: _tune_workloads(asked, some)
+    )
     for workload_result in asked.tuned:
         if (pick := _pick(workload_result)) is not None:
             schedules.add(workload_result.workload, pick)
@@ -206,7 +208,7 @@ def _runs(evaluator: Evaluator, labels: Labelling) -> bool:
     return True
 
 
-def _tuned(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick | None]:
+def _tune_workloads(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick | None]:
     """Tune workloads that the run has not tuned, because only a different fusion creates them.
 
     Args:
@@ -248,7 +250,7 @@ def list_decisions(
     for place, choice in enumerate(problem.offered):
         other = problem.flip_labels(labels, [place])
         guessed = evaluator is guessing or bool(evaluator.untuned_workloads(other))
-        saved = _saved(guessing if guessed else evaluator, labels, other)
+        saved = _saved_cost(guessing if guessed else evaluator, labels, other)
         if labels[place] or saved is None:
             cycles, size = saved or (None, None)
         else:
@@ -262,7 +264,7 @@ def list_decisions(
     return rows
 
 
-def _saved(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int, int] | None:
+def _saved_cost(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int, int] | None:
     """Return the cycles and bytes by which one labelling is cheaper than another labelling.
 
     Args:

@@ -252,12 +252,12 @@ def make_estimate_evaluator(problem: FusionProblem, seed: int) -> Evaluator:
     """
 
     def estimated(workloads: Sequence[Workload]) -> list[Pick | None]:
-        return [_estimated(workload, problem.target, seed) for workload in workloads]
+        return [_estimate_schedule(workload, problem.target, seed) for workload in workloads]
 
     return Evaluator(problem, FusionSchedules(traits_of(problem.target).blocks, estimated))
 
 
-def _estimated(workload: Workload, target: Target, seed: int) -> Pick | None:
+def _estimate_schedule(workload: Workload, target: Target, seed: int) -> Pick | None:
     try:
         return pick_without_trials(workload, target, seed)
     except WorkloadError:

@@ -50,7 +50,7 @@ class HardwareSpace:
                 "Gemmini, such as vta-pynq"
             )
         self.base, self.budget, self.clock, self._family = base, budget, clock, family
-        self.space = _bounded(family.designs(), bounds or {})
+        self.space = _restrict_space(family.designs(), bounds or {})
         self._made: dict[int, Target] = {}
         if not budget > 0 or not np.isfinite(budget):
             raise ImpossibleHardware(f"an area of {budget:g} is impossible; name one above 0")
@@ -134,7 +134,7 @@ def area_of(target: Target) -> float:
     return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has asked whether it knows
 
 
-def _bounded(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
+def _restrict_space(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
     """Restrict the hardware knobs of a space to bounds.
 
     Args:
@@ -150,10 +150,12 @@ def _bounded(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
             raise ImpossibleHardware(
                 f"no hardware knob is called {name}; there are {', '.join(names)}"
             )
-    return Space(space.name, tuple(_within(knob, bounds.get(knob.name)) for knob in space.knobs))
+    return Space(
+        space.name, tuple(_restrict_knob(knob, bounds.get(knob.name)) for knob in space.knobs)
+    )
 
 
-def _within(knob: Knob, bound: tuple[int, int] | None) -> Knob:
+def _restrict_knob(knob: Knob, bound: tuple[int, int] | None) -> Knob:
     if bound is None:
         return knob
     low, high = bound

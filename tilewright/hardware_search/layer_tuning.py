@@ -97,7 +97,7 @@ class LayerTuning:
         options: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         self.design, self.evaluator, self.seed = design, evaluator, seed
-        self._tuner, self._options = tuner, _looking(tuner) | dict(options or {})
+        self._tuner, self._options = tuner, _alpha_option(tuner) | dict(options or {})
         self._run = BudgetedRunner(evaluator, design)
         self._layers: dict[int, tuple[Task, Session]] = {}
 
@@ -153,7 +153,7 @@ class LayerTuning:
         return task, Session.start(task)
 
 
-def _looking(tuner: str) -> dict[str, object]:
+def _alpha_option(tuner: str) -> dict[str, object]:
     """Return `ALPHA` as the tuner's option `alpha`; empty if the tuner has no such option."""
     known = registered_tuners().get(tuner)
     return {"alpha": ALPHA} if known is not None and "alpha" in known.options.model_fields else {}

@@ -101,7 +101,7 @@ def check_own_run(options: CodesignOptions) -> None:
     folder = options.folder
     if options.fresh:
         return
-    held = _held(folder)
+    held = _read_run_file(folder)
     if held is not None:
         _refuse_another(options, held)
         return
@@ -127,7 +127,7 @@ def begin_folder(options: CodesignOptions) -> None:
         OSError: a file cannot be written or removed.
     """
     folder = options.folder
-    held = _held(folder)
+    held = _read_run_file(folder)
     remove(folder / SUMMARY)
     if options.fresh:
         if held is not None and held.get("kind") == KIND:
@@ -200,7 +200,7 @@ def _network(text: str) -> dict[str, Json]:
     return {"name": result["name"], "digest": result["digest"]}
 
 
-def _held(folder: Path) -> dict[str, Json] | None:
+def _read_run_file(folder: Path) -> dict[str, Json] | None:
     """Return the content of `run.json` in an output directory, or None if it cannot be read."""
     try:
         return as_object(read_json_file(folder / RUN))
@@ -216,11 +216,13 @@ def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
     ours = describe_search(options)
     differing = [name for name in ours if canonical(held.get(name)) != canonical(ours[name])]
     if differing:
-        message = "; ".join(f"{_said(held, item)}, here {_said(ours, item)}" for item in differing)
+        message = "; ".join(
+            f"{_property_text(held, item)}, here {_property_text(ours, item)}" for item in differing
+        )
         raise FolderTaken(f"{options.folder} holds another co-design run: {message}; {_STEP}")
 
 
-def _said(run: dict[str, Json], name: str) -> str:
+def _property_text(run: dict[str, Json], name: str) -> str:
     """Return one property of a search as text for a message, such as "budget 0.5".
 
     Args:

@@ -401,7 +401,7 @@ def outcome_of(
             reference[0],
             reference[1] * float(np.prod([_UNITS[metric] for metric in METRICS[objective]])),
         ],
-        "best": _best(proven),
+        "best": _best_machine(proven),
         "verified": all(layer.verified for design in proven for layer in design.layers),
         "run": output_folder.identity(options),
         "versions": _versions(hardware.base.fingerprint),
@@ -416,7 +416,7 @@ def outcome_of(
     return CodesignOutcome(summary, rows, beaten, trials_frame(problem, evaluator))
 
 
-def _best(proven: Sequence[ProvenDesign]) -> Best | None:
+def _best_machine(proven: Sequence[ProvenDesign]) -> Best | None:
     """Return the machine with the lowest cost, the last one of the front, or None."""
     if not proven:
         return None

@@ -167,13 +167,15 @@ def screen_layers(
         bounds of the layer, and infinite if no schedule fits.
     """
     results = [
-        _least(target, Workload.from_json(layer), least, sample, generator(seed, row), objective)
+        _least_metrics(
+            target, Workload.from_json(layer), least, sample, generator(seed, row), objective
+        )
         for layer, least in zip(layers, joules, strict=True)
     ]
     return np.stack(results, axis=1)
 
 
-def _least(
+def _least_metrics(
     target: Target, workload: Workload, joules: float, sample: int, rng: np.random.Generator,
     objective: Objective,
 ) -> NDArray[np.float64]:  # fmt: skip

@@ -53,15 +53,17 @@ def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[Prov
         [(point.design, *pair) for pair in zip(point.design.layers, point.flats, strict=True)]
         for point in front
     ]
-    if wrong := sum(_corrected(evaluator, *layer) for layers in chosen for layer in layers):
+    if wrong := sum(
+        _measure_and_correct(evaluator, *layer) for layers in chosen for layer in layers
+    ):
         return wrong
     return [
-        ProvenDesign(point, tuple(_proven(*layer) for layer in layers))
+        ProvenDesign(point, tuple(_prove_layer(*layer) for layer in layers))
         for point, layers in zip(front, chosen, strict=True)
     ]
 
 
-def _corrected(
+def _measure_and_correct(
     evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer, flat: int
 ) -> int:
     """Measure the chosen schedule of a layer again, and correct the stored trials if it differs.
@@ -108,7 +110,7 @@ def _measured_again(design: Design, layer: CodesignLayer, flat: Sequence[int]) -
     return [trial_at(measured, row) for row in range(len(measured))]
 
 
-def _proven(design: Design, layer: CodesignLayer, flat: int) -> ProvenLayer:
+def _prove_layer(design: Design, layer: CodesignLayer, flat: int) -> ProvenLayer:
     target, workload = design.target, layer.workload
     space = target.space(workload)
     config = space.unravel(np.array([flat]))
@@ -123,7 +125,7 @@ def _proven(design: Design, layer: CodesignLayer, flat: int) -> ProvenLayer:
         counters={name: int(values[0]) for name, values in sorted(measured.counters.items())},
         parts=_parts(design, lowered),
         bound=-1 if bound is None else bound.cycles,
-        verified=_verified(design, layer, lowered),
+        verified=_verify_program(design, layer, lowered),
         energy=_energy(design, measured),
     )
 
@@ -143,7 +145,7 @@ def _parts(design: Design, lowered: Lowered) -> dict[str, int]:
     return dict(zip(PARTS, parts[0].tolist(), strict=True))
 
 
-def _verified(design: Design, layer: CodesignLayer, lowered: Lowered) -> bool:
+def _verify_program(design: Design, layer: CodesignLayer, lowered: Lowered) -> bool:
     """Execute a program and compare its output with the reference.
 
     Raises `WrongSchedule` if the output differs.

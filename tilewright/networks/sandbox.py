@@ -112,7 +112,7 @@ class SandboxedSource:
                 )
             raise _to_error(self.name, kind, str(reply.get("message", "")))
         try:
-            return _examined().validate_python(reply["examined"])
+            return _examined_adapter().validate_python(reply["examined"])
         except (ValidationError, KeyError):
             raise errors.ModelFileError(
                 f"'{self.name}' confused its reader; the file is damaged: export it again"
@@ -177,7 +177,7 @@ def _to_error(name: str, kind: str, message: str) -> TilewrightError:
 
 
 @lru_cache(maxsize=1)
-def _examined() -> TypeAdapter[Examined]:
+def _examined_adapter() -> TypeAdapter[Examined]:
     """Return the (cached) pydantic adapter that converts an analysis to and from JSON."""
     return TypeAdapter(Examined)
 
@@ -186,7 +186,7 @@ def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
     shapes = as_object(header["shapes"])
     sizes = {name: [as_int(size) for size in as_list(shape)] for name, shape in shapes.items()}
     examined = read_source(Path(as_text(header["path"])), sizes).examine()
-    return {"examined": _examined().dump_python(examined, mode="json")}, {}
+    return {"examined": _examined_adapter().dump_python(examined, mode="json")}, {}
 
 
 if __name__ == "__main__":

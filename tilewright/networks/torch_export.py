@@ -55,11 +55,11 @@ def convert_exported(path: Path, *, allow_code: bool) -> onnx.ModelProto:
         state = path.stat()
     except OSError as error:
         raise ModelFileError(f"cannot read '{path}': {error.strerror}") from None
-    return _converted(str(path.absolute()), state.st_mtime_ns, state.st_size)
+    return _convert_archive(str(path.absolute()), state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=1)  # because a build reads a model twice
-def _converted(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
+def _convert_archive(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
     """Convert an archive. The result is cached for each version of a file.
 
     Args:

@@ -228,7 +228,9 @@ def offload_layers(
     """
     others = {var: f for var, f in module.functions.items() if var.name_hint != "main"}
     builder = relax.BlockBuilder(IRModule(others, attrs=module.attrs))
-    functions = {step.name: _added(builder, step) for step in steps if isinstance(step, CpuIsland)}
+    functions = {
+        step.name: _add_island(builder, step) for step in steps if isinstance(step, CpuIsland)
+    }
     old = module["main"]
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
     made = _OffloadedMain(builder, graph)
@@ -277,7 +279,7 @@ def _bytes(content: GenericConst) -> bytes:
     return array
 
 
-def _added(builder: BlockBuilder, island: CpuIsland) -> GlobalVar:
+def _add_island(builder: BlockBuilder, island: CpuIsland) -> GlobalVar:
     """Add the function of an island to a module, and return its global variable."""
     function = island.function.without_attr("global_symbol").without_attr(CALLED)
     return builder.add_func(function, f"tvm_{island.name}")

@@ -52,7 +52,7 @@ def run_rows(runs: Sequence[NetworkRun]) -> list[Row]:
             "gain": speedup(run.gain, 1.0),
             "bound cycles": integer_text(run.bound_cycles),
             "bound ms": milliseconds(run.bound_seconds),
-            "above bound": _above(run),
+            "above bound": _ratio_text(run),
         }
         for run in runs
     ]
@@ -88,7 +88,7 @@ def comparison_note(
     )
 
 
-def _above(run: NetworkRun) -> str:
+def _ratio_text(run: NetworkRun) -> str:
     tuned, bound = (run.tuned_cycles, run.tuned_seconds), (run.bound_cycles, run.bound_seconds)
     above = share_above(tuned, bound)
     return "" if above is None else percent(above)

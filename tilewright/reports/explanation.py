@@ -277,7 +277,9 @@ def _influences(
     rows = [row for row in most if row.share >= _SMALLEST]
     axes.set_title(ROLES[role].partition(":")[0], fontsize=10, loc="left", fontweight="bold")
     if not rows:
-        _empty(axes, "learned a constant" if _has(explained, role) else "not learned by this tuner")
+        _draw_empty(
+            axes, "learned a constant" if _has(explained, role) else "not learned by this tuner"
+        )
         return
     rng = np.random.default_rng(0)
     ends = [0.0]
@@ -350,7 +352,7 @@ def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
     """
     axes.set_title("V's calibration", fontsize=10, loc="left", fontweight="bold")
     shown = False
-    for judged, colour in _both(explained):
+    for judged, colour in _datasets_of(explained):
         chance, valid = pool_predictions(judged, role)
         if len(valid) < 2 * _BINS or np.ptp(valid) == 0:
             continue
@@ -359,7 +361,9 @@ def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
         shown = True
     if not shown:
         every = pool_predictions([explanation.unseen for explanation in explained], role)
-        _empty(axes, "everything was valid" if every.shape[1] and every[1].all() else "no data")
+        _draw_empty(
+            axes, "everything was valid" if every.shape[1] and every[1].all() else "no data"
+        )
         return
     axes.plot([0, 1], [0, 1], color=INK, lw=0.8)
     axes.set(xlabel="chance of valid, by V", ylabel="share that was valid")
@@ -376,7 +380,7 @@ def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
     """
     axes.set_title(f"{role}: predicted and simulated", fontsize=10, loc="left", fontweight="bold")
     drawn = [np.empty((2, 0))]
-    for judged, colour in _both(explained):
+    for judged, colour in _datasets_of(explained):
         pair = pool_predictions(judged, role)
         if pair.shape[1]:
             predicted, simulated = 2.0**pair
@@ -384,7 +388,7 @@ def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
             drawn.append(pair)
     both = np.concatenate(drawn, axis=1)
     if not both.shape[1]:
-        _empty(axes, "no predictions")
+        _draw_empty(axes, "no predictions")
         return
     ends = 2.0 ** np.quantile(both[1], (0, 1)) * (0.8, 1.25)
     axes.plot(ends, ends, color=INK, lw=0.8)
@@ -396,7 +400,7 @@ def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
     _finish(axes)
 
 
-def _both(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], str]]:
+def _datasets_of(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], str]]:
     unseen, before = JUDGED.values()
     return [
         ([explanation.unseen for explanation in explained], unseen),
@@ -425,7 +429,7 @@ def _finish(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _empty(axes: Axes, why: str) -> None:
+def _draw_empty(axes: Axes, why: str) -> None:
     axes.text(0.5, 0.5, why, ha="center", va="center", color=MUTED, transform=axes.transAxes)
     axes.set_xticks([])
     axes.set_yticks([])

@@ -74,7 +74,7 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
         name, limit = _limit(outcome)
         if limit is not None:
             axes.axhline(limit, color=BOUND, ls=":", lw=1.5, label=name)
-        if outcome.validation is not None and (tuned := _tuned(outcome)) is not None:
+        if outcome.validation is not None and (tuned := _tuned_latency(outcome)) is not None:
             axes.axhline(tuned, color=ACCENT, ls="-.", lw=1, label="chosen, validated")
         axes.set_title(f"{shape(outcome.workload)} on {outcome.task.target.name}", fontsize=10)
         axes.set(xlabel="trials", ylabel=unit_of(trials))
@@ -163,7 +163,7 @@ def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> 
     rows = np.arange(len(outcomes))[::-1]
     fallback = np.array([_ratio(_fallback(o), _reference(o, of_what)) for o in outcomes])
     rule = np.array([_ratio(_rule(o), _reference(o, of_what)) for o in outcomes])
-    tuned = np.array([_ratio(_tuned(o), _reference(o, of_what)) for o in outcomes])
+    tuned = np.array([_ratio(_tuned_latency(o), _reference(o, of_what)) for o in outcomes])
     axes.hlines(rows, tuned, np.fmax(rule, fallback), color=MUTED, lw=1.5)
     for name, before in (("fallback", fallback), ("rule", rule)):
         if np.isfinite(before).any():
@@ -198,7 +198,7 @@ def _rule(outcome: TunedWorkload) -> float | None:
     return _cost(None if outcome.baseline is None else outcome.baseline.latency)
 
 
-def _tuned(outcome: TunedWorkload) -> float | None:
+def _tuned_latency(outcome: TunedWorkload) -> float | None:
     return _cost(None if outcome.chosen is None else outcome.chosen.latency)
 
 
@@ -229,7 +229,7 @@ def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
 
 def _reference(outcome: TunedWorkload, of_what: str) -> float:
     known = {"bound": _cost(outcome.bound), "roofline": _cost(outcome.roofline)}
-    result = known.get(of_what, _tuned(outcome))
+    result = known.get(of_what, _tuned_latency(outcome))
     return float("nan") if result is None else result
 
 

@@ -29,7 +29,7 @@ def render(template: str, **values: object) -> bytes:
     return _environment().get_template(template).render(values).encode()
 
 
-def _visible(value: object) -> object:
+def _escape_unprintable(value: object) -> object:
     """Escape the unprintable characters of a text that a template inserts.
 
     Values that are not plain text, such as pictures, are returned unchanged.
@@ -46,7 +46,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=_visible,
+        finalize=_escape_unprintable,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     for form in (

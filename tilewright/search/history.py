@@ -267,11 +267,11 @@ def new_programs(history: History, hidden: Features) -> NDArray[np.int64]:
     """
     if not hidden.columns:
         return np.arange(len(hidden))
-    seen = _measured(history, hidden)
+    seen = _measured_variance(history, hidden)
     _, first = np.unique(np.concatenate([seen, hidden.matrix]), axis=0, return_index=True)
     return np.sort(first[first >= len(seen)]) - len(seen)
 
 
-def _measured(history: History, hidden: Features) -> NDArray[np.float64]:
+def _measured_variance(history: History, hidden: Features) -> NDArray[np.float64]:
     seen = history.hidden.rows(history.valid)
     return seen.matrix if seen.columns == hidden.columns else np.empty((0, len(hidden.columns)))

@@ -82,7 +82,7 @@ def prior_of(
         The prior, or None if there are neither estimates nor a transferred model.
     """
     if estimates and problem.estimate is not None:
-        prior = _estimated(problem.estimate(configs))
+        prior = _prior_of_estimates(problem.estimate(configs))
         if believed is None:
             return prior
         return replace(prior, features=prior.features.append_columns(_column(believed)))
@@ -99,7 +99,7 @@ def _column(believed: Belief) -> Features:
     return Features(_SCALE * believed.log_latency[:, None], (_TRANSFERRED,))
 
 
-def _estimated(features: Features) -> Prior:
+def _prior_of_estimates(features: Features) -> Prior:
     logs = np.log2(np.maximum(features.matrix, 1e-6))
     shares = logs[:, features.column_indices("share")]
     fullest = shares.max(axis=1) if shares.shape[1] else np.zeros(len(logs))

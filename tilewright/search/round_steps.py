@@ -170,7 +170,7 @@ def measure_batch(task: Task, batch: Batch, known: Known) -> Measurements:
     held = measurements_of([known[int(i)] for i in flat[~unknown]])
     if not unknown.any():
         return held
-    return _merged(unknown, task.target.measure(batch.rows.rows(unknown)), held)
+    return _merge_measurements(unknown, task.target.measure(batch.rows.rows(unknown)), held)
 
 
 def trial_at(measured: Measurements, row: int) -> Trial:
@@ -218,7 +218,9 @@ def model_errors(
     return {name: error for name, error in errors.items() if np.isfinite(error)}
 
 
-def _merged(fresh: NDArray[np.bool_], new: Measurements, held: Measurements) -> Measurements:
+def _merge_measurements(
+    fresh: NDArray[np.bool_], new: Measurements, held: Measurements
+) -> Measurements:
     """Combine two measurements of the same rows: `new` where `fresh` is set, else `held`."""
     order = np.argsort(np.concatenate([np.flatnonzero(fresh), np.flatnonzero(~fresh)]))
     both = Measurements(

@@ -84,7 +84,7 @@ def _table(
     return sa.Table(name, _TABLES, *columns, *more)
 
 
-def _rejected() -> sa.Column[Any]:
+def _rejected_column() -> sa.Column[Any]:
     return sa.Column("rejected", sa.Text)  # why a row is not used; rejected rows are never deleted
 
 
@@ -92,14 +92,14 @@ ABOUT = _table("trial_store", "name value", run=False)
 RUNS = _table("trial_runs", "folder workload target run", run=False)
 TRIALS = _table(
     "trials", "config knobs status reason repeats", "round slot cycles",
-    sa.Column("seconds", sa.Double), _rejected(),
+    sa.Column("seconds", sa.Double), _rejected_column(),
 )  # fmt: skip
 ROUNDS = _table(
-    "trial_rounds", "failed errors", "round trials lowered", _rejected(),
+    "trial_rounds", "failed errors", "round trials lowered", _rejected_column(),
     # Version 2 added it at the end, as ALTER TABLE does.
     sa.Column("compiled", sa.Text, nullable=False, server_default="[]"),
 )  # fmt: skip
-VALIDATIONS = _table("trial_validations", "choice measured", "block", _rejected())
+VALIDATIONS = _table("trial_validations", "choice measured", "block", _rejected_column())
 CLAIMS = _table("trial_claims", "token configs host space", "pid started seconds")
 OWNERS = _table("trial_owners", "folder token host space", "pid started beats", run=False)
 for table, columns in (

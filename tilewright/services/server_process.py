@@ -286,7 +286,7 @@ def _run_tethered(command: Sequence[str], descriptors: Sequence[int]) -> int:
     return tethered.run()
 
 
-def _inherited() -> list[int]:
+def _inherited_descriptors() -> list[int]:
     """Return the inherited file descriptors, except for standard input, output and error."""
     descriptors = []
     for name in os.listdir("/dev/fd"):
@@ -298,4 +298,4 @@ def _inherited() -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(_run_tethered(sys.argv[1:], _inherited()))
+    sys.exit(_run_tethered(sys.argv[1:], _inherited_descriptors()))

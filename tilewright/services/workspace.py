@@ -98,7 +98,7 @@ def current_workspace() -> Workspace:
     try:
         return Workspace(workspace_root())
     except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
-        raise _unusable(os.environ.get(VARIABLE) or DEFAULT, str(error)) from None
+        raise _unusable_error(os.environ.get(VARIABLE) or DEFAULT, str(error)) from None
 
 
 def use_workspace(workspace: Workspace | None = None) -> Workspace:
@@ -115,7 +115,7 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
     if reason := unfit_for_sqlite(workspace.mlflow_database) or unfit_for_sqlite(
         workspace.prefect_database
     ):
-        raise _unusable(workspace.root, reason)
+        raise _unusable_error(workspace.root, reason)
     try:
         _make_private(workspace)
         _check_version(workspace.version_file)
@@ -137,7 +137,7 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
             provide_mlflow_database(workspace.mlflow_database)
             relocate_artifacts(workspace.mlflow_database, workspace.mlflow_artifacts)
     except OSError as error:
-        raise _unusable(workspace.root, error.strerror or str(error)) from None
+        raise _unusable_error(workspace.root, error.strerror or str(error)) from None
     return workspace
 
 
@@ -181,7 +181,7 @@ def _make_private(workspace: Workspace) -> None:
     root.chmod(stat.S_IMODE(state.st_mode) & ~_OTHERS_WRITE)
 
 
-def _unusable(folder: object, reason: str) -> WorkspaceError:
+def _unusable_error(folder: object, reason: str) -> WorkspaceError:
     shown = str(folder) if str(folder).isprintable() else ascii(str(folder))
     return WorkspaceError(
         f"cannot keep records under {shown}: {reason}; "

@@ -79,7 +79,7 @@ class Features:
             matrix: float64 array of shape (rows, names).
             names: one name per column.
         """
-        return cls(matrix, _unknown(tuple(names)))
+        return cls(matrix, _unknown_features(tuple(names)))
 
     @classmethod
     def empty(cls, rows: int) -> Features:
@@ -108,7 +108,7 @@ class Features:
 
     def with_prefix(self, prefix: str) -> Features:
         """Return the same features with a prefix before each name, such as `hidden uops`."""
-        return Features(self.matrix, _named(self.columns, prefix))
+        return Features(self.matrix, _prefixed_columns(self.columns, prefix))
 
     def column_indices(self, *meanings: Meaning) -> NDArray[np.int64]:
         """Return the indices of the columns that have one of the given meanings."""
@@ -136,12 +136,12 @@ class Features:
 
 
 @lru_cache(maxsize=512)
-def _unknown(names: tuple[str, ...]) -> tuple[Feature, ...]:
+def _unknown_features(names: tuple[str, ...]) -> tuple[Feature, ...]:
     return tuple(Feature(name) for name in names)
 
 
 @lru_cache(maxsize=512)
-def _named(columns: tuple[Feature, ...], prefix: str) -> tuple[Feature, ...]:
+def _prefixed_columns(columns: tuple[Feature, ...], prefix: str) -> tuple[Feature, ...]:
     return tuple(replace(column, name=f"{prefix} {column.name}") for column in columns)
 
 

@@ -88,7 +88,7 @@ def sums(w: Anchor, tensors: Mapping[str, NDArray[Any]]) -> Integers:
     real = np.float32 if small else np.float64
     pixels = w.sums_height * w.sums_width
     total = np.zeros((w.batch, w.groups, per_out, pixels))
-    padded = np.pad(data.astype(real), _around(w))
+    padded = np.pad(data.astype(real), _padding_around(w))
     for i, j, window_pixels in _windows(w, padded, (w.dilation_h, w.dilation_w)):
         window = window_pixels.reshape(w.batch, w.groups, per_in, pixels)
         taps = weight[:, :, i, j].astype(real).reshape(w.groups, per_out, per_in)
@@ -108,7 +108,7 @@ def maxima(w: Windows, data: NDArray[Any], dilation: tuple[int, int] = (1, 1)) -
         Maxima of shape (n, c, oh, ow).
     """
     least = np.iinfo(np.int64).min
-    padded = np.pad(data.astype(np.int64), _around(w), constant_values=least)
+    padded = np.pad(data.astype(np.int64), _padding_around(w), constant_values=least)
     windows = _windows(w, padded, dilation)
     total: Integers = next(windows)[2]
     for _, _, window in windows:
@@ -116,7 +116,7 @@ def maxima(w: Windows, data: NDArray[Any], dilation: tuple[int, int] = (1, 1)) -
     return total
 
 
-def _around(w: Windows) -> tuple[tuple[int, int], ...]:
+def _padding_around(w: Windows) -> tuple[tuple[int, int], ...]:
     return (0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right)
 
 

@@ -140,7 +140,7 @@ def run(
         raise TilewrightError("--images counts what --pipeline runs; add --pipeline")
     if pipeline and (profile or timeline is not None):
         raise TilewrightError("--profile and --timeline are of one inference; leave out --pipeline")
-    artifact = _loaded(folder, allow_code)
+    artifact = _load_artifact(folder, allow_code)
     arrays = _arrays(inputs)
     if isinstance(artifact, CompiledArtifact | SizedLibrary):
         if pipeline:
@@ -231,7 +231,7 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
     from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.networks.artifact import CompiledArtifact, SizedLibrary
 
-    artifact = _loaded(folder, allow_code)
+    artifact = _load_artifact(folder, allow_code)
     if isinstance(artifact, CompiledArtifact):
         _verify_libraries([({}, artifact)], as_json=as_json)
         return
@@ -250,7 +250,7 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
         raise typer.Exit(1)
 
 
-def _loaded(folder: Path, allow_code: bool) -> AnyArtifact:
+def _load_artifact(folder: Path, allow_code: bool) -> AnyArtifact:
     """Load an artifact. With `allow_code`, print which of its code is executed.
 
     Raises:

@@ -52,14 +52,14 @@ def _run(options: CodesignOptions, tracking: TrackingOptions, bare: bool, as_jso
 
     keep_trials(options.folder)
     with show_search(Terminal(stderr=as_json)) as listen:
-        outcome = _bare(options, listen) if bare else _tracked(options, tracking, listen)
+        outcome = _run_bare(options, listen) if bare else _run_tracked(options, tracking, listen)
     if as_json:
         typer.echo(json.dumps({"summary": outcome.summary, "front": outcome.front}, indent=2))
         return
     show_front(options, outcome, {} if bare else _links(outcome), Terminal())
 
 
-def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
+def _run_bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
     from tilewright.flows.codesign import codesign
     from tilewright.reports.codesign import draw_front
     from tilewright.search import LocalRunner
@@ -69,7 +69,7 @@ def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
     return outcome
 
 
-def _tracked(
+def _run_tracked(
     options: CodesignOptions, tracking: TrackingOptions, listen: Listener
 ) -> CodesignOutcome:
     from tilewright.hardware_search.steps import pose_problem

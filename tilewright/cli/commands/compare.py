@@ -120,21 +120,21 @@ def _compare_networks(
     with comparing_networks(Terminal(stderr=as_json)) as listen:
         listen(StageBegan("plan_networks"))
         plan = plan_networks(options)  # what cannot be starts no server
-        compared, links = _bare(plan, listen) if bare else _tracked(plan, tracking, listen)
+        compared, links = _run_bare(plan, listen) if bare else _run_tracked(plan, tracking, listen)
     if as_json:
         typer.echo(json.dumps(compared.to_json(), indent=2, ensure_ascii=False))
         return
     show_networks(compared, options.folder, links, Terminal())
 
 
-def _bare(plan: NetworksPlan, listen: Listener) -> tuple[NetworkComparison, dict[str, str]]:
+def _run_bare(plan: NetworksPlan, listen: Listener) -> tuple[NetworkComparison, dict[str, str]]:
     from tilewright.flows.comparison import compare_networks
     from tilewright.search import LocalRunner
 
     return compare_networks(LocalRunner(listen), plan.options, plan), {}
 
 
-def _tracked(
+def _run_tracked(
     plan: NetworksPlan, tracking: TrackingOptions, listen: Listener
 ) -> tuple[NetworkComparison, dict[str, str]]:
     """Run the flow with servers, and return the addresses of the comparison's pages by name."""

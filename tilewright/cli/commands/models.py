@@ -61,19 +61,23 @@ def build(
     check_folder(out.parent)
     keep_count("row", lambda: kept_rows(out))
     with show_building(Terminal(stderr=True)) as listen:
-        build_it = _bare if bare else _tracked
+        build_it = _build_bare if bare else _build_tracked
         about = build_it(out, options, cluster, listen)
     show_built(about, out, Terminal())
 
 
-def _bare(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+def _build_bare(
+    out: Path, options: DatasetOptions, cluster: str, listen: Listener
+) -> DatasetMetadata:
     from tilewright.flows.dataset import build_dataset
     from tilewright.search import LocalRunner
 
     return build_dataset(LocalRunner(listen), out, options, cluster)
 
 
-def _tracked(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+def _build_tracked(
+    out: Path, options: DatasetOptions, cluster: str, listen: Listener
+) -> DatasetMetadata:
     from tilewright.services.start_servers import embedded
 
     with embedded(_prepare_dataset):

@@ -59,7 +59,7 @@ def tune(
             draw_run(options.folder, network)
         summary, links = network.summary, dict[str, str]()
     else:
-        summary = _tracked(options, tracking, heard)
+        summary = _run_tracked(options, tracking, heard)
         links = _links(summary)
     show_results(summary, options.folder, heard.reused_stages, links, console)
 
@@ -73,7 +73,7 @@ def tuners() -> None:
     show_tuners(list(registered().values()), Terminal())
 
 
-def _tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:
+def _run_tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:
     """Run the flow with servers.
 
     Heavy imports happen while the server starts, since both take seconds.

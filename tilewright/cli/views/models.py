@@ -96,7 +96,7 @@ def show_scores(result: Mapping[str, Json], console: Console) -> None:
         f"{as_number(result['epochs']):,} epochs"
     )
     if result["stopped"] == "minutes":
-        text += f", stopped by time; all would take {_long(result['all_epochs_seconds'])}"
+        text += f", stopped by time; all would take {_value_text(result['all_epochs_seconds'])}"
     print_line(console, text)
     if BEFORE in result:
         before = result[BEFORE], as_object(result["visible"])[BEFORE]
@@ -124,5 +124,5 @@ def _share(value: Json) -> str:
     return f"{as_number(value):.4f}"
 
 
-def _long(value: Json) -> str:
+def _value_text(value: Json) -> str:
     return duration(as_number(value))

@@ -70,7 +70,7 @@ def show_report(
     console.print(
         f"{report.model} on {target}: {report.offloaded_macs:,} of {report.total_macs:,} MACs "
         f"{'offloaded' if has_host else 'by kernels'} ({percent(report.offloaded_share)}); "
-        f"{_rest(report) if has_host else _rest_of_library(report)}",
+        f"{_rest_text(report) if has_host else _rest_of_library(report)}",
         highlight=False,
     )
     if has_host:
@@ -102,7 +102,7 @@ def _rest_of_library(report: ModelReport) -> str:
     return "TVM compiles the rest, but for what onnxruntime runs"
 
 
-def _rest(report: ModelReport) -> str:
+def _rest_text(report: ModelReport) -> str:
     """Return a sentence about the operators that are not offloaded."""
     if report.by_status("unsupported"):
         return "some operators cannot be converted"
@@ -151,7 +151,7 @@ def _operators(
         cells = (
             operator.name, operator.op_type,
             Text(places[operator.status], STYLES[operator.status]), mega(operator.macs),
-            milliseconds(operator.accelerator_seconds), _some(operator.cpu_seconds),
+            milliseconds(operator.accelerator_seconds), _seconds_text(operator.cpu_seconds),
         )  # fmt: skip
         for name, cell in zip(columns, (*cells[: 3 + len(figures)], why), strict=True):
             columns[name].append(cell)
@@ -161,7 +161,7 @@ def _operators(
     )  # fmt: skip
 
 
-def _some(seconds: float) -> str:
+def _seconds_text(seconds: float) -> str:
     return milliseconds(seconds) if seconds else ""
 
 

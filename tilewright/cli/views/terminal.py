@@ -148,7 +148,7 @@ def fitted_table(
             least[first] = min(whole[first], TEXT)
         shown.pop(head, None)
     room = width - needed + least[first]
-    shown[first] = [_broken(cell, room) for cell in shown[first]]
+    shown[first] = [_break_cell(cell, room) for cell in shown[first]]
     table = ruled_table(padding=(0, 1, 0, 0))
     for head in shown:
         if head in texts:
@@ -172,7 +172,7 @@ def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
     return {head: [row[head] for row in rows] for head in (rows[0] if rows else ())}
 
 
-def _broken(cell: str | Text, room: int) -> str | Text:
+def _break_cell(cell: str | Text, room: int) -> str | Text:
     if isinstance(cell, Text) or cell_len(cell) <= room:
         return cell
     return cell.replace(BREAK, f"{BREAK.rstrip()}\n", 1)

@@ -63,10 +63,10 @@ def show_results(
         console,
         f"{headline(summary)}\n{coverage(summary)}\n"
         + _sharing(summary)
-        + _reused(summary, reused_stages)
+        + _reuse_text(summary, reused_stages)
         + _validation(summary)
         + _proof(summary)
-        + _fused(summary)
+        + _fusion_text(summary)
         + f"; {summary['wall_seconds']:.0f} s\n"
         f"results in {folder}: {SUMMARY}, {SCHEDULES}, {TRIALS}, {CONVERGENCE}"
         + f", {FUSION_PAGE}" * ("fusion" in summary)
@@ -161,10 +161,10 @@ def coverage(summary: Summary) -> str:
         )
     elif share < 1:
         message += ", the rest is not tuned"
-    return "; ".join(filter(None, (message, _published(summary))))
+    return "; ".join(filter(None, (message, _published_text(summary))))
 
 
-def _published(summary: Summary) -> str:
+def _published_text(summary: Summary) -> str:
     """Return for how many workloads the rule is a schedule that the stock compiler publishes.
 
     Returns an empty text if there are no such workloads.
@@ -201,7 +201,7 @@ def _proof(summary: Summary) -> str:
     return f"{timed} and verified {'bit for bit' if exact else 'against numpy'}"
 
 
-def _fused(summary: Summary) -> str:
+def _fusion_text(summary: Summary) -> str:
     """Return how much was fused, if that was decided, and the latency of the whole network."""
     if "fusion" not in summary:
         return ""
@@ -241,7 +241,7 @@ def _sharing(summary: Summary) -> str:
     return f"{sharing['trials']:,} of at most {most}: {reason}\n"
 
 
-def _reused(summary: Summary, stages: int) -> str:
+def _reuse_text(summary: Summary, stages: int) -> str:
     """Return how much was reused; empty if nothing was."""
     rows = summary["workloads"]
     held = sum(row["reused_trials"] for row in rows)

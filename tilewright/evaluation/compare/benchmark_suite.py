@@ -77,11 +77,11 @@ class RecordedTestBed:
 
     def open(self, name: str) -> Target:
         """Return a target that replays the recorded trials."""
-        return _recorded(self.files)
+        return _recorded_target(self.files)
 
     def table(self, name: str) -> MeasurementTable:
         """Return the recorded trials of a workload."""
-        return _recorded(self.files).tables[dict(self.workloads)[name].id]
+        return _recorded_target(self.files).tables[dict(self.workloads)[name].id]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class EnumeratedTestBed:
         """Return the target itself if it is `live`, otherwise a replay of its enumerated space."""
         if self.live:
             return _target(self.target, self.space)
-        return _replayed(self.target, self.space, dict(self.workloads)[name], self.folder)
+        return _replayed_target(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def table(self, name: str) -> MeasurementTable:
         """Return the measurements of every config of a workload."""
@@ -136,7 +136,7 @@ class EnumeratedTestBed:
 
 def recorded_test_bed(files: Sequence[Path]) -> RecordedTestBed:
     """Return a test bed from recorded tables. Raise `TableError` if a file is not a table."""
-    return RecordedTestBed(tuple(files), tuple(_recorded(tuple(files)).workloads.items()))
+    return RecordedTestBed(tuple(files), tuple(_recorded_target(tuple(files)).workloads.items()))
 
 
 def enumerated_test_bed(
@@ -192,7 +192,7 @@ def _epilogue(workload: Workload) -> str:
 
 
 @lru_cache(maxsize=1)
-def _recorded(files: tuple[Path, ...]) -> ReplayTarget:
+def _recorded_target(files: tuple[Path, ...]) -> ReplayTarget:
     target = make_target(f"replay:{','.join(map(str, files))}")
     assert isinstance(target, ReplayTarget)
     return target
@@ -209,6 +209,6 @@ def _known_table(target: str, space: str, workload: Workload, folder: Path) -> M
 
 
 @lru_cache(maxsize=2)
-def _replayed(target: str, space: str, workload: Workload, folder: Path) -> Target:
+def _replayed_target(target: str, space: str, workload: Workload, folder: Path) -> Target:
     hardware = _target(target, space)
     return make_replay_target(hardware, [_known_table(target, space, workload, folder)])

@@ -96,7 +96,7 @@ def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any]
     elif isinstance(bed, EnumeratedTestBed):
         about |= {"recipe": _recipe(bed.target, bed.space), "live": bed.live}
         bed.table(job.workload)  # makes the file if it is missing
-        file = ground_truth_path(_made(bed.target, bed.space), workload, bed.folder)
+        file = ground_truth_path(_cached_target(bed.target, bed.space), workload, bed.folder)
     else:
         raise TilewrightError(f"{type(bed).__name__} cannot be sent to a cluster; leave it out")
     files = [file, file.with_name(REFERENCE)] if isinstance(bed, RecordedTestBed) else [file]
@@ -105,12 +105,12 @@ def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any]
 
 
 @lru_cache(maxsize=4)
-def _made(target: str, space: str) -> Target:
+def _cached_target(target: str, space: str) -> Target:
     return make_target(target, space)
 
 
 def _recipe(target: str, space: str) -> dict[str, Any]:
-    return recipe_of(_made(target, space), target, space)
+    return recipe_of(_cached_target(target, space), target, space)
 
 
 # -- the worker's side -------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class _SentTestBed:
     live: bool
 
     def open(self, name: str) -> Target:
-        hardware = _rebuilt(self.recipe)
+        hardware = _rebuilt_target(self.recipe)
         return hardware if self.live else make_replay_target(hardware, [self.table(name)])
 
     def table(self, name: str) -> MeasurementTable:
@@ -183,13 +183,13 @@ class _SentTestBed:
 
 
 @lru_cache(maxsize=4)
-def _rebuilt(recipe: str) -> Target:
+def _rebuilt_target(recipe: str) -> Target:
     return rebuild_target(**json.loads(recipe))
 
 
 @lru_cache(maxsize=2)
 def _table(recipe: str, workload: Workload, folder: Path) -> MeasurementTable:
-    return ground_truth_table(_rebuilt(recipe), workload, folder)
+    return ground_truth_table(_rebuilt_target(recipe), workload, folder)
 
 
 def _scratch(files: dict[str, bytes]) -> Path:

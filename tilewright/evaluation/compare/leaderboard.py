@@ -187,15 +187,15 @@ def results_of(runs: Sequence[TunerRun], optimum: Mapping[str, float], trials: i
         seeds=seeds,
         trials=trials,
         regret=grid([_regret(run, optimum[run.workload], trials) for run in runs]),
-        invalid=grid([_invalid(run, trials) for run in runs]),
+        invalid=grid([_invalid_shares(run, trials) for run in runs]),
         spent=np.array([len(run.statuses) for run in runs]).reshape(shape),
         lowered=each("lowered").astype(np.int64),
         failed=each("failed_compiles").astype(np.int64),
         seconds=each("wall_seconds"),
-        measured=grid([_held(_batch_ends(run), trials) for run in runs]).astype(np.int64),
-        compiled=grid([_held(run.compiled, trials) for run in runs]),
-        elapsed=grid([_held(run.elapsed_seconds, trials) for run in runs]),
-        stack=grid([_held(run.stack_seconds, trials) for run in runs]),
+        measured=grid([_extend_curve(_batch_ends(run), trials) for run in runs]).astype(np.int64),
+        compiled=grid([_extend_curve(run.compiled, trials) for run in runs]),
+        elapsed=grid([_extend_curve(run.elapsed_seconds, trials) for run in runs]),
+        stack=grid([_extend_curve(run.stack_seconds, trials) for run in runs]),
     )
 
 
@@ -576,11 +576,11 @@ def _regret(run: TunerRun, optimum: float, trials: int) -> Floats:
         trials: length of the result.
     """
     best = [np.inf if item is None else max(item / optimum - 1.0, 0.0) for item in run.best]
-    return _held(best, trials, np.inf)
+    return _extend_curve(best, trials, np.inf)
 
 
-def _invalid(run: TunerRun, trials: int) -> Floats:
-    return _held(np.cumsum([status != "valid" for status in run.statuses]).tolist(), trials)
+def _invalid_shares(run: TunerRun, trials: int) -> Floats:
+    return _extend_curve(np.cumsum([status != "valid" for status in run.statuses]).tolist(), trials)
 
 
 def _batch_ends(run: TunerRun) -> list[int]:
@@ -593,7 +593,7 @@ def _batch_ends(run: TunerRun) -> list[int]:
     return [int(end) for end in np.searchsorted(compiled, compiled, side="right")]
 
 
-def _held(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:
+def _extend_curve(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:
     """Extend the curve of a run that ended early to `trials` entries, by repeating its last value.
 
     Args:

@@ -112,7 +112,9 @@ def plan_networks(options: CompareOptions) -> NetworksPlan:
 def _job(
     options: CompareOptions, network: str, target: str, tuner: TunerConfig, seed: int
 ) -> NetworkJob:
-    place = "/".join([*map(_folder_name, (network, target)), _plain(tuner.label), f"seed-{seed}"])
+    place = "/".join(
+        [*map(_folder_name, (network, target)), _folder_text(tuner.label), f"seed-{seed}"]
+    )
     run = TuningOptions.parse(
         model=network, target=target, tuner=tuner.tuner, tuner_options=dict(tuner.settings),
         seed=seed, out=str(options.folder / place),
@@ -130,10 +132,10 @@ def _folder_name(text: str) -> str:
     """
     origin = origin_of(text)
     known = origin["digest"][:_DIGEST]
-    return f"{_plain(origin['name'])}-{known}" if known else _plain(text)
+    return f"{_folder_text(origin['name'])}-{known}" if known else _folder_text(text)
 
 
-def _plain(text: str) -> str:
+def _folder_text(text: str) -> str:
     """Replace the characters of a text that a folder name must not contain."""
     name = re.sub(r"[^\w.+=:-]+", "-", text)
     return name if name == text else f"{name}-{digest(text.encode())[:_DIGEST]}"

@@ -52,14 +52,14 @@ def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
             if said := form.refusal(path, form.version_in(record)):
                 raise RecordError(said)
             if "leaderboards" in record:
-                return _checked(_BOARDS.validate_python(record["leaderboards"]))
+                return _check_boards(_BOARDS.validate_python(record["leaderboards"]))
             return (_of_runs(_EarlierRecord.model_validate(record)),)
         except (ValueError, LookupError, TypeError, ArithmeticError) as error:
             raise RecordError(f"cannot read {path}: {error}; repeat the comparison") from None
     raise RecordError(f"{folder} holds no comparison; name the --out folder of one")
 
 
-def _checked(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
+def _check_boards(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
     """Check that leaderboards have tuners and finite figures. Raise `ValueError` if not."""
     for board in boards:
         if not board.tuners:

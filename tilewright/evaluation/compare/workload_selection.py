@@ -112,11 +112,11 @@ def select_workloads(known: Named, wanted: Sequence[str]) -> Named:
     parts = [part.strip() for text in wanted for part in text.split(",") if part.strip()]
     if not parts:
         return known
-    picked = {place for part in parts for place in _places(part, known)}
+    picked = {place for part in parts for place in _parse_positions(part, known)}
     return tuple(known[place] for place in sorted(picked))
 
 
-def _places(part: str, known: Named) -> range:
+def _parse_positions(part: str, known: Named) -> range:
     first, dash, last = part.partition("-")
     if first.isdecimal() and (last.isdecimal() or not dash):
         begin, end = int(first), int(last or first)

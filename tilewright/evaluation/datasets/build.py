@@ -308,12 +308,14 @@ def log_dataset(folder: Path, plan: DatasetPlan, parts: Sequence[HeldPart]) -> D
         for column in result:
             columns.setdefault(column.name, column)
     names = in_order([tuple(column.name for column in features) for _, features in parts])
-    about = _about(plan, [file for file, _ in parts], tuple(columns[name] for name in names))
+    about = _make_metadata(
+        plan, [file for file, _ in parts], tuple(columns[name] for name in names)
+    )
     write_atomically(folder / ABOUT, about.to_json())
     return about
 
 
-def _about(
+def _make_metadata(
     plan: DatasetPlan, files: list[FileRecord], columns: tuple[Feature, ...]
 ) -> DatasetMetadata:
     return DatasetMetadata(

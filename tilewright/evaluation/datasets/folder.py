@@ -176,9 +176,9 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
 
 def _check(about: DatasetMetadata) -> None:
     """Raise `ValueError` if the entries of the metadata contradict each other."""
-    known = _distinct("hardware", [device.id for device in about.hardware])
-    _distinct("column", [column.name for column in about.columns])
-    _distinct("file", [item.path for item in about.files])
+    known = _check_distinct("hardware", [device.id for device in about.hardware])
+    _check_distinct("column", [column.name for column in about.columns])
+    _check_distinct("file", [item.path for item in about.files])
     if len(about.columns) > MOST_COLUMNS or len(about.files) > MOST_FILES:
         raise ValueError(f"more than {MOST_COLUMNS} columns or {MOST_FILES} files")
     for file in about.files:
@@ -201,7 +201,7 @@ def _check(about: DatasetMetadata) -> None:
     _ = about.families
 
 
-def _distinct(what: str, names: Sequence[str]) -> set[str]:
+def _check_distinct(what: str, names: Sequence[str]) -> set[str]:
     if len(result := set(names)) != len(names):
         raise ValueError(f"the same {what} is listed twice")
     return result
@@ -264,12 +264,12 @@ def read_table(
         OSError: a file cannot be read.
     """
     about = read_about(folder)
-    of = _places(about, hardware)
+    of = _hardware_indices(about, hardware)
     only = None if workloads is None else _workloads(about, workloads)
     results = [
         _rows_of(folder, about, file, only) for file in about.files if of[file.hardware] is not None
     ]
-    results = _drawn(results, rows, seed)
+    results = _draw_rows(results, rows, seed)
     if not results:
         raise DatasetError(f"{folder} has no rows of what was asked for; ask for more")
     return _table(folder, about, results)
@@ -286,7 +286,9 @@ def digest_of(folder: Path) -> str:
     return read_about(folder).digest
 
 
-def _places(about: DatasetMetadata, wanted: Sequence[str] | None) -> dict[str, int | None]:
+def _hardware_indices(
+    about: DatasetMetadata, wanted: Sequence[str] | None
+) -> dict[str, int | None]:
     """Return the index of each selected piece of hardware, by its ID; None if it is not selected.
 
     Args:
@@ -330,12 +332,12 @@ def _rows_of(
     try:
         workload = reader.workloads(len(about.workloads))
     except ValueError as error:
-        raise _damaged(folder, file, error) from None
+        raise _damaged_error(folder, file, error) from None
     which = np.arange(file.rows) if only is None else np.flatnonzero(only[workload])
     return _RowsOfFile(file, which, workload[which])
 
 
-def _drawn(found: list[_RowsOfFile], rows: int | None, seed: int) -> list[_RowsOfFile]:
+def _draw_rows(found: list[_RowsOfFile], rows: int | None, seed: int) -> list[_RowsOfFile]:
     """Draw rows at random, and keep their order within each file.
 
     Args:
@@ -376,7 +378,7 @@ def _table(folder: Path, about: DatasetMetadata, result: list[_RowsOfFile]) -> T
             latency[first:end] = reader.log_latency(valid)[item.which]
             reader.features(item.which, matrix[first:end])
         except ValueError as error:
-            raise _damaged(folder, item.file, error) from None
+            raise _damaged_error(folder, item.file, error) from None
     places = {device.id: place for place, device in enumerate(about.hardware)}
     hardware = np.repeat([places[element.file.hardware] for element in result], np.diff(ends))
     workload = np.concatenate([element.workload for element in result]).astype(np.int64)
@@ -410,8 +412,8 @@ def _reader(folder: Path, about: DatasetMetadata, file: FileRecord) -> Reader:
     try:
         return Reader(data, file.rows, about.columns)
     except ValueError as error:
-        raise _damaged(folder, file, error) from None
+        raise _damaged_error(folder, file, error) from None
 
 
-def _damaged(folder: Path, file: FileRecord, error: ValueError) -> DatasetError:
+def _damaged_error(folder: Path, file: FileRecord, error: ValueError) -> DatasetError:
     return DatasetError(f"{folder / file.path} cannot be used: {error}; {_STEP}")

@@ -108,11 +108,11 @@ def select_targets(names: Sequence[str], kind: str) -> Found:
         TilewrightError: a target cannot be built.
     """
     results: Found = []
-    for name, target in _made(names, kind):
+    for name, target in _make_targets(names, kind):
         specification = specification_of(target)
         if specification is None:
             raise DatasetError(f"{name} has no specification to build it again by; name another")
-        each = _known(kind, specification)
+        each = _rebuild_target(kind, specification)
         if twin := next((other for other, _ in results if other.id == each[0].id), None):
             raise DatasetError(f"{name} is the same hardware as {twin.name}; name it once")
         results.append(each)
@@ -132,7 +132,7 @@ def check_unchanged(names: Sequence[str], hardware: Sequence[DatasetHardware]) -
     """
     known = {device.id for device in hardware}
     for kind in (*SIMULATED, MEASURED):
-        for name, target in _made(names, kind):
+        for name, target in _make_targets(names, kind):
             if target.fingerprint not in known:
                 raise DatasetError(
                     f"{name} no longer is what it was when this build began; build again into "
@@ -140,7 +140,7 @@ def check_unchanged(names: Sequence[str], hardware: Sequence[DatasetHardware]) -
                 )
 
 
-def _made(names: Sequence[str], kind: str) -> Iterator[tuple[str, Target]]:
+def _make_targets(names: Sequence[str], kind: str) -> Iterator[tuple[str, Target]]:
     for name in names:
         maker, rest = kind_of(name)
         if maker.name == kind:
@@ -164,10 +164,10 @@ def draw_hardware(kind: str, count: int, seed: int) -> Found:
         specifications = target_kinds()[kind].variants(count, seed)
     except TilewrightError:
         return []
-    return [_known(kind, specification) for specification in specifications]
+    return [_rebuild_target(kind, specification) for specification in specifications]
 
 
-def _known(kind: str, specification: Mapping[str, Json]) -> tuple[DatasetHardware, Target]:
+def _rebuild_target(kind: str, specification: Mapping[str, Json]) -> tuple[DatasetHardware, Target]:
     """Rebuild a target from its specification, and describe it for the plan of a dataset.
 
     Every part of a build rebuilds its target in the same way.
@@ -329,8 +329,8 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
     accelerators = [device for kind in SIMULATED for device in _hardware(options, kind)]
     cpu = _hardware(options, MEASURED) if options.cpu_rows else []
     shapes = _shapes_of(make_target(DEFAULTS.target)) if accelerators else []
-    simulated = _drawn(shapes, options.workloads, rng)
-    measured = _drawn(_shapes_of(cpu[0][1]), CPU_WORKLOADS, rng) if cpu else []
+    simulated = _draw_workloads(shapes, options.workloads, rng)
+    measured = _draw_workloads(_shapes_of(cpu[0][1]), CPU_WORKLOADS, rng) if cpu else []
     workloads = [*simulated, *measured]
     cells = _cells(accelerators, list(enumerate(simulated)), options.rows, rng)
     own = list(enumerate(measured, len(simulated)))
@@ -397,7 +397,9 @@ def _shapes_of(target: Target) -> list[Workload]:
     return sorted(shapes.values(), key=lambda workload: (str(workload), workload.id))
 
 
-def _drawn(workloads: Sequence[Workload], count: int, rng: np.random.Generator) -> list[Workload]:
+def _draw_workloads(
+    workloads: Sequence[Workload], count: int, rng: np.random.Generator
+) -> list[Workload]:
     kept = rng.permutation(len(workloads))[:count]
     return [workloads[place] for place in sorted(kept.tolist())]
 

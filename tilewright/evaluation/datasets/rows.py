@@ -144,14 +144,14 @@ def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sa
         flat = places if space.listed is None else np.asarray(space.listed)[places]
         for first in range(0, count, _AT_ONCE):
             configs = space.unravel(flat[first : first + _AT_ONCE])
-            lowered, measured = _measured(target, workload, configs, tell)
+            lowered, measured = _measure_configs(target, workload, configs, tell)
             rows.append(
-                _described(hardware["features"], target, place, workload, lowered, measured)
+                _describe_sample(hardware["features"], target, place, workload, lowered, measured)
             )
     return Sample.concatenate(rows)
 
 
-def _measured(
+def _measure_configs(
     target: Target, workload: Workload, configs: Configs, tell: Progress
 ) -> tuple[Lowered, Measurements]:
     at_once = capability(target, MeasuresInOnePass)
@@ -164,7 +164,7 @@ def _measured(
     return lowered, measured
 
 
-def _described(
+def _describe_sample(
     features: dict[str, float], target: Target, place: int, workload: Workload,
     lowered: Lowered, measured: Measurements,
 ) -> Sample:  # fmt: skip
@@ -232,7 +232,7 @@ def columns_in(data: bytes, plan: str, rows: int) -> tuple[Feature, ...]:
     Raises:
         ValueError: the file is damaged or belongs to another plan.
     """
-    file = _opened(data)
+    file = _open_file(data)
     result = file.schema_arrow.metadata or {}
     if result.get(_PLAN, b"").decode(errors="replace") != plan or file.metadata.num_rows != rows:
         raise ValueError("it belongs to another plan")
@@ -251,7 +251,7 @@ class Reader:
     """
 
     def __init__(self, data: bytes, rows: int, known: tuple[Feature, ...]) -> None:
-        self._file, self.rows = _opened(data), rows
+        self._file, self.rows = _open_file(data), rows
         schema, about = self._file.schema_arrow, self._file.metadata
         if about.num_rows != rows or rows > MOST_ROWS:
             raise ValueError(f"it has {about.num_rows} rows, {rows} are said (at most {MOST_ROWS})")
@@ -336,7 +336,7 @@ def _reads_as(given: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(pa.types.is_floating(given) or pa.types.is_integer(given))
 
 
-def _opened(data: bytes) -> pq.ParquetFile:
+def _open_file(data: bytes) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(
             pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False, **_LIMITS

@@ -275,11 +275,11 @@ def judge_elsewhere(
     return result | {
         "rows": len(table), "seconds": round(time.monotonic() - begun, 3), "kind": model.kind,
         "dataset": digest, "seen": digest in learned.split(),
-        **_seen(model, _ids(read_about(dataset), table)),
+        **_count_seen(model, _ids(read_about(dataset), table)),
     }  # fmt: skip
 
 
-def _seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
+def _count_seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
     """Count the hardware and workloads in a table, and those that the model was trained on.
 
     Args:
@@ -389,7 +389,7 @@ def split(table: TrainingTable, kind: Kind, seed: int, held_out: float = 0.2) ->
         raise DatasetError(f"a share of {held_out:g} cannot be held out; give one between 0 and 1")
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     if kind == "within_task":
-        test = _within(table.task, rng, held_out)
+        test = _hold_out_rows(table.task, rng, held_out)
     else:
         test = _whole_groups(table, kind, rng, held_out)
     if not test.any() or test.all():
@@ -399,7 +399,7 @@ def split(table: TrainingTable, kind: Kind, seed: int, held_out: float = 0.2) ->
     return ~test, test
 
 
-def _within(task: NDArray[np.int64], rng: np.random.Generator, held_out: float) -> Mask:
+def _hold_out_rows(task: NDArray[np.int64], rng: np.random.Generator, held_out: float) -> Mask:
     """Return the mask of held-out rows, which are drawn within each task.
 
     Args:

@@ -43,7 +43,7 @@ def advice_of(folder: TunedFolder, explained: Sequence[Explained]) -> list[Advic
         explained: explanation of each workload.
     """
     rules: list[Callable[[TunedFolder, Sequence[Explained]], Advice | None]] = [
-        _without_valid, _failing, _far, _unfinished, _veto, _too_long,
+        _without_valid, _advise_on_failures, _advise_on_bounds, _advise_on_trials, _veto, _too_long,
     ]  # fmt: skip
     results = [rule(folder, explained) for rule in rules]
     return [item for item in results if item is not None]
@@ -56,13 +56,13 @@ def _without_valid(folder: TunedFolder, explained: Sequence[Explained]) -> Advic
     if not without:
         return None
     return Advice(
-        f"No trial of {_named(without)} is valid.",
-        f"Give them more trials: --trials {2 * _most(explained)}; 'tilewright trials "
+        f"No trial of {_list_titles(without)} is valid.",
+        f"Give them more trials: --trials {2 * _most_trials(explained)}; 'tilewright trials "
         f"{folder.path}' says why each failed.",
     )
 
 
-def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+def _advise_on_failures(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise what to do if many trials are invalid.
 
     Either the space is unsuitable, or Model V (validity) has not learned enough.
@@ -85,7 +85,7 @@ def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | No
     other = f"tune in the space whose schedules mostly run: --space {usual}" if usual else (
         "let a veto learn them: --tuner default"
         if folder.tuner_config.tuner != "default"
-        else f"give V more to learn from: --trials {2 * _most(explained)}"
+        else f"give V more to learn from: --trials {2 * _most_trials(explained)}"
     )  # fmt: skip
     return Advice(
         f"{lost} of {trials} trials are not valid; {count} {kind}, most often: {reason}.",
@@ -93,7 +93,7 @@ def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | No
     )
 
 
-def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+def _advise_on_bounds(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise what to do if expensive layers are far from their lower bounds."""
     total = float(np.nansum([explanation.trajectory.cost for explanation in explained]))
     far = [
@@ -106,15 +106,15 @@ def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     far.sort(key=lambda item: item.trajectory.cost * (1 - 1 / item.trajectory.above), reverse=True)
     first = far[0].trajectory
     finding = (
-        f"{_named(far)} {'is' if len(far) == 1 else 'are'} more than {_FAR - 1:.0%} above the "
-        f"bound; {far[0].title} takes {first.above:.2f}× its bound and "
+        f"{_list_titles(far)} {'is' if len(far) == 1 else 'are'} more than {_FAR - 1:.0%} above "
+        f"the bound; {far[0].title} takes {first.above:.2f}× its bound and "
         f"{first.cost / total:.0%} of an inference."
     )
     usual = _usual_space(folder)
     if usual:
         return Advice(finding, f"Tune in the larger space: --space {usual}.")
     if max(item.trajectory.late_gain for item in far) > _GAIN:
-        return Advice(finding, f"They still improve: --trials {2 * _most(explained)}.")
+        return Advice(finding, f"They still improve: --trials {2 * _most_trials(explained)}.")
     return Advice(
         finding,
         "More trials find little here: what is left is in the space of schedules or in the "
@@ -125,7 +125,7 @@ def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     )
 
 
-def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+def _advise_on_trials(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     late = [explanation for explanation in explained if explanation.trajectory.late_gain > _GAIN]
     if not late:
         return None
@@ -133,8 +133,10 @@ def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice |
     gain = late[0].trajectory.late_gain
     by = "found its first valid schedule" if np.isinf(gain) else f"by {gain:.1%}"
     return Advice(
-        f"{_named(late)} still improved in the last quarter of the trials ({late[0].title}: {by}).",
-        f"Repeat the same command with --trials {2 * _most(explained)}: what is measured is kept.",
+        f"{_list_titles(late)} still improved in the last quarter of the trials "
+        f"({late[0].title}: {by}).",
+        f"Repeat the same command with --trials {2 * _most_trials(explained)}: what is measured is "
+        "kept.",
     )
 
 
@@ -151,7 +153,7 @@ def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
         return Advice(
             f"V's veto would cost {missed:.0%} of the fastest {FASTEST:.0%} of the schedules that "
             "run.",
-            f"It has seen too few failures: --trials {2 * _most(explained)}{lower}.",
+            f"It has seen too few failures: --trials {2 * _most_trials(explained)}{lower}.",
         )
     if abs(off) < _SURE:
         return None
@@ -159,7 +161,8 @@ def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     return Advice(
         f"V expects too {much} to run: {np.mean(pair[0]):.0%} of random configs, and "
         f"{np.mean(pair[1]):.0%} do.",
-        f"Do not read V's chances as such; --trials {2 * _most(explained)} would correct them.",
+        f"Do not read V's chances as such; --trials {2 * _most_trials(explained)} would correct "
+        "them.",
     )
 
 
@@ -167,15 +170,15 @@ def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | N
     """Advise what to do if all layers stopped improving long before the end."""
     last = max(explanation.trajectory.last_improvement for explanation in explained)
     whole = -(-last // folder.batch) * folder.batch
-    if not last or 2 * whole > _most(explained):
+    if not last or 2 * whole > _most_trials(explained):
         return None
     return Advice(
-        f"No layer improved after trial {last} of {_most(explained)}.",
+        f"No layer improved after trial {last} of {_most_trials(explained)}.",
         f"For a run like this --trials {whole} is enough.",
     )
 
 
-def _most(explained: Sequence[Explained]) -> int:
+def _most_trials(explained: Sequence[Explained]) -> int:
     return max(explanation.trajectory.trials for explanation in explained)
 
 
@@ -188,7 +191,7 @@ def _usual_space(folder: TunedFolder) -> str:
     return "" if usual == folder.space else usual
 
 
-def _named(explained: Sequence[Explained]) -> str:
+def _list_titles(explained: Sequence[Explained]) -> str:
     names = [explanation.title for explanation in explained[:_NAMED]]
     others = len(explained) - len(names)
     return ", ".join(names) + (f" and {others} more" if others else "")

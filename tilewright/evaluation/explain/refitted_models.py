@@ -133,8 +133,8 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
         session = learn(run, task, session)
         if session.models.models:
             rows = target.lower(workload, done.configs)
-            asked = _asked(explorer, problem, session.models, session.history, rows)
-            for role, pair in _judged(asked, done.measured).items():
+            asked = _predict_configs(explorer, problem, session.models, session.history, rows)
+            for role, pair in _pair_with_results(asked, done.measured).items():
                 before.setdefault(role, []).append(pair)
         session = session.extend(recorded_batch(task, done))
     session = learn(run, task, session)
@@ -144,14 +144,14 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
             f"'{explorer.name}' learned no model of {workload} in {len(history)} trials: there is "
             "nothing to explain; tune with 'default' or 'ml2tuner', or longer"
         )
-    unseen, measured = _unseen(target, problem, history, samples, seed)
-    asked = _asked(explorer, problem, state, history, unseen)
+    unseen, measured = _measure_unseen(target, problem, history, samples, seed)
+    asked = _predict_configs(explorer, problem, state, history, unseen)
     if not asked:
         raise ExplainError(
             f"'{explorer.name}' asks its models only within its own search, never about configs "
             "put to it: there is nothing to judge; tune with 'default' or 'ml2tuner'"
         )
-    learned = _asked(explorer, problem, state, history, trials_of(problem, history))
+    learned = _predict_configs(explorer, problem, state, history, trials_of(problem, history))
     return Explained(
         workload=workload,
         title=folder.titles[workload.id],
@@ -164,7 +164,7 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
         before=JudgedWorkload(
             {role: np.concatenate(item, axis=1) for role, item in before.items()}
         ),
-        unseen=JudgedWorkload(_judged(asked, measured)),
+        unseen=JudgedWorkload(_pair_with_results(asked, measured)),
         threshold=veto_threshold(explorer, state),
         trajectory=trajectory_of(folder, workload),
     )
@@ -184,7 +184,7 @@ class _Asked:
     said: Floats
 
 
-def _asked(
+def _predict_configs(
     explorer: Explorer, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
 ) -> dict[str, _Asked]:
     """Predict the latency and validity of configs with the models P, V and A, as the tuner does.
@@ -208,7 +208,7 @@ def _asked(
     }  # fmt: skip
 
 
-def _judged(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Floats]:
+def _pair_with_results(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Floats]:
     """Combine predictions with the measured results of the same configs.
 
     Args:
@@ -229,7 +229,7 @@ def _judged(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Float
     return pairs
 
 
-def _unseen(
+def _measure_unseen(
     target: Target, problem: Problem, history: History, samples: int, seed: int
 ) -> tuple[Lowered, Measurements]:
     """Draw random configs that the run has never tried, and measure them.
@@ -291,7 +291,7 @@ def shapley_values(model: CostModel, x: Features, background: Features, seed: in
         Float array of shape (rows, features).
     """
     if not isinstance(model, Boosted):
-        return _sampled(model, x, background, seed)
+        return _sample_influences(model, x, background, seed)
     if model.suffix == ".ubj":
         data = xgboost.DMatrix(x.matrix, nthread=1)
         return np.asarray(
@@ -306,7 +306,7 @@ def is_exact(model: CostModel) -> bool:
     return isinstance(model, Boosted)
 
 
-def _sampled(model: CostModel, x: Features, background: Features, seed: int) -> Floats:
+def _sample_influences(model: CostModel, x: Features, background: Features, seed: int) -> Floats:
     rng = np.random.default_rng(seed)
     here, there = np.nan_to_num(x.matrix), np.nan_to_num(background.matrix)
     rows, features = here.shape

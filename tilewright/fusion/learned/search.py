@@ -137,11 +137,11 @@ def learned_search(
     for turn in range(plan.rounds):
         seen = judged_units(problem, evaluator)
         chances = policy.chances(problem, figures, best, seen)
-        first = _tried(evaluator, policy.labels(problem, chances)) if turn == 0 else None
+        first = _try_labels(evaluator, policy.labels(problem, chances)) if turn == 0 else None
         if first is not None and first.cost < evaluator(best).cost:
             best = first.labels
         model.fit([tables.graph_table(item.labels) for item in evaluator.evaluations()])
-        begin = [best, *starts, *_drawn(problem, chances, plan.drawn, rng)]
+        begin = [best, *starts, *_draw_labellings(problem, chances, plan.drawn, rng)]
         said = FusionSurrogate(problem, tables, model, best)
         objective = Objective(said, plan.asked, problem.segments, problem.groups)
         search_all(plan.search, objective, list(dict.fromkeys(begin)), rng)
@@ -152,7 +152,7 @@ def learned_search(
         for labels in new[:_LOOKED_AT]:
             if evaluator.count - simulated >= plan.confirmed:
                 break
-            result = _tried(evaluator, labels)
+            result = _try_labels(evaluator, labels)
             if result is not None and result.cost < evaluator(best).cost:
                 best = labels
         idle = 0 if evaluator(best).cost < before else idle + 1
@@ -184,7 +184,7 @@ def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionG
     return result
 
 
-def _tried(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
+def _try_labels(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
     """Simulate the network of a labelling.
 
     Returns:
@@ -196,7 +196,7 @@ def _tried(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
         return None
 
 
-def _drawn(
+def _draw_labellings(
     problem: FusionProblem, chances: NDArray[np.float64], count: int, rng: np.random.Generator
 ) -> list[Labelling]:
     """Draw random labellings, in which a unit is fused with the probability that fusing it helps.

@@ -22,7 +22,7 @@ from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardM
 from tilewright.search.ppo import Agent
 
 
-def _whole(value: object) -> object:
+def _to_integer(value: object) -> object:
     """Convert the text of a whole number, as a command line passes it, to an integer."""
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
@@ -35,7 +35,7 @@ class DcocOptions(CodesignPpoOptions):
 
     entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
     epochs: int = Field(10, ge=1, description="passes over the steps of an episode (MAPPO's)")
-    agents: Annotated[Literal[1, 3], BeforeValidator(_whole)] = Field(
+    agents: Annotated[Literal[1, 3], BeforeValidator(_to_integer)] = Field(
         3, description="kinds of agents; 1: one moves all knobs"
     )
     critic: bool = Field(True, description="a critic says what is to be expected")
@@ -108,7 +108,7 @@ class Dcoc(PublishedMethod):
         result = np.concatenate([drawn, places])
         # What would overflow is measured last: a mixture of good points need not fit.
         result = result[np.argsort(rewards.overflowing(result) > 0, kind="stable")]
-        return _first(points, result, tried, count)
+        return _first_untried(points, result, tried, count)
 
     def _start(
         self,
@@ -147,7 +147,9 @@ def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
     return tuple(map(tuple, np.round(scaled, 6).tolist()))
 
 
-def _first(points: JointSpace, places: Places, tried: NDArray[np.int64], count: int) -> Places:
+def _first_untried(
+    points: JointSpace, places: Places, tried: NDArray[np.int64], count: int
+) -> Places:
     """Return the first `count` distinct points that can be built and were not tried.
 
     Args:

@@ -131,8 +131,8 @@ def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool
         )
     if bare and graph.islands:
         raise ArtifactError(
-            f"--bare: the CPU would have to compute {_named(graph.islands)}; leave out --bare, or "
-            "cut the model there"
+            f"--bare: the CPU would have to compute {_list_operators(graph.islands)}; leave out "
+            "--bare, or cut the model there"
         )
     return builds
 
@@ -160,7 +160,7 @@ def layer_graph(graph: IntegerGraph) -> LayerGraph:
         if isinstance(step, Layer):
             steps.append(step)
         else:
-            steps.append(HostStep(_named([step]), step.inputs, step.outputs))
+            steps.append(HostStep(_list_operators([step]), step.inputs, step.outputs))
             by_islands.update(step.inputs)
     inputs = {value.name: value for value in graph.inputs}
     loaded = {
@@ -188,7 +188,7 @@ def _is_int8(graph: IntegerGraph, name: str) -> bool:
     return graph.values[name].dtype == "int8"
 
 
-def _named(islands: Sequence[CpuIsland]) -> str:
+def _list_operators(islands: Sequence[CpuIsland]) -> str:
     """List the operators of islands by type, with the first node of each type."""
     kinds: dict[str, list[str]] = {}
     for island in islands:
@@ -249,7 +249,7 @@ def _manifest(
                 "name": island.name, "inputs": list(island.inputs),
                 "outputs": list(island.outputs),
                 "operators": [{"name": node, "operator": kind} for node, kind in island.nodes],
-                "estimated_seconds": _estimated(graph, island, cpu_seconds, slowdown),
+                "estimated_seconds": _island_seconds(graph, island, cpu_seconds, slowdown),
             }
             for island in graph.islands
         ],
@@ -274,7 +274,7 @@ def _manifest(
     }  # fmt: skip
 
 
-def _estimated(
+def _island_seconds(
     graph: IntegerGraph, island: CpuIsland, cpu_seconds: Mapping[str, float] | None,
     slowdown: float,
 ) -> float | None:  # fmt: skip

@@ -156,7 +156,7 @@ def compile_files(
     samples = samples_of(last or whole)
     rows = [
         _row(layer, function, picks[layer.workload], target)
-        | ({"moved": [_moved(*item) for item in moved]} if moved else {})
+        | ({"moved": [_moved_json(*item) for item in moved]} if moved else {})
         | ({"bfloat16": [list(item) for item in stored]} if stored else {})
         | ({"frames": True} if frames else {})
         | _attention(number, attention)
@@ -174,7 +174,7 @@ def compile_files(
         )
     kernels_macs = sum(layer.workload.macs for layer in made.layers)
     manifest = {
-        **_described(last or whole, samples[0], target, target_kind, name, tolerance),
+        **_describe_source(last or whole, samples[0], target, target_kind, name, tolerance),
         "macs": {"total": total_macs, "kernels": kernels_macs},
         "layers": rows,
         "reads": list(whole.inputs),
@@ -192,7 +192,7 @@ def compile_files(
                 f"{result.error:.2g} of its largest value on seeded tensors, and the bound is "
                 f"{result.bound:g}; build with more --trials, and report the model"
             )
-    return _checked(artifact, files, manifest, samples, last or whole, tolerance)
+    return _check_outputs(artifact, files, manifest, samples, last or whole, tolerance)
 
 
 def region_files(
@@ -220,7 +220,7 @@ def region_files(
         first = NetworkSample("", last.seeded_inputs(), last.empty_outputs())
     files: dict[str, bytes] = {}
     manifest = {
-        **_described(last, first, target, target_kind, name, OF_FLOAT32),
+        **_describe_source(last, first, target, target_kind, name, OF_FLOAT32),
         "macs": {"total": total_macs, "kernels": 0},
         "layers": [],
         "reads": [],
@@ -230,10 +230,10 @@ def region_files(
         "regions": write_regions((), last.regions, files),
     }
     artifact = CompiledArtifact(manifest, files)
-    return _checked(artifact, files, manifest, samples, last, OF_FLOAT32)
+    return _check_outputs(artifact, files, manifest, samples, last, OF_FLOAT32)
 
 
-def _checked(
+def _check_outputs(
     artifact: CompiledArtifact, files: dict[str, bytes], manifest: dict[str, Json],
     samples: Sequence[NetworkSample], source: LastRegions | Whole, tolerance: float,
 ) -> CompiledFiles:  # fmt: skip
@@ -260,7 +260,7 @@ def _checked(
     return CompiledFiles(files, manifest, kept)
 
 
-def _described(
+def _describe_source(
     source: LastRegions | Whole, sample: NetworkSample, target: Target, target_kind: str,
     name: str, tolerance: float,
 ) -> dict[str, Json]:  # fmt: skip
@@ -447,8 +447,10 @@ class CompiledArtifact:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
                 config = tuple(map(as_int, as_list(row["config"])))
                 moved = map(as_object, as_list(row.get("moved", [])))
-                stored = [_stored(item) for item in as_list(row.get("bfloat16", []))]
-                function = self._ready.function(name, [_places(item) for item in moved], stored)
+                stored = [_parse_stored(item) for item in as_list(row.get("bfloat16", []))]
+                function = self._ready.function(
+                    name, [_parse_moved(item) for item in moved], stored
+                )
                 known[name] = compiles.kernel_error(workload, config, function)
             bound = OF_STORED if row.get("bfloat16") else OF_FLOAT32
             errors.append(KernelError(number, known[name], bound))
@@ -596,7 +598,7 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
     }
 
 
-def _stored(value: Json) -> tuple[int, int]:
+def _parse_stored(value: Json) -> tuple[int, int]:
     """Read the manifest entry of a parameter that the network stores in bfloat16.
 
     Returns:
@@ -620,12 +622,12 @@ def _call_time(row: Mapping[str, Json]) -> CallTime:
     )  # fmt: skip
 
 
-def _moved(parameter: int, axes: MovedAxes) -> dict[str, Json]:
+def _moved_json(parameter: int, axes: MovedAxes) -> dict[str, Json]:
     return {"parameter": parameter, "shape": list(axes.shape), "axes": list(axes.axes)}
 
 
-def _places(row: Mapping[str, Json]) -> Moved:
-    """Convert the output of `_moved` to arguments of `LoadedLibrary.function`."""
+def _parse_moved(row: Mapping[str, Json]) -> Moved:
+    """Convert the output of `_moved_json` to arguments of `LoadedLibrary.function`."""
     shape, axes = (list(map(as_int, as_list(row[key]))) for key in ("shape", "axes"))
     return as_int(row["parameter"]), shape, axes
 

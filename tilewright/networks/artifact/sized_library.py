@@ -152,7 +152,7 @@ class SizedLibrary:
         if given == chosen:
             return Fit(library, dict(inputs), {})
         shapes = {value.name: value.shape for value in library.inputs}
-        padded = {name: _padded(array, shapes.get(name)) for name, array in inputs.items()}
+        padded = {name: _pad_array(array, shapes.get(name)) for name, array in inputs.items()}
         crops = {
             named.name: tuple(
                 slice(size * given[axis] // chosen[axis] if isinstance(axis, str) else None)
@@ -323,7 +323,7 @@ def _proportional(axis: Sequence[int], at: Sequence[Mapping[str, int]]) -> str:
     return UNKNOWN
 
 
-def _padded(array: Array, shape: Sequence[int] | None) -> Array:
+def _pad_array(array: Array, shape: Sequence[int] | None) -> Array:
     """Pad an array with zeros at the end of each axis; return it unchanged if `shape` is None."""
     if shape is None or array.shape == tuple(shape):
         return array

@@ -110,7 +110,7 @@ class JoinedAttention:
                 number = calls.layers[var]
                 self.functions[number] = str(function.name_hint)
                 self.scores[calls.layers[attention.first]] = number
-        return _replaced(builder.get(), new) if new else module
+        return _replace_values(builder.get(), new) if new else module
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +230,7 @@ def _fit(scores: AttentionProduct, values: AttentionProduct) -> bool:
     return fit and unmoved and large
 
 
-def _replaced(module: IRModule, new: dict[RelaxVar, RelaxExpr]) -> IRModule:
+def _replace_values(module: IRModule, new: dict[RelaxVar, RelaxExpr]) -> IRModule:
     """Replace the values of variables in `main`, and remove functions that are no longer called."""
     old = module["main"]
     blocks = [

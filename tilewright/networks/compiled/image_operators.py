@@ -102,7 +102,7 @@ def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
         )
         taps = []
         for row, column in product(rows, columns):
-            at = (row, column) if inside else _nearest((row, column), size)
+            at = (row, column) if inside else _nearest_pixel((row, column), size)
             number = read(image[(n, c, *at, i)])
             if not inside and window.mean:
                 number = number * tirx.Cast("float32", _is_within((row, column), size))
@@ -129,7 +129,7 @@ def _plus(one: Expression, other: Expression) -> Expression:
     return one + other
 
 
-def _nearest(place: Pixel, size: Sequence[int]) -> Pixel:
+def _nearest_pixel(place: Pixel, size: Sequence[int]) -> Pixel:
     """Return the pixel of the image that is nearest to a pixel of the padding."""
     row, column = (tirx.max(tirx.min(at, of - 1), 0) for at, of in zip(place, size, strict=True))
     return row, column

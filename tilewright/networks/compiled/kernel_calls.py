@@ -310,7 +310,9 @@ class _RewrittenMain:
             (value,) = known.values()
             self.tensors.record(binding.var, plain=self.tensors.reshape(value, binding.shape))
             return
-        self.tensors.record(binding.var, plain=self.tensors.emit(_replaced(binding.value, known)))
+        self.tensors.record(
+            binding.var, plain=self.tensors.emit(_replace_variables(binding.value, known))
+        )
 
     def recurrence(self, recurrence: Recurrence) -> None:
         """Emit a call of a function that computes all steps of a recurrence."""
@@ -382,7 +384,7 @@ class _RewrittenMain:
     def result(self, expression: RelaxExpr) -> RelaxExpr:
         """Return the network's results in the model's layout."""
         known = {var: self.tensors.as_plain(var) for var in variables(expression)}
-        return _replaced(expression, known)
+        return _replace_variables(expression, known)
 
     def _scaled(
         self, constants: Sequence[RelaxExpr], scale: RelaxExpr, zero: RelaxExpr
@@ -514,15 +516,15 @@ def _constant(array: Array) -> RelaxConstant:
     return relax.const(np.ascontiguousarray(array), str(array.dtype))
 
 
-def _replaced(value: RelaxExpr, known: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
+def _replace_variables(value: RelaxExpr, known: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
     """Return an expression with variables replaced."""
     if isinstance(value, relax.Var):
         return known.get(value, value)
     if isinstance(value, relax.Tuple):
-        return relax.Tuple([_replaced(field, known) for field in value.fields])
+        return relax.Tuple([_replace_variables(field, known) for field in value.fields])
     if isinstance(value, relax.TupleGetItem):
-        return relax.TupleGetItem(_replaced(value.tuple_value, known), value.index)
+        return relax.TupleGetItem(_replace_variables(value.tuple_value, known), value.index)
     if isinstance(value, relax.Call):
-        arguments = [_replaced(argument, known) for argument in value.args]
+        arguments = [_replace_variables(argument, known) for argument in value.args]
         return relax.Call(value.op, arguments, value.attrs, value.ty_args)
     return value

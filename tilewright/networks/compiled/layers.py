@@ -138,7 +138,9 @@ def _layer(
     if bias is None:
         return None
     constants = (bias,) if any(link.kind == "bias" for link in links) else ()
-    return KernelLayer(call, match, links, workload, data, weight, constants, _added(links))
+    return KernelLayer(
+        call, match, links, workload, data, weight, constants, _added_variables(links)
+    )
 
 
 def _quantised_layer(
@@ -161,7 +163,7 @@ def _quantised_layer(
     constants = [numbers, (weights.scale * step).astype(np.float32)]
     if any(link.kind == "bias" for link in links):
         constants.append(bias)
-    added = tuple(integer_tensor(flat, var) for var in _added(links))
+    added = tuple(integer_tensor(flat, var) for var in _added_variables(links))
     return KernelLayer(
         call, match, links, workload, read.args[0], weights.numbers, tuple(constants), added,
         scaled_by,
@@ -181,7 +183,7 @@ def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Float32 | No
     return total.astype(np.float32)
 
 
-def _added(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
+def _added_variables(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
     """Return the variables that are added."""
     return tuple(link.binding.args[1 - link.position] for link in links if link.kind == "add")
 

@@ -70,13 +70,13 @@ def compiled_library(
         ImportFailedError: there is no linker.
     """
     with tempfile.TemporaryDirectory() as folder:
-        executable, weights = _compiled(
+        executable, weights = _compile_objects(
             module, target, pipeline, source, attention, Path(folder), ignore_nan
         )
-        return _linked(executable, Path(folder)), weights
+        return _link_library(executable, Path(folder)), weights
 
 
-def _compiled(
+def _compile_objects(
     module: IRModule, target: TvmTarget, pipeline: str, source: FlatGraph | None,
     attention: JoinedAttention | None, folder: Path, ignore_nan: bool,
 ) -> tuple[VMExecutable, Sequence[Array]]:  # fmt: skip
@@ -135,7 +135,7 @@ def _lanes(target: TvmTarget) -> int:
     return next((n for name, n in lanes.items() if target_has_features(name, target)), 4)
 
 
-def _linked(executable: VMExecutable, folder: Path) -> bytes:
+def _link_library(executable: VMExecutable, folder: Path) -> bytes:
     """Link an executable and its object files into a shared library, returned as bytes."""
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         raise ImportFailedError(

@@ -233,7 +233,7 @@ def _pool(
         packed = tensors.as_packed(binding.args[0], block)
         return REDUCTIONS[binding.op](packed, list(SPATIAL), keepdims=True), block
     if binding.op == RESIZE:
-        return _nearest(tensors, binding, block)
+        return _resize_to_nearest(tensors, binding, block)
     if binding.op not in POOLS or attrs.layout != "NCHW":
         return None
     if (window := _window(binding)) is not None:
@@ -291,7 +291,9 @@ def resize_image(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, i
     return tensors.resize(binding.args[0], block if is_vector(block) else 0, shape[2:], mode)
 
 
-def _nearest(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
+def _resize_to_nearest(
+    tensors: PackedTensors, binding: Binding, block: int
+) -> tuple[RelaxExpr, int] | None:
     """Resize a packed image to the nearest pixels, with one index for all channels of a block."""
     attrs = binding.value.attrs
     if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
@@ -320,10 +322,10 @@ def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Relax
     inside = ((known >= 0) & (known < shape[0])).all()
     if binding.value.attrs.axis != 0 or known.ndim != 1 or not inside:
         return None
-    return _copied(tensors, data, block, known), block
+    return _copy_images(tensors, data, block, known), block
 
 
-def _copied(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) -> RelaxExpr:
+def _copy_images(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) -> RelaxExpr:
     """Return the images with the given indices; an index of −1 gives an image of zeros.
 
     Images are copied as rows, which needs one index per image instead of one per block of channels.
@@ -367,7 +369,9 @@ def _choice(
         or other.value.numpy().any()
     ):
         return None
-    return _copied(tensors, data, block, np.where(flags.ravel(), places.value.numpy(), -1)), block
+    return _copy_images(
+        tensors, data, block, np.where(flags.ravel(), places.value.numpy(), -1)
+    ), block
 
 
 def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:

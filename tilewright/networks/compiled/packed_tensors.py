@@ -143,7 +143,7 @@ class PackedTensors:
 
     def narrow(self, expression: RelaxExpr) -> RelaxExpr:
         """Round float32 to bfloat16."""
-        return self._builder.emit_te(_narrow, expression, primfunc_name_hint="narrow")
+        return self._builder.emit_te(_narrow_tensor, expression, primfunc_name_hint="narrow")
 
     def _in_blocks(self, packed: RelaxExpr, block: int) -> RelaxExpr:
         """Return a packed value with another block size."""
@@ -364,5 +364,5 @@ def _widen(stored: Tensor) -> Tensor:
     return te.compute(stored.shape, lambda *at: bfloat16_to_float32(stored[at]), name="widen")
 
 
-def _narrow(x: Tensor) -> Tensor:
+def _narrow_tensor(x: Tensor) -> Tensor:
     return te.compute(x.shape, lambda *at: float32_to_bfloat16(x[at]), name="narrow")

@@ -188,7 +188,7 @@ def _writer(function: PrimFunc, blocks: Sequence[SBlock], lanes: int) -> _Writer
     outer, inner = _row_sizes(blocks)
     nests = [_nest(block, outer, inner) for block in blocks]
     _check_places(nests)
-    rows = Rows(outer, inner, _joined(nests, inner))
+    rows = Rows(outer, inner, _joined_axes(nests, inner))
     return _Writer(function, nests, rows, lanes)
 
 
@@ -289,7 +289,7 @@ def _same(one: LoopVar, other: LoopVar) -> bool:
     return bool(one.same_as(other))
 
 
-def _joined(nests: Sequence[RowNest], inner: Sequence[int]) -> int:
+def _joined_axes(nests: Sequence[RowNest], inner: Sequence[int]) -> int:
     """Return the number of last axes of a row that are contiguous.
 
     Raises `NoRows` if not even the last one is.
@@ -411,7 +411,7 @@ class _Writer:
     def _write_rows(self, begin: Expression, end: Expression) -> None:
         self._allocate()
         with T.serial(begin, end) as row:
-            self._row = _places(row, self._rows.outer)
+            self._row = _split_index(row, self._rows.outer)
             for step in _steps(self._nests):
                 if step[0].inner:
                     self._write_along(step)
@@ -566,7 +566,7 @@ def _linear(indices: Place, sizes: Sequence[int]) -> Expression:
     return place
 
 
-def _places(index: Expression, sizes: Sequence[int]) -> list[Expression]:
+def _split_index(index: Expression, sizes: Sequence[int]) -> list[Expression]:
     """Return the indices for a linear index; the last index varies fastest."""
     indices = []
     for size in reversed(sizes):

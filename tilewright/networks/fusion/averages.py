@@ -35,7 +35,7 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
 
     `graph` is a network after `in_parts`.
     """
-    _, whole = _divided(graph)
+    _, whole = _split_averages(graph)
     choices_found, refused = split_candidates(
         "average",
         ((average.name, (before.output, average.output), _reason(graph, average, before))
@@ -46,20 +46,20 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
 
 def fuse_averages(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Fuse the averages that write the given tensors with the convolutions before them."""
-    fused_layers = {c.output: _averaged(c, a) for a, c in _pairs(graph) if a.output in outputs}
+    fused_layers = {c.output: _fuse_average(c, a) for a, c in _pairs(graph) if a.output in outputs}
     return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 
 
 def in_parts(graph: IntegerGraph) -> IntegerGraph:
     """Split each average of concatenated tensors into one average per layer that writes a part."""
-    return _divided(graph)[0]
+    return _split_averages(graph)[0]
 
 
-def _divided(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
+def _split_averages(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
     """Split averages as `in_parts`, and list those of concatenated tensors that cannot be split."""
     refused: list[Refused] = []
     for average in graph.layers:
-        inside = _inside(graph, average.data)
+        inside = _parts_of_tensor(graph, average.data)
         if not _is_global(average.workload) or len(inside) < 2:
             continue
         if reason := _why_whole(graph, average, inside):
@@ -69,7 +69,7 @@ def _divided(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
     return graph, refused
 
 
-def _inside(graph: IntegerGraph, name: str) -> dict[str, int]:
+def _parts_of_tensor(graph: IntegerGraph, name: str) -> dict[str, int]:
     """Return a tensor and all tensors that are part of it, each with its first channel."""
     first_channels, waiting = {name: 0}, [name]
     while waiting:
@@ -191,18 +191,18 @@ def _is_global(w: Workload) -> bool:
     )
 
 
-def _averaged(convolution: Layer, average: Layer) -> Layer:
+def _fuse_average(convolution: Layer, average: Layer) -> Layer:
     """Return a convolution that is fused with the average after it."""
     return replace(
         convolution,
         names=(*convolution.names, *average.names),
-        workload=_together(convolution.workload, average.workload),
+        workload=_join_workloads(convolution.workload, average.workload),
         output=average.output,
         macs=convolution.macs + average.macs,
     )
 
 
-def _together(convolution: Workload, average: Workload) -> Workload:
+def _join_workloads(convolution: Workload, average: Workload) -> Workload:
     """Return one workload for a convolution and an average.
 
     Raises `WorkloadError` if there is none.
@@ -222,7 +222,7 @@ def _reason(graph: IntegerGraph, average: Layer, convolution: Layer) -> str:
     if not is_image_of(convolution, graph.values[convolution.data].shape):
         return "rows of channels are no image"
     try:
-        _together(convolution.workload, average.workload)
+        _join_workloads(convolution.workload, average.workload)
     except WorkloadError as error:
         return str(error)
     return ""

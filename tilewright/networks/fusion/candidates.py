@@ -125,7 +125,7 @@ def with_steps(
             longer used are removed.
     """
     values = dict(graph.values) | {value.name: value for value in new}
-    used = {name for step in steps for name in (*read_by(step), *_written(step))}
+    used = {name for step in steps for name in (*read_by(step), *_written_tensors(step))}
     used |= {value.name for value in graph.inputs} | set(graph.results.values())
     used |= {name for s in graph.slices for name in (s.part, s.whole)}
     used |= {graph.quantised[name] for name in used if name in graph.quantised}
@@ -163,5 +163,5 @@ def is_cut(w: Workload) -> bool:
     return clips.get("min", 128) <= 127 and clips.get("max", -129) >= -128
 
 
-def _written(step: Step) -> tuple[str, ...]:
+def _written_tensors(step: Step) -> tuple[str, ...]:
     return (step.output,) if isinstance(step, Layer) else step.outputs

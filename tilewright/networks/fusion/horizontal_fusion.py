@@ -46,7 +46,7 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
             )  # fmt: skip
         if len(members) < 2:
             continue
-        trial = _joined(trial, members)
+        trial = _replace_siblings(trial, members)
         choices += [
             FusionChoice("siblings", layer.name, (layer.output,), layer.data) for layer in members
         ]
@@ -72,7 +72,7 @@ def merge_siblings(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
     outputs = {layer.output for layer in graph.layers if layer.name in names}
     for layers in _groups(graph, outputs):
         if layers[0].workload.average is None or _order(graph, layers) is not None:
-            graph = _joined(graph, layers)
+            graph = _replace_siblings(graph, layers)
     return graph
 
 
@@ -131,7 +131,7 @@ def _always_fit(graph: IntegerGraph, layers: Sequence[Layer]) -> bool:
 def _order(graph: IntegerGraph, layers: Iterable[Layer]) -> Sequence[Layer] | None:
     """Return an order in which the layers' channels can be placed in memory, or None."""
     for order in permutations(layers):
-        whole, slices = _beside(graph, order)
+        whole, slices = _merged_output(graph, order)
         shapes = {name: value.shape for name, value in graph.values.items()}
         written = {layer.output for layer in graph.layers} - {layer.output for layer in order}
         shapes[whole.name] = whole.shape
@@ -142,7 +142,9 @@ def _order(graph: IntegerGraph, layers: Iterable[Layer]) -> Sequence[Layer] | No
     return None
 
 
-def _beside(graph: IntegerGraph, layers: Sequence[Layer]) -> tuple[Value, list[ChannelSlice]]:
+def _merged_output(
+    graph: IntegerGraph, layers: Sequence[Layer]
+) -> tuple[Value, list[ChannelSlice]]:
     """Return a tensor that contains the outputs of all siblings, and where each output lies in it.
 
     Each output begins at a block boundary.
@@ -155,24 +157,24 @@ def _beside(graph: IntegerGraph, layers: Sequence[Layer]) -> tuple[Value, list[C
     first, slices = 0, []
     for layer in layers:
         slices.append(ChannelSlice(layer.output, name, first))
-        first += _padded(layer, graph)
+        first += _padded_channels(layer, graph)
     shape = list(graph.values[layers[0].output].shape)
     axis = channel_axis(tuple(shape))
-    shape[axis] = first - _padded(layers[-1], graph) + layers[-1].workload.out_channels
+    shape[axis] = first - _padded_channels(layers[-1], graph) + layers[-1].workload.out_channels
     return Value(name, tuple(shape)), slices
 
 
-def _padded(layer: Layer, graph: IntegerGraph) -> int:
+def _padded_channels(layer: Layer, graph: IntegerGraph) -> int:
     """Return a layer's output channels, rounded up to whole blocks."""
     block = graph.blocks.out_channels
     return -(-layer.workload.out_channels // block) * block
 
 
-def _joined(graph: IntegerGraph, layers: Sequence[Layer]) -> IntegerGraph:
+def _replace_siblings(graph: IntegerGraph, layers: Sequence[Layer]) -> IntegerGraph:
     """Replace siblings by one merged layer, at the position of the first one."""
     order = _order(graph, layers)
     assert order is not None, "choices() offers no other"
-    whole, slices = _beside(graph, order)
+    whole, slices = _merged_output(graph, order)
     together = _layer(graph, order, whole)
     steps: list[Step] = []
     for step in graph.steps:
@@ -193,7 +195,7 @@ def _layer(graph: IntegerGraph, layers: Sequence[Layer], whole: Value) -> Layer:
         layers: the siblings, in the order of their channels.
         whole: the tensor that the merged layer writes.
     """
-    widths = [_padded(layer, graph) for layer in layers[:-1]]
+    widths = [_padded_channels(layer, graph) for layer in layers[:-1]]
     widths.append(layers[-1].workload.out_channels)
 
     def stacked(parts: Sequence[Array], between: int = 0) -> Array:

@@ -28,11 +28,11 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
 
 def fuse_pools(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Fuse the max-pools that write the given tensors with the convolutions before them."""
-    fused_layers = {c.output: _pooled(c, p) for p, c in _pairs(graph) if p.output in outputs}
+    fused_layers = {c.output: _fuse_pool(c, p) for p, c in _pairs(graph) if p.output in outputs}
     return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 
 
-def _pooled(convolution: Layer, pool: Layer) -> Layer:
+def _fuse_pool(convolution: Layer, pool: Layer) -> Layer:
     workload = fuse_pool(convolution.workload, pool.workload)
     assert workload is not None, "`find_choices` names no other"
     names = (*convolution.names, *pool.names)

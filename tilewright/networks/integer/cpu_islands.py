@@ -42,7 +42,8 @@ def compiled_islands(graph: IntegerGraph) -> VMExecutable:
         which = "which is" if len(operators) == 1 else "together, which are"
         said = plain_message(error)
         raise UncompilableError(
-            f"TVM {tvm.__version__} cannot compile {_listed(operators)}, {which} left to the CPU"
+            f"TVM {tvm.__version__} cannot compile {_list_operators(operators)}, {which} left to "
+            f"the CPU"
             f"{': ' * bool(said)}{said}; export the model with simpler operators in place of "
             f"{'it' if len(operators) == 1 else 'some'}, or cut the model before",
             tuple(name for name, kind in operators if kind != REGION),
@@ -64,7 +65,7 @@ def _uncompilable(
     return [node for node in island.nodes if node[0] == name] or list(island.nodes)
 
 
-def _listed(operators: Sequence[tuple[str, str]]) -> str:
+def _list_operators(operators: Sequence[tuple[str, str]]) -> str:
     shown = ", ".join(f"'{name}' ({kind or '?'})" for name, kind in operators[:SHOWN])
     more = f" and {len(operators) - SHOWN} more" if len(operators) > SHOWN else ""
     return f"operator{'s' * (len(operators) != 1)} {shown}{more}"

@@ -202,7 +202,7 @@ class _Extraction:
             self._sources(results.values()),
         )  # fmt: skip
         steps = self._steps(runs, set(results.values()))
-        read = {name for step in steps for name in _touched(step)} | set(results.values())
+        read = {name for step in steps for name in _touched_values(step)} | set(results.values())
         slices = self._used(read)
         read |= {
             name for channel_slice in slices for name in (channel_slice.part, channel_slice.whole)
@@ -350,7 +350,7 @@ class _Extraction:
         )  # fmt: skip
 
 
-def _touched(step: Step) -> tuple[str, ...]:
+def _touched_values(step: Step) -> tuple[str, ...]:
     """Return the names of the values that a step reads and writes."""
     if isinstance(step, CpuIsland):
         return (*step.inputs, *step.outputs)
@@ -397,7 +397,7 @@ def order_steps(
     """
     written: dict[str, Item] = {layer.output: layer for layer in layers}
     written.update({node.value_name: node for node in nodes})
-    needed = _needed(wanted, reads)
+    needed = _needed_tensors(wanted, reads)
     available = set(ready)
     waiting = {
         True: [n.value_name for n in nodes if n.value_name in needed],
@@ -423,7 +423,7 @@ def _name(item: Item) -> str:
     return item.output if isinstance(item, Layer) else item.value_name
 
 
-def _needed(wanted: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
+def _needed_tensors(wanted: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
     """Return the tensors that the wanted tensors depend on, including themselves."""
     needed: set[str] = set()
     waiting = list(wanted)

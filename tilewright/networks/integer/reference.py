@@ -112,7 +112,7 @@ def layer_data(layer: Layer, data: Array, block: int) -> Array:
     if data.shape == shape:
         return data
     if w.operator == "dense" and data.ndim == 4:
-        return _flattened(data, w.in_channels, block)
+        return _flatten_packed(data, w.in_channels, block)
     return _as_image(data, shape)
 
 
@@ -146,7 +146,7 @@ def _as_image(values: Array, shape: tuple[int, int, int, int]) -> Array:
     return whole.reshape(h, w, n, c).transpose(2, 3, 0, 1)
 
 
-def _flattened(image: Array, channels: int, block: int) -> Array:
+def _flatten_packed(image: Array, channels: int, block: int) -> Array:
     """Flatten an image in the order in which it is packed in blocks of channels.
 
     Args:

@@ -38,14 +38,14 @@ def pool_where_faster(
     if both is None:
         return None
     try:
-        one = accelerator.estimate_call(_tuned(both, accelerator))
-        alone = accelerator.estimate_call(_tuned(convolution, accelerator))
+        one = accelerator.estimate_call(_tuned_form(both, accelerator))
+        alone = accelerator.estimate_call(_tuned_form(convolution, accelerator))
     except WorkloadError:
         return None
     if one is None or alone is None:
         return None
     try:
-        then = accelerator.estimate_call(_tuned(pool, accelerator))
+        then = accelerator.estimate_call(_tuned_form(pool, accelerator))
     except WorkloadError:  # by itself the pool, and its image, would be the CPU's
         return both
     return both if then is not None and one < alone + then else None
@@ -95,7 +95,7 @@ def _keeps_order(w: Workload) -> bool:
     )
 
 
-def _tuned(workload: Workload, accelerator: Accelerator) -> Workload:
+def _tuned_form(workload: Workload, accelerator: Accelerator) -> Workload:
     """Return the form in which a workload is tuned, so that float and integer networks agree."""
     return canonical(pad_to_blocks(accelerator.form(workload), accelerator.blocks))
 

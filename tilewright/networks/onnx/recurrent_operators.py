@@ -119,12 +119,12 @@ def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
             for place in (0, INITIAL_H, INITIAL_C):
                 if given := input_at(node, place):
                     node.input[place] = f"{name}/{given}/steps_first"
-                    before.append(_transposed(given, node.input[place], [1, 0, 2]))
+                    before.append(_transpose_node(given, node.input[place], [1, 0, 2]))
             for place, result in enumerate(node.output):
                 if result:
                     node.output[place] = f"{name}/{result}/steps_first"
                     order = [1, 0, 2] if place else [2, 0, 1, 3]
-                    after.append(_transposed(node.output[place], result, order))
+                    after.append(_transpose_node(node.output[place], result, order))
         nodes += [*before, node, *after]
         added += [*before, *after]
     if added:
@@ -134,7 +134,7 @@ def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     return added
 
 
-def _transposed(source: str, result: str, order: Sequence[int]) -> onnx.NodeProto:
+def _transpose_node(source: str, result: str, order: Sequence[int]) -> onnx.NodeProto:
     return helper.make_node("Transpose", [source], [result], name=f"{result}/transpose", perm=order)
 
 

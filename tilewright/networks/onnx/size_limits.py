@@ -155,7 +155,7 @@ class _Estimate:
         self._opsets = model.opset_import
         self._memory = memory_bytes
         self._constant_bytes = 0
-        stored = sum(_stored(tensor).bytes for tensor in model.graph.initializer)
+        stored = sum(_describe_stored(tensor).bytes for tensor in model.graph.initializer)
         self._most_constant = max(int(memory_bytes * CONSTANT_SHARE), MOST_GROWTH * stored)
         self.longest_vector = 0
 
@@ -170,16 +170,16 @@ class _Estimate:
             ModelFileError: the results take too much memory.
         """
         known = {name: tensor.from_outside() for name, tensor in outer.items()}
-        known.update(_declared(graph))
+        known.update(_declared_tensors(graph))
         for tensor in graph.initializer:
-            known[tensor.name] = _stored(tensor)
+            known[tensor.name] = _describe_stored(tensor)
         asked = _asked_values(graph, known)
         readers = Counter(name for node in graph.node for name in node.input)
         readers.update(output.name for output in graph.output)
         live: dict[str, int] = {}
         for node in graph.node:
             if (tensor := _constant_of(node)) is not None:
-                known[node.output[0]] = _stored(tensor)
+                known[node.output[0]] = _describe_stored(tensor)
                 continue
             for name, result in self._results(node, known, asked).items():
                 known[name] = result
@@ -260,7 +260,11 @@ class _Estimate:
             inferred = shape_inference.infer_shapes(single_node_model)
         except (shape_inference.InferenceError, RuntimeError, ValueError):
             return {}
-        return {name: tensor for name, tensor in _declared(inferred.graph) if name in node.output}
+        return {
+            name: tensor
+            for name, tensor in _declared_tensors(inferred.graph)
+            if name in node.output
+        }
 
     def _evaluated(
         self, node: onnx.NodeProto, known: Mapping[str, _Known], results: Mapping[str, _Known]
@@ -361,7 +365,7 @@ class _Known:
 _NOTHING = _Known(None, 0)
 
 
-def _stored(tensor: onnx.TensorProto) -> _Known:
+def _describe_stored(tensor: onnx.TensorProto) -> _Known:
     """Describe a tensor that is stored in the file, so that it needs no additional memory."""
     shape = tuple(tensor.dims)
     small = not is_stub(tensor) and math.prod(shape) <= SMALL_ELEMENTS
@@ -387,7 +391,7 @@ def _asked_values(graph: onnx.GraphProto, known: Mapping[str, _Known]) -> set[st
     return asked
 
 
-def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, _Known]]:
+def _declared_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, _Known]]:
     """Yield the tensors whose types are stated in a graph."""
     for info in (*graph.value_info, *graph.input, *graph.output):
         if info.type.WhichOneof("value") == "tensor_type":

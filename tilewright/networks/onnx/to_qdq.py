@@ -362,14 +362,14 @@ class _DynamicRewriter:
         shape = self._shapes.get(node.output[0])
         if not to_float or shape is None or self._shapes.get(scaled.output[0]) != shape:
             return None
-        scales = self._makers.get(_other(scaled, cast.output[0]))
+        scales = self._makers.get(_other_input(scaled, cast.output[0]))
         if scales is None or scales.op_type != "Mul":
             return None
         tensor, weight, zero, weight_zero = [*node.input, "", ""][:4]
         data = self._activation(tensor, zero)
         if data is None or data.scale not in scales.input:
             return None
-        scale = _other(scales, data.scale)
+        scale = _other_input(scales, data.scale)
         if weight in self._tensors:
             second = self._weight(node, scale, weight_zero)
         else:
@@ -459,6 +459,6 @@ class _DynamicRewriter:
         return [*nodes, product]
 
 
-def _other(node: onnx.NodeProto, name: str) -> str:
+def _other_input(node: onnx.NodeProto, name: str) -> str:
     """Return the input of a two-operand operator that is not called `name`."""
     return str(node.input[1 if node.input[0] == name else 0])

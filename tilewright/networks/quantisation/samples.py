@@ -122,7 +122,7 @@ def seeded_samples(inputs: Sequence[Input], count: int = DEFAULT_SAMPLES, seed: 
         seed: seed of the random generator. Equal seeds give equal samples.
     """
     random = np.random.default_rng([seed, 0x5A])
-    drawn = [{i.name: _drawn(i, random) for i in inputs} for _ in range(count + HELD_OUT)]
+    drawn = [{i.name: _draw_input(i, random) for i in inputs} for _ in range(count + HELD_OUT)]
     return Samples(tuple(drawn[:count]), SEEDED_WARNING.format(count=count), tuple(drawn[count:]))
 
 
@@ -228,8 +228,8 @@ def split_samples(
     names = [i.name for i in inputs]
     if set(arrays) != set(names):
         raise InputError(
-            f"'{source}' holds arrays named {_listed(arrays)}, and the network's inputs are "
-            f"{_listed(names)}; name one array for each input"
+            f"'{source}' holds arrays named {_list_names(arrays)}, and the network's inputs are "
+            f"{_list_names(names)}; name one array for each input"
         )
     stacks = {i.name: _stack(arrays[i.name], i, source) for i in inputs}
     counts = {name: len(stack) for name, stack in stacks.items()}
@@ -296,7 +296,7 @@ def _stack(array: NDArray[Any], spec: Input, source: str) -> NDArray[Any]:
             f"give one sample of that shape or several as (samples, "
             f"{', '.join(map(str, shape))})"
         )
-    if not _fits(array.dtype, spec.dtype):
+    if not _fits_type(array.dtype, spec.dtype):
         raise InputError(
             f"'{source}' gives '{spec.name}' as {array.dtype}, and the input is {spec.dtype}; "
             "convert the array"
@@ -315,7 +315,7 @@ def _stack(array: NDArray[Any], spec: Input, source: str) -> NDArray[Any]:
     return converted
 
 
-def _fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+def _fits_type(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     """Return whether values of type `given` are accepted for an input of type `wanted`.
 
     Floats fit any float type, integers any integer type, and other types must be equal.
@@ -324,7 +324,7 @@ def _fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     return given == wanted or given.kind in kinds.get(wanted.kind, "")
 
 
-def _drawn(spec: Input, random: np.random.Generator) -> NDArray[Any]:
+def _draw_input(spec: Input, random: np.random.Generator) -> NDArray[Any]:
     if spec.dtype.kind == "f":
         return random.standard_normal(spec.shape).astype(spec.dtype)
     if spec.dtype.kind == "b":
@@ -347,5 +347,5 @@ def _table_sizes(normal: NormalGraph) -> dict[str, int]:
     return row_counts
 
 
-def _listed(names: Sequence[str] | Mapping[str, object]) -> str:
+def _list_names(names: Sequence[str] | Mapping[str, object]) -> str:
     return ", ".join(f"'{name}'" for name in list(names)[:8]) or "nothing"

@@ -189,12 +189,12 @@ class _QdqWriter:
 
     def _fresh(self, name: str) -> str:
         """Return a name that is not used yet."""
-        free = next(candidate for candidate in _numbered(name) if candidate not in self._used)
+        free = next(candidate for candidate in _number_names(name) if candidate not in self._used)
         self._used.add(free)
         return free
 
 
-def _numbered(name: str) -> Iterator[str]:
+def _number_names(name: str) -> Iterator[str]:
     yield name
     number = 2
     while True:

@@ -178,7 +178,7 @@ def function_of(
             return
         known.add(var)
         if var in held:
-            _emit(builder, var, _unpacked(builder, held[var]))
+            _emit(builder, var, _unpack_held(builder, held[var]))
         elif var in flat.constants:
             binding = flat.by_var[var]
             for operand in variables(binding.value):
@@ -195,11 +195,11 @@ def function_of(
             result = builder.emit_output(relax.Tuple(list(outputs)))
         builder.emit_func_output(result)
     function = relax.utils.copy_with_new_vars(builder.finalize()["island"])
-    called = {variable: flat.module[variable] for variable in _called(nodes, flat)}
+    called = {variable: flat.module[variable] for variable in _called_functions(nodes, flat)}
     return function.with_attr(CALLED, called) if called else function
 
 
-def _called(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
+def _called_functions(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
     """Return the functions of the module that an island or constants in it call.
 
     These are operators that TVM's importer writes in TIR.
@@ -218,7 +218,7 @@ def _called(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
     return list(result.values())
 
 
-def _unpacked(builder: BlockBuilder, held: HeldTensor) -> RelaxExpr:
+def _unpack_held(builder: BlockBuilder, held: HeldTensor) -> RelaxExpr:
     value = held.holder
     if held.scale is not None:
         value = builder.emit(dequantise_tensor(value, held.scale))

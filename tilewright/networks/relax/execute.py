@@ -137,7 +137,7 @@ def _uncompilable(function: RelaxFunction) -> RelaxBinding | None:
     for binding in _bindings(function):
         if isinstance(binding.value, relax.Tuple | relax.Var):
             continue
-        alone = _alone(binding, constants)
+        alone = _single_expression_function(binding, constants)
         if not compiles({"alone": alone.with_attrs(function.attrs) if function.attrs else alone}):
             return binding
         if set(variables(binding.value)) <= {constant.var for constant in constants}:
@@ -150,7 +150,9 @@ def _bindings(function: RelaxFunction) -> Iterator[RelaxBinding]:
         yield from block.bindings
 
 
-def _alone(binding: RelaxBinding, constants: Sequence[RelaxBinding]) -> RelaxFunction:
+def _single_expression_function(
+    binding: RelaxBinding, constants: Sequence[RelaxBinding]
+) -> RelaxFunction:
     """Return a function that computes one expression from the variables that it reads.
 
     Constants that it reads are computed inside the function.

@@ -42,7 +42,7 @@ def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
     """
     opset = max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=13)
     importer = _Importer(_region_results(model.graph))
-    with _quiet():
+    with _suppress_output():
         try:
             module = importer.from_onnx(model.graph, opset)
         except Exception as error:
@@ -139,7 +139,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _suppress_output() -> Iterator[None]:
     """Suppress the output and warnings of TVM's importer, because relevant problems are raised."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")

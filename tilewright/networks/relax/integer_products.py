@@ -120,12 +120,12 @@ def further_links(flat: FlatGraph, match: Match) -> tuple[Link, ...]:
     links = list(match.chain)
     while links and links[-1].kind == "quantise":
         may_add = all(link.kind != "add" for link in (*match.chain, *further_links))
-        links = _requantised(flat, links[-1].binding, may_add)
+        links = _requantising_links(flat, links[-1].binding, may_add)
         further_links += links
     return tuple(further_links)
 
 
-def _requantised(flat: FlatGraph, written: Binding, may_add: bool) -> list[Link]:
+def _requantising_links(flat: FlatGraph, written: Binding, may_add: bool) -> list[Link]:
     """Return the operations that requantise integers: dequantise, add, clip and quantise.
 
     Args:

@@ -372,7 +372,7 @@ def quantisation_of(flat: FlatGraph, value: RelaxExpr) -> Quantisation | None:
         return None
     if binding.op == DEQUANTISE:
         return quantisation(binding)
-    return _widened(flat, binding)
+    return _widened_quantisation(flat, binding)
 
 
 def quantisation(binding: Binding) -> Quantisation | None:
@@ -389,7 +389,7 @@ def _scales(binding: Binding) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return scale, zero
 
 
-def _widened(flat: FlatGraph, binding: Binding) -> Quantisation | None:
+def _widened_quantisation(flat: FlatGraph, binding: Binding) -> Quantisation | None:
     """Return the quantisation of int32(x) − zero, the form that integer operators use, or None."""
     zero: tuple[float, ...] = (0,)
     if binding.op == "relax.subtract" and flat.is_constant(binding.args[1]):

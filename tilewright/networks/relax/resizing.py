@@ -82,7 +82,7 @@ def resize(
         return None
     made = data
     for place, tap in taps.items():
-        made = bb.emit(_along(bb, made, place, len(shape), tap, str(data.ty.dtype)))
+        made = bb.emit(_sum_along(bb, made, place, len(shape), tap, str(data.ty.dtype)))
     return made
 
 
@@ -212,7 +212,7 @@ def _cubic(share: Array, a: np.float32) -> Array:
     return weights
 
 
-def _along(
+def _sum_along(
     bb: BlockBuilder, data: RelaxExpr, place: int, rank: int, taps: Neighbours, dtype: str
 ) -> RelaxExpr:
     """Return the weighted sum of the neighbours along one axis.

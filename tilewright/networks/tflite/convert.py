@@ -63,7 +63,7 @@ def convert(graph: TfliteGraph) -> Converted:
     """
     writer, missing = Writer(graph), {}
     sizes.analyse(writer)
-    needed = _needed(writer)
+    needed = _needed_operators(writer)
     for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
         writer.begin(name, operator.kind, in_floats=_computes_floats(graph, operator))
         if reason := _convert_operator(writer, operator):
@@ -83,7 +83,7 @@ def _convert_inner(writer: Writer, prefix: str) -> None:
     """
     graph = writer.source
     sizes.analyse(writer)
-    needed = _needed(writer)
+    needed = _needed_operators(writer)
     for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
         writer.begin(f"{prefix}/{name}", operator.kind, in_floats=_computes_floats(graph, operator))
         if reason := _convert_operator(writer, operator):
@@ -117,7 +117,7 @@ def _convert_operator(writer: Writer, operator: TfliteOperator) -> str:
     return ""
 
 
-def _needed(writer: Writer) -> list[TfliteOperator]:
+def _needed_operators(writer: Writer) -> list[TfliteOperator]:
     """Return the operators that the graph's outputs depend on, in order."""
     graph = writer.source
     wanted, needed = set(graph.outputs), []

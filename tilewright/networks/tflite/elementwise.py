@@ -37,7 +37,7 @@ def finish(
     fused = FUSED[number] if 0 <= number < len(FUSED) else f"activation {number}"
     if fused != "NONE":
         dtype = writer.computed_type(output(operator))
-        result = _activated(writer, fused, result, dtype, suffix=True)
+        result = _write_activation(writer, fused, result, dtype, suffix=True)
     writer.write(output(operator), result, layout)
 
 
@@ -106,10 +106,14 @@ def _unary(op: str, writer: Writer, operator: TfliteOperator) -> None:
 def _activation(writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
     data = writer.real(input_index(operator, 0), layout)
-    writer.write(output(operator), _activated(writer, operator.kind, data, "float32"), layout)
+    writer.write(
+        output(operator), _write_activation(writer, operator.kind, data, "float32"), layout
+    )
 
 
-def _activated(writer: Writer, kind: str, data: str, dtype: str, *, suffix: bool = False) -> str:
+def _write_activation(
+    writer: Writer, kind: str, data: str, dtype: str, *, suffix: bool = False
+) -> str:
     if kind == "RELU" and dtype != "float32":  # onnxruntime's Relu supports few integer types
         return writer.node("Max", [data, writer.add("zero", np.zeros((), dtype))], "Relu" * suffix)
     if kind in CLIPS:

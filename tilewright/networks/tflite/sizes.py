@@ -134,7 +134,7 @@ def _open_results(
     return [place for place in operator.outputs if writer.tensors[place].shape]
 
 
-def _where(writer: Writer, operator: TfliteOperator) -> None:
+def _convert_where(writer: Writer, operator: TfliteOperator) -> None:
     """Convert WHERE, which returns the indices of all non-zero elements, one row per element."""
     data, result = input_index(operator, 0), output(operator)
     rank = len(writer.tensors[data].shape)
@@ -203,7 +203,7 @@ def _broadcast_args(writer: Writer, operator: TfliteOperator) -> None:
 
 
 RULES: Mapping[str, Rule] = {
-    "WHERE": _where,
+    "WHERE": _convert_where,
     "UNIQUE": _unique,
     "BROADCAST_ARGS": _broadcast_args,
 }

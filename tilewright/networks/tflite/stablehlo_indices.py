@@ -86,7 +86,7 @@ def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
     update_slice(writer, operator, _starts(writer, operator, 2, rank) if rank else "")
 
 
-def _places(
+def _write_begins(
     writer: Writer, indices: int, vector_axis: int, axes: Sequence[int], shape: Sequence[int],
     most: Sequence[int] | None,
 ) -> tuple[str, list[int]]:  # fmt: skip
@@ -182,7 +182,7 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
         or any(not 0 <= axis < rank or sizes[axis] > 1 for axis in collapsed)
     ):
         raise Missing(f"slices of {sizes} do not fit into {list(shape)}")
-    starts, batch = _places(
+    starts, batch = _write_begins(
         writer, indices, operator.integer("IndexVectorDim"), operator.integers("StartIndexMap"),
         shape, [b - a for a, b in zip(sizes, shape, strict=True)],
     )  # fmt: skip
@@ -222,7 +222,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
         or any(not 0 <= a < len(own) for a in windows)
     ):
         raise Missing("its updates or its function do not fit its data")
-    starts, batch = _places(
+    starts, batch = _write_begins(
         writer, indices, operator.integer("IndexVectorDim"),
         operator.integers("ScatterDimsToOperandDims"), shape, None,
     )  # fmt: skip

@@ -228,7 +228,7 @@ class Writer:
             ModelFileError: the tensor has not been computed yet.
         """
         if place in self._values:
-            return self.add(self.tensors[place].name, _turned(self._values[place], layout))
+            return self.add(self.tensors[place].name, _turn_values(self._values[place], layout))
         native = self._native(place)
         if native is None:
             name = printable(self.tensors[place].name)
@@ -267,7 +267,7 @@ class Writer:
         if place in self._values:
             axis = 0 if tensor.quantisation is None else tensor.quantisation.axis
             turned = layout.axis(axis, len(tensor.shape)) if tensor.shape else 0
-            return self.weight(place, _turned(self._values[place], layout), turned)
+            return self.weight(place, _turn_values(self._values[place], layout), turned)
         if (place, layout) not in self._real:
             stored = self.stored_name(place, layout)
             self._real[place, layout] = (
@@ -665,6 +665,6 @@ def _opset(source: TfliteGraph) -> int:
     return max([OPSET_16_BITS if wide else OPSET, *versions])
 
 
-def _turned(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:
+def _turn_values(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:
     """Return values of an image in the given layout."""
     return values.transpose(layout.value) if layout is FIRST and values.ndim == 4 else values

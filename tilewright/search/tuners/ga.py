@@ -96,7 +96,7 @@ class Genetic(BaseExplorer[GeneticOptions]):
             drawn = rng.integers(0, count)
             child = np.where(rng.random(len(count)) < self.options.mutation, drawn, child)
             while (flat := int(space.ravel(child[None].astype(np.int32))[0])) in known or not (
-                _listed(space, flat)
+                _is_listed(space, flat)
             ):
                 knob = int(rng.integers(len(count)))
                 child[knob] = rng.integers(count[knob])
@@ -122,7 +122,7 @@ def _throughput(space: Space, history: History, parents: Flat) -> NDArray[np.flo
     return result / max(float(result.max(initial=0.0)), 1e-12)
 
 
-def _listed(space: Space, flat: int) -> bool:
+def _is_listed(space: Space, flat: int) -> bool:
     if space.listed is None:
         return True
     place = int(np.searchsorted(space.listed, flat))

@@ -422,7 +422,7 @@ class Cluster:
         except ClusterError:
             raise
         except Exception as error:
-            raise ClusterError(_unreachable(self.address, error)) from None
+            raise ClusterError(_unreachable_message(self.address, error)) from None
 
     def _nobody(self, board: str) -> str:
         start = "'tilewright board serve'" if board else "'dask worker'"
@@ -568,7 +568,7 @@ def _threads(worker: Mapping[str, Any]) -> int:
     return int(worker.get("nthreads", 1))
 
 
-def _unreachable(address: str, error: BaseException) -> str:
+def _unreachable_message(address: str, error: BaseException) -> str:
     """Return the error message for a scheduler that cannot be reached.
 
     Args:

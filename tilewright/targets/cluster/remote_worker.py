@@ -71,7 +71,7 @@ def lower_and_measure(
         header, arrays = _answer(result, described, np.ascontiguousarray(configs), steps)
     except TilewrightError as error:
         return {REFUSED: " ".join(str(error).split())}, {}
-    plain = {name: _plain(array) for name, array in arrays.items()}
+    plain = {name: _to_fixed_width(array) for name, array in arrays.items()}
     return header | {SECONDS: time.perf_counter() - begin}, plain
 
 
@@ -230,7 +230,7 @@ def _answer(
     target: Target, workload: Workload, configs: Configs, steps: Steps
 ) -> tuple[Header, dict[str, NDArray[Any]]]:
     if steps == "measure":
-        return {}, measured_reply(target.measure(_unlowered(workload, configs)))
+        return {}, measured_reply(target.measure(_unlowered_batch(workload, configs)))
     at_once = capability(target, MeasuresInOnePass)
     if steps == "both" and at_once is not None:
         lowered, measured = at_once.lower_and_measure(workload, configs)
@@ -261,11 +261,11 @@ def _check_configs(target: Target, workload: Workload, configs: NDArray[Any]) ->
         raise ClusterError(f"{workload}: configs lie outside the space of its target")
 
 
-def _unlowered(workload: Workload, configs: Configs) -> Lowered:
+def _unlowered_batch(workload: Workload, configs: Configs) -> Lowered:
     texts = np.full(len(configs), "", dtype=object)
     return Lowered(workload, configs, texts, texts, Features.empty(len(configs)))
 
 
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
+def _to_fixed_width(array: NDArray[Any]) -> NDArray[Any]:
     """Convert an array of text objects to fixed-width text, so that no array contains objects."""
     return array.astype(np.str_) if array.dtype.kind == "O" else array

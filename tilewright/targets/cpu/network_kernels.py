@@ -146,12 +146,12 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
         channel_block(workload.in_channels, spec.lanes) if image else 0,
         channel_block(workload.out_channels, spec.lanes) if image else 0,
         lambda weights: made.pack_weights(weights, workload, spec, values),
-        _narrowed(workload, spec, values, function),
+        _make_narrowing(workload, spec, values, function),
         _stored_block(workload, spec),
     )
 
 
-def _narrowed(
+def _make_narrowing(
     workload: Workload, spec: CpuSpec, values: KnobValues, function: PrimFunc
 ) -> Callable[[Mapping[int, int]], PrimFunc] | None:
     """Return a function that rewrites a kernel to take bfloat16 parameters, or None.
@@ -218,12 +218,12 @@ def narrow_parameters(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSp
         n, count, height, width, old_block = (int(size) for size in old.shape)
         shape = n, count * old_block // block, height, width, block
         new = tirx.decl_buffer(shape, "uint16", name=str(old.name))
-        body = _replaced(body, old, new, spec)
+        body = _replace_buffer(body, old, new, spec)
         params[number] = new
     return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
 
 
-def _replaced(body: Statement, old: TirBuffer, new: TirBuffer, spec: CpuSpec) -> Statement:
+def _replace_buffer(body: Statement, old: TirBuffer, new: TirBuffer, spec: CpuSpec) -> Statement:
     old_block = int(old.shape[4])
     several = int(new.shape[4]) // old_block
 

@@ -322,7 +322,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
     described: list[dict[str, Json]] = []
     first = 0
     for k, program in layers:
-        described.append(_described(program, k, first, spec))
+        described.append(_describe_layer(program, k, first, spec))
         first += len(program.commands)
     pieces = [piece for _, program in layers for piece in program.constants.items()]
     size = builder.plan.end - MEMORY_BASE
@@ -360,7 +360,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
     )
 
 
-def _described(
+def _describe_layer(
     program: LoweredLayer, segment: int, first: int, spec: GemminiSpec
 ) -> dict[str, Json]:
     """Return the JSON description of a layer that the artifact stores.

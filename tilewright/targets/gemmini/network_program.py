@@ -160,7 +160,7 @@ class GemminiProgram:
         """
         rng = np.random.default_rng(seed)
         for number, layer in enumerate(self.layers):
-            yield _checked(number, layer, self.memory, self.spec, rng)
+            yield _check_layer(number, layer, self.memory, self.spec, rng)
 
     def c_files(self, header: str) -> tuple[str, str]:
         """Return the C file of the network and its header, see `c_export.c_network`."""
@@ -195,7 +195,7 @@ def _layer(row: Mapping[str, Json], every: CommandTable) -> BuiltLayer:
     return BuiltLayer(workload, as_int(row["segment"]), every[first : first + count], geometry)
 
 
-def _checked(
+def _check_layer(
     number: int, layer: BuiltLayer, memory: NDArray[np.uint8], spec: GemminiSpec,
     rng: np.random.Generator,
 ) -> LayerCheck:  # fmt: skip

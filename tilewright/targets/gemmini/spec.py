@@ -113,7 +113,7 @@ class GemminiSpec(BaseModel):
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
-            raise SpecError(_explained(error)) from None
+            raise SpecError(_explain_error(error)) from None
 
     @classmethod
     def load(cls, name_or_path: str) -> GemminiSpec:
@@ -181,7 +181,7 @@ _COMPARED = frozenset({
 _NOT_OF_THE_MACHINE = frozenset({"memory_base", "memory_size"})
 
 
-def _explained(error: ValidationError) -> str:
+def _explain_error(error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":

@@ -80,11 +80,11 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
     if workload.operator == "max_pool":
         return fallback_of(workload, spec)
     if _is_ours(workload):
-        return _estimated(workload, spec)
+        return _estimated_baseline(workload, spec)
     workload, form = _stock_form(workload)
     for stock in (True, False):
         lowering = Lowering.for_workload(workload, spec, "template", stock)
-        published = _published(workload, spec) if stock else None
+        published = _published_config(workload, spec) if stock else None
         if published is not None and lowering.program(published)[0] == 0:
             return PublishedBaseline(lowering, published, "tophub" + form)
         values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
@@ -153,7 +153,7 @@ def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray
     return None
 
 
-def _estimated(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
+def _estimated_baseline(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
     """Return the schedule with the lowest estimated latency among those that compile.
 
     In a large space, only a random sample of the schedules is considered.
@@ -220,7 +220,7 @@ def _tophub() -> dict[str, tuple[int, ...]]:
     }
 
 
-def _published(workload: Workload, spec: VtaSpec) -> NDArray[np.int64] | None:
+def _published_config(workload: Workload, spec: VtaSpec) -> NDArray[np.int64] | None:
     m = spec.machine
     block = (m.batch, m.block_in, m.block_out)
     depths = (m.log_inp_depth, m.log_wgt_depth, m.log_acc_depth)

@@ -159,7 +159,7 @@ def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
         if dot_product(spec) is TWOS:  # a second instruction adds the products
             flips = flips + t.accumulators / (2 * MULTIPLIES)
     step = step_cycles(t.accumulators, operands, kept, spec.registers) + flips
-    step = (step + SPILL / 2 * _reloaded(w, spec, t, knobs)) * vector_cost
+    step = (step + SPILL / 2 * _reloaded_values(w, spec, t, knobs)) * vector_cost
     steps = w.in_channels // t.ib * _steps(w, spec, t) * w.kernel_h * w.kernel_w
     body = knobs["unroll_channels"]
     multiply = count * (steps * step + _loops(w, spec, t, knobs) + rounds * TILE)
@@ -208,7 +208,7 @@ def _loops(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
     )
 
 
-def _reloaded(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
+def _reloaded_values(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
     """Return the number of data values per step that LLVM has to spill to the stack.
 
     LLVM keeps these values for the next kernel positions, but has no registers for them. This

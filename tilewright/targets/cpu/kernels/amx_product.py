@@ -195,9 +195,12 @@ def baseline_values(
     threads = tiles(spec.threads, b.matrices)
 
     def by_rows(wanted: int) -> int:
-        return _nearest(choices["row_shares"], min(wanted, b.row_blocks))
+        return _largest_choice(choices["row_shares"], min(wanted, b.row_blocks))
 
-    shares = by_rows(threads), _nearest(choices["column_shares"], min(threads, b.column_blocks))
+    shares = (
+        by_rows(threads),
+        _largest_choice(choices["column_shares"], min(threads, b.column_blocks)),
+    )
     if by_columns and shares[1] >= shares[0]:
         shares = 1, shares[1]
     elif shares[0] >= shares[1]:
@@ -213,7 +216,7 @@ def baseline_values(
     }  # fmt: skip
 
 
-def _nearest(choices: Sequence[int], wanted: int) -> int:
+def _largest_choice(choices: Sequence[int], wanted: int) -> int:
     """Return the largest choice that is at most `wanted`, which is treated as at least 1."""
     return max(value for value in choices if value <= max(1, wanted))
 

@@ -222,11 +222,11 @@ def epilogue_value(
         elif step.kind in FUNCTIONS:
             found = apply_activation(step.kind, found)
         else:
-            found = _clipped(step, found)
+            found = _clip_number(step, found)
     return found
 
 
-def _clipped(step: EpilogueOp, number: Expression) -> Expression:
+def _clip_number(step: EpilogueOp, number: Expression) -> Expression:
     """Return the larger or the smaller of the step's constant and a float32; NaN stays NaN.
 
     If one operand is NaN, TVM's maximum and minimum return the second operand, which is therefore
@@ -275,7 +275,7 @@ def _in_reals(
             integer = rounded(value) + tirx.reinterpret("int32", number(3))
             value = tirx.Cast(w.out_dtype, integer)
         else:
-            value = _clipped(step, value)
+            value = _clip_number(step, value)
         place += NUMBERS.get(step.kind, 0)
     return value
 
@@ -334,11 +334,11 @@ def _in_integers(w: Workload, tensors: Mapping[str, Expression], value: Expressi
         elif step.kind in ("min", "max"):
             value = (tirx.max if step.kind == "max" else tirx.min)(value, constant)
         else:
-            value = _composed(STEP_KINDS[step.kind].operations(step.value), value)
+            value = _apply_operations(STEP_KINDS[step.kind].operations(step.value), value)
     return tirx.Cast("int8", value)
 
 
-def _composed(operations: Sequence[AluOperation], value: Expression) -> Expression:
+def _apply_operations(operations: Sequence[AluOperation], value: Expression) -> Expression:
     """Apply a step that consists of ALU operations to an int32 sum."""
     functions = {
         "add": wrapping_sum, "min": tirx.min, "max": tirx.max, "shr": tirx.shift_right

@@ -388,7 +388,7 @@ def _schedule_rounds(sch: Schedule, part: Block, t: CpuTiling, values: KnobValue
     sch.compute_at(partial, tiles[-1], preserve_unit_loops=True)
     _unroll_and_vectorise(sch, part, 3)
     *_, o, y, x, b, c, i = sch.get_loops(partial)
-    _schedule_tile(sch, partial, values, (c, i), _ordered((o, y, x), values), b)
+    _schedule_tile(sch, partial, values, (c, i), _order_loops((o, y, x), values), b)
     sch.set_scope(partial, 0, "local")
     initial = sch.decompose_reduction(part, rounds)
     sch.vectorize(sch.get_loops(initial)[-1])
@@ -414,10 +414,10 @@ def _split_tiles(
     yt, yi = sch.split(y, [None, t.tile[1]])
     xt, xi = sch.split(x, [None, t.tile[2]])
     tiles = [yt, xt, p, q] if values["tiles_first"] else [p, q, yt, xt]
-    return tiles, _ordered((o, yi, xi), values)
+    return tiles, _order_loops((o, yi, xi), values)
 
 
-def _ordered(tile: tuple[Loop, Loop, Loop], values: KnobValues) -> list[Loop]:
+def _order_loops(tile: tuple[Loop, Loop, Loop], values: KnobValues) -> list[Loop]:
     o, y, x = tile
     return [y, x, o] if values["pixels_first"] else [o, y, x]
 

@@ -94,14 +94,16 @@ def store_epilogue(workload: Workload) -> StoreEpilogue:
         elif step.kind in ("residual", "weighted") and not residual:
             residual = step.value if step.kind == "weighted" else 1 << step.value
         else:
-            raise _refused(workload, f"'{step}' is none of its steps")
+            raise _refused_error(workload, f"'{step}' is none of its steps")
     value = 0 if shift is None else shift.value
     scale = np.float32(2.0 ** (value if shift is not None and shift.kind == "shl" else -value))
     if residual > MOST_FACTOR:
-        raise _refused(workload, f"its residual counts {residual}-fold, and may {MOST_FACTOR}-fold")
+        raise _refused_error(
+            workload, f"its residual counts {residual}-fold, and may {MOST_FACTOR}-fold"
+        )
     if shift is not None and shift.kind == "shr" and value:
         if not relu or value > MOST_FLOOR_SHIFT:
-            raise _refused(
+            raise _refused_error(
                 workload,
                 f"'{shift}' rounds down, which needs a relu behind it and at most "
                 f"{MOST_FLOOR_SHIFT} bits; write '>> even {value}'",
@@ -134,11 +136,11 @@ def _clips(workload: Workload, steps: list[EpilogueOp]) -> bool:
         else:
             low = max(low, step.value)
     if seen != {"min", "max"} or high != 127 or low not in (-128, 0):
-        raise _refused(workload, f"it clips to {low}…{high}, and must to -128…127 or 0…127")
+        raise _refused_error(workload, f"it clips to {low}…{high}, and must to -128…127 or 0…127")
     return low == 0
 
 
-def _refused(workload: Workload, why: str) -> WorkloadError:
+def _refused_error(workload: Workload, why: str) -> WorkloadError:
     return WorkloadError(
         f"{workload}: the epilogue '{workload.epilogue_text}' has no such store, where {_REST}: "
         f"{why}; leave the operator to the CPU, or change the epilogue"

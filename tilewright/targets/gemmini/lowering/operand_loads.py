@@ -154,7 +154,11 @@ def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> l
             for q, phase in enumerate(patch.columns.phases):
                 first, last = patch.columns.read_positions(g.kernel_w, phase, tile.width)
                 x = left + phase
-                inside = _inside(x, g.stride_w, g.width, first, last) if 0 <= y < g.height else None
+                inside = (
+                    _positions_inside(x, g.stride_w, g.width, first, last)
+                    if 0 <= y < g.height
+                    else None
+                )
                 for block in range(0, stage.k_blocks, BLOCKS_PER_REQUEST):
                     count = min(BLOCKS_PER_REQUEST, stage.k_blocks - block)
                     columns = channels_in(total, stage.k + block, count)
@@ -168,7 +172,9 @@ def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> l
     return loads
 
 
-def _inside(x: int, stride: int, width: int, first: int, last: int) -> tuple[int, int] | None:
+def _positions_inside(
+    x: int, stride: int, width: int, first: int, last: int
+) -> tuple[int, int] | None:
     """Return the range of positions whose pixels are inside the image.
 
     The pixel of a position is in column x + position · stride.

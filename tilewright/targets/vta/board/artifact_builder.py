@@ -176,7 +176,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
     steps_of = built.board.steps
     return Built(
         files=image_files(built.board, host_work),
-        layers=_described(built, [cycles for time in times for cycles in time.layers]),
+        layers=_describe_layers(built, [cycles for time in times for cycles in time.layers]),
         order=[("segment", run) if run >= 0 else ("host", host) for run, host in
                built.network.order],
         memory=_memory(built),
@@ -233,7 +233,7 @@ def alone_cycles(programs: Sequence[LayerProgram], spec: VtaSpec) -> list[int]:
     return simulate_batch(insns, offsets, spec, addresses).cycles.tolist()
 
 
-def _described(built: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
+def _describe_layers(built: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
     """Return the JSON description of each layer that the artifact stores.
 
     Args:
