@@ -108,12 +108,12 @@ class GaussianProcess(FittedModel):
 
     def predict(self, x: Features) -> Vector:
         """Return the posterior mean, shape (n,)."""
-        return self._mean(self._kernel_to(self._scaled(x)))
+        return self._mean(self._kernel_to(self._scale_inputs(x)))
 
     def spread(self, x: Features) -> Vector:
         """Return the posterior standard deviation, shape (n,)."""
-        scaled = self._scaled(x)
-        known = self._explained(self._kernel_to(scaled))
+        scaled = self._scale_inputs(x)
+        known = self._explained_variance(self._kernel_to(scaled))
         return np.asarray(np.sqrt(self._variance(scaled, known)) * self.scale, dtype=np.float64)
 
     def propose(
@@ -136,7 +136,7 @@ class GaussianProcess(FittedModel):
         Returns:
             Indices of the chosen rows of `x`, in the order of choice, shape (n,) or less.
         """
-        scaled = self._scaled(x)
+        scaled = self._scale_inputs(x)
         kernel = self._kernel_to(scaled)
         mean, rows = self._mean(kernel) + offset, np.arange(len(x))
         if len(x) > max(_EXACT, n):
@@ -148,7 +148,7 @@ class GaussianProcess(FittedModel):
             scaled, kernel, mean = scaled[rows], kernel[:, rows], mean[rows]
             log_chance = log_chance[rows]
         norm = (scaled**2).sum(axis=1)
-        first = self._explained(kernel)
+        first = self._explained_variance(kernel)
         variance = self._variance(scaled, first)
         known = np.empty((len(first) + min(n, len(rows)), len(rows)))
         known[: len(first)] = first
@@ -181,7 +181,7 @@ class GaussianProcess(FittedModel):
         self.lengths = arrays["lengths"]
         self.mean, self.scale, self.noise, self.linear = map(float, arrays["facts"])
 
-    def _scaled(self, x: Features) -> Matrix:
+    def _scale_inputs(self, x: Features) -> Matrix:
         self.check(x)
         return np.asarray(np.nan_to_num(x.matrix) / self.lengths, dtype=np.float64)
 
@@ -194,7 +194,7 @@ class GaussianProcess(FittedModel):
     def _mean(self, kernel: Matrix) -> Vector:
         return np.asarray(self.weights @ kernel * self.scale + self.mean, dtype=np.float64)
 
-    def _explained(self, kernel: Matrix) -> Matrix:
+    def _explained_variance(self, kernel: Matrix) -> Matrix:
         """Return a matrix (points, n) whose squared column sums are the explained variance."""
         if not len(kernel):
             return kernel

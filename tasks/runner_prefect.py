@@ -165,9 +165,9 @@ class NetworkRunner(PrefectRunner):
         given = (options, task, session, store, most_trials, shared, limit)
         if self._repeats and not shared and _is_recorded(options, task, store, self.emit):
             return (yield from flow(WorkloadRunner(task, self.emit), *given))
-        return (yield from self._tracked(flow, *given))
+        return (yield from self._tune_tracked(flow, *given))
 
-    def _tracked(
+    def _tune_tracked(
         self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
         *given: Any,
     ) -> Flow[TunedWorkload]:  # fmt: skip

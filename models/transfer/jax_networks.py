@@ -130,7 +130,7 @@ class Decisions:
     heads: int
 
     @cached_property
-    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _token_columns(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return column indices per token and a mask of used ones, both (tokens, most columns)."""
         most = max((len(item) for item in self.tokens), default=1)
         places = np.zeros((max(len(self.tokens), 1), most), np.int64)
@@ -146,7 +146,7 @@ class Decisions:
 
     def shapes(self) -> Shapes:
         """Return the shape of each weight, by name."""
-        count, most = self._places[0].shape
+        count, most = self._token_columns[0].shape
         wide, units = self._width, self.units
         shapes = read_shapes("others", len(self.others), 2 * wide)
         shapes |= layer_shapes("others again", 2 * wide, wide)
@@ -170,7 +170,7 @@ class Decisions:
         """Return predictions of rows, shape (rows,)."""
         others = jax.nn.gelu(_read(weights, "others", x[:, np.array(self.others, np.int64)]))
         light = jax.nn.gelu(_layer(weights, "others again", others))
-        tokens, present = self._embedded(weights, x)
+        tokens, present = self._embed_tokens(weights, x)
         wide = jnp.broadcast_to(light[:, None, :], (*tokens.shape[:2], light.shape[1]))
         h = jnp.concatenate([tokens, wide], axis=2)
         for k in range(self.layers):
@@ -181,9 +181,9 @@ class Decisions:
         out = jax.nn.gelu(_layer(weights, "head", last)) @ weights["out matrix"]
         return (out + weights["out bias"])[:, 0]
 
-    def _embedded(self, weights: _Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _embed_tokens(self, weights: _Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return embedded tokens (rows, tokens, width), and a mask of tokens (rows, tokens)."""
-        places, there = self._places
+        places, there = self._token_columns
         values = jnp.where(there, x[:, places], 0.0)
         known = ~jnp.isnan(values)
         unknown = (~known).astype(jnp.float32)

@@ -87,7 +87,7 @@ class _Neural(Transferred):
 
         self._scale = _scale_of(lesson.x) if start is None else start._scale
         self._weights, learned = descend(
-            self._network(), lesson, self._scaled, self.options, self.seed,
+            self._network(), lesson, self._normalise_rows, self.options, self.seed,
             None if start is None else start._weights,
         )  # fmt: skip
         return learned
@@ -95,9 +95,9 @@ class _Neural(Transferred):
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
         from tilewright.models.transfer.jax_networks import ask
 
-        return ask(self._network(), self._weights, x, self._scaled)
+        return ask(self._network(), self._weights, x, self._normalise_rows)
 
-    def _scaled(self, x: Matrix) -> Matrix:
+    def _normalise_rows(self, x: Matrix) -> Matrix:
         """Normalise rows of shape (rows, columns); unknown values stay NaN."""
         scaled = (x - self._scale["mean"]) / self._scale["deviation"]
         return np.clip(scaled, -_CLIP, _CLIP, out=scaled)
@@ -135,7 +135,7 @@ class MLP(_Neural):
         return Perceptron(len(self.columns), self.options.units, self.options.layers)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
-        return numpy_mlp.ask(self._weights, self.options.layers, self._scaled(x))
+        return numpy_mlp.ask(self._weights, self.options.layers, self._normalise_rows(x))
 
 
 class Attention(_Neural):

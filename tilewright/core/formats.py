@@ -63,9 +63,8 @@ class Format:
         description = (
             "without a version" if version is None else f"of version {_version_text(version)}"
         )
-        return (
-            f"{place} is {self.name} {description}, this program reads {' and '.join(self._known)}"
-        )
+        known = " and ".join(self._known_versions)
+        return f"{place} is {self.name} {description}, this program reads {known}"
 
     def refusal(self, place: object, version: Json) -> str:
         """Return why a file of some version cannot be read, and what the user should do about it.
@@ -78,7 +77,7 @@ class Format:
         return why and f"{why}; {self.otherwise}"
 
     @property
-    def _known(self) -> list[str]:
+    def _known_versions(self) -> list[str]:
         return [str(version) for version in self.read]
 
     def to_json(self) -> dict[str, Json]:

@@ -193,14 +193,14 @@ class KnownRuns:
             if (kept := self._kept.get(run.id)) is not None:
                 return kept
             ended = run.row["state"] == FINISHED or run.row["watch"] is not None
-            result = self._ended(run) if ended else self._ongoing(run)
+            result = self._trials_of_ended(run) if ended else self._trials_of_ongoing(run)
             if ended:
                 self._kept[run.id] = result
                 if len(self._kept) > MOST_KEPT:
                     del self._kept[next(iter(self._kept))]
             return result
 
-    def _ended(self, run: ListedRun) -> RunTrials:
+    def _trials_of_ended(self, run: ListedRun) -> RunTrials:
         client = self._tracked.client
         if not run.row["tracked"] or client is None:
             assert run.folder is not None, "a run is somewhere"
@@ -210,7 +210,7 @@ class KnownRuns:
                 client.download_artifacts(run.id, name, folder)
             return finished_trials(Path(folder))
 
-    def _ongoing(self, run: ListedRun) -> RunTrials:
+    def _trials_of_ongoing(self, run: ListedRun) -> RunTrials:
         held = None if run.folder is None else read_run(run.folder)
         if run.folder is None or held is None or _run_settings(held) != _run_settings(run.row):
             raise RunUnreadable("its output directory is not there, or holds another run by now")

@@ -504,7 +504,7 @@ class _ComparedWorkload(_Measured):
     model_errors: dict[str, _Share] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _counted(self) -> Self:
+    def _check_counts(self) -> Self:
         if self.invalid_trials > self.trials:
             raise ValueError(f"{self.invalid_trials} of {self.trials} trials are invalid")
         return self

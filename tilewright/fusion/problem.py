@@ -60,12 +60,12 @@ class FusionProblem:
         self.refused: tuple[Refused, ...] = self.choices.refused
         self.segments = segments_of(self.offered)
         self.groups = groups_of(self.offered)
-        self.labelled = lru_cache(maxsize=512)(self._labelled)
+        self.labelled = lru_cache(maxsize=512)(self._build_graph)
 
     def __len__(self) -> int:
         return len(self.offered)
 
-    def _labelled(self, labels: Labelling) -> IntegerGraph:
+    def _build_graph(self, labels: Labelling) -> IntegerGraph:
         return apply_labels(self.graph, labels, self.choices)
 
     def workloads(self, labels: Labelling) -> list[Workload]:

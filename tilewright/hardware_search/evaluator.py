@@ -266,7 +266,7 @@ class BudgetedEvaluator:
             TrialStoreError: the store cannot be written.
             RunInUse: another command works on the run.
         """
-        self._recorded(design, workload)
+        self._recorded_trials(design, workload)
         _, records = self._known[design.target.fingerprint, workload.id]
         records.correct(measured)
 
@@ -283,13 +283,13 @@ class BudgetedEvaluator:
         ]  # without duplicates, in order
         if new and not self.left:
             raise BudgetSpent
-        known = self._recorded(design, workload)
+        known = self._recorded_trials(design, workload)
         result = {flat[k]: known[flat[k]] for k in new if flat[k] in known}
         missing = np.array([k for k in new if flat[k] not in result], np.int64)
         if len(missing):
             lowered, measured = simulate(missing)
             result |= {flat[k]: trial_at(measured, row) for row, k in enumerate(missing)}
-        kept = self._affordable([result[flat[k]] for k in new])
+        kept = self._affordable_trials([result[flat[k]] for k in new])
         if len(missing):
             rows = np.flatnonzero(np.isin(missing, new[:kept]))
             self._keep(design, workload, lowered.rows(rows), measured.rows(rows))
@@ -308,7 +308,7 @@ class BudgetedEvaluator:
             raise BudgetSpent
         return measurements_of([tried.trials[element] for element in flat])
 
-    def _affordable(self, trials: Sequence[Trial]) -> int:
+    def _affordable_trials(self, trials: Sequence[Trial]) -> int:
         """Return how many of the trials fit in the remaining budget.
 
         Configs that did not compile cost nothing.
@@ -319,7 +319,7 @@ class BudgetedEvaluator:
         measured = np.cumsum([trial.status != "compile_error" for trial in trials])
         return int(np.searchsorted(measured, self.left, side="right"))
 
-    def _recorded(self, design: Design, workload: Workload) -> Mapping[int, Trial]:
+    def _recorded_trials(self, design: Design, workload: Workload) -> Mapping[int, Trial]:
         """Return the stored trials of a layer on a machine, by flat index of the config.
 
         Only trials of this search are returned; the result is empty without a store.

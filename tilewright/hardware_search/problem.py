@@ -151,10 +151,10 @@ class CodesignProblem:
     def design(self, row: int) -> Design:
         """Return the machine in a row of `hardware.points` with the workloads of the networks."""
         if row not in self._designs:
-            self._designs[row] = self._made(row)
+            self._designs[row] = self._make_design(row)
         return self._designs[row]
 
-    def _made(self, row: int) -> Design:
+    def _make_design(self, row: int) -> Design:
         target = self.hardware.target(row)
         here = Accelerator.for_target(target, self._epilogue, self._max_waste, SAMPLED)
         result: dict[Workload, tuple[list[int], list[tuple[str, str]]]] = {}

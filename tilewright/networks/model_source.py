@@ -305,7 +305,9 @@ class OnnxSource:
         imported = self._imported
         if imported is None:
             self._check_valid()
-            graph = self._weightless() if self._fixed is None else weightless_graph(self._fixed)
+            graph = (
+                self._without_weights() if self._fixed is None else weightless_graph(self._fixed)
+            )
             imported = import_compiled(graph, self._refused, weightless=True)
             self._refused = dict(imported.refused)
             self._examined = imported
@@ -340,7 +342,7 @@ class OnnxSource:
             _check(raise_opset(without_weights(to_qdq(self._model))))
             self._accepted = True
 
-    def _weightless(self) -> NormalGraph:
+    def _without_weights(self) -> NormalGraph:
         """Return the model with static shapes, without reading the data of its weights."""
         return fixed_graph(without_weights(to_qdq(self._model)), self._input_shapes)
 

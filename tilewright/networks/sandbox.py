@@ -128,37 +128,37 @@ class SandboxedSource:
 
     def prepare(self) -> None:
         """Read the weights and normalise the model with them."""
-        self._opened.prepare()
+        self._source_here.prepare()
 
     def weighted(self) -> onnx.ModelProto:
         """Return the model with its weights. The file is read in this process."""
-        return self._opened.weighted()
+        return self._source_here.weighted()
 
     def fixed(self) -> NormalGraph:
         """Return the model with all of its data and static shapes."""
-        return self._opened.fixed()
+        return self._source_here.fixed()
 
     def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
         """Examine the model, and split it into its compiled part and the regions after it."""
         if not without_layers:  # nothing is compiled, so TVM needs no weights
-            self._opened.prepare()
-            self._opened.examine()
-        return self._opened.split(without_layers=without_layers)
+            self._source_here.prepare()
+            self._source_here.examine()
+        return self._source_here.split(without_layers=without_layers)
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
         """Return the whole model as one onnxruntime region."""
-        return self._opened.as_region(regions, macs)
+        return self._source_here.as_region(regions, macs)
 
     def refusing(self, operators: Mapping[str, str]) -> Source:
         """Return the same model, in which onnxruntime runs further operators."""
-        return self._opened.refusing(operators) if operators else self
+        return self._source_here.refusing(operators) if operators else self
 
     def whole(self) -> Whole:
         """Import the whole model with its weights."""
-        return self._opened.whole()
+        return self._source_here.whole()
 
     @cached_property
-    def _opened(self) -> Source:
+    def _source_here(self) -> Source:
         """The model, read in this process."""
         return read_source(self._path, self._shapes)
 

@@ -142,7 +142,7 @@ class StoredRun:
         """
         made: dict[int, dict[int, TrialRow]] = defaultdict(dict)
         with self.store.read_snapshot() as connection:
-            used = self._mine(ROUNDS) & (ROUNDS.c.round >= first)
+            used = self._own_rows(ROUNDS) & (ROUNDS.c.round >= first)
             rows = connection.execute(sa.select(ROUNDS).where(used)).mappings().all()
             for row in self._trials(TRIALS.c.round >= first):
                 made[row["round"]][row["slot"]] = row
@@ -180,14 +180,16 @@ class StoredRun:
 
     def pending(self) -> Configs | None:
         """Return configs that other processes measure now, shape (p, knobs); None if not shared."""
-        return self._claimed() if self._shared else None
+        return self._claimed_configs() if self._shared else None
 
-    def _claimed(self) -> Configs:
+    def _claimed_configs(self) -> Configs:
         """Return configs that other processes have claimed; remove the claims of dead processes."""
         configs: list[list[int]] = []
         gone, now = [], time.monotonic()
         with self.store.transaction() as connection:
-            for row in connection.execute(sa.select(CLAIMS).where(self._mine(CLAIMS))).mappings():
+            for row in connection.execute(
+                sa.select(CLAIMS).where(self._own_rows(CLAIMS))
+            ).mappings():
                 age = now - self._claims_seen.setdefault(row["token"], now)
                 stamp = stamp_in(row)
                 try:
@@ -231,7 +233,7 @@ class StoredRun:
             connection.execute(sa.delete(CLAIMS).where(CLAIMS.c.token == self._claim))
             since = self.finished_rounds(index)
             taken = {row.tobytes() for done in since for row in done.configs}
-            taken |= {row.tobytes() for row in self._claimed()}
+            taken |= {row.tobytes() for row in self._claimed_configs()}
             keep = np.flatnonzero([row.tobytes() not in taken for row in batch.rows.configs])
             index += len(since)
             if len(keep):
@@ -265,7 +267,7 @@ class StoredRun:
         }  # fmt: skip
         with self.store.transaction() as connection:
             for table in (TRIALS, ROUNDS):  # what is left of the round if a trial was set aside
-                there = self._mine(table) & (table.c.round == index)
+                there = self._own_rows(table) & (table.c.round == index)
                 connection.execute(sa.delete(table).where(there))
             self._insert(TRIALS, trials)
             self._insert(ROUNDS, [closing])
@@ -297,7 +299,7 @@ class StoredRun:
         Args:
             choice: name of the choice, which includes the configs that it compares.
         """
-        used = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
+        used = self._own_rows(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
         with self.store.read_snapshot() as connection:
             rows = connection.execute(sa.select(VALIDATIONS).where(used)).all()
         blocks: dict[int, list[ValidationMeasurement]] = {}
@@ -322,7 +324,7 @@ class StoredRun:
 
     def forget_validations(self, choice: str) -> None:
         """Mark stored validation measurements of a final choice as rejected, to make new ones."""
-        of_choice = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
+        of_choice = self._own_rows(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
         wrong = sa.update(VALIDATIONS).values(rejected="it does not measure this any more")
         with self.store.transaction() as connection:
             connection.execute(wrong.where(of_choice))
@@ -340,7 +342,7 @@ class StoredRun:
         Returns:
             The measurements of the final choice by config.
         """
-        used = self._mine(VALIDATIONS, of_others=True)
+        used = self._own_rows(VALIDATIONS, of_others=True)
         stored = sa.select(VALIDATIONS).where(used).order_by(VALIDATIONS.c.id)
         with self.store.read_snapshot() as connection:
             rows = connection.execute(stored).all()
@@ -374,7 +376,7 @@ class StoredRun:
 
     # -- rows -----------------------------------------------------------------------------------
 
-    def _mine(self, table: sa.Table, of_others: bool = False) -> sa.ColumnElement[bool]:
+    def _own_rows(self, table: sa.Table, of_others: bool = False) -> sa.ColumnElement[bool]:
         """Return an SQL condition for the rows of `table` that this run uses.
 
         Rejected rows are excluded. With `of_others`, the condition covers all runs of this workload
@@ -394,7 +396,7 @@ class StoredRun:
         Trials that are contradictory or do not fit the space are marked as rejected and reported in
         `problems`.
         """
-        used = sa.select(TRIALS).where(self._mine(TRIALS, of_others), *where)
+        used = sa.select(TRIALS).where(self._own_rows(TRIALS, of_others), *where)
         with self.store.read_snapshot() as connection:
             rows = connection.execute(used.order_by(TRIALS.c.id)).mappings().all()
         good, bad = check_rows(TrialRow, rows)

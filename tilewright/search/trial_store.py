@@ -176,10 +176,10 @@ class TrialStore:
         self._lock, self._open = threading.RLock(), _OpenConnections()
         self._closed = threading.Event()
         self._file: os.stat_result | None = None
-        with self._explaining():
+        with self._explain_errors():
             self._engine = self._postgres() if self._url else self._sqlite()
         try:
-            with self._explaining():
+            with self._explain_errors():
                 self._check()
                 if not read_only:
                     self._begin_writing()
@@ -228,7 +228,7 @@ class TrialStore:
             yield self._open.writer
             return
         self._check_usable()
-        with self._explaining(), self._lock, self._engine.begin() as connection:
+        with self._explain_errors(), self._lock, self._engine.begin() as connection:
             if self._url:
                 connection.execute(sa.text(f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'"))
                 lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(self.folder, _LOCK))
@@ -252,7 +252,7 @@ class TrialStore:
             yield current
             return
         self._check_usable()
-        with self._explaining(), self._engine.connect() as connection:
+        with self._explain_errors(), self._engine.connect() as connection:
             self._open.reader = connection.execution_options(reads=True)
             try:
                 yield self._open.reader
@@ -260,7 +260,7 @@ class TrialStore:
                 self._open.reader = None
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         """Convert errors of a database into `TrialStoreError`s that say what to do next."""
         try:
             yield

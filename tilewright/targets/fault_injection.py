@@ -117,9 +117,9 @@ class FaultyTarget:
         faults = self._faults(lowered.workload, lowered.configs)
         for fault in faults:
             execute_fault(fault, self.late_seconds)
-        return distort_measurements(self._honest(lowered), faults)
+        return distort_measurements(self._honest_measurements(lowered), faults)
 
-    def _honest(self, lowered: Lowered) -> Measurements:
+    def _honest_measurements(self, lowered: Lowered) -> Measurements:
         work = lowered.workload
         values = self.space(work).values(lowered.configs)
         tiles_h = -(-work.out_height // values[:, 0])

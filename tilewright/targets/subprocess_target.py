@@ -112,7 +112,7 @@ class IsolatedTarget(RemoteTarget):
         self._process.stop()
 
     def _space(self, workload: Workload) -> Space:
-        header = self._must({"call": "space", "workload": workload.to_json()})
+        header = self._call_or_raise({"call": "space", "workload": workload.to_json()})
         if "error" in header:
             raise WorkloadError(str(header["message"]))
         return read_space(header)
@@ -129,7 +129,7 @@ class IsolatedTarget(RemoteTarget):
     ) -> Frame:
         """Call the child process, after starting it if it does not run."""
         if not self._process.is_running:
-            self._must({"call": "describe"})
+            self._call_or_raise({"call": "describe"})
         header, arrays = self._process.call(
             {"call": call, "workload": workload.to_json()}, {"configs": configs, **(programs or {})}
         )
@@ -138,12 +138,12 @@ class IsolatedTarget(RemoteTarget):
         return header, arrays
 
     def _describe(self) -> Header:
-        about = self._must({"call": "describe"})
+        about = self._call_or_raise({"call": "describe"})
         if set(about) != _ABOUT:
             raise TargetDown(f"the target does not describe itself: {about.get('message', about)}")
         return about
 
-    def _must(self, header: Header) -> Header:
+    def _call_or_raise(self, header: Header) -> Header:
         """Send a call that must succeed.
 
         The time limit is longer than usual, because the process may have to start first.

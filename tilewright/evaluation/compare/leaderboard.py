@@ -108,7 +108,7 @@ class Results:
         Int array of shape (tuners, workloads, seeds). For a run that did not reach the goal, it is
         the whole budget (see `reached`).
         """
-        first = np.argmax(self._near, axis=-1) + 1
+        first = np.argmax(self._within_goal, axis=-1) + 1
         return np.where(self.reached, first, self.trials)
 
     @cached_property
@@ -127,10 +127,10 @@ class Results:
 
         Bool array of shape (tuners, workloads, seeds).
         """
-        return self._near[..., -1]
+        return self._within_goal[..., -1]
 
     @cached_property
-    def _near(self) -> NDArray[np.bool_]:
+    def _within_goal(self) -> NDArray[np.bool_]:
         """Whether the regret is at most `GOAL` after each trial, with a tolerance for rounding."""
         return np.asarray(self.regret <= GOAL + 1e-9)
 

@@ -142,12 +142,12 @@ class JointSpace:
             Int array of shape (points,); -1 if the machine cannot be built or is too large.
         """
         flat = self._flat(places)
-        at = np.searchsorted(self._sorted[0], flat)
-        at = np.minimum(at, len(self._sorted[0]) - 1)
-        return np.where(self._sorted[0][at] == flat, self._sorted[1][at], -1)
+        at = np.searchsorted(self._sorted_rows[0], flat)
+        at = np.minimum(at, len(self._sorted_rows[0]) - 1)
+        return np.where(self._sorted_rows[0][at] == flat, self._sorted_rows[1][at], -1)
 
     @cached_property
-    def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _sorted_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         flat = self._flat(self.hardware.points.astype(np.int64))
         order = np.argsort(flat)
         return flat[order], order
@@ -232,7 +232,10 @@ class JointSpace:
             (1, knobs).
         """
         for layer in design.layers:
-            slot = next((self._of[name] for name in layer.names if name in self._of), -1)
+            slot = next(
+                (self._index_by_name[name] for name in layer.names if name in self._index_by_name),
+                -1,
+            )
             yield slot, layer, self.schedule(design, layer, slot, point)
 
     def schedule(
@@ -277,7 +280,7 @@ class JointSpace:
         return moved
 
     @cached_property
-    def _of(self) -> dict[tuple[str, str], int]:
+    def _index_by_name(self) -> dict[tuple[str, str], int]:
         return {name: slot for slot, name in enumerate(self.slots.names)}
 
 

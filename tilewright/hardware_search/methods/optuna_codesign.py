@@ -83,7 +83,7 @@ class _OptunaSearch:
                 tunings.append(
                     LayerTuning(problem.design(row), evaluator, seed, self.options.tuner)
                 )
-                idle, worth[row] = 0, self._worth(tunings[-1])
+                idle, worth[row] = 0, self._tune_machine(tunings[-1])
             result = NOTHING if row is None else worth[row]
             trial.set_constraint("runs", float(result == NOTHING))
             study.tell(trial, result)
@@ -92,7 +92,7 @@ class _OptunaSearch:
         while tried < evaluator.spent + evaluator.compiled:
             tried = evaluator.spent + evaluator.compiled
             for tuning in tunings:
-                self._worth(tuning)
+                self._tune_machine(tuning)
 
     def _study(
         self, problem: CodesignProblem, seed: int
@@ -104,7 +104,7 @@ class _OptunaSearch:
             for knob in problem.hardware.space.knobs
         }
 
-    def _worth(self, tuning: LayerTuning) -> Worth:
+    def _tune_machine(self, tuning: LayerTuning) -> Worth:
         """Tune each layer of a machine for another round, and return its area and objective."""
         design = tuning.design
         layers = [tuning.advance(k, self.options.trials) for k in range(len(design.layers))]

@@ -275,7 +275,7 @@ class _Search:
         options: TwoLevelOptions,
     ) -> None:
         self.problem, self.evaluator, self.seed, self.options = problem, evaluator, seed, options
-        self.machines = self._screened()
+        self.machines = self._screen_machines()
         latest = self.machines.costs(self.machines.estimated)
         slowest = float(latest.max()) if len(latest) else 0.5
         self.reference = problem.hardware.budget * 1.001, 2 * slowest
@@ -287,7 +287,7 @@ class _Search:
 
     # -- machines ------------------------------------------------------------------------------
 
-    def _screened(self) -> Machines:
+    def _screen_machines(self) -> Machines:
         """Select machines by their estimates, without those that cannot run every layer."""
         count = len(self.problem.hardware.points)
         drawn = generator(self.seed, 0).permutation(count)
@@ -304,12 +304,12 @@ class _Search:
         if self.options.estimates:
             known = [(design, result.metrics(design.row)) for design in designs]
         else:
-            known = [(design, self._least(design)) for design in designs]
+            known = [(design, self._least_metrics(design)) for design in designs]
         able = [(design, metrics) for design, metrics in known if np.isfinite(metrics).all()]
-        least = [self._least(design) for design, _ in able]
+        least = [self._least_metrics(design) for design, _ in able]
         return Machines(able, self.problem.hardware.points, least, objective)
 
-    def _least(self, design: Design) -> NDArray[np.float64]:
+    def _least_metrics(self, design: Design) -> NDArray[np.float64]:
         """Return lower bounds of the metrics of a machine's layers, shape (metrics, layers).
 
         The options decide whether the latency bounds are the target's bounds or only rooflines.
@@ -345,9 +345,9 @@ class _Search:
         if gains.max(initial=0.0) <= 1e-12:
             return None
         row = int(np.argmax(gains))
-        return row, [int(np.argmax(saved[row]))] if whole[row] else self._first(row, likely)
+        return row, [int(np.argmax(saved[row]))] if whole[row] else self._first_layers(row, likely)
 
-    def _first(self, row: int, likely: PerLayer) -> list[int]:
+    def _first_layers(self, row: int, likely: PerLayer) -> list[int]:
         """Choose the layers to measure first on a machine: its most expensive unmeasured layers.
 
         Args:

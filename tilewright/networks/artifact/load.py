@@ -129,12 +129,12 @@ class Artifact:
             InputError: an input is missing or has another shape or type.
         """
         made, seconds = infer(self._order, self.program, self._cpu, self._read(inputs))
-        return self._finished(inputs, made), self.profile(seconds)
+        return self._finish_outputs(inputs, made), self.profile(seconds)
 
     @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one inference and return only the outputs, otherwise like `run`."""
-        return self._finished(inputs, self.infer_layers(self._read(inputs)))
+        return self._finish_outputs(inputs, self.infer_layers(self._read(inputs)))
 
     def infer_layers(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the network up to its last layer, without the onnxruntime regions after it.
@@ -161,7 +161,9 @@ class Artifact:
         arrays = check_arrays(self.inputs, inputs)
         return {value.name: arrays[value.name] for value in self._order.inputs}
 
-    def _finished(self, inputs: Mapping[str, Array], made: dict[str, Array]) -> dict[str, Array]:
+    def _finish_outputs(
+        self, inputs: Mapping[str, Array], made: dict[str, Array]
+    ) -> dict[str, Array]:
         """Run the onnxruntime regions after the last layer.
 
         Args:
@@ -229,7 +231,7 @@ class Artifact:
         in_flight = planned.taken.steady.in_flight
         read = list(map(self._read, images))
         made = run_images(self._order, program, self._cpu, read, planned.stages, in_flight)
-        return list(map(self._finished, images, made))
+        return list(map(self._finish_outputs, images, made))
 
     def profile(self, cpu_seconds: Mapping[str, float] | None = None) -> Profile:
         """Return the profile of the accelerator. No inference is needed.

@@ -146,7 +146,7 @@ class SizedLibrary:
 
     def fit(self, inputs: Mapping[str, Array]) -> Fit:
         """Return the smallest library that fits the inputs. Raise `InputError` if there is none."""
-        given = self._given(inputs)
+        given = self._given_sizes(inputs)
         chosen = {name: self._size_for(name, size) for name, size in given.items()}
         library = self._library(self._at[tuple(sorted(chosen.items()))])
         if given == chosen:
@@ -162,7 +162,7 @@ class SizedLibrary:
         }
         return Fit(library, padded, crops)
 
-    def _given(self, inputs: Mapping[str, Array]) -> dict[str, int]:
+    def _given_sizes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
         """Return the size of each dynamic dimension in the inputs.
 
         Raises `InputError` if an input does not fit, or if inputs disagree on a size.
@@ -195,13 +195,17 @@ class SizedLibrary:
         if size >= 1 and place < len(sizes) and (sizes[place] == size or name in self.padded):
             return sizes[place]
         listed = ", ".join(map(str, sizes))
-        why = "" if name in self.padded else f"; padding may change the outputs{self._why(name)}"
+        why = (
+            ""
+            if name in self.padded
+            else f"; padding may change the outputs{self._reason_against_padding(name)}"
+        )
         raise InputError(
             f"'{name}' is {size}, and the library was built for {listed}{why}; give one of these "
             "sizes, or build it with another --sizes"
         )
 
-    def _why(self, name: str) -> str:
+    def _reason_against_padding(self, name: str) -> str:
         """Return the reason in the manifest why a dimension must not be padded, if there is one."""
         reasons = as_object(self.manifest.get("not_padded", {}))
         return f": {as_text(reasons[name])}" if name in reasons else ""

@@ -212,7 +212,7 @@ class _RewrittenMain:
             for array, shape in zip(layer.constants, wanted[len(arguments) :], strict=False)
         ]
         if layer.scaled_by is not None:
-            constants[:2] = self._scaled(constants[:2], *layer.scaled_by)
+            constants[:2] = self._runtime_scales(constants[:2], *layer.scaled_by)
         arguments += constants
         for var in layer.added:
             parameter_number = len(arguments)
@@ -241,7 +241,7 @@ class _RewrittenMain:
         function = self._function(layer.workload, code, tuple(moved), stored, taps)
         out = relax.TensorType(wanted[-1], BFLOAT16 if narrow else layer.workload.out_dtype)
         written = self.tensors.emit(relax.call_tir(function, fitting, out))
-        self._put(result, written, narrowed.get(len(wanted) - 1, code.out_block), narrow)
+        self._record_result(result, written, narrowed.get(len(wanted) - 1, code.out_block), narrow)
         self.layers.append(layer)
         self.called.append(str(function.name_hint))
         self.moved.append(tuple(moved))
@@ -386,7 +386,7 @@ class _RewrittenMain:
         known = {var: self.tensors.as_plain(var) for var in variables(expression)}
         return _replace_variables(expression, known)
 
-    def _scaled(
+    def _runtime_scales(
         self, constants: Sequence[RelaxExpr], scale: RelaxExpr, zero: RelaxExpr
     ) -> list[RelaxExpr]:
         """Return the scales that an epilogue reads if those of the data are only known at run time.
@@ -456,7 +456,9 @@ class _RewrittenMain:
     def _read(self, var: RelaxVar, block: int) -> RelaxExpr:
         return self.tensors.as_packed(var, block) if block else self.tensors.as_plain(var)
 
-    def _put(self, result: Binding, written: RelaxExpr, block: int, narrowed: bool) -> None:
+    def _record_result(
+        self, result: Binding, written: RelaxExpr, block: int, narrowed: bool
+    ) -> None:
         shape = result.shape or ()
         if not block:
             self.tensors.record(result.var, plain=self.tensors.reshape(written, shape))

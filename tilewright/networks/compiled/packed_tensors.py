@@ -278,7 +278,7 @@ class PackedTensors:
         """Return a value in the model's layout."""
         known = self._value(var)
         if known.plain is None:
-            known.plain = self._unpacked(known)
+            known.plain = self._unpack_tensor(known)
         return known.plain
 
     def as_packed(self, var: RelaxVar, block: int) -> RelaxExpr:
@@ -290,7 +290,7 @@ class PackedTensors:
                 stored = self._in_blocks(next(iter(known.bfloat16.values())), block)
             return self._widen(stored)
         if block not in known.packed:
-            known.packed[block] = self._packed(known, block)
+            known.packed[block] = self._pack_tensor(known, block)
         return known.packed[block]
 
     def _widen(self, stored: RelaxExpr) -> RelaxExpr:
@@ -303,7 +303,7 @@ class PackedTensors:
             return block, self._widen(stored)
         return next(iter(known.packed.items()), None)
 
-    def _packed(self, known: PackedTensor, block: int) -> RelaxExpr:
+    def _pack_tensor(self, known: PackedTensor, block: int) -> RelaxExpr:
         n, c, h, w = known.shape or ()
         if (form := self._some_form(known)) is not None:
             old, source = form
@@ -314,7 +314,7 @@ class PackedTensors:
             if (h, w) == (1, 1):
                 return self.reshape(source, (n, c // block, 1, 1, block))
         if known.plain is None:
-            known.plain = self._unpacked(known)
+            known.plain = self._unpack_tensor(known)
         if isinstance(known.plain, GenericConst):
             # constants are packed here, instead of at every inference
             blocks = known.plain.value.numpy().reshape(n, c // block, block, h, w)
@@ -325,7 +325,7 @@ class PackedTensors:
         split = self.reshape(known.plain, (n, c // block, block, h, w))
         return self.emit(relax.op.permute_dims(split, [0, 1, 3, 4, 2]))
 
-    def _unpacked(self, known: PackedTensor) -> RelaxExpr:
+    def _unpack_tensor(self, known: PackedTensor) -> RelaxExpr:
         shape = known.shape or ()
         form = self._some_form(known)
         assert form is not None, "a value has a form"

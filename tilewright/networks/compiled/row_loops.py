@@ -452,7 +452,7 @@ class _Writer:
         for nest in nests:
             for store in nest.stores:
                 if nest.reduces:
-                    self._store(nest, store, self._whole(store, partial[store]))
+                    self._store(nest, store, self._combine_partial(store, partial[store]))
 
     def _pieces(self, chains: int) -> Iterator[_Piece]:
         """Yield the vectors of a row. Code that is written before the next one is in its loop."""
@@ -501,7 +501,7 @@ class _Writer:
             T.buffer_store(result, store.initial, [lane])
         return result
 
-    def _whole(self, store: RowStore, partial: Sequence[TirBuffer]) -> Expression:
+    def _combine_partial(self, store: RowStore, partial: Sequence[TirBuffer]) -> Expression:
         """Combine partial results into one number."""
         first = partial[0]
         for other in partial[1:]:
@@ -519,21 +519,21 @@ class _Writer:
 
         `at` contains the indices of the row's axes; the last one covers all joined axes.
         """
-        known = self._known(nest, at)
+        known = self._loop_values(nest, at)
 
         def placed(load: BufferLoad) -> Expression:
-            return tirx.BufferLoad(*self._placed(load.source, load.indices, at))
+            return tirx.BufferLoad(*self._storage_place(load.source, load.indices, at))
 
         variables = (tirx.Var, lambda var: known.get(var, var))
         return tvm_ffi.structural_map(store.value, [variables, (TensorLoad, placed)])
 
     def _store(self, nest: RowNest, store: RowStore, value: Expression, at: Place = ()) -> None:
-        known = self._known(nest, at)
+        known = self._loop_values(nest, at)
         indices = [_substitute(index, known) for index in store.indices]
-        buffer, place = self._placed(store.buffer, indices, at)
+        buffer, place = self._storage_place(store.buffer, indices, at)
         T.buffer_store(buffer, value, place)
 
-    def _known(self, nest: RowNest, at: Place) -> dict[LoopVar, Expression]:
+    def _loop_values(self, nest: RowNest, at: Place) -> dict[LoopVar, Expression]:
         """Return the values of the loop variables. The last joined axis gets the whole index."""
         if not at:
             return dict(zip(nest.outer, self._row, strict=True))
@@ -541,7 +541,9 @@ class _Writer:
         along = [*places, *[_index(0)] * (self._rows.joined - 1), run]
         return dict(zip([*nest.outer, *nest.inner], [*self._row, *along], strict=True))
 
-    def _placed(self, buffer: TirBuffer, indices: Place, at: Place) -> tuple[TirBuffer, Place]:
+    def _storage_place(
+        self, buffer: TirBuffer, indices: Place, at: Place
+    ) -> tuple[TirBuffer, Place]:
         """Return the buffer and the indices at which an element is stored in the new function.
 
         Args:

@@ -203,7 +203,7 @@ class _Extraction:
         )  # fmt: skip
         steps = self._steps(runs, set(results.values()))
         read = {name for step in steps for name in _touched_values(step)} | set(results.values())
-        slices = self._used(read)
+        slices = self._used_slices(read)
         read |= {
             name for channel_slice in slices for name in (channel_slice.part, channel_slice.whole)
         }
@@ -230,7 +230,7 @@ class _Extraction:
         slices = self._tensors.slices
         return set(names) if slices is None else slices.sources(names)
 
-    def _used(self, read: Collection[str]) -> tuple[ChannelSlice, ...]:
+    def _used_slices(self, read: Collection[str]) -> tuple[ChannelSlice, ...]:
         """Return the slices that lead to one of the given values."""
         slices = self._tensors.slices
         return () if slices is None else slices.leading_to(read)

@@ -167,7 +167,7 @@ class Layers:
             output = product.scale
         bounds = bounds_of(output, steps.relu, steps.upper)
         layer_name, value = name or match.anchor.node, name or match.result.node
-        return self._requantised(
+        return self._append_requantised(
             IntegerCall(
                 match,
                 product,
@@ -182,7 +182,7 @@ class Layers:
             )
         )
 
-    def _requantised(self, call: IntegerCall) -> Value:
+    def _append_requantised(self, call: IntegerCall) -> Value:
         """Append the layers that write a call's result in the scale of its output.
 
         They shift the sums if the scales are a power of two apart. Otherwise the factor between the
@@ -202,14 +202,14 @@ class Layers:
         if weight is None:
             raise NotALayer("it multiplies two activations, and no shift requantises the products")
         if call.match.operator == "average_pool":
-            return self._averaged(call)
+            return self._append_average(call)
         if call.match.operator == "add":
-            return self._weighted(call)
+            return self._append_weighted_sum(call)
         if call.residual is not None:
             raise NotALayer("a tensor is added to its sums, in a scale that no shift reaches")
-        return self._scaled(call, weight)
+        return self._append_scaled(call, weight)
 
-    def _scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
+    def _append_scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
         """Append the layers of a call whose scale factor is multiplied into its weights.
 
         There are two passes if rounding the scaled weights causes an error, otherwise one.
@@ -250,7 +250,7 @@ class Layers:
         self._append(call, weight, finished, value, None, name=name, macs=0)
         return value.name
 
-    def _averaged(self, call: IntegerCall) -> Value:
+    def _append_average(self, call: IntegerCall) -> Value:
         """Append an average pool as a layer whose weights contain the scale factor."""
         w = call.product.workload
         factor = call.product.scale.step / call.output.step
@@ -258,10 +258,10 @@ class Layers:
         weight = np.broadcast_to(taps, (w.out_channels, 1, *taps.shape)).astype(np.int64)
         return self._layer(call, weight, Requantisation(np.array([shift]), None, call.bounds))
 
-    def _weighted(self, call: IntegerCall) -> Value:
+    def _append_weighted_sum(self, call: IntegerCall) -> Value:
         """Append a sum of two tensors that multiplies each tensor by a factor for its scale."""
         assert call.residual is not None
-        if self._exact and call.channels <= WIDEST_SUM and (value := self._joined(call)):
+        if self._exact and call.channels <= WIDEST_SUM and (value := self._append_joined_sum(call)):
             return value
         one, two = (
             s.step / call.output.step for s in (call.product.scale, call.residual.known_scale)
@@ -272,7 +272,7 @@ class Layers:
         added = EpilogueOp("weighted", second)
         return self._layer(call, weight, Requantisation(np.array([shift]), added, call.bounds))
 
-    def _joined(self, call: IntegerCall) -> Value | None:
+    def _append_joined_sum(self, call: IntegerCall) -> Value | None:
         """Append a sum of two tensors as one convolution that reads both as adjacent channels.
 
         The weights of the convolution contain the scale factors. It runs in two passes if needed.
@@ -293,7 +293,7 @@ class Layers:
         # The bias subtracts the zero points, since the concatenated tensor has a scale of its own.
         zeros = -sum(view.known_scale.zero_point * view.known_scale.step for view in (one, two))
         joined = replace(call, product=product, bias=np.full(c, zeros), residual=None)
-        return self._scaled(joined, weight[:, :, None, None])
+        return self._append_scaled(joined, weight[:, :, None, None])
 
     def _layer(
         self,
@@ -434,7 +434,7 @@ class Layers:
             call = IntegerCall(
                 match, product, following.output, bounds, None, None, layer_name, name
             )
-            value = self._requantised(call)
+            value = self._append_requantised(call)
         self._bind(match, value)
 
 

@@ -126,11 +126,11 @@ class Products:
         assert given is not None
         steps, zeros = steps_of(binding.node, given)
         values = integers.astype(np.int64) - (128 if given.dtype == "uint8" else 0)
-        own = self._along(value, zeros.astype(np.float64), axis)
+        own = self._distribute_scales(value, zeros.astype(np.float64), axis)
         values = values - own.astype(np.int64).reshape(-1, *[1] * (values.ndim - axis - 1))
-        return values, self._along(value, steps, axis)
+        return values, self._distribute_scales(value, steps, axis)
 
-    def _along(self, value: RelaxExpr, each: Real, axis: int) -> Real:
+    def _distribute_scales(self, value: RelaxExpr, each: Real, axis: int) -> Real:
         """Distribute one value per quantisation scale to the indices of an axis of a constant.
 
         Args:

@@ -256,7 +256,7 @@ class QdqTensors:
             self._quantisation(binding)
         elif op in RESHAPES and (view := self._views.get(binding.args[0])) and binding.shape:
             self._views[var] = replace(view, shape=binding.shape)
-        elif (beside := self._beside(binding)) is not None:
+        elif (beside := self._view_of_concatenation(binding)) is not None:
             self._views[var] = beside
         elif op in MOVES and (parts := self._parts(binding)) is not None:
             replaced, scale = parts
@@ -291,11 +291,11 @@ class QdqTensors:
                 value = self.values[view.value]
                 self.values[value.name] = replace(value, scale=scale)
         elif binding.op == QUANTISE:
-            self._written(binding, scale)
+            self._process_quantised(binding, scale)
         else:
             self.compute_on_cpu(var, binding.value, binding.node)
 
-    def _written(self, binding: Binding, scale: Scale) -> None:
+    def _process_quantised(self, binding: Binding, scale: Scale) -> None:
         """Process a quantisation of a float tensor that no layer computes.
 
         The host quantises the tensor if it is an input of the network. Otherwise the CPU, which
@@ -321,7 +321,7 @@ class QdqTensors:
         self.values[name] = replace(self.values[name], scale=scale)
         self._views[var] = View(name, binding.shape or (), scale)
 
-    def _beside(self, binding: Binding) -> View | None:
+    def _view_of_concatenation(self, binding: Binding) -> View | None:
         """Return a concatenation or slice as a view of an existing value, if that needs no copy.
 
         Return None if the data have to be copied.

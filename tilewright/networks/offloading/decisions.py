@@ -265,12 +265,16 @@ class _Borders:
     def gain(self, place: int, on: Sequence[bool]) -> float:
         """Return the seconds that a call saves on the accelerator, compared with the CPU."""
         decision = self.found[place]
-        return decision.cpu_seconds + self._back(place, on) - self._there(place, on)
+        return (
+            decision.cpu_seconds
+            + self._packing_seconds(place, on)
+            - self._accelerator_seconds(place, on)
+        )
 
     def seconds(self, on: Sequence[bool]) -> float:
         """Return the total time of all calls in seconds."""
         return sum(
-            self._there(place, on) if on[place] else decision.cpu_seconds
+            self._accelerator_seconds(place, on) if on[place] else decision.cpu_seconds
             for place, decision in enumerate(self.found)
         )
 
@@ -279,7 +283,7 @@ class _Borders:
         decision = self.found[place]
         if decision.workload is None:
             return decision
-        there = self._there(place, on)
+        there = self._accelerator_seconds(place, on)
         decision = replace(decision, accelerator_seconds=there)
         if on[place]:
             return decision
@@ -289,7 +293,7 @@ class _Borders:
         )
         return replace(decision, workload=None, calls=0, reason=reason, unfold=None)
 
-    def _there(self, place: int, on: Sequence[bool]) -> float:
+    def _accelerator_seconds(self, place: int, on: Sequence[bool]) -> float:
         """Return the seconds of a call on the accelerator, including the packing that it causes."""
         decision, call = self.found[place], self.graph.calls[place]
         seconds = decision.accelerator_seconds or 0.0
@@ -300,7 +304,7 @@ class _Borders:
             seconds += self.accelerator.image_seconds(math.prod(call.output_shape))
         return seconds
 
-    def _back(self, place: int, on: Sequence[bool]) -> float:
+    def _packing_seconds(self, place: int, on: Sequence[bool]) -> float:
         """Return the seconds of packing that are caused if the CPU runs a call."""
         seconds, call = 0.0, self.graph.calls[place]
         for position, source in enumerate(self._sources(place)):

@@ -167,7 +167,7 @@ class RecurrentWriter:
             name: name of the operator and of its result, without the prefix.
             **attributes: attributes of the operator.
         """
-        name = self._named(name)
+        name = self._free_name(name)
         self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
         return name
 
@@ -182,7 +182,7 @@ class RecurrentWriter:
         """
         if len(sizes) == 1:
             return [source]
-        name = self._named(name)
+        name = self._free_name(name)
         results = [f"{name}.{place}" for place in range(len(sizes))]
         lengths = self.integers(f"{name}/sizes", sizes)
         node = helper.make_node("Split", [source, lengths], results, name=name, axis=axis)
@@ -268,7 +268,7 @@ class RecurrentWriter:
         self._add(name, shape, values)
         return name
 
-    def _named(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         """Return an operator name that is not taken yet, derived from `name`.
 
         The name is taken from then on.
@@ -500,10 +500,10 @@ class _Unrolled:
             cells.append(cell)
         outputs = [*self._node.output, "", "", ""]
         if outputs[0]:
-            self._whole(all_steps, outputs[0])
+            self._write_all_states(all_steps, outputs[0])
         for role, name, values in (("h", outputs[1], states), ("c", outputs[2], cells)):
             if name:
-                self._last(values, name, role)
+                self._write_last_states(values, name, role)
 
     def _direction(
         self, data: str, place: int, name: str, prefix: str
@@ -520,7 +520,7 @@ class _Unrolled:
             Names of the states after each step, in the order of the data, and of the last state and
                 cell.
         """
-        direction = self._projected(data, place, prefix)
+        direction = self._project_inputs(data, place, prefix)
         state = self._initial(INITIAL_H, place, f"{prefix}initial_h")
         cell = self._initial(INITIAL_C, place, f"{prefix}initial_c")
         order = range(self.steps) if name == "forward" else range(self.steps - 1, -1, -1)
@@ -531,7 +531,7 @@ class _Unrolled:
             made[t] = state
         return made, state, cell
 
-    def _projected(self, data: str, place: int, prefix: str) -> Direction:
+    def _project_inputs(self, data: str, place: int, prefix: str) -> Direction:
         w = self.writer
         shape = (self._inputs, self._columns)
         weight = w.constant(f"{prefix}weight", shape, self._weight(1, place))
@@ -605,7 +605,7 @@ class _Unrolled:
         shape = self.writer.integers(f"{name}_shape", [self._batch, self._hidden])
         return self.writer.emit("Reshape", [given, shape], name)
 
-    def _whole(self, states: Sequence[Sequence[str]], output: str) -> None:
+    def _write_all_states(self, states: Sequence[Sequence[str]], output: str) -> None:
         """Write the states of all steps to an output of shape (steps, directions, batch, hidden).
 
         Args:
@@ -623,7 +623,7 @@ class _Unrolled:
             self.writer.emit("Concat", parts, "states", axis=1)
         self.writer.nodes[-1].output[0] = output
 
-    def _last(self, states: Sequence[str], output: str, role: str) -> None:
+    def _write_last_states(self, states: Sequence[str], output: str, role: str) -> None:
         """Write the states after the last step to an output of shape (directions, batch, hidden).
 
         Args:

@@ -240,10 +240,10 @@ class _Estimate:
         declared = {name: known.get(name, _NOTHING) for name in node.output if name}
         unknown = any(tensor.shape is None for tensor in declared.values())
         if unknown and any(tensor.computed for tensor in inputs):
-            declared |= self._inferred(node, known)
+            declared |= self._infer_shapes(node, known)
         values = None
         if constant and any(name in asked for name in node.output):
-            values = self._evaluated(node, known, declared)
+            values = self._evaluate_node(node, known, declared)
         return {
             name: _Known(tensor.shape, tensor.data_type, None, constant=constant)
             if values is None
@@ -253,7 +253,7 @@ class _Estimate:
             for name, tensor in declared.items()
         }
 
-    def _inferred(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> dict[str, _Known]:
+    def _infer_shapes(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> dict[str, _Known]:
         """Infer the shapes of an operator's results from the values of its small inputs."""
         single_node_model = self._model_of(node, known)
         try:
@@ -266,7 +266,7 @@ class _Estimate:
             if name in node.output
         }
 
-    def _evaluated(
+    def _evaluate_node(
         self, node: onnx.NodeProto, known: Mapping[str, _Known], results: Mapping[str, _Known]
     ) -> dict[str, NDArray[Any]] | None:
         """Compute the values of an operator's results.
@@ -276,7 +276,7 @@ class _Estimate:
         if node.domain not in STANDARD_DOMAINS or node.op_type in _UNBOUNDED:
             return None
         if node.op_type in ("Shape", "Size"):
-            return self._measured(node, known[node.input[0]])
+            return self._measure_shape(node, known[node.input[0]])
         if not all(known[name].values is not None for name in node.input if name):
             return None
         if not all(array.is_small for array in results.values()):
@@ -295,7 +295,7 @@ class _Estimate:
         )
         return arrays if small else None
 
-    def _measured(self, node: onnx.NodeProto, tensor: _Known) -> dict[str, NDArray[Any]]:
+    def _measure_shape(self, node: onnx.NodeProto, tensor: _Known) -> dict[str, NDArray[Any]]:
         """Return the value of a Shape or Size, which depends only on the shape of the input."""
         shape = np.array(tensor.shape, np.int64)
         bounds = {attribute.name: attribute.i for attribute in node.attribute}

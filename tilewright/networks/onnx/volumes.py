@@ -191,7 +191,7 @@ class _FrameWriter:
         rules: tuple[tuple[Callable[[onnx.NodeProto], bool], Callable[[onnx.NodeProto], None]], ...]
         rules = (
             (self._is_convolution, self._convolution),
-            (self._is_transposed, self._transposed),
+            (self._is_transposed, self._write_transposed),
             (self._is_pool, self._pool),
             (self._is_per_pixel, self._per_pixel),
             (self._is_broadcast, self._broadcast),
@@ -317,7 +317,7 @@ class _FrameWriter:
             and (not biased or node.input[2] in self._constants)
         )
 
-    def _transposed(self, node: onnx.NodeProto) -> None:
+    def _write_transposed(self, node: onnx.NodeProto) -> None:
         n, c, d, h, w = self._shapes[node.output[0]]
         taps = self._shapes[node.input[1]][2]
         node.input[0] = self._frames.frames_of(node.input[0])

@@ -70,7 +70,9 @@ class CompiledModule:
                 f"the network's inputs are {', '.join(self.inputs)}, not {', '.join(inputs)}; "
                 "give one array for each"
             )
-        arrays = [self._checked(name, np.asarray(inputs[name], order="C")) for name in self.inputs]
+        arrays = [
+            self._check_array(name, np.asarray(inputs[name], order="C")) for name in self.inputs
+        ]
         try:
             with self._calls.reraise_errors():
                 result = self._machine["main"](*map(tvm.runtime.tensor, arrays))
@@ -84,7 +86,7 @@ class CompiledModule:
         values = [result] if len(self.outputs) == 1 and hasattr(result, "numpy") else list(result)
         return {name: value.numpy() for name, value in zip(self.outputs, values, strict=True)}
 
-    def _checked(self, name: str, array: Array) -> Array:
+    def _check_array(self, name: str, array: Array) -> Array:
         shape, dtype = self._types[self.inputs.index(name)]
         if (array.shape, array.dtype.name) != (shape, dtype):
             raise InputError(

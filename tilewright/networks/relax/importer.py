@@ -99,7 +99,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             return (
                 self._bound(result)
                 if len(self._written[self.node]) == 1
-                else self._unpacked(result)
+                else self._unpack_tuple(result)
             )
         inputs = checked_inputs(self.bb, op_name, self.node, inputs, attrs)
         own = CONVERTERS.get(("", op_name)) or CONVERTERS.get((MICROSOFT, op_name))
@@ -112,7 +112,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         if not isinstance(result, relax.Expr) or isinstance(result, UNBOUND):
             return result
         if isinstance(result.ty, relax.TupleType):
-            return self._unpacked(result)
+            return self._unpack_tuple(result)
         return self._bound(result)
 
     def _region(self, number: int, inputs: Inputs) -> RelaxExpr:
@@ -128,7 +128,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self.owners[bound] = self.node
         return bound
 
-    def _unpacked(self, result: RelaxExpr) -> RelaxExpr:
+    def _unpack_tuple(self, result: RelaxExpr) -> RelaxExpr:
         """Bind each field of a call's tuple to a variable of the operator."""
         whole = self.bb.emit(result, name_hint=self.node)
         fields = [

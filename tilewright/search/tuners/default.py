@@ -68,7 +68,7 @@ class Default(BaseExplorer[DefaultOptions]):
     ) -> Candidates:
         """Propose configs with the best predictions from a pool of candidates."""
         rng, beliefs = problem.rng(history.round, "generate"), self._beliefs(problem, state)
-        wanted = self._wanted(beliefs, n)
+        wanted = self._compile_count(beliefs, n)
         configs, prior = self._pool(beliefs, history, rng)
         if not len(configs):
             return Candidates(configs)
@@ -92,12 +92,12 @@ class Default(BaseExplorer[DefaultOptions]):
             sure = wanted - int(self.options.checks * (wanted - n))
             rows = rows[model.propose(features.rows(rows), offset, goal, chance[rows], sure)]
             every = Candidates(configs, scores)
-            return self._checked(beliefs, history, every, every.take(rows), wanted)
+            return self._fill_with_random(beliefs, history, every, every.take(rows), wanted)
         if prior is not None and not beliefs.estimates:
             few = rows[: int(np.ceil(self.options.believed * wanted))]
             return self._spread(beliefs, Candidates(configs, scores).take(few), wanted, rng)
         if prior is not None:
-            rows = self._first(problem, configs, rows, (rough + chance)[rows], wanted, rng)
+            rows = self._choose_first(problem, configs, rows, (rough + chance)[rows], wanted, rng)
         return Candidates(configs, scores).take(rows[: 2 * wanted])
 
     def _pool(
@@ -122,7 +122,7 @@ class Default(BaseExplorer[DefaultOptions]):
         configs = candidates.pool(space, tried, best, size, rng, 2 * size)
         return configs, beliefs.prior(configs)
 
-    def _first(
+    def _choose_first(
         self, problem: Problem, configs: Configs, rows: NDArray[np.int64],
         value: NDArray[np.float64], wanted: int, rng: np.random.Generator,
     ) -> NDArray[np.int64]:  # fmt: skip
@@ -171,7 +171,7 @@ class Default(BaseExplorer[DefaultOptions]):
         scores = beliefs.scores(configs[rows], prior, None)
         return few.followed_by(Candidates(configs[rows], scores))
 
-    def _checked(
+    def _fill_with_random(
         self, beliefs: SurrogateBeliefs, history: History, every: Candidates, promising: Candidates,
         wanted: int,
     ) -> Candidates:  # fmt: skip
@@ -217,7 +217,7 @@ class Default(BaseExplorer[DefaultOptions]):
         n: int,
     ) -> Candidates:
         """Return as many candidates as to lower, those first that model V expects to be valid."""
-        wanted = self._wanted(self._beliefs(problem, state), n)
+        wanted = self._compile_count(self._beliefs(problem, state), n)
         if "V" not in state.models:
             return candidates.take(np.arange(min(wanted, len(candidates))))
         passed = cast(VetoModel, state.models["V"]).accept(candidates.scores["V"])
@@ -281,7 +281,7 @@ class Default(BaseExplorer[DefaultOptions]):
         """Retrain models P, V and A on all trials."""
         models = dict(state.models)
         beliefs = self._beliefs(problem, state)
-        failed = self._failed(problem, history)
+        failed = self._failed_configs(problem, history)
         known = np.concatenate([history.configs, failed])
         label = np.concatenate([history.valid, np.zeros(len(failed))]).astype(np.float64)
         said = beliefs.predict_transferred(known)
@@ -348,7 +348,7 @@ class Default(BaseExplorer[DefaultOptions]):
             )
         return {role: item for role, item in asked.items() if role in state.models}
 
-    def _failed(self, problem: Problem, history: History) -> Configs:
+    def _failed_configs(self, problem: Problem, history: History) -> Configs:
         """Return the failed compiles from which Model V, the validity classifier, learns.
 
         At most as many failures as trials are used. Configs that compiled without being measured
@@ -360,7 +360,7 @@ class Default(BaseExplorer[DefaultOptions]):
     def _beliefs(self, problem: Problem, state: ExplorerState) -> SurrogateBeliefs:
         return SurrogateBeliefs(self.options, self.learners, problem, state)
 
-    def _wanted(self, beliefs: SurrogateBeliefs, n: int) -> int:
+    def _compile_count(self, beliefs: SurrogateBeliefs, n: int) -> int:
         """Return how many configs to compile for a batch of `n` trials."""
         blind = not beliefs.state.models and not beliefs.estimates
         warm = beliefs.problem.transferred is not None and not beliefs.estimates

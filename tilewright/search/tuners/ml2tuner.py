@@ -132,7 +132,9 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         every = Candidates(configs, beliefs.scores(configs, prior, features))
         chance = beliefs.log_chance(every.scores.get("V", np.ones(len(configs))))
         if features is not None:
-            promising = self._promising(beliefs, history, every, prior, features, wanted, batch)
+            promising = self._choose_to_compile(
+                beliefs, history, every, prior, features, wanted, batch
+            )
             return every.take(promising)
         if prior is None:
             # Not the surest ones: these have the smallest tiles.
@@ -233,7 +235,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         surrogate = self.learners.surrogate(problem.seed)
         shared = "shared_A" in models and drafted.workloads_with_counters(compiled_hidden)
         if shared and self._has_a(drafted.state) and len(compiled):
-            features, target, noise = self._taught(
+            features, target, noise = self._training_data(
                 drafted, history, compiled, compiled_hidden, features, target, noise
             )
         surrogate.fit(features, target, noise)
@@ -296,7 +298,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         configs = candidates.pool(space, seen, best, size, rng, whole)
         return configs, beliefs.prior(configs)
 
-    def _promising(
+    def _choose_to_compile(
         self, beliefs: ML2Beliefs, history: History, every: Candidates, prior: Prior | None,
         features: Features, wanted: int, batch: int,
     ) -> NDArray[np.int64]:  # fmt: skip
@@ -323,14 +325,14 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         goal = self._goal(beliefs, history, "P", every.scores["P"])
         checks = int(np.ceil(_CHECKS * (wanted - batch)))
         asked = ModelInput(short, features.rows(short), prior_estimates(prior, short))
-        sure = self._improving(
+        sure = self._choose_by_improvement(
             beliefs, history, asked, goal, chance[short], wanted - checks, history.pending
         )
         drawn = np.argsort(-(value + rng.gumbel(size=len(value))), kind="stable")
         drawn = drawn[~np.isin(drawn, short[sure])][:checks]
         return np.concatenate([short[sure], drawn])
 
-    def _improving(
+    def _choose_by_improvement(
         self, beliefs: ML2Beliefs, history: History, asked: ModelInput, goal: float,
         chance: NDArray[np.float64], n: int, pending: Configs | None,
     ) -> NDArray[np.int64]:  # fmt: skip
@@ -428,7 +430,9 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             asked = ModelInput(every, features, prior_estimates(prior, every))
             predicted = state.models["P"].predict(features) + asked.offset
             goal = self._goal(beliefs, history, "P", predicted)
-            return self._improving(beliefs, history, asked, goal, chance, n, history.pending)
+            return self._choose_by_improvement(
+                beliefs, history, asked, goal, chance, n, history.pending
+            )
         return self._first_order(beliefs, configs, prior, features, hidden, chance)[:n]
 
     def _first_order(
@@ -558,7 +562,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         models["shared_A"] = self.learners.surrogate(beliefs.problem.seed)
         models["shared_A"].fit(features, target - np.repeat(bias, list(map(len, valid))))
 
-    def _taught(
+    def _training_data(
         self, beliefs: ML2Beliefs, history: History, compiled: Configs, hidden: Features,
         features: Features, target: NDArray[np.float64], noise: NDArray[np.float64] | None,
     ) -> tuple[Features, NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip

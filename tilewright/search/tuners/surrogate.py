@@ -142,7 +142,7 @@ class SurrogateBeliefs:
         """
         configs = self.problem.space.unravel(flat)
         said = self.predict_transferred(configs)
-        rows = self._promising(configs, said)[:count]
+        rows = self._rank_configs(configs, said)[:count]
         rows = rows[np.argsort(flat[rows])]
         arrays = {**self.state.arrays, SCREENED: flat[rows]}
         if said is not None:
@@ -161,14 +161,14 @@ class SurrogateBeliefs:
         before, kept = self.state.arrays[SCREENED].astype(np.int64), self.state.arrays[SAID]
         new = self.predict_transferred(self.problem.space.unravel(flat))
         assert new is not None, "there is a transferred model"
-        rows = self._promising(self.problem.space.unravel(before), Belief(*kept))[:count]
+        rows = self._rank_configs(self.problem.space.unravel(before), Belief(*kept))[:count]
         both = np.concatenate([before[rows], flat])
         order = np.argsort(both)
         said = np.concatenate([kept[:, rows], new.table], axis=1)[:, order]
         arrays = {**self.state.arrays, SCREENED: both[order], SAID: said}
         return replace(self.state, arrays=arrays)
 
-    def _promising(self, configs: Configs, said: Belief | None) -> NDArray[np.int64]:
+    def _rank_configs(self, configs: Configs, said: Belief | None) -> NDArray[np.int64]:
         """Rank configs by predicted latency and validity, and return their row indices, best first.
 
         Args:

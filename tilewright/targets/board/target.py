@@ -91,7 +91,7 @@ class BoardTarget:
         A program with wrong output bytes has the status `wrong_result`. The counters are `resets`
         and `wrong`, the number of wrong bytes.
         """
-        return self._measured(lowered, 0)
+        return self._measure_on_board(lowered, 0)
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
         """Measure the baseline schedule of the simulated machine on the board.
@@ -120,7 +120,7 @@ class BoardTarget:
             Number of bytes that differ from the reference, shape (configs,); -1 if there is no
             program or the program does not finish.
         """
-        measured = self._measured(lowered, seed)
+        measured = self._measure_on_board(lowered, seed)
         nothing = np.full(len(lowered), -1, np.int64)
         return measured.counters.get("wrong", nothing)
 
@@ -128,7 +128,7 @@ class BoardTarget:
         measured = self.measure(schedule.lowered)
         return BaselineSchedule(schedule.source, schedule.space, schedule.lowered, measured)
 
-    def _measured(self, lowered: Lowered, seed: int) -> Measurements:
+    def _measure_on_board(self, lowered: Lowered, seed: int) -> Measurements:
         rows = np.flatnonzero(lowered.ok)
         parts: list[tuple[NDArray[np.int64], Measurements]] = []
         if len(rows):

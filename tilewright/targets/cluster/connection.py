@@ -249,7 +249,7 @@ class Cluster:
     ) -> Any:
         for _ in range(MOST_LOSSES + 1):
             client = self._usable_client()
-            among = self._restricted(client, board)
+            among = self._allowed_workers(client, board)
             try:
                 future = client.submit(
                     function, *arguments,
@@ -263,7 +263,7 @@ class Cluster:
                     raise ClusterError(f"Dask refuses the call: {_one_line(error)}") from None
                 continue
             try:
-                if self._finished(client, future, board, among, stop):
+                if self._wait_for_call(client, future, board, among, stop):
                     with suppress(*_LOST):
                         return future.result(timeout=_patience())
             finally:
@@ -273,7 +273,7 @@ class Cluster:
             "log, and start the same command again: it resumes from what was measured"
         )
 
-    def _finished(
+    def _wait_for_call(
         self, client: distributed.Client, future: distributed.Future, board: str,
         among: Sequence[str], stop: threading.Event,
     ) -> bool:  # fmt: skip
@@ -307,13 +307,13 @@ class Cluster:
                 raise ClusterError("the command was stopped")
             if future.status in ("cancelled", "lost") or client.status != "running":
                 return False
-            able = self._able(client, board)
+            able = self._able_workers(client, board)
             if able:
                 end = time.monotonic() + _patience()
                 if among and not set(among) & set(able):
                     return False
             elif time.monotonic() > end:
-                raise ClusterError(self._nobody(board))
+                raise ClusterError(self._no_worker_message(board))
 
     def _forget(self, future: distributed.Future) -> None:
         """Cancel or release a call, so that the scheduler stops keeping it for this process."""
@@ -340,7 +340,7 @@ class Cluster:
             )
         return f"a worker of {self.address} failed at a call: {said}; see its log"
 
-    def _restricted(self, client: distributed.Client, board: str) -> list[str]:
+    def _allowed_workers(self, client: distributed.Client, board: str) -> list[str]:
         """Return the addresses of the workers that may execute a call; empty if all may.
 
         A call that needs no board must not run on a worker with a board: it would disturb
@@ -356,7 +356,7 @@ class Cluster:
         able = [address for address, worker in workers.items() if not _boards(worker)]
         return (able or [_NOBODY]) if len(able) < len(workers) else []
 
-    def _able(self, client: distributed.Client, board: str) -> list[str]:
+    def _able_workers(self, client: distributed.Client, board: str) -> list[str]:
         return [
             address
             for address, worker in self._workers(client).items()
@@ -424,7 +424,7 @@ class Cluster:
         except Exception as error:
             raise ClusterError(_unreachable_message(self.address, error)) from None
 
-    def _nobody(self, board: str) -> str:
+    def _no_worker_message(self, board: str) -> str:
         start = "'tilewright board serve'" if board else "'dask worker'"
         offering = f"that offers {BOARD}{board} " if board else ""
         return (

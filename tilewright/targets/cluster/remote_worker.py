@@ -114,7 +114,7 @@ class ProgramKeeper:
         Returns:
             The lowered batch without its programs.
         """
-        return replace(self._lowered(workload, configs), programs={})
+        return replace(self._lower_configs(workload, configs), programs={})
 
     def measure(self, lowered: Lowered) -> Measurements:
         """Measure the configs of a batch, with the programs that `lower` kept.
@@ -125,14 +125,14 @@ class ProgramKeeper:
         workload, configs = lowered.workload, lowered.configs
         keys = [(workload.id, config.tobytes()) for config in configs]
         if not all(key in self._kept for key in keys):
-            return self._target.measure(self._lowered(workload, configs))
+            return self._target.measure(self._lower_configs(workload, configs))
         results = [self._kept[key] for key in keys]
         rows = [
             (np.array([at]), batch.rows(np.array([row]))) for at, (batch, row) in enumerate(results)
         ]
         return self._target.measure(joined_lowered(workload, configs, rows))
 
-    def _lowered(self, workload: Workload, configs: Configs) -> Lowered:
+    def _lower_configs(self, workload: Workload, configs: Configs) -> Lowered:
         lowered = self._target.lower(workload, configs)
         for row, config in enumerate(configs):
             self._kept[workload.id, config.tobytes()] = lowered, row

@@ -89,7 +89,7 @@ class SampleTensors:
         w, kernel = self.workload, kernel_for(self.workload, self.spec)
         shape = kernel.out_shape(w, self.spec)
         arrays = [
-            self._packed(self.data, w.in_channels).reshape(kernel.data_shape(w, self.spec)),
+            self._pack_tensor(self.data, w.in_channels).reshape(kernel.data_shape(w, self.spec)),
             kernel.pack_weights(self.weights, w, self.spec, values),
         ]
         block = channel_block(w.out_channels, self.spec.lanes)
@@ -100,7 +100,7 @@ class SampleTensors:
             elif name in A_CHANNEL:
                 arrays.append(operand.reshape(-1, block) if self._blocked else operand)
             else:
-                arrays.append(self._packed(operand, w.out_channels).reshape(shape))
+                arrays.append(self._pack_tensor(operand, w.out_channels).reshape(shape))
         arrays.append(self.wrong_output())
         return [tvm.runtime.tensor(operand) for operand in arrays]
 
@@ -113,7 +113,7 @@ class SampleTensors:
         if self.workload.out_dtype == "float32":
             return np.full(shape, np.nan, np.float32)
         correct = np.rint(self.expected).astype(self.workload.out_dtype)
-        return ~self._packed(correct, self.workload.out_channels).reshape(shape)
+        return ~self._pack_tensor(correct, self.workload.out_channels).reshape(shape)
 
     def unpack_output(self, packed: Array) -> Array:
         """Return an output in the model's layout.
@@ -161,7 +161,7 @@ class SampleTensors:
         """Whether the kernels store channels in blocks."""
         return self.workload.operator == "conv2d"
 
-    def _packed(self, tensor: Array, channels: int) -> Array:
+    def _pack_tensor(self, tensor: Array, channels: int) -> Array:
         if not self._blocked:
             return tensor
         return pack_channels(tensor, channel_block(channels, self.spec.lanes))

@@ -239,7 +239,9 @@ class _Builder:
             self._load(name, form, unfold)
         program = lower_layer(layer, self.plan, self.shapes, self.spec, pick)
         self.segments[-1].layers.append(program)
-        self._written(layer.output, form_of(self.shapes[layer.output], w.out_channels, pixels))
+        self._record_written(
+            layer.output, form_of(self.shapes[layer.output], w.out_channels, pixels)
+        )
 
     def host(self, step: HostStep, number: int) -> None:
         """End the current segment, let the host read the step's inputs, and append the step.
@@ -278,7 +280,7 @@ class _Builder:
         self.segments[-1].loads.append(HostTensor.for_value(outside, value, value.scale, place))
         self.there.add((name, form, unfold))
 
-    def _written(self, name: str, form: Form) -> None:
+    def _record_written(self, name: str, form: Form) -> None:
         """Record that the current segment wrote a value in the given memory form.
 
         Values that share the value's memory, because one is a slice of another, are recorded too.

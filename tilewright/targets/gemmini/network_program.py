@@ -131,7 +131,7 @@ class GemminiProgram:
         loads, stores = self.segments[segment]
         for port in loads:
             port.load(self.memory, tensors[port.name])
-        stream = stream_from(segment_commands(self._of(segment)))
+        stream = stream_from(segment_commands(self._tables_of_segment(segment)))
         self.memory = execute_stream(stream, self.memory, MEMORY_BASE, self.spec)
         return {port.name: port.store(self.memory) for port in stores}
 
@@ -142,7 +142,7 @@ class GemminiProgram:
         """
         segment_times = []
         for segment in range(len(self.segments)):
-            stream = stream_from(segment_commands(self._of(segment)))
+            stream = stream_from(segment_commands(self._tables_of_segment(segment)))
             times = time_stream(stream, self.spec)
             ends = times.events["accept"][stream.funct == FENCE].tolist()
             spans = [end - begin for begin, end in pairwise([0, *ends[:-1], times.total])]
@@ -165,12 +165,12 @@ class GemminiProgram:
     def c_files(self, header: str) -> tuple[str, str]:
         """Return the C file of the network and its header, see `c_export.c_network`."""
         segments = [
-            SegmentCommands(segment_commands(self._of(number)), loads, stores)
+            SegmentCommands(segment_commands(self._tables_of_segment(number)), loads, stores)
             for number, (loads, stores) in enumerate(self.segments)
         ]
         return c_network(self.spec, len(self.memory), self.constants, segments, header)
 
-    def _of(self, segment: int) -> list[CommandTable]:
+    def _tables_of_segment(self, segment: int) -> list[CommandTable]:
         return [layer.commands for layer in self.layers if layer.segment == segment]
 
 

@@ -154,10 +154,10 @@ class DotShare(Share):
 
     def begin(self, column: Expression, at: Expression) -> Expression:
         """Return the first value of an accumulator, from the packed column."""
-        buffer, place = self._packed(column)
+        buffer, place = self._packed_tile(column)
         return self.dot.begin(self.a.workload, buffer[(*place, 0, at)], self.a.zero, 1)
 
-    def _packed(self, column: Expression) -> tuple[TirBuffer, list[Expression]]:
+    def _packed_tile(self, column: Expression) -> tuple[TirBuffer, list[Expression]]:
         """Return the buffer with the packed weights, and the indices that select a tile in it."""
         if self.weights is None:
             return self.a.weights, [column]
@@ -179,7 +179,7 @@ class DotShare(Share):
         self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
     ) -> None:
         """Add the products of step `k` to the accumulators of a tile."""
-        packed, place = self._packed(column)
+        packed, place = self._packed_tile(column)
         for r, buffer in enumerate(sums):
             step = self.left(row, r, k)
             for c in range(self.v["tile_vectors"]):

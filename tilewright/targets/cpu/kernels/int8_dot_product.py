@@ -145,7 +145,7 @@ class DotProduct:
         value = data.vload(place, f"{w.data_dtype}x{count}")
         kind = "int32" if lanes == 1 else f"int32x{lanes}"
         if self is not TWOS:
-            return self._flipped(w, tirx.reinterpret(kind, value), lanes)
+            return self._flip_signs(w, tirx.reinterpret(kind, value), lanes)
         wide = tirx.Cast(f"int16x{count}", value)
         if w.dequantises:
             wide = wide - tirx.Broadcast(tirx.Cast("int16", zero), count)
@@ -181,7 +181,7 @@ class DotProduct:
             if self is TWOS and w.dequantises:
                 value = tirx.Cast("int32", value) - zero
             step = tirx.bitwise_or(step, self.place_number(value, offset))
-        return self._flipped(w, step)
+        return self._flip_signs(w, step)
 
     def place_number(self, number: Expression, place: int) -> Expression:
         """Return a step that contains one number, with zeros in the other positions.
@@ -262,7 +262,7 @@ class DotProduct:
         shift = tirx.Cast("int32", tirx.indexmod(number, self.numbers)) * bits
         return tirx.Cast("int32", tirx.Cast(f"int{bits}", tirx.shift_right(word, shift)))
 
-    def _flipped(self, w: Workload, step: Expression, lanes: int = 1) -> Expression:
+    def _flip_signs(self, w: Workload, step: Expression, lanes: int = 1) -> Expression:
         """Flip the highest bit of each number in `lanes` int32 if the instruction requires it."""
         if not self.flip(w.data_dtype):
             return step
