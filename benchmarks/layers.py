@@ -33,11 +33,11 @@ RESNET18: dict[str, tuple[Workload, int]] = {
 """With their count in the network, by the name TVM's own benchmark gives them."""
 
 
-def _named(shapes: Mapping[str, str]) -> dict[str, Workload]:
+def _name_workloads(shapes: Mapping[str, str]) -> dict[str, Workload]:
     return {name: parse_workload(text) for name, text in shapes.items()}
 
 
-OTHERS = _named(
+OTHERS = _name_workloads(
     {
         "alexnet": "conv2d:n=1,c=64,h=27,w=27,o=192,k=5,s=1,p=2",
         "vgg16": "conv2d:n=1,c=256,h=28,w=28,o=512,k=3,s=1,p=1",
@@ -54,7 +54,7 @@ DEVELOPMENT: dict[str, Workload] = {name: work for name, (work, _) in RESNET18.i
 programs a blind first batch compiles; C4, C6, C8 and C10 `risk`; C4, C8 and C11 what the ML²Tuner
 paper leaves open."""
 
-JUDGED = _named(
+JUDGED = _name_workloads(
     {
         "densenet121": "conv2d:n=1,c=256,h=56,w=56,o=128,k=1,s=1,p=0",
         "squeezenet": "conv2d:n=1,c=32,h=27,w=27,o=128,k=3,s=1,p=1",

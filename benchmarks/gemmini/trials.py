@@ -27,7 +27,7 @@ from benchmarks.tuners.sample_efficiency import (
     relative_table,
     rows_of,
 )
-from tilewright.cli.views.comparison import comparing
+from tilewright.cli.views.comparison import show_comparing
 from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed
 from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
 from tilewright.flows.comparison import run_comparison
@@ -64,7 +64,7 @@ def main(
         what = plan(
             test_bed, parse_tuner_configs(tuners), range(seeds), trials, batch, enough=batch
         )
-        with comparing(console) as progress:
+        with show_comparing(console) as progress:
             compared = run_comparison(LocalRunner(progress), what, out, local_cluster(jobs))
         share = {name: float(np.mean(test_bed.table(name).status != "valid")) for name in LAYERS}
         redraw = out / "runs.parquet"

@@ -102,9 +102,9 @@ def test_a_library_that_is_wrong_beyond_the_first_number_is_refused() -> None:
     """With lengths of 0 and 1, only the first of sixteen numbers would be seen."""
 
     def wrong(inputs: Arrays) -> Arrays:
-        found = np.array(cut_off(inputs)["y"])
-        found[:, 1:] *= 1.5
-        return {"y": found}
+        result = np.array(cut_off(inputs)["y"])
+        result[:, 1:] *= 1.5
+        return {"y": result}
 
     with pytest.raises(InaccurateError, match=r"output 'y' of net is off by 0\.\d+ .* on a sample"):
         decisive_samples(samples_of(LENGTHS), wrong, LENGTHS, 1e-4, "net")
@@ -201,7 +201,7 @@ def test_integers_may_differ_on_large_inputs_and_floats_may_not(reals_differ: bo
 
 
 def test_inputs_without_dimensions_are_drawn_as_arrays() -> None:
-    """onnxruntime takes no NumPy scalars, so a network with such an input would not be compared."""
+    """A NumPy scalar is no input for onnxruntime, so such a network would not be compared."""
     kinds: dict[str, tuple[tuple[int, ...], str]] = {
         "flag": ((), "bool"),
         "count": ((), "int32"),

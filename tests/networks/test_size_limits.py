@@ -1,5 +1,7 @@
-"""Checks that a few bytes cannot ask for more memory than the machine has, and that counts of work
-do not overflow."""
+"""Checks that a small file cannot ask for more memory than the machine has.
+
+Counts of work do not overflow either.
+"""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _leaves(command: object, *path: str) -> list[tuple[str, ...]]:
     below: dict[str, object] = getattr(command, "commands", {})
     if not below:
         return [] if getattr(command, "hidden", False) else [path]
-    return [leaf for name, each in below.items() for leaf in _leaves(each, *path, name)]
+    return [leaf for name, item in below.items() for leaf in _leaves(item, *path, name)]
 
 
 def _named(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -67,8 +67,7 @@ class FlowRuns:
 
     @classmethod
     def from_environment(cls) -> FlowRuns | None:
-        """Return the flow runs of the server that Prefect's variables name; None if there is
-        none."""
+        """Return the flow runs of the server in PREFECT_API_URL; None if it is not set."""
         address = os.environ.get("PREFECT_API_URL", "")
         return cls(address, os.environ.get("PREFECT_API_AUTH_STRING", "")) if address else None
 

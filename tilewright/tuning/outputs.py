@@ -124,7 +124,7 @@ def summary_of(
         sharing: how shared trials were spent, if they were shared.
         decided: decision on fusion, if there was one.
     """
-    rows = [each.summary() for each in tuned]
+    rows = [workload_result.summary() for workload_result in tuned]
     summary: Summary = {
         "version": formats.SUMMARY.written,
         "network": network.model.name,
@@ -140,7 +140,7 @@ def summary_of(
         "macs": network.found.macs,
         "total": totals(rows),
         "wall_seconds": 0.0,
-        "run_key": run_key(options, [each.task for each in tuned]),
+        "run_key": run_key(options, [workload_result.task for workload_result in tuned]),
         "versions": {name: version(name) for name in PACKAGES},
     }
     if sharing is not None:
@@ -198,7 +198,7 @@ def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[
         "version": formats.SCHEDULES.written,
         "network": found.summary["network"],
         "target": target,
-        "schedules": [each.schedule() for each in found.workloads],
+        "schedules": [workload.schedule() for workload in found.workloads],
     }
     trials = trials_of(folder, found.workloads)
     files = {SCHEDULES: _pretty(schedules), TRIALS: parquet(trials)}

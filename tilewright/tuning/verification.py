@@ -48,12 +48,14 @@ def measure_baseline(task: TuningTask) -> Baselines:
 
 def schedule_of_baseline(task: TuningTask) -> Schedule | None:
     """Return the measured baseline schedule; None if the target has none or it does not run."""
-    found = baseline_schedule(task.target, task.workload)
-    if found is None:
+    schedule = baseline_schedule(task.target, task.workload)
+    if schedule is None:
         return None
-    knobs = found.space.describe(found.config)
-    compared = found.lowered.workload != task.workload
-    return Schedule(found.source, found.space.name, found.config, knobs, found.latency, compared)
+    knobs = schedule.space.describe(schedule.config)
+    compared = schedule.lowered.workload != task.workload
+    return Schedule(
+        schedule.source, schedule.space.name, schedule.config, knobs, schedule.latency, compared
+    )
 
 
 def verify_schedule(task: TuningTask, chosen: Schedule) -> int | None:
@@ -145,8 +147,12 @@ def _wrong_winners(task: TuningTask, history: History, timed: dict[int, Trial]) 
             break
         measured = task.target.measure(task.target.lower(task.workload, config))
         timed[flat] = trial_at(measured, 0)
-        claimed, found = latency_at(history, int(row)), latency_of_trial(timed[flat])
-        if claimed is not None and found is not None and reproduces(task.target, claimed, found):
+        claimed, latency = latency_at(history, int(row)), latency_of_trial(timed[flat])
+        if (
+            claimed is not None
+            and latency is not None
+            and reproduces(task.target, claimed, latency)
+        ):
             break
         wrong[flat] = timed[flat]
     return wrong

@@ -27,7 +27,8 @@ def keys(
 ) -> None:
     """Create a certificate authority and two certificates, and print Dask's settings for them.
 
-    Whoever holds a key can run code on the workers."""
+    Whoever holds a key can run code on the workers.
+    """
     from tilewright.targets.cluster.keys import AUTHORITY, CLIENT, NODE, dask_settings, make_keys
 
     try:
@@ -127,7 +128,8 @@ def serve(
     """Build the C runtime for a board's driver, and share the board as a worker of a Dask cluster.
 
     The worker has the resources 'board' and 'board:NAME'. It runs programs on the board and nothing
-    else."""
+    else.
+    """
     from tilewright.targets.board.board_runner import BenchOptions, BoardBench, machine_named
     from tilewright.targets.board.board_worker import serve_board
     from tilewright.targets.board.factory import check_name
@@ -168,8 +170,10 @@ def runtime(
     """Write the C sources that run artifacts on a board.
 
     The sources are written for the VTA that the board's bitstream implements, and refuse artifacts
-    that were built for a different VTA. An artifact contains no sources; it records the digest of
-    the sources that it was built for."""
+    that were built for a different VTA. An
+    artifact contains no sources; it records the digest of
+    the sources that it was built for.
+    """
     from tilewright.networks.artifact.manifest import read_manifest
     from tilewright.targets.board.board_runner import machine_named, write_runtime
 

@@ -29,7 +29,7 @@ dataset_commands = typer.Typer(
 
 @dataset_commands.callback()
 def _group() -> None:
-    """A group, though it has one command."""
+    """Make the commands a group, although there is only one."""
 
 
 @dataset_commands.command("build")
@@ -45,8 +45,9 @@ def build(
     """Measure schedules of the built-in networks' layers on many accelerators.
 
     Name hardware to measure on that hardware only. Repeating the command resumes a build that was
-    stopped."""
-    from tilewright.cli.views.models import building, show_built
+    stopped.
+    """
+    from tilewright.cli.views.models import show_building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.build import kept_rows
     from tilewright.evaluation.datasets.plan import check_options
@@ -59,20 +60,24 @@ def build(
         check_address(cluster)
     check_folder(out.parent)
     keep_count("row", lambda: kept_rows(out))
-    with building(Terminal(stderr=True)) as listen:
-        build_it = _bare if bare else _tracked
+    with show_building(Terminal(stderr=True)) as listen:
+        build_it = _build_bare if bare else _build_tracked
         about = build_it(out, options, cluster, listen)
     show_built(about, out, Terminal())
 
 
-def _bare(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+def _build_bare(
+    out: Path, options: DatasetOptions, cluster: str, listen: Listener
+) -> DatasetMetadata:
     from tilewright.flows.dataset import build_dataset
     from tilewright.search import LocalRunner
 
     return build_dataset(LocalRunner(listen), out, options, cluster)
 
 
-def _tracked(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+def _build_tracked(
+    out: Path, options: DatasetOptions, cluster: str, listen: Listener
+) -> DatasetMetadata:
     from tilewright.services.start_servers import embedded
 
     with embedded(_prepare_dataset):
@@ -134,11 +139,11 @@ def score(
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.training import judge_elsewhere
 
-    found = judge_elsewhere(model, dataset, rows, seed)
+    result = judge_elsewhere(model, dataset, rows, seed)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(result, indent=2))
     else:
-        show_scores(found, Terminal())
+        show_scores(result, Terminal())
 
 
 @model_commands.command("trust")
@@ -147,7 +152,8 @@ def trust(
 ) -> None:
     """Allow commands on this workspace to load a model that was trained elsewhere.
 
-    Loading a model can run code, so trust only models of people whom you trust."""
+    Loading a model can run code, so trust only models of people whom you trust.
+    """
     from tilewright.models.transfer.files import trust_model
 
     trust_model(model)
@@ -168,7 +174,7 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
             from tilewright.flows.training import train_model
             from tilewright.search import LocalRunner
 
-            found = train_model(LocalRunner(listen), options)
+            model = train_model(LocalRunner(listen), options)
         else:
             from tilewright.services.start_servers import embedded
 
@@ -176,11 +182,11 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
                 from tilewright.flows.forms import fields_of
                 from tilewright.flows.training_prefect import training_flow
 
-                found, registered = training_flow(listen)(**fields_of(options))
+                model, registered = training_flow(listen)(**fields_of(options))
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(model, indent=2))
         return
-    show_scores(found, console)
+    show_scores(model, console)
     if registered is not None:
         show_registered(registered, console)
 

@@ -1,5 +1,4 @@
-"""The commands `tilewright targets`, `target show` and `enumerate`: hardware and schedule
-spaces."""
+"""Commands `tilewright targets`, `target show` and `enumerate`: hardware and schedule spaces."""
 
 from __future__ import annotations
 
@@ -36,7 +35,8 @@ def show(
 ) -> None:
     """Show a target's specification: each key with its unit and meaning, and derived figures.
 
-    The derived figures include the area, if it can be estimated."""
+    The derived figures include the area, if it can be estimated.
+    """
     from tilewright.targets.registry import kind_of
 
     kind, rest = kind_of(target)

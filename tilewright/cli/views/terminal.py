@@ -64,7 +64,7 @@ class Terminal(Console):
 
     def print(self, *objects: Any, **more: Any) -> None:
         """Print like `Console.print`, but show paths as the user typed them."""
-        typed = [as_typed(each) if isinstance(each, str) else each for each in objects]
+        typed = [as_typed(object_) if isinstance(object_, str) else object_ for object_ in objects]
         if self.is_terminal:
             super().print(*typed, **more)
             return
@@ -141,14 +141,14 @@ def fitted_table(
     if BREAK in droppable:
         least[first] = whole[first]
     for head in (*droppable, None):
-        needed = sum(least[each] + GAP for each in shown) - GAP + 1
+        needed = sum(least[item] + GAP for item in shown) - GAP + 1
         if head is None or needed <= width:
             break
         if head == BREAK:
             least[first] = min(whole[first], TEXT)
         shown.pop(head, None)
     room = width - needed + least[first]
-    shown[first] = [_broken(cell, room) for cell in shown[first]]
+    shown[first] = [_break_cell(cell, room) for cell in shown[first]]
     table = ruled_table(padding=(0, 1, 0, 0))
     for head in shown:
         if head in texts:
@@ -172,7 +172,7 @@ def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
     return {head: [row[head] for row in rows] for head in (rows[0] if rows else ())}
 
 
-def _broken(cell: str | Text, room: int) -> str | Text:
+def _break_cell(cell: str | Text, room: int) -> str | Text:
     if isinstance(cell, Text) or cell_len(cell) <= room:
         return cell
     return cell.replace(BREAK, f"{BREAK.rstrip()}\n", 1)
@@ -208,7 +208,7 @@ class Silence:
         if self._thread.is_alive():
             self._thread.join()  # no line comes behind the results, or while the process ends
 
-    def broken(self) -> None:
+    def restart(self) -> None:
         """Restart the wait, because something else was printed."""
         self._spoke.set()
 
@@ -219,7 +219,7 @@ class Silence:
                 self._spoke.clear()
             elif not self._ended.is_set():
                 try:
-                    say(self._console, f"… {describe_compilation() or self._words()}")
+                    print_line(self._console, f"… {describe_compilation() or self._words()}")
                 except OSError:
                     return  # a full disk, say: the command meets it when it prints its next line
                 wait = QUIET
@@ -245,8 +245,7 @@ class _Status:
 
 
 class Bars(Progress):
-    """Progress bars that disappear when they are done; without a terminal, occasional lines on
-    stderr."""
+    """Progress bars that disappear when done; without a terminal, occasional lines on stderr."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -271,7 +270,7 @@ class Bars(Progress):
         super().stop()
 
     def _under_way(self) -> str:
-        task = next((each for each in reversed(self.tasks) if each.visible), None)
+        task = next((task for task in reversed(self.tasks) if task.visible), None)
         if task is None:
             return "beginning"
         of = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"
@@ -279,7 +278,7 @@ class Bars(Progress):
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
+def show_working(what: str) -> Iterator[None]:
     """Show that `what` is running: a spinner on a terminal, otherwise a line after some seconds."""
     console, began = Terminal(stderr=True), time.monotonic()
     if console.is_terminal:
@@ -290,7 +289,7 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
-def say(console: Console, text: str) -> None:
+def print_line(console: Console, text: str) -> None:
     """Print a line without colours or line breaks, so that it can be searched and copied."""
     console.print(as_typed(text), markup=False, highlight=False, soft_wrap=True)
 

@@ -20,10 +20,10 @@ from tilewright.cli.views.terminal import (
     cycles_text,
     fitted_table,
     latency_text,
-    say,
+    print_line,
     time_text,
 )
-from tilewright.reports.number_format import counted, speedup
+from tilewright.reports.number_format import count_text, speedup
 from tilewright.reports.run_results import sure_time
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import layer
@@ -70,7 +70,8 @@ READING, STARTING = "reading the model", "starting the local servers"
 class Display(Protocol):
     """A context manager that receives events and shows them in the terminal."""
 
-    def __call__(self, event: Event) -> None: ...
+    def __call__(self, event: Event) -> None:
+        """Show an event of a run."""
 
     def __enter__(self) -> Display: ...
 
@@ -85,6 +86,7 @@ class Heard:
         self.reused_stages = 0
 
     def __call__(self, event: Event) -> None:
+        """Count reused stages, and pass the event on to the display."""
         self.reused_stages += isinstance(event, StageReused)
         self.display(event)
 
@@ -148,11 +150,12 @@ class LineDisplay:
         self._silence.__exit__()
 
     def __call__(self, event: Event) -> None:
+        """Print a line about an event, if it is worth one."""
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
-                found = counted(len(self.layers), "workload")
-                self._say(f"{event.name} on {event.target}: {found}")
+                result = count_text(len(self.layers), "workload")
+                self._say(f"{event.name} on {event.target}: {result}")
             case WorkloadsAdded():
                 self.layers |= _layers(event)
             case StageBegan():
@@ -166,8 +169,8 @@ class LineDisplay:
                 self._say(event.text)
 
     def _say(self, text: str) -> None:
-        say(self.console, text)
-        self._silence.broken()
+        print_line(self.console, text)
+        self._silence.restart()
 
     def _under_way(self) -> str:
         seconds = round(time.monotonic() - self._since)
@@ -196,6 +199,7 @@ class LiveDisplay:
         self._live.stop()
 
     def __call__(self, event: Event) -> None:
+        """Update the live display with an event."""
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
@@ -236,32 +240,31 @@ class LiveDisplay:
         """Return a table with one line per layer. A narrow terminal does not show the shapes."""
         rows = [
             {
-                "layer": each.name if width >= WIDE else each.name.partition(BREAK)[0],
-                "×": str(each.count),
+                "layer": layer.name if width >= WIDE else layer.name.partition(BREAK)[0],
+                "×": str(layer.count),
                 "progress": BAR,
-                "rule": _short(each.rule),
-                "best": _short(each.best),
-                "ms": time_text(each.best),
-                "gain": speedup(cost(each.rule), cost(each.best)),
-                "valid": "" if each.valid_share is None else f"{each.valid_share:.0%}",
+                "rule": _short(layer.rule),
+                "best": _short(layer.best),
+                "ms": time_text(layer.best),
+                "gain": speedup(cost(layer.rule), cost(layer.best)),
+                "valid": "" if layer.valid_share is None else f"{layer.valid_share:.0%}",
             }
-            for each in self.layers.values()
+            for layer in self.layers.values()
         ]
         styles = [
-            "dim" if not each.begun else "bold" if key == self.current and not each.done else None
-            for key, each in self.layers.items()
+            "dim" if not layer.begun else "bold" if key == self.current and not layer.done else None
+            for key, layer in self.layers.items()
         ]
         columns: dict[str, Sequence[str | Text]] = {**columns_of(rows)}
-        columns["progress"] = [self._bar(each) for each in self.layers.values()]
+        columns["progress"] = [self._bar(layer) for layer in self.layers.values()]
         droppable = ("rule", "×", "valid", "ms", "gain")
         return fitted_table(columns, droppable, width, left=("progress",), styles=styles)
 
     def _bar(self, layer: LayerProgress) -> Text:
-        """Return the progress bar of a layer, which also shows how many of the shared trials it
-        got."""
+        """Return the progress bar of a layer, with the number of shared trials that it got."""
         most, done = self.trials, layer.trials
         if self.shared:
-            most = max(most, *(each.trials for each in self.layers.values()))
+            most = max(most, *(layer.trials for layer in self.layers.values()))
         elif layer.done:
             done = most
         filled = len(BAR) * min(done, most) // most
@@ -270,7 +273,7 @@ class LiveDisplay:
 
 def shared_text(event: RoundScheduled) -> str:
     """Return how many of the shared trials are spent."""
-    return f"{event.trials:,} of at most {counted(event.most, 'trial')}"
+    return f"{event.trials:,} of at most {count_text(event.most, 'trial')}"
 
 
 def tuned_line(outcome: TunedWorkload) -> str:
@@ -284,7 +287,7 @@ def tuned_line(outcome: TunedWorkload) -> str:
     reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""
     return (
         f"{layer(outcome.names, outcome.workload)}: {earlier} → {after}{bound}; "
-        f"{counted(outcome.trials, 'trial')}, "
+        f"{count_text(outcome.trials, 'trial')}, "
         f"{outcome.invalid_trials} invalid{reused}"
     )
 
@@ -295,4 +298,6 @@ def _short(latency: Latency | None) -> str:
 
 
 def _layers(event: NetworkFound | WorkloadsAdded) -> dict[str, LayerProgress]:
-    return {each.id: LayerProgress(each.title, each.count) for each in event.workloads}
+    return {
+        workload.id: LayerProgress(workload.title, workload.count) for workload in event.workloads
+    }

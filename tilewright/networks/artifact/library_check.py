@@ -23,7 +23,7 @@ from tilewright.networks.sample_values import (
     Kinds,
     NetworkSample,
     draw_samples,
-    perturbed,
+    perturb_inputs,
 )
 
 Array = NDArray[Any]
@@ -97,18 +97,18 @@ def samples_of(source: SourceModel) -> list[NetworkSample]:
         name: (array.shape, TEXT if array.dtype.kind == "O" else array.dtype.name)
         for name, array in source.seeded_inputs().items()
     }
-    found: list[NetworkSample] = []
+    samples: list[NetworkSample] = []
     size = 0
     for drawn in draw_samples(kinds, source.reference, source.constants):
-        sample = replace(drawn, outputs=narrowed(drawn.outputs, source.halves))
+        sample = replace(drawn, outputs=to_float16(drawn.outputs, source.halves))
         size += sum(a.nbytes for feed in (sample.inputs, sample.outputs) for a in feed.values())
-        if found and size > MOST_BYTES:
+        if samples and size > MOST_BYTES:
             break
-        found.append(sample)
-    return found
+        samples.append(sample)
+    return samples
 
 
-def narrowed(outputs: Feed, halves: Collection[str]) -> dict[str, Array]:
+def to_float16(outputs: Feed, halves: Collection[str]) -> dict[str, Array]:
     """Convert the outputs named in `halves` to float16."""
     with np.errstate(over="ignore"):
         return {
@@ -143,7 +143,9 @@ def decisive_samples(
         made = infer(sample.inputs)
         worst = worst_output(made, sample.outputs, tolerance)
         if not worst.error <= tolerance:
-            reals = {k: each for k, each in sample.outputs.items() if each.dtype.kind not in "iub"}
+            reals = {
+                k: output for k, output in sample.outputs.items() if output.dtype.kind not in "iub"
+            }
             reals_fit = worst_output(made, reals, tolerance).error <= tolerance
             tie = sample.kind == SATURATING and reals_fit
             stable = worst.problem or not _is_unstable(sample, source, worst, tolerance)
@@ -181,7 +183,7 @@ def worst_output(found: Mapping[str, Array], expected: Feed, tolerance: float) -
         tolerance: largest accepted error, which `magnitude` needs.
     """
     errors = [output_error(name, found[name], array, tolerance) for name, array in expected.items()]
-    return max(errors, key=lambda each: each.error, default=OutputDifference("", 0.0))
+    return max(errors, key=lambda error: error.error, default=OutputDifference("", 0.0))
 
 
 def output_error(name: str, found: Array, expected: Array, tolerance: float) -> OutputDifference:
@@ -287,8 +289,8 @@ def _is_unstable(
         worst: the output with the largest error on this sample.
         tolerance: largest accepted error.
     """
-    outputs = source.reference(perturbed(sample.inputs, HARDLY * tolerance))
-    moved = narrowed(outputs, source.halves)[worst.name]
+    outputs = source.reference(perturb_inputs(sample.inputs, HARDLY * tolerance))
+    moved = to_float16(outputs, source.halves)[worst.name]
     changed = output_error(worst.name, moved, sample.outputs[worst.name], tolerance)
     return changed.error >= CHANGED * worst.error
 

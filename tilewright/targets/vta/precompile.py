@@ -51,7 +51,7 @@ def lower(workload: str, space: SpaceName) -> Callable[[], object]:
     """Return a job that lowers a single config of a workload."""
 
     def job() -> None:
-        lowering = Lowering.of(parse_workload(workload), VtaSpec.load(PRESET), space)
+        lowering = Lowering.for_workload(parse_workload(workload), VtaSpec.load(PRESET), space)
         first = np.zeros((1, len(lowering.space.knobs)), np.int32)
         lowering.counts(lowering.space.values(first))
 

@@ -280,7 +280,7 @@ class _Names:
     def __init__(self, text: bytes) -> None:
         self.text, self.at = text, 0
 
-    def of(self, record: np.void) -> str:
+    def record_name(self, record: np.void) -> str:
         """Return the name of a record."""
         at, size = int(record["name_at"]), int(record["name_bytes"])
         end = at + size
@@ -346,7 +346,7 @@ def _choice(names: tuple[str, ...], code: int) -> str:
 
 def _buffer(record: np.void, names: _Names) -> Buffer:
     kind = cast(BufferKind, _choice(KINDS, int(record["kind"])))
-    return Buffer(names.of(record), kind, int(record["bytes"]), int(record["offset"]))
+    return Buffer(names.record_name(record), kind, int(record["bytes"]), int(record["offset"]))
 
 
 def _port(record: np.void, names: _Names) -> Port:
@@ -354,7 +354,7 @@ def _port(record: np.void, names: _Names) -> Port:
     if record["unfolded"]:
         unfold = Unfold(*(int(value) for value in record["unfold"]))
     return Port(
-        names.of(record), _shape(record), _choice(DTYPES, int(record["dtype"])),
+        names.record_name(record), _shape(record), _choice(DTYPES, int(record["dtype"])),
         Scale(float(record["step"]), int(record["zero_point"])),
         cast(PortForm, _choice(FORMS, int(record["form"]))), int(record["buffer"]),
         int(record["offset"]), unfold,
@@ -363,7 +363,7 @@ def _port(record: np.void, names: _Names) -> Port:
 
 def _tensor(record: np.void, names: _Names) -> Value:
     dtype = _choice(HOST_DTYPES, int(record["dtype"]))
-    return Value(names.of(record), _shape(record), dtype)
+    return Value(names.record_name(record), _shape(record), dtype)
 
 
 def _shape(record: np.void) -> tuple[int, ...]:
