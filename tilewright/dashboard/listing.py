@@ -115,13 +115,15 @@ class ThrottledValue(Generic[T]):
 
     Args:
         read: reads the value.
+        share: minimum interval between two readings, as a multiple of the time that a reading
+            takes; `SHARE` by default.
 
     Attributes:
         value: the value; it does not exist before the first call of `renewed`.
     """
 
-    def __init__(self, read: Callable[[], T]) -> None:
-        self._read, self._due = read, -math.inf
+    def __init__(self, read: Callable[[], T], share: float | None = None) -> None:
+        self._read, self._share, self._due = read, share, -math.inf
         self.value: T
 
     def expire(self) -> None:
@@ -135,7 +137,8 @@ class ThrottledValue(Generic[T]):
             return False
         self.value = self._read()
         end = time.monotonic()
-        self._due = end + max(1.0, SHARE * (end - begin))
+        share = SHARE if self._share is None else self._share
+        self._due = end + max(1.0, share * (end - begin))
         return True
 
 
@@ -159,7 +162,8 @@ class KnownRuns:
         self._tracked = TrackedRuns(workspace)
         self._folders = ThrottledValue(lambda: list(output_folders(start)))
         self._compared = ThrottledValue(lambda: list(comparisons(start)))
-        self._failed = ThrottledValue(self._read_failed)
+        # A server that is starting answers late; waiting for it costs no processor time.
+        self._failed = ThrottledValue(self._read_failed, share=1)
         self._kept: dict[str, RunTrials] = {}
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from tilewright.cli.views.convergence import curve_of, draw_curve
+from tilewright.cli.views.convergence import convergence_lines
 from tilewright.cli.views.terminal import BREAK, fitted_table, print_line
 from tilewright.core.user_text import printable
 from tilewright.dashboard.listing import ListedRun
@@ -53,15 +53,8 @@ def show_run(run: ListedRun, trials: RunTrials | None, console: Console) -> None
     figures = [f"{name} {row[f'{name}_ms']:.3g} ms" for name in FIGURES if row[f"{name}_ms"]]
     if figures:
         print_line(console, ", ".join(figures))
-    if trials is not None and len(trials.table):
-        curve, unit = curve_of(trials)
-        bounds = [each.figures.bound if each.figures else None for each in trials.layers]
-        known = [
-            (bound, each.count) for bound, each in zip(bounds, trials.layers, strict=True) if bound
-        ]
-        total = sum((b.cycles if unit == "cycles" else b.seconds) * n for b, n in known)
-        for line in draw_curve(curve, unit, total if len(known) == len(bounds) else None):
-            print_line(console, line)
+    for line in [] if trials is None else convergence_lines(trials):
+        print_line(console, line)
     for label, value in (
         ("repeat", row["command"]), ("files", run.folder), ("MLflow", row["mlflow"]),
         ("Prefect", row["prefect"]),

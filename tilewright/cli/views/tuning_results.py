@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.cli.views.convergence import curve_of, draw_curve
+from tilewright.cli.views.convergence import convergence_lines
 from tilewright.cli.views.terminal import (
     BREAK,
     cycles_text,
@@ -36,8 +37,6 @@ from tilewright.tuning.results import WorkloadRow
 from tilewright.tuning.run_figures import above_limit, valid_share
 from tilewright.tuning.run_trials import finished_trials
 
-_FEWEST_DRAWN = 3
-"""Least number of trials of which a curve is drawn."""
 _SHORT = {"bound": "bound", "roofline": "roof"}
 DROPPABLE = (
     "roofline\ncycles", "gain\n95 %", "fallback\nms", "bound\nms", "rule\nms", "over\nfallback",
@@ -65,8 +64,9 @@ def show_results(
     """
     console.print(results_table(summary, console.width))
     if console.is_terminal:
-        for line in convergence_lines(folder, summary["total"]):
-            print_line(console, line)
+        with suppress(TilewrightError, OSError):
+            for line in convergence_lines(finished_trials(folder)):
+                print_line(console, line)
     print_line(
         console,
         f"{headline(summary)}\n{coverage(summary)}\n"
@@ -82,24 +82,6 @@ def show_results(
     )
     for name, address in links.items():
         console.print(f"{name:8} {address}", soft_wrap=True, highlight=False)
-
-
-def convergence_lines(folder: Path, total: Total) -> list[str]:
-    """Return the convergence curve of a finished run as lines of text.
-
-    There is no line if the trials cannot be read or are too few for a curve.
-
-    Args:
-        folder: output directory of the run.
-        total: the total in its `summary.json`.
-    """
-    try:
-        curve, unit = curve_of(finished_trials(folder))
-    except (TilewrightError, OSError):
-        return []
-    if len(curve) < _FEWEST_DRAWN:
-        return []
-    return draw_curve(curve, unit, total["bound_cycles" if unit == "cycles" else "bound_seconds"])
 
 
 def results_table(summary: Summary, width: int = 80) -> Table:
