@@ -19,7 +19,8 @@ import pandas as pd
 import typer
 from rich.console import Console
 
-from benchmarks.results import Batch, Jobs, Redraw, Seeds, Trials, Tuners
+from benchmarks.layers import GEMMINI_JUDGED
+from benchmarks.results import Batch, Jobs, LayerNames, Redraw, Seeds, Trials, Tuners, split_names
 from benchmarks.tuners.sample_efficiency import (
     QUICK_RIVAL,
     RIVAL,
@@ -33,14 +34,7 @@ from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
 from tilewright.flows.comparison import run_comparison
 from tilewright.search import LocalRunner
 from tilewright.targets.cluster.connection import local_cluster
-from tilewright.targets.workload import parse_workload
 
-EPILOGUE = "bias, >> even 8, min 127, max 0"
-LAYERS = {
-    "attention values": "dense:n=128,c=128,o=64",
-    "1×1 96→24 @14": "conv2d:n=1,c=96,h=14,w=14,o=24,k=1,s=1,p=0",
-    "3×3 32→64 @14": "conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1",
-}
 TUNERS = f"default,default-blind,estimate,ml2tuner,ml2tuner-published,{RIVAL},{QUICK_RIVAL},random"
 """`estimate` orders schedules by a closed form and learns nothing: what it needs no fewer of, a
 tuner owes to learning."""
@@ -51,6 +45,7 @@ def main(
     seeds: Seeds = 20,
     trials: Trials = 256,
     batch: Batch = 8,
+    names: LayerNames = "",
     jobs: Jobs = 1,
     out: Path = Path("built/gemmini_trials"),
     spaces: Path = Path("built/spaces"),
@@ -59,14 +54,18 @@ def main(
     """Run all tuners and print what they needed."""
     console = Console(width=190)
     if redraw is None:
-        named = tuple((name, parse_workload(text, EPILOGUE)) for name, text in LAYERS.items())
-        test_bed = EnumeratedTestBed("gemmini", "", named, spaces)
+        layers = {
+            name: workload
+            for name, workload in GEMMINI_JUDGED.items()
+            if not names or name in split_names(names)
+        }
+        test_bed = EnumeratedTestBed("gemmini", "", tuple(layers.items()), spaces)
         what = plan(
             test_bed, parse_tuner_configs(tuners), range(seeds), trials, batch, enough=batch
         )
         with comparing(console) as progress:
             compared = run_comparison(LocalRunner(progress), what, out, local_cluster(jobs))
-        share = {name: float(np.mean(test_bed.table(name).status != "valid")) for name in LAYERS}
+        share = {name: float(np.mean(test_bed.table(name).status != "valid")) for name in layers}
         redraw = out / "runs.parquet"
         rows_of(compared.results, share).assign(development=False).to_parquet(redraw, index=False)
     rows = pd.read_parquet(redraw)
