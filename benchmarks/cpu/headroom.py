@@ -3,8 +3,8 @@
     python -m benchmarks.cpu.headroom --out built/cpu-headroom.parquet
     python -m benchmarks.cpu.headroom --redraw benchmarks/rows/cpu-headroom.parquet
 
-Eight of `benchmarks.layers.CPU_JUDGED` run on one thread. Each layer is searched in five ways: by
-four tuners, and over the schedules that differ from the rule schedule in one knob by one step. The
+Eight of `benchmarks.layers.CPU_JUDGED` run on one thread. Each layer is searched in four ways: by
+three tuners, and over the schedules that differ from the rule schedule in one knob by one step. The
 fastest of hundreds of noisy trials looks faster than it is. The `LEADERS` fastest trials of each
 search, and of all searches together `MOST_LEADERS`, are therefore measured again, in `TURNS` turns
 with the rule schedule, each turn in another order. Weights are cold, as in a network
@@ -43,14 +43,14 @@ LAYERS = (
     "audio 1x3 64-128",
 )  # fmt: skip
 NEIGHBOURS, AGAIN = "neighbours", "again"
-SEARCHES = {"random": 48, "estimate": 32, NEIGHBOURS: 0, "default": 32, "ml2tuner": 32}
+SEARCHES = {"random": 32, "estimate": 32, NEIGHBOURS: 0, "ml2tuner": 32}
 """Trials of each search; there are as many neighbours as there are."""
 BUDGETS = (16, 32)
 """Trials after which a tuner is judged."""
-TUNERS = ("random", "estimate", "default", "ml2tuner")
+TUNERS = ("random", "estimate", "ml2tuner")
 BATCH = 16
 LEADERS, MOST_LEADERS = 2, 8
-TURNS = 10
+TURNS = 8
 Row = dict[str, Any]
 
 
@@ -74,18 +74,17 @@ def _measure(layers: list[str], turns: int, out: Path) -> None:
     assert set(layers) <= set(CPU_JUDGED)
     out.parent.mkdir(parents=True, exist_ok=True)
     rows = pd.read_parquet(out) if out.exists() else pd.DataFrame()
-    for search, trials in SEARCHES.items():
-        for layer in layers:
+    for layer in layers:
+        workload = cpu_workload(layer)
+        for search, trials in SEARCHES.items():
             if has_row(rows, {"layer": layer, "search": search}):
                 continue
-            workload = cpu_workload(layer)
             made = (
                 _neighbours(target, workload)
                 if search == NEIGHBOURS
                 else _tuned(target, workload, search, trials)
             )
             rows = _kept(rows, layer, search, made, out)
-    for layer in layers:
         rows = _again(target, layer, rows, turns, out)
 
 
@@ -94,7 +93,9 @@ def _kept(
 ) -> pd.DataFrame:
     added = pd.DataFrame([{"layer": layer, "search": search, "turn": -1} | row for row in made])
     rows = pd.concat([rows, added], ignore_index=True)
-    rows.to_parquet(out, index=False, compression="zstd")
+    whole = out.with_suffix(".new")  # a stopped run leaves the file as it was
+    rows.to_parquet(whole, index=False, compression="zstd")
+    whole.replace(out)
     print(f"{layer}: {search}, {len(added)} rows", flush=True)
     return rows
 
@@ -169,7 +170,7 @@ def _fastest(trials: pd.DataFrame, count: int) -> list[int]:
 def choices(rows: pd.DataFrame) -> dict[str, Floats]:
     """Return the seconds of each search's choice in the turns that did not choose it, shape
     (layers, turns). `""` names all searches together, and `rule` the rule schedule."""
-    layers = rows["layer"].unique()
+    layers = _finished(rows)
     chosen: dict[str, list[Floats]] = {}
     for layer in layers:
         again = rows[(rows["layer"] == layer) & (rows["search"] == AGAIN)]
@@ -187,6 +188,11 @@ def choices(rows: pd.DataFrame) -> dict[str, Floats]:
     return {search: np.stack(each) for search, each in chosen.items()}
 
 
+def _finished(rows: pd.DataFrame) -> list[str]:
+    """Return the layers whose leaders were measured again."""
+    return list(rows.loc[rows["search"] == AGAIN, "layer"].unique())
+
+
 def table_of(rows: pd.DataFrame) -> str:
     """Markdown: one line per layer with the seconds of the rule schedule and of each choice, and
     the geometric mean of the ratios to the rule schedule with its interval."""
@@ -195,7 +201,7 @@ def table_of(rows: pd.DataFrame) -> str:
     searches = ["", *(search for search in of if search)]
     head = ("layer", "trials", "rule, µs", "best found", *searches[1:])
     cells = []
-    for place, layer in enumerate(rows["layer"].unique()):
+    for place, layer in enumerate(_finished(rows)):
         base = np.median(rule[place])
         ratios = (np.median(of[search][place]) / base for search in searches)
         trials = ((rows["layer"] == layer) & (rows["turn"] < 0)).sum()

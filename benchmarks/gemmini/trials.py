@@ -48,14 +48,17 @@ from tilewright.targets.capabilities import Baseline, Estimates, capability
 from tilewright.targets.cluster.connection import local_cluster
 from tilewright.targets.registry import make_target
 
-TUNERS = f"default,default-blind,estimate,ml2tuner,ml2tuner-published,{RIVAL},{QUICK_RIVAL},random"
+TUNERS = (
+    "default,estimate,ml2tuner,ml2tuner:estimates=true,ml2tuner-published,"
+    f"{RIVAL},{QUICK_RIVAL},random"
+)
 """`estimate` orders schedules by a closed form and learns nothing: what it needs no fewer of, a
 tuner owes to learning."""
 
 
 def main(
     tuners: Tuners = TUNERS,
-    seeds: Seeds = 20,
+    seeds: Seeds = 10,
     trials: Trials = 256,
     batch: Batch = 8,
     names: LayerNames = "",
