@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from benchmarks.cpu import headroom
 from benchmarks.cpu.schedules import table_of as schedules_table
 from benchmarks.intervals import crossed_mean, hierarchical, ratio_of_medians
 from benchmarks.layers import CPU_DEVELOPMENT, CPU_JUDGED, DEVELOPMENT, JUDGED, cpu_workload
@@ -58,6 +59,35 @@ def test_no_layer_that_judges_estimates_of_a_cpu_chose_their_constants() -> None
     judged = {cpu_workload(name).with_steps(()).id for name in CPU_JUDGED}
     assert len(judged) == len(CPU_JUDGED)
     assert not development & judged
+
+
+def test_turns_that_choose_a_schedule_do_not_judge_it() -> None:
+    def trials(search: str, seconds: dict[int, float]) -> list[dict[str, object]]:
+        return [
+            {"layer": "one", "search": search, "turn": -1, "config": config, "seconds": took}
+            for config, took in seconds.items()
+        ]
+
+    def turn(number: int, seconds: dict[int, float]) -> list[dict[str, object]]:
+        return [
+            {
+                "layer": "one", "search": headroom.AGAIN, "turn": number, "config": config,
+                "seconds": took, "rule": config == 0,
+            }
+            for config, took in seconds.items()
+        ]  # fmt: skip
+
+    rows = pd.DataFrame(
+        trials("random", {1: 1.0, 2: 2.0})
+        + trials("estimate", {3: 3.0})
+        + turn(0, {0: 10.0, 1: 12.0, 2: 9.0, 3: 11.0})
+        + turn(1, {0: 20.0, 1: 5.0, 2: 30.0, 3: 5.0})
+    )
+    of = headroom.choices(rows)
+    assert of["random 16"].tolist() == [[30.0]]  # config 2, which was the fastest in turn 0
+    assert of["estimate 32"].tolist() == [[20.0]]  # the rule schedule
+    assert of[""].tolist() == [[30.0]]
+    assert of["rule"].tolist() == [[20.0]]
 
 
 def test_estimates_are_judged_by_scipys_correlation_of_schedules_that_run() -> None:

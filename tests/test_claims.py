@@ -18,8 +18,10 @@ from benchmarks.codesign.methods import read_runs, summary
 from benchmarks.codesign.truth_store import read_truth
 from benchmarks.cpu import schedules as cpu_schedules
 from benchmarks.gemmini import dataflows as gemmini_dataflows
+from benchmarks.gemmini import trials as gemmini_trials
 from benchmarks.gemmini import vendor_rule as gemmini_layers
 from benchmarks.intervals import Interval
+from benchmarks.layers import GEMMINI_JUDGED
 from benchmarks.transfer import families as transfer_held_out
 from benchmarks.tuners.sample_efficiency import relative_figures
 from tests.documents import ROOT
@@ -92,7 +94,8 @@ def quoted(path: str, tuner: str, figure: str) -> str:
         ("tuners-extended.parquet", "autotvm:plan=16", "a trial"),
         ("tuners-tables.parquet", "ml2tuner-published", "trials, plan 16"),
         ("gemmini-trials.parquet", "default", "trials, plan 16"),
-        ("gemmini-trials.parquet", "default-blind", "trials, plan 16"),
+        ("gemmini-trials.parquet", "ml2tuner", "trials"),
+        ("gemmini-trials.parquet", "ml2tuner", "trials, plan 16"),
         ("gemmini-trials.parquet", "estimate", "trials, plan 16"),
         ("gemmini-trials.parquet", "ml2tuner-published", "trials, plan 16"),
         ("gemmini-trials.parquet", "random", "trials, plan 16"),
@@ -139,6 +142,8 @@ def test_the_table_of_energy_as_the_objective_is_what_its_rows_give() -> None:
 def test_trials_for_gemmini_are_what_their_rows_give() -> None:
     runs = pd.read_parquet(ROOT / "benchmarks" / "rows" / "gemmini-trials.parquet")
     page = (ROOT / "docs" / "evidence" / "gemmini.md").read_text()
+    assert set(runs["layer"]) == set(GEMMINI_JUDGED)
+    assert gemmini_trials.gains_table(runs) in page
     for tuner, group in runs.groupby("tuner"):
         columns = ("trials", "trials, plan 16")
         ratios = [quoted("gemmini-trials.parquet", str(tuner), column) for column in columns]
