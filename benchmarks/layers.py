@@ -69,7 +69,7 @@ JUDGED = _name_workloads(
 """Layers that no option was chosen on, of networks that no layer above is of: drawn up by hand
 before any tuner saw them. Leave them alone when a default is to be decided."""
 
-GEMMINI_JUDGED = _named(
+GEMMINI_JUDGED = _name_workloads(
     {
         "attention values": "dense:n=128,c=128,o=64",
         "1×1 96→24 @14": "conv2d:n=1,c=96,h=14,w=14,o=24,k=1,s=1,p=0",

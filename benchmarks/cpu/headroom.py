@@ -168,8 +168,15 @@ def _fastest(trials: pd.DataFrame, count: int) -> list[int]:
 
 
 def choices(rows: pd.DataFrame) -> dict[str, Floats]:
-    """Return the seconds of each search's choice in the turns that did not choose it, shape
-    (layers, turns). `""` names all searches together, and `rule` the rule schedule."""
+    """Return the seconds of each search's choice in the turns that did not choose it.
+
+    Args:
+        rows: rows of the benchmark.
+
+    Returns:
+        Seconds by search, each of shape (layers, turns). `""` is the best choice of all searches
+            together, and `rule` is the rule schedule.
+    """
     layers = _finished(rows)
     chosen: dict[str, list[Floats]] = {}
     for layer in layers:
@@ -194,8 +201,10 @@ def _finished(rows: pd.DataFrame) -> list[str]:
 
 
 def table_of(rows: pd.DataFrame) -> str:
-    """Markdown: one line per layer with the seconds of the rule schedule and of each choice, and
-    the geometric mean of the ratios to the rule schedule with its interval."""
+    """Return a table in Markdown of the seconds of the rule schedule and of each choice.
+
+    The last line has the geometric mean of the ratios to the rule schedule, with its interval.
+    """
     of = choices(rows)
     rule = of.pop("rule")
     searches = ["", *(search for search in of if search)]

@@ -92,8 +92,10 @@ def main(
 
 
 def _without_trials(test_bed: EnumeratedTestBed) -> pd.DataFrame:
-    """Return one row per layer: the size of its space, and the cycles of the fastest schedule, of
-    the vendor's rule and of the schedule that is estimated best."""
+    """Return one row per layer with the size of its space and the cycles of three schedules.
+
+    They are the fastest schedule, the vendor's rule, and the schedule with the best estimate.
+    """
     target = make_target(test_bed.target)
     estimates, rules = capability(target, Estimates), capability(target, Baseline)
     assert estimates is not None
@@ -115,8 +117,10 @@ def _without_trials(test_bed: EnumeratedTestBed) -> pd.DataFrame:
 
 
 def gains_table(rows: pd.DataFrame) -> str:
-    """Markdown: cycles of the fastest schedule of each layer, and what the schedules that are used
-    without a trial take in addition."""
+    """Return a table in Markdown of the schedules that are used without a trial.
+
+    It has the cycles of the fastest schedule of each layer, and how much slower the other two are.
+    """
     layers = rows.drop_duplicates("layer")
     cells = [
         (
