@@ -13,7 +13,7 @@ OTHER_PYTHONS = $(shell for p in python3.11 python3.12 python3.13 python3.14; do
 	command -v "$$p" >/dev/null && "$$p" -c 'import sys; sys.exit(0)' 2>/dev/null \
 	&& ! cmp -s <("$$p" -V) <($(BIN)/python -V) && echo "$$p"; done)
 # The lock is complete, so pip has nothing to resolve; hashes are checked for every file.
-PIP_OPTIONS := --no-deps --disable-pip-version-check --no-input --quiet
+PIP_OPTIONS := --no-deps --disable-pip-version-check --no-input
 
 NETWORK ?= resnet18
 TARGET ?= vta-pynq
@@ -118,18 +118,30 @@ $(VENV)/bin/python:
 # Makes the environment hold what a lock says, and Tilewright. uv takes seconds where pip takes
 # minutes, but it does not read pip's configuration: where it does not reach an index by its own
 # settings, pip installs. Where the system's Python cannot bootstrap pip, the system's pip does.
+# pip compiles bytecode on one core; compileall uses all of them, and skips the tests of packages. It
+# fails for templates of code, which are no Python; no command imports those.
 # Tilewright's own modules are compiled to bytecode: where PYTHONDONTWRITEBYTECODE is set, every
 # command would compile them again.
 define install
-	@if command -v uv >/dev/null && VIRTUAL_ENV=$(VENV) uv pip sync --quiet --compile-bytecode --require-hashes $(1); \
+	@packages=$$(grep -c == $(1)); \
+	(while sleep 5; do \
+		found=$$(find $(VENV)/lib -maxdepth 3 -name '*.dist-info' | wc -l); \
+		echo "… $$((found < packages ? found : packages)) of $$packages packages installed"; \
+	done) & progress=$$!; trap "kill $$progress" EXIT; \
+	if command -v uv >/dev/null && VIRTUAL_ENV=$(VENV) uv pip sync --compile-bytecode --require-hashes $(1); \
 	then VIRTUAL_ENV=$(VENV) uv pip install --quiet --no-deps --no-build-isolation -e .; \
 	else \
 		pip="$(BIN)/python -m pip"; $(BIN)/python -c 'import pip' 2>/dev/null \
 			|| pip="$(PYTHON) -m pip --python $(BIN)/python"; \
 		if command -v uv >/dev/null; then echo "uv could not install; using pip"; fi; \
-		$$pip install $(PIP_OPTIONS) --require-hashes -r $(1) \
-		&& $$pip install $(PIP_OPTIONS) --no-build-isolation -e .; \
+		$$pip install $(PIP_OPTIONS) --no-compile --progress-bar off --require-hashes -r $(1) \
+			| awk -v all=$$packages '/^Collecting / { n += 1 } \
+				/^Collecting / && n % 10 == 1 { print "… downloading " n " of " all ": " $$2; fflush() }' \
+		&& $$pip install $(PIP_OPTIONS) --quiet --no-build-isolation -e . || exit 1; \
+		echo "compiling packages to bytecode"; \
+		$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true; \
 	fi
+	@echo "compiling tilewright to bytecode"
 	@$(BIN)/python -m compileall -q -j 0 tilewright
 endef
 

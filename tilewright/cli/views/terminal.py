@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -32,8 +32,8 @@ from tilewright.targets.kernel_compilation import describe_compilation
 
 Padding = int | tuple[int, int, int, int]
 
-FIRST_WORD, QUIET = 5.0, 30.0
-"""Seconds of silence before the first line of what is under way, and before later ones."""
+FIRST_WORD, QUIET = 2.0, 30.0
+"""Seconds of silence before the first line about a step, and before later lines about it."""
 GAP = 2
 """Number of blank columns between two cells of a `ruled_table`."""
 TEXT = 24
@@ -182,47 +182,64 @@ def _width(head: str, cells: Sequence[str | Text]) -> int:
     return max(map(cell_len, [*head.split("\n"), *map(str, cells)]))
 
 
+class Activity(NamedTuple):
+    """What a command is doing.
+
+    Attributes:
+        step: the step that runs. A new step is reported sooner than one that goes on.
+        progress: how far the step is, such as ", 3 of 10, for 5 s now"; may be empty.
+    """
+
+    step: str
+    progress: str = ""
+
+
 class Silence:
     """Prints what a command is doing if nothing else is printed for a while, for logs and pipes.
 
-    Use it as a context manager. The first line is printed after `FIRST_WORD` seconds of silence,
-    later ones after `QUIET` seconds.
+    Use it as a context manager. A step that runs for `FIRST_WORD` seconds without output is
+    reported once, and again after every `QUIET` seconds of silence.
 
     Args:
         console: where to print.
-        words: returns the line to print.
+        activity: returns what the command is doing.
     """
 
-    def __init__(self, console: Console, words: Callable[[], str]) -> None:
-        self._console, self._words = console, words
-        self._spoke, self._ended = threading.Event(), threading.Event()
+    def __init__(self, console: Console, activity: Callable[[], Activity]) -> None:
+        self._console, self._activity = console, activity
+        self._ended = threading.Event()
+        self._last_line = time.monotonic()
         self._thread = threading.Thread(target=self._break, daemon=True)
 
     def __enter__(self) -> Silence:
+        self._last_line = time.monotonic()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._spoke.set()
         if self._thread.is_alive():
             self._thread.join()  # no line comes behind the results, or while the process ends
 
     def restart(self) -> None:
         """Restart the wait, because something else was printed."""
-        self._spoke.set()
+        self._last_line = time.monotonic()
 
     def _break(self) -> None:
-        wait = FIRST_WORD
-        while not self._ended.is_set():
-            if self._spoke.wait(wait):
-                self._spoke.clear()
-            elif not self._ended.is_set():
+        step, began, reported = "", self._last_line, ""
+        while not self._ended.wait(FIRST_WORD / 8):
+            compiling = describe_compilation()
+            activity = Activity(compiling) if compiling else self._activity()
+            now = time.monotonic()
+            if activity.step != step:
+                step, began = activity.step, now
+            is_due = step != reported and now - max(began, self._last_line) >= FIRST_WORD
+            if is_due or now - self._last_line >= QUIET:
                 try:
-                    print_line(self._console, f"… {describe_compilation() or self._words()}")
+                    print_line(self._console, f"… {step}{activity.progress}")
                 except OSError:
                     return  # a full disk, say: the command meets it when it prints its next line
-                wait = QUIET
+                reported, self._last_line = step, now
 
 
 class _Description(TextColumn):
@@ -269,12 +286,12 @@ class Bars(Progress):
         self._silence.__exit__()
         super().stop()
 
-    def _under_way(self) -> str:
+    def _under_way(self) -> Activity:
         task = next((task for task in reversed(self.tasks) if task.visible), None)
         if task is None:
-            return "beginning"
+            return Activity("beginning")
         of = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"
-        return f"{task.description}{of}, for {task.elapsed or 0:.0f} s so far"
+        return Activity(task.description, f"{of}, for {task.elapsed or 0:.0f} s so far")
 
 
 @contextmanager
@@ -285,7 +302,7 @@ def show_working(what: str) -> Iterator[None]:
         with console.status(_Status(what)):
             yield
         return
-    with Silence(console, lambda: f"{what}, for {time.monotonic() - began:.0f} s so far"):
+    with Silence(console, lambda: Activity(what, f", for {time.monotonic() - began:.0f} s so far")):
         yield
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tilewright.cli.views.terminal import (
     BREAK,
+    Activity,
     Silence,
     columns_of,
     cost,
@@ -161,7 +162,7 @@ class LineDisplay:
             case StageBegan():
                 self._stage, self._since = STAGES.get(event.name, event.name), time.monotonic()
             case RoundScheduled():
-                self._shared = f"{shared_text(event)}, "
+                self._shared = f", {shared_text(event)}"
             case WorkloadTuned():
                 place = list(self.layers).index(event.outcome.workload.id) + 1
                 self._say(f"[{place}/{len(self.layers)}] {tuned_line(event.outcome)}")
@@ -172,9 +173,10 @@ class LineDisplay:
         print_line(self.console, text)
         self._silence.restart()
 
-    def _under_way(self) -> str:
+    def _under_way(self) -> Activity:
         seconds = round(time.monotonic() - self._since)
-        return f"{self._shared}{self._stage}" + (f", for {seconds} s so far" if seconds else "")
+        progress = f", for {seconds} s so far" if seconds else ""
+        return Activity(self._stage, f"{progress}{self._shared}")
 
 
 class LiveDisplay:
