@@ -189,7 +189,7 @@ def choices(rows: pd.DataFrame) -> dict[str, Floats]:
         for search, leaders in searches.items():
             entered = [rule, *(config for config in leaders if config in table)]
             if not search:
-                entered = list(table)
+                entered = [int(config) for config in table.columns]
             best = choosing[entered].idxmin()
             chosen.setdefault(search, []).append(judging[best].to_numpy(np.float64))
     return {search: np.stack(each) for search, each in chosen.items()}
