@@ -112,10 +112,10 @@ def select_targets(names: Sequence[str], kind: str) -> Found:
         specification = specification_of(target)
         if specification is None:
             raise DatasetError(f"{name} has no specification to build it again by; name another")
-        each = _rebuild_target(kind, specification)
-        if twin := next((other for other, _ in results if other.id == each[0].id), None):
+        hardware = _rebuild_target(kind, specification)
+        if twin := next((other for other, _ in results if other.id == hardware[0].id), None):
             raise DatasetError(f"{name} is the same hardware as {twin.name}; name it once")
-        results.append(each)
+        results.append(hardware)
     return results
 
 

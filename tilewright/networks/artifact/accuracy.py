@@ -187,18 +187,18 @@ def accuracy(
     )  # fmt: skip
 
 
-def refuse_inaccurate(found: NetworkAccuracy, network: str) -> None:
+def refuse_inaccurate(accuracy: NetworkAccuracy, network: str) -> None:
     """Raise an error if a network exceeds its tolerance.
 
     Args:
-        found: errors of the network's outputs.
+        accuracy: errors of the network's outputs.
         network: name of the network, for the message.
 
     Raises:
         InaccurateError: the largest relative error exceeds the tolerance.
     """
-    if not found.is_right:
-        worst = max(found.outputs, key=lambda output: output.relative)
+    if not accuracy.is_right:
+        worst = max(accuracy.outputs, key=lambda output: output.relative)
         if worst.problem:
             raise InaccurateError(
                 f"output '{worst.name}' of {network} differs from the source model: "
@@ -206,8 +206,9 @@ def refuse_inaccurate(found: NetworkAccuracy, network: str) -> None:
             )
         raise InaccurateError(
             f"output '{worst.name}' of {network} is off by {worst.relative:.2g} of its size on "
-            f"{found.samples} samples, compared with {found.reference} on the source model, and "
-            f"the bound is {found.tolerance:g}; calibrate with real samples (--calibration), keep "
+            f"{accuracy.samples} samples, compared with {accuracy.reference} on the source model, "
+            f"and the bound is {accuracy.tolerance:g}; "
+            "calibrate with real samples (--calibration), keep "
             "the layers that lose most in float (--keep-float), or raise --tolerance"
         )
 
