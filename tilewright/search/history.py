@@ -127,7 +127,7 @@ class History:
         """
         if self.compiled is None or self.compiled_hidden is None:
             return self.configs[:0], Features.empty(0)
-        left = ~np.isin(space.ravel(self.compiled), self.tried(space))
+        left = ~np.isin(space.ravel(self.compiled), self.tried_indices(space))
         return self.compiled[left], self.compiled_hidden.rows(left)
 
     def extend(

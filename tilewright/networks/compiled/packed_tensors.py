@@ -59,7 +59,7 @@ class PackedTensor:
     @property
     def block(self) -> int:
         """Block size of an available packed form, 0 if there is none."""
-        return next(iter((*self.as_packed, *self.bfloat16)), 0)
+        return next(iter((*self.packed, *self.bfloat16)), 0)
 
 
 class PackedTensors:
