@@ -139,7 +139,7 @@ class BudgetedEvaluator:
         Returns:
             Metrics of one call, float array of shape (metrics, n); NaN for invalid configs.
         """
-        tried = self.tried(design, workload)
+        tried = self.layer_trials(design, workload)
         seconds = np.array([tried.trials[flat].seconds for flat in flats], np.float64)
         if METRICS[objective] == ("seconds",):
             return seconds[None]
@@ -276,7 +276,7 @@ class BudgetedEvaluator:
         compiles: bool = False,
     ) -> Measurements:  # fmt: skip
         space = design.target.space(workload)
-        flat, tried = space.ravel(configs).tolist(), self.tried(design, workload)
+        flat, tried = space.ravel(configs).tolist(), self.layer_trials(design, workload)
         new = [k for k, element in enumerate(flat) if element not in tried.trials]
         new = list({flat[k]: k for k in reversed(new)}.values())[
             ::-1
@@ -330,7 +330,7 @@ class BudgetedEvaluator:
         if key not in self._known:
             run = (workload.id, design.target.fingerprint, self._run)
             records = StoredRun(self._store, run, design.target.space(workload))
-            self._known[key] = (dict(records.known()), records)
+            self._known[key] = (dict(records.known_trials()), records)
         return self._known[key][0]
 
     def _keep(
