@@ -158,9 +158,9 @@ def layers_row(network: str, target: str) -> str:
     )
 
 
-def sum_cycles(each: Sequence[dict[str, int]]) -> dict[str, int]:
+def sum_cycles(cycle_counts: Sequence[dict[str, int]]) -> dict[str, int]:
     """Cycles of each resource."""
-    return {name: sum(layer[name] for layer in each) for name in RESOURCES}
+    return {name: sum(layer[name] for layer in cycle_counts) for name in RESOURCES}
 
 
 if __name__ == "__main__":

@@ -106,8 +106,8 @@ def ratios(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Interval]:
     for key, group in frame.groupby(["networks", "entry", "objective"], sort=False):
         networks, entry, objective = (str(part) for part in key)
         for figure in FIGURES:
-            each = group.pivot(index="seed", columns="drive", values=figure).dropna()
-            driven, chosen = (each[name].to_numpy()[None] for name in (objective, "latency"))
+            by_drive = group.pivot(index="seed", columns="drive", values=figure).dropna()
+            driven, chosen = (by_drive[name].to_numpy()[None] for name in (objective, "latency"))
             ratio = hierarchical(_ratio, driven, chosen, paired=True)
             result[networks, entry, objective, figure] = ratio
     return result

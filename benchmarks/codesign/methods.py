@@ -247,8 +247,8 @@ class Lookout:
 
     @staticmethod
     def _latency(design: Design, layers: dict[str, float]) -> float:
-        each = np.array([layers[layer.workload.id] for layer in design.layers])
-        return float(design.seconds(each).sum())
+        layer_seconds = np.array([layers[layer.workload.id] for layer in design.layers])
+        return float(design.seconds(layer_seconds).sum())
 
     def _note(self, trial: int) -> None:
         points = np.array([*self._points.values()])

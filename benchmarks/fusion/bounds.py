@@ -180,8 +180,8 @@ def _spans(problem: FusionProblem) -> list[tuple[int, int]]:
     place = {layer.output: k for k, layer in enumerate(problem.graph.layers)}
     spans = []
     for places in problem.segments:
-        each = [place[name] for k in places for name in problem.offered[k].layers]
-        spans.append((min(each), max(each)))
+        layer_places = [place[name] for k in places for name in problem.offered[k].layers]
+        spans.append((min(layer_places), max(layer_places)))
     return spans
 
 

@@ -329,13 +329,13 @@ def summary(rows: Sequence[Row]) -> str:
 
 def _regret_texts(row: Row) -> list[str]:
     """Return by how much the learned search, and fusing everything, miss the known optimum."""
-    each = row["truth"]
-    if not each:
+    truths = row["truth"]
+    if not truths:
         return []
     lacks = [
         f"{one['part']} ({one['decisions']} decisions) {one['regret']:.3%} with "
         f"{one['evaluations']}, all fused {one['regret_all']:.3%}"
-        for one in each
+        for one in truths
     ]
     seconds = f"an evaluation {row['seconds_evaluation']:.3f} s"
     return [f"    regret of the learned search, gone through: {'; '.join(lacks)}; {seconds}"]

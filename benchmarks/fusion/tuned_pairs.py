@@ -82,7 +82,7 @@ class Part(FusionProblem):
         own = dict(zip(self.places, labels, strict=True))
         return tuple(own.get(place, label) for place, label in enumerate(self.held))
 
-    def _labelled(self, labels: Labelling) -> IntegerGraph:
+    def _build_graph(self, labels: Labelling) -> IntegerGraph:
         return self.whole.labelled(self.whole_labels(labels))
 
 

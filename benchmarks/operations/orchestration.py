@@ -92,8 +92,8 @@ def main() -> None:
                 rows[mode, run] = _split(Path(name), command)
     print(f"{'seconds':16}" + "".join(f"{part:>20}" for part in (*PARTS, "all")))
     for (mode, run), row in rows.items():
-        each = [row["parts"].get(part, 0.0) for part in PARTS] + [row["wall"]]
-        print(f"{mode + ', ' + run:16}" + "".join(f"{seconds:20.2f}" for seconds in each))
+        part_seconds = [row["parts"].get(part, 0.0) for part in PARTS] + [row["wall"]]
+        print(f"{mode + ', ' + run:16}" + "".join(f"{seconds:20.2f}" for seconds in part_seconds))
     for run in ("cold", "again"):
         ratio = rows["tracked", run]["wall"] / rows["bare", run]["wall"]
         print(f"{run}: the tracked run takes {ratio:.2f} times as long as the bare run")

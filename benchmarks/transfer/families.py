@@ -240,8 +240,8 @@ def table_of(rows: pd.DataFrame) -> str:
     return markdown_table(head, "l", lines)
 
 
-def _short(each: Interval) -> str:
-    return each.text(3).replace("0.", ".").replace("-", "−")
+def _short(interval: Interval) -> str:
+    return interval.text(3).replace("0.", ".").replace("-", "−")
 
 
 def main() -> None:

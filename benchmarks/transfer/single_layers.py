@@ -133,9 +133,9 @@ def summary(rows: Sequence[Row]) -> str:
 
 def _whole_seeds(rows: Sequence[Row]) -> list[Row]:
     """Rows of the seeds with which every tuner ran on every pair."""
-    each = len(_goals(rows)) * (1 + len(COMPARED))
+    runs_per_seed = len(_goals(rows)) * (1 + len(COMPARED))
     counts = Counter(row["seed"] for row in rows)
-    return [row for row in rows if counts[row["seed"]] == each]
+    return [row for row in rows if counts[row["seed"]] == runs_per_seed]
 
 
 def _factor(mine: Floats, warm: Floats) -> Floats:

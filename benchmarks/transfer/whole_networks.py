@@ -324,10 +324,10 @@ def _on_board(
     pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float
 ) -> NDArray[np.float64]:
     """Return the ratio of seconds per pair if a trial took `seconds` longer, shape (pairs,)."""
-    each = np.array(
+    seconds_of_pair = np.array(
         [[row["processor_seconds"] + seconds * row["trials"] for row in pair] for pair in pairs]
     )
-    return np.asarray(each[:, 0] / each[:, 1])
+    return np.asarray(seconds_of_pair[:, 0] / seconds_of_pair[:, 1])
 
 
 def _ratios(

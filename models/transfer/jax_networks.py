@@ -159,10 +159,10 @@ class Decisions:
                 f"lstm {k} state matrix": (2, units, 4 * units),
                 f"lstm {k} bias": (2, 4 * units),
             }
-        each = self.heads * max(wide // self.heads, 1)
+        head_width = self.heads * max(wide // self.heads, 1)
         for name in ("query", "key", "value"):
-            shapes[f"attention {name} matrix"] = (wide, each)
-        shapes |= {"attention out matrix": (each, wide)}
+            shapes[f"attention {name} matrix"] = (wide, head_width)
+        shapes |= {"attention out matrix": (head_width, wide)}
         shapes |= layer_shapes("head", 3 * wide, wide)
         return shapes | {"out matrix": (wide, 1), "out bias": (1,)}
 

@@ -250,8 +250,8 @@ class Transferred(ABC):
         above, task = said[compiled] - early, of_tasks(x, self.columns)
         rows = np.bincount(task[compiled], minlength=task.max() + 1)
         total = np.bincount(task[compiled], above, minlength=task.max() + 1)
-        each = np.where(rows > 0, total / np.maximum(rows, 1), above.mean())
-        return np.asarray(each[task], dtype=np.float64)
+        mean_residual = np.where(rows > 0, total / np.maximum(rows, 1), above.mean())
+        return np.asarray(mean_residual[task], dtype=np.float64)
 
     def save(self, folder: Path) -> None:
         """Write the model in native formats.

@@ -197,8 +197,8 @@ class Evaluator:
             evaluation = self.reevaluate(labels)
             self.count += 1
             self._known[labels] = self._same[layers] = evaluation
-            each = zip(evaluation.workloads, evaluation.picks, evaluation.layers, strict=True)
-            self.alone.update({workload: (pick, layer) for workload, pick, layer in each})
+            parts = zip(evaluation.workloads, evaluation.picks, evaluation.layers, strict=True)
+            self.alone.update({workload: (pick, layer) for workload, pick, layer in parts})
             if self.heard is not None:
                 self.heard(evaluation, self.count)
         return evaluation

@@ -174,10 +174,10 @@ class FusionProblem:
                 old.remove(workload)
             else:
                 new.append(workload)
-        each = [[self.estimate_workload(w) for w in some] for some in (old, new)]
-        if any(None in some for some in each):
+        estimates = [[self.estimate_workload(w) for w in some] for some in (old, new)]
+        if any(None in some for some in estimates):
             return 0.0
-        return sum(e or 0.0 for e in each[0]) - sum(e or 0.0 for e in each[1])
+        return sum(e or 0.0 for e in estimates[0]) - sum(e or 0.0 for e in estimates[1])
 
     def named(self, labels: Labelling) -> dict[str, bool]:
         """Return the labels by the names of the fusions."""

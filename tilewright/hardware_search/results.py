@@ -221,8 +221,8 @@ def front_row(problem: CodesignProblem, proven: ProvenDesign) -> FrontRow:
     }
 
 
-def _layer_row(networks: list[str], each: ProvenLayer, whole: float) -> LayerRow:
-    layer = each.layer
+def _layer_row(networks: list[str], proven_layer: ProvenLayer, whole: float) -> LayerRow:
+    layer = proven_layer.layer
     return {
         "workload": str(layer.workload),
         "epilogue": layer.workload.epilogue_text,
@@ -232,15 +232,15 @@ def _layer_row(networks: list[str], each: ProvenLayer, whole: float) -> LayerRow
             if count
         },
         "calls": {name: n for name, n in zip(networks, layer.counts, strict=True) if n},
-        "cycles": each.cycles,
-        "bound_cycles": each.bound,
-        "share": round(layer.calls * each.cycles / max(whole, 1.0), 6),
-        "bottleneck": largest(each.parts),
-        "parts": dict(each.parts),
-        "counters": dict(each.counters),
-        "microjoules": {name: round(spent, 6) for name, spent in each.energy.items()},
-        "schedule": dict(each.knobs),
-        "verified": each.verified,
+        "cycles": proven_layer.cycles,
+        "bound_cycles": proven_layer.bound,
+        "share": round(layer.calls * proven_layer.cycles / max(whole, 1.0), 6),
+        "bottleneck": largest(proven_layer.parts),
+        "parts": dict(proven_layer.parts),
+        "counters": dict(proven_layer.counters),
+        "microjoules": {name: round(spent, 6) for name, spent in proven_layer.energy.items()},
+        "schedule": dict(proven_layer.knobs),
+        "verified": proven_layer.verified,
     }
 
 

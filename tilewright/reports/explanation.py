@@ -158,13 +158,13 @@ def method(model: ModelSummary) -> str:
     return "exact tree SHAP, computed by the library" if model.exact else "sampled Shapley values"
 
 
-def _line(each: Explained) -> WorkloadLine:
+def _line(explanation: Explained) -> WorkloadLine:
     return WorkloadLine(
-        name=each.title,
-        trials=each.trials,
-        valid_share=each.valid_share,
-        accuracy=accuracy([each.unseen]),
-        vetoed=vetoed_shares([each]),
+        name=explanation.title,
+        trials=explanation.trials,
+        valid_share=explanation.valid_share,
+        accuracy=accuracy([explanation.unseen]),
+        vetoed=vetoed_shares([explanation]),
     )
 
 

@@ -244,28 +244,28 @@ def _png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def draw_run(folder: Path, found: TunedNetwork) -> list[Path]:
+def draw_run(folder: Path, network: TunedNetwork) -> list[Path]:
     """Draw the pictures of a tuning run, and return their paths.
 
     Args:
         folder: output directory of the run.
-        found: results of the run.
+        network: results of the run.
 
     Raises:
         OSError: a file cannot be written.
     """
-    trials = trials_of(folder, found.workloads)
-    picture = network_convergence(found.summary["network"], found.workloads, trials)
+    trials = trials_of(folder, network.workloads)
+    picture = network_convergence(network.summary["network"], network.workloads, trials)
     write_atomically(folder / CONVERGENCE, picture)
-    return [folder / CONVERGENCE, *write_fusion_page(folder, found)]
+    return [folder / CONVERGENCE, *write_fusion_page(folder, network)]
 
 
-def write_fusion_page(folder: Path, found: TunedNetwork) -> list[Path]:
+def write_fusion_page(folder: Path, network: TunedNetwork) -> list[Path]:
     """Write `fusion.html` if the run decided which operators are fused.
 
     Args:
         folder: output directory of the run.
-        found: results of the run.
+        network: results of the run.
 
     Returns:
         The path of the page; empty if the run did not decide about fusion.
@@ -273,11 +273,11 @@ def write_fusion_page(folder: Path, found: TunedNetwork) -> list[Path]:
     Raises:
         OSError: the file cannot be written.
     """
-    if found.decided is None:
+    if network.decided is None:
         return []
     page = fusion_page(
-        found.summary["network"], found.summary["target"], found.decided.summary,
-        found.decided.file,
+        network.summary["network"], network.summary["target"], network.decided.summary,
+        network.decided.file,
     )  # fmt: skip
     write_atomically(folder / FUSION_PAGE, page)
     return [folder / FUSION_PAGE]

@@ -123,12 +123,12 @@ def network_note(
         links: addresses of related pages, by title.
         shared: the workloads share their trials; otherwise each workload has its own.
     """
-    each = (
+    figures = (
         f"{count_text(workloads * trials, 'trial')} together"
         if shared
         else f"{count_text(trials, 'trial')} each"
     )
-    count = f"{count_text(workloads, 'workload')}, up to {each}"
+    count = f"{count_text(workloads, 'workload')}, up to {figures}"
     what = f"**{escape_text(title)}**: {count}."
     return paragraphs(what, block(command, "sh"), list_links(links))
 

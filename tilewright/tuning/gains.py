@@ -106,8 +106,8 @@ def network_figures(counts: Sequence[int], layers: Sequence[FourFigures]) -> Fou
     """
 
     def total(name: str) -> Latency | None:
-        each: list[Latency | None] = [getattr(layer, name) for layer in layers]
-        known = [latency for latency in each if latency is not None]
+        latencies: list[Latency | None] = [getattr(layer, name) for layer in layers]
+        known = [latency for latency in latencies if latency is not None]
         if len(known) != len(layers):
             return None
         cycles = inference_total(counts, [max(latency.cycles, 0) for latency in known])

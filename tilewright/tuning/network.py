@@ -240,23 +240,23 @@ def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
     return Model(text, str(workload), content), alone
 
 
-def select_layers(found: Extracted, layers: Sequence[str]) -> Extracted:
+def select_layers(extracted: Extracted, layers: Sequence[str]) -> Extracted:
     """Return the workloads of the given layers, and their share of the network.
 
     Args:
-        found: all workloads of the network.
+        extracted: all workloads of the network.
         layers: names of operators.
 
     Raises:
         UnknownLayer: a layer is not among the workloads.
     """
-    known = [name for subgraph in found.subgraphs for name in subgraph.names]
+    known = [name for subgraph in extracted.subgraphs for name in subgraph.names]
     for layer in layers:
         if layer not in known:
             raise UnknownLayer(layer, known)
-    some = tuple(subgraph for subgraph in found.subgraphs if set(layers) & set(subgraph.names))
+    some = tuple(subgraph for subgraph in extracted.subgraphs if set(layers) & set(subgraph.names))
     covered = sum(item.macs for item in some)
-    return Extracted(some, {"total": found.macs["total"], "offloaded": covered})
+    return Extracted(some, {"total": extracted.macs["total"], "offloaded": covered})
 
 
 def source_digest(source: str) -> str:

@@ -158,7 +158,7 @@ def _wrong_winners(task: TuningTask, history: History, timed: dict[int, Trial]) 
     return wrong
 
 
-def reproduces(target: Target, claimed: Latency, found: Latency) -> bool:
+def reproduces(target: Target, claimed: Latency, latency: Latency) -> bool:
     """Return whether a recorded latency agrees with a new measurement.
 
     On a deterministic target both must be equal. On other targets, the new latency may be up to
@@ -167,14 +167,14 @@ def reproduces(target: Target, claimed: Latency, found: Latency) -> bool:
     Args:
         target: the target.
         claimed: the recorded latency.
-        found: the newly measured latency.
+        latency: the newly measured latency.
     """
     if target.deterministic:
-        near = math.isclose(claimed.seconds, found.seconds, rel_tol=1e-9)
-        return claimed.cycles == found.cycles and near
-    if claimed.cycles > 0 and found.cycles > 0:
-        return found.cycles <= NOISE * claimed.cycles
-    return found.seconds <= NOISE * claimed.seconds
+        near = math.isclose(claimed.seconds, latency.seconds, rel_tol=1e-9)
+        return claimed.cycles == latency.cycles and near
+    if claimed.cycles > 0 and latency.cycles > 0:
+        return latency.cycles <= NOISE * claimed.cycles
+    return latency.seconds <= NOISE * claimed.seconds
 
 
 def latency_of_trial(trial: Trial) -> Latency | None:

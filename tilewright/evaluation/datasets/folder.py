@@ -338,27 +338,27 @@ def _rows_of(
     return _RowsOfFile(file, which, workload[which])
 
 
-def _draw_rows(found: list[_RowsOfFile], rows: int | None, seed: int) -> list[_RowsOfFile]:
+def _draw_rows(files: list[_RowsOfFile], rows: int | None, seed: int) -> list[_RowsOfFile]:
     """Draw rows at random, and keep their order within each file.
 
     Args:
-        found: the rows to draw from, one entry per file.
+        files: the rows to draw from, one entry per file.
         rows: maximum number of rows; None to keep all.
         seed: seed of the draw.
 
     Returns:
         The drawn rows, without files of which no row was drawn.
     """
-    total = sum(len(item.which) for item in found)
+    total = sum(len(item.which) for item in files)
     if rows is not None and rows < total:
         kept = np.zeros(total, np.bool_)
         kept[np.random.default_rng(seed).choice(total, max(rows, 0), replace=False)] = True
-        ends = np.cumsum([len(item.which) for item in found])[:-1]
-        found = [
+        ends = np.cumsum([len(item.which) for item in files])[:-1]
+        files = [
             _RowsOfFile(item.file, item.which[mask], item.workload[mask])
-            for item, mask in zip(found, np.split(kept, ends), strict=True)
+            for item, mask in zip(files, np.split(kept, ends), strict=True)
         ]
-    return [item for item in found if len(item.which)]
+    return [item for item in files if len(item.which)]
 
 
 def _table(folder: Path, about: DatasetMetadata, result: list[_RowsOfFile]) -> TrainingTable:

@@ -117,10 +117,10 @@ def select_targets(names: Sequence[str], kind: str) -> Found:
                 f"{name} has no specification from which it can be built again; choose another "
                 "target"
             )
-        each = _rebuild_target(kind, specification)
-        if twin := next((other for other, _ in results if other.id == each[0].id), None):
+        hardware = _rebuild_target(kind, specification)
+        if twin := next((other for other, _ in results if other.id == hardware[0].id), None):
             raise DatasetError(f"{name} is the same hardware as {twin.name}; name it once")
-        results.append(each)
+        results.append(hardware)
     return results
 
 

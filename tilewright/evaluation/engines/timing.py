@@ -288,19 +288,19 @@ def _stolen_ticks() -> int:
         return 0
 
 
-def _difference(found: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> float:
+def _difference(outputs: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> float:
     """Return the largest relative difference between two engines' outputs.
 
     The result is infinite if their shapes differ.
 
     Args:
-        found: outputs of an engine.
+        outputs: outputs of an engine.
         wanted: outputs of the first engine.
     """
-    if [array.shape for array in found] != [array.shape for array in wanted]:
+    if [array.shape for array in outputs] != [array.shape for array in wanted]:
         return float("inf")
     worst = 0.0
-    for mine, theirs in zip(found, wanted, strict=True):
+    for mine, theirs in zip(outputs, wanted, strict=True):
         apart = np.abs(np.subtract(mine, theirs, dtype=np.float64)).max(initial=0)
         largest = np.abs(theirs.astype(np.float64)).max(initial=0)
         worst = max(worst, float(apart / largest) if largest else float(apart))

@@ -388,9 +388,11 @@ class _Search:
         saved, whole = np.zeros_like(optimum), machines.is_complete
         measured, lowest = machines.measured[:, whole], optimum[:, whole]
         doubt = options.doubt * (measured - machines.bounds[:, whole])
-        each = np.maximum(measured - np.minimum(lowest, measured), doubt) * machines.calls[whole]
+        per_layer = (
+            np.maximum(measured - np.minimum(lowest, measured), doubt) * machines.calls[whole]
+        )
         left = options.halving ** (machines.batches[whole] - 1) * (1 - options.halving)
-        saved[:, whole] = np.where(machines.real[whole], each * left, 0.0)
+        saved[:, whole] = np.where(machines.real[whole], per_layer * left, 0.0)
         return machines.weigh_changes(likely, saved)
 
     # -- measuring -----------------------------------------------------------------------------

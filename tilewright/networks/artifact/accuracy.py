@@ -187,18 +187,18 @@ def accuracy(
     )  # fmt: skip
 
 
-def refuse_inaccurate(found: NetworkAccuracy, network: str) -> None:
+def refuse_inaccurate(accuracy: NetworkAccuracy, network: str) -> None:
     """Raise an error if a network exceeds its tolerance.
 
     Args:
-        found: errors of the network's outputs.
+        accuracy: errors of the network's outputs.
         network: name of the network, for the message.
 
     Raises:
         InaccurateError: the largest relative error exceeds the tolerance.
     """
-    if not found.is_right:
-        worst = max(found.outputs, key=lambda output: output.relative)
+    if not accuracy.is_right:
+        worst = max(accuracy.outputs, key=lambda output: output.relative)
         if worst.problem:
             raise InaccurateError(
                 f"the output '{worst.name}' of {network} differs from the source model: "
@@ -206,8 +206,9 @@ def refuse_inaccurate(found: NetworkAccuracy, network: str) -> None:
             )
         raise InaccurateError(
             f"the output '{worst.name}' of {network} is off by {worst.relative:.2g} "
-            f"(relative error on {found.samples} samples), compared with {found.reference} "
-            f"on the source model; the tolerance is {found.tolerance:g}; calibrate with real "
+            f"(relative error on {accuracy.samples} samples), compared with {accuracy.reference} "
+            f"on the source model; the tolerance is {accuracy.tolerance:g}; "
+            "calibrate with real "
             "samples (--calibration), keep the layers that lose most accuracy in floating "
             "point (--keep-float), or raise --tolerance"
         )

@@ -174,19 +174,23 @@ def unchecked_outputs(samples: Sequence[NetworkSample]) -> list[str]:
     ]
 
 
-def worst_output(found: Mapping[str, Array], expected: Feed, tolerance: float) -> OutputDifference:
+def worst_output(
+    outputs: Mapping[str, Array], expected: Feed, tolerance: float
+) -> OutputDifference:
     """Return the output with the largest error.
 
     Args:
-        found: outputs of the library by name.
+        outputs: outputs of the library by name.
         expected: outputs of the source model by name.
         tolerance: largest accepted error, which `magnitude` needs.
     """
-    errors = [output_error(name, found[name], array, tolerance) for name, array in expected.items()]
+    errors = [
+        output_error(name, outputs[name], array, tolerance) for name, array in expected.items()
+    ]
     return max(errors, key=lambda error: error.error, default=OutputDifference("", 0.0))
 
 
-def output_error(name: str, found: Array, expected: Array, tolerance: float) -> OutputDifference:
+def output_error(name: str, output: Array, expected: Array, tolerance: float) -> OutputDifference:
     """Return the error of one output relative to its largest value.
 
     The error is infinite if the element type or shape differs, if only one of two values is NaN, or
@@ -194,21 +198,21 @@ def output_error(name: str, found: Array, expected: Array, tolerance: float) -> 
 
     Args:
         name: name of the output.
-        found: output of the library.
+        output: output of the library.
         expected: output of the source model.
         tolerance: largest accepted error, which `magnitude` needs.
     """
-    if found.dtype != expected.dtype:
+    if output.dtype != expected.dtype:
         return OutputDifference(
-            name, np.inf, f"its type is {found.dtype} instead of {expected.dtype}"
+            name, np.inf, f"its type is {output.dtype} instead of {expected.dtype}"
         )
-    if found.shape != expected.shape:
+    if output.shape != expected.shape:
         return OutputDifference(
-            name, np.inf, f"its shape is {found.shape} instead of {expected.shape}"
+            name, np.inf, f"its shape is {output.shape} instead of {expected.shape}"
         )
     if expected.dtype.kind not in "fiub":
-        return OutputDifference(name, 0.0 if np.array_equal(found, expected) else np.inf)
-    ours, real = found.astype(np.float64), expected.astype(np.float64)
+        return OutputDifference(name, 0.0 if np.array_equal(output, expected) else np.inf)
+    ours, real = output.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         same = (ours == real) | (np.isnan(ours) & np.isnan(real))
         off = np.where(same, 0.0, np.abs(ours - real))

@@ -184,26 +184,26 @@ class PackedTensors:
         )  # fmt: skip
 
     def channels_to_pixels(
-        self, found: PixelsBeside, *, bfloat16: bool
+        self, rearrangement: PixelsBeside, *, bfloat16: bool
     ) -> tuple[RelaxExpr, int] | None:
         """Rearrange channels to pixels.
 
         Args:
-            found: the rearrangement.
+            rearrangement: the rearrangement.
             bfloat16: store the result in bfloat16.
 
         Returns:
             The result and its block size, or None if a block contains channels of several pixels.
         """
-        known = self._known[found.source]
+        known = self._known[rearrangement.source]
         stored = bool(known.bfloat16) and bfloat16
         block = known.block if stored else min(known.block, FLOAT_BLOCK)
-        if not block or found.channels % block:
+        if not block or rearrangement.channels % block:
             return None
         form = self.bfloat16 if stored else self.as_packed
-        image = form(found.source, block)
+        image = form(rearrangement.source, block)
         result = self._builder.emit_te(
-            put_beside(image, found), image, primfunc_name_hint="pixels_beside"
+            put_beside(image, rearrangement), image, primfunc_name_hint="pixels_beside"
         )
         return (self.narrow(result) if bfloat16 and not stored else result), block
 

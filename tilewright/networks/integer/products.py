@@ -130,20 +130,20 @@ class Products:
         values = values - own.astype(np.int64).reshape(-1, *[1] * (values.ndim - axis - 1))
         return values, self._distribute_scales(value, steps, axis)
 
-    def _distribute_scales(self, value: RelaxExpr, each: Real, axis: int) -> Real:
+    def _distribute_scales(self, value: RelaxExpr, values: Real, axis: int) -> Real:
         """Distribute one value per quantisation scale to the indices of an axis of a constant.
 
         Args:
             value: the constant as a Relax expression.
-            each: one value per scale, of shape (scales,).
+            values: one value per scale, of shape (scales,).
             axis: the axis.
 
         Returns:
             Array of shape (1,), or with one value per index of the axis.
         """
-        if len(set(each.tolist())) == 1:
-            return each[:1]
-        whole = np.moveaxis(along_channels(self._t.flat, value, each), axis, 0)
+        if len(set(values.tolist())) == 1:
+            return values[:1]
+        whole = np.moveaxis(along_channels(self._t.flat, value, values), axis, 0)
         own = whole.reshape(len(whole), -1)
         if (own != own[:, :1]).any():
             raise NotALayer("its weights have different scales along the axis that is summed")

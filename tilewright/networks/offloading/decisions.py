@@ -93,8 +93,8 @@ def _pool_together(
             continue
         seconds = own.accelerator_seconds
         if seconds is not None and accelerator.bound is not None:
-            each = [accelerator.seconds_or_never(w) for w in (together, own.workload)]
-            seconds += each[0] - each[1]
+            form_seconds = [accelerator.seconds_or_never(w) for w in (together, own.workload)]
+            seconds += form_seconds[0] - form_seconds[1]
         decisions[source] = replace(own, workload=together, accelerator_seconds=seconds)
         decisions[place] = replace(
             pool, workload=None, calls=0, accelerator_seconds=None, within=before.node, reason="",

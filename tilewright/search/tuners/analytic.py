@@ -110,7 +110,7 @@ class EstimatedLatency(_ByEstimates[EstimateOptions]):
         """Return the estimated latency of each config."""
         return estimated.of_meaning("latency")[:, 0]
 
-    def wanted(self, problem: Problem, n: int) -> int:
+    def candidate_count(self, problem: Problem, n: int) -> int:
         """Return how many configs to lower for `n` trials."""
         return problem.compiles(n, self.options.alpha, self.options.looking)
 
