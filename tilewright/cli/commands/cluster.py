@@ -129,8 +129,8 @@ def serve(
 ) -> None:
     """Share a board as a worker of a Dask cluster.
 
-    The command builds the C runtime for the board's driver. The worker has the resources 'board' and
-    'board:NAME'. It runs programs on the board and nothing else."""
+    The command builds the C runtime for the board's driver. The worker has the resources 'board'
+    and 'board:NAME'. It runs programs on the board and nothing else."""
     from tilewright.targets.board.board_runner import BenchOptions, BoardBench, machine_named
     from tilewright.targets.board.board_worker import serve_board
     from tilewright.targets.board.factory import check_name
