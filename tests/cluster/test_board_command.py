@@ -189,7 +189,7 @@ def test_workers_with_a_board_do_nothing_else(
     cluster = connect(boards.cluster.address)
     assert set(cluster.boards()) >= {"fast", "slow"}
     assert cluster.slots() == 0
-    with pytest.raises(ClusterError, match="has no worker for 1 s"):
+    with pytest.raises(ClusterError, match="has had no worker for 1 s"):
         cluster.call(max, 1, 2)
     with pytest.raises(ClusterError, match="has had no worker that offers board:none for 1 s"):
         cluster.call(max, 1, 2, board="none")

@@ -283,7 +283,7 @@ def test_workers_beside_a_board_do_nothing_else(
         own.worker("board", "--resources", "board=1")
         away = on_cluster(here, "vta-pynq", "extended", 0, own.address)
         assert connect(own.address).slots() == 0
-        with pytest.raises(ClusterError, match="has no worker for 1 s"):
+        with pytest.raises(ClusterError, match="has had no worker for 1 s"):
             away.lower(CONV, configs)
         own.worker("beside")
         assert connect(own.address).slots() == 1

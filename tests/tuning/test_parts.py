@@ -56,7 +56,7 @@ def test_the_commands_do_what_the_library_call_does(
         out = place.folder / f"layers{len(flags)}"
         done = place.run("tune", "digits_cnn", "--layers", "fc", *FLAGS, *flags, "--out", out.name)
         assert done.returncode == 0, done.stderr
-        assert "a part: 1 of the network's 4 workloads" in done.stdout
+        assert "only part of the network: 1 of its 4 workloads" in done.stdout
         assert "these layers" in done.stdout
         assert schedules(out) == [row for row in whole if row["names"] == ["fc"]]
         alone = place.folder / f"alone{len(flags)}"

@@ -139,7 +139,7 @@ def test_an_empty_stream_does_nothing() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"dim": 8}, "dim = 8: .* only compared with the RTL for 16"),
+        ({"dim": 8}, "dim = 8 .* only compared with the RTL for 16"),
         ({"bus_bytes": 8}, "bus_bytes = 8"),
         ({"scratchpad_rows": 1000}, "scratchpad_rows = 1000 must be a power of two"),
         ({"accumulator_banks": 3}, "accumulator_banks"),

@@ -401,9 +401,10 @@ def cpu_runtime(
         ),
     ] = None,
 ) -> None:
-    """Write the C runtime for libraries that 'tilewright build --target cpu' built.
+    """Write the C runtime for compiled libraries.
 
-    The folder gets a header, its source, an example with a Makefile, and TVM's runtime (6 MB).
+    It runs libraries that 'tilewright build --target cpu' built. The folder gets a header, its
+    source, an example with a Makefile, and TVM's runtime (6 MB).
     """
     from tilewright.networks.artifact.regions import refuse_regions
     from tilewright.networks.compiled.c_interface import write_c_interface

@@ -25,7 +25,10 @@ def keys(
         ),
     ],
 ) -> None:
-    """Create a certificate authority and two certificates, and print Dask's settings for them.
+    """Create certificates, and print Dask's settings for them.
+
+    These are a certificate authority and two certificates: one for the scheduler and the workers,
+    and one for commands.
 
     Whoever holds a key can run code on the workers.
     """
@@ -125,10 +128,10 @@ def serve(
         ),
     ] = 0,
 ) -> None:
-    """Build the C runtime for a board's driver, and share the board as a worker of a Dask cluster.
+    """Share a board as a worker of a Dask cluster.
 
-    The worker has the resources 'board' and 'board:NAME'. It runs programs on the board and nothing
-    else.
+    The command builds the C runtime for the board's driver. The worker has the resources 'board'
+    and 'board:NAME'. It runs programs on the board and nothing else.
     """
     from tilewright.targets.board.board_runner import BenchOptions, BoardBench, machine_named
     from tilewright.targets.board.board_worker import serve_board
@@ -196,7 +199,7 @@ def list_boards(
     cluster: SchedulerAddress,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the boards of a cluster and the number of programs that each board ran."""
+    """List the boards of a cluster and what they ran."""
     from tilewright.cli.views.targets import boards_text
     from tilewright.targets.board.board_worker import list_boards
 

@@ -42,10 +42,10 @@ def build(
         bool, typer.Option("--bare", help="Only write the dataset, without Prefect.")
     ] = (False),
 ) -> None:
-    """Measure schedules of the built-in networks' layers on many accelerators.
+    """Measure schedules on many accelerators.
 
-    Name hardware to measure on that hardware only. Repeating the command resumes a build that was
-    stopped.
+    The workloads are layers of the built-in networks. Name hardware to measure on that hardware
+    only. Repeating the command resumes a build that was stopped.
     """
     from tilewright.cli.views.models import show_building, show_built
     from tilewright.cli.views.terminal import Terminal
@@ -117,7 +117,9 @@ def train(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train or fine-tune a model on most of a dataset, and evaluate it on the rest."""
+    """Train or fine-tune a model, and evaluate it.
+
+    The model is trained on most of a dataset and evaluated on the rest."""
     from tilewright.evaluation.datasets.training import check_training
     from tilewright.tuning.output_dir import check_folder
 
@@ -150,9 +152,10 @@ def score(
 def trust(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
 ) -> None:
-    """Allow commands on this workspace to load a model that was trained elsewhere.
+    """Trust a model that was trained elsewhere.
 
-    Loading a model can run code, so trust only models of people whom you trust.
+    Commands on this workspace can then load it. Loading a model can run code, so trust only models
+    of people whom you trust.
     """
     from tilewright.models.transfer.files import trust_model
 

@@ -33,9 +33,10 @@ def show(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show a target's specification: each key with its unit and meaning, and derived figures.
+    """Show a target's specification and derived figures.
 
-    The derived figures include the area, if it can be estimated.
+    Each key is shown with its unit and meaning. The derived figures include the area, if it can be
+    estimated.
     """
     from tilewright.targets.registry import kind_of
 

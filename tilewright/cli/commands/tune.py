@@ -66,7 +66,7 @@ def tune(
 
 
 def tuners() -> None:
-    """List the search strategies and their options."""
+    """List the tuners and their options."""
     from tilewright.cli.views.terminal import Terminal
     from tilewright.cli.views.tuners import show_tuners
     from tilewright.search import registered_tuners as registered

@@ -72,7 +72,9 @@ def cycles(
         ),
     ] = None,
 ) -> None:
-    """Simulate the timing of a program: cycles from launch to FINISH, and how busy each unit is."""
+    """Simulate the timing of a program.
+
+    Prints the cycles from launch to FINISH, and how busy each unit is."""
     from tilewright.reports.timeline import activities, write_plot, write_timeline
     from tilewright.targets.vta.program import words_of
     from tilewright.targets.vta.timing import WORK_LIMIT, CycleLimitExceeded, simulate_program
@@ -142,9 +144,10 @@ def lint(
     dram_base: DramBase = FIRST_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Check a program for invalid instructions and for behaviour that implementations differ in.
+    """Check a program for errors and portability.
 
-    The exit code is 1 if there is a finding.
+    Findings are invalid instructions, and behaviour in which implementations of the VTA differ. The
+    exit code is 1 if there is a finding.
     """
     from tilewright.targets.vta.lint import lint as findings_of
     from tilewright.targets.vta.program import Program
@@ -168,7 +171,9 @@ def disasm(
     spec: Spec,
     out: Annotated[Path | None, typer.Option(help="Write the listing to this file.")] = None,
 ) -> None:
-    """Disassemble a stream into a readable listing that 'asm' turns back into the same bytes."""
+    """Disassemble a stream into a readable listing.
+
+    'asm' turns the listing back into the same bytes."""
     from tilewright.targets.vta.disassembler import disassemble
     from tilewright.targets.vta.program import words_of
 

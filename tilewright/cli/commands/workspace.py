@@ -60,7 +60,7 @@ def ui(
         ),
     ] = False,
 ) -> None:
-    """Start the web pages that show all runs, with links to Prefect and MLflow."""
+    """Start the pages that show all runs, Prefect and MLflow."""
     if env:
         _print_variables()
         return
