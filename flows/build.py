@@ -348,12 +348,11 @@ def _tune_briefly(
     # It imports pandas and more, which takes as long as building a small network.
     from tilewright.flows.tuning import tune
 
-    done = list(
-        tune(
-            target, workload, make_explorer("default"), trials=trials, batch=min(trials, 16),
-            seed=seed,
-        )
-    )  # fmt: skip
+    # The programs of a round are compiled on all cores, so the tuner's usual rounds of two trials
+    # would leave most of them idle.
+    batch = min(trials, 16)
+    tuner = make_explorer("default", {"batch": batch})
+    done = list(tune(target, workload, tuner, trials=trials, batch=batch, seed=seed))
     if not done or done[-1].best_config is None or done[-1].best is None:
         return None
     config = tuple(int(index) for index in done[-1].best_config)
