@@ -217,10 +217,12 @@ def run_rounds(rows: int, rounds: int, console: Console) -> list[Throughput]:
 
 
 def main(
-    json_file: Annotated[Path | None, typer.Option("--json", help="Where figures go.")] = None,
-    rows: Annotated[int, typer.Option(help="Rows of a data set.")] = 400_000,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures.")] = None,
+    rows: Annotated[int, typer.Option(help="Rows of the dataset.")] = 400_000,
     rounds: Annotated[int, typer.Option(help="Builds per cluster.")] = 3,
-    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the rows, once.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run once with a tenth of the rows.")
+    ] = False,
     build_on: Annotated[str | None, typer.Option("--build", hidden=True)] = None,
 ) -> None:
     """Measure rows per second of `dataset build` by cluster."""
@@ -231,7 +233,7 @@ def main(
     rows, rounds = (rows // 10, 1) if quick else (rows, rounds)
     found = run_rounds(rows, rounds, console)
     names = list(dict.fromkeys(each.cluster for each in found))
-    table = Table("cluster", "rows/s", "to one process", "s of the command")
+    table = Table("cluster", "rows/s", "relative to one process", "s of the command")
     alone = median(e.rows_per_second for e in found if e.cluster == names[0])
     for name in names:
         mine = [each for each in found if each.cluster == name]

@@ -136,7 +136,8 @@ def build_program(
         if not kept:
             raise
         said = (
-            f"int8 was too coarse for {', '.join(kept)}, which the CPU computes in float: {error}"
+            f"int8 was too inaccurate for {', '.join(kept)}, which the CPU now computes in "
+            f"floating point: {error}"
         )
         options = options.model_copy(update={"keep_float": (*options.keep_float, *kept)})
         built = build_program(run, options, target, network, refused)
@@ -215,7 +216,7 @@ def compile_one(
         longer = compiles.in_float32() if options.schedules is None else None
         if longer is None:
             raise
-        said = f"its layers multiply float32, for in {traits_of(target).float_type} {error}"
+        said = f"its layers compute in float32, because in {traits_of(target).float_type} {error}"
     made, warnings = compile_one(run, options, longer, model, refused)
     return made, (said.partition(";")[0], *warnings)
 
@@ -291,7 +292,9 @@ def choose_kernels(
         ):
             emit(SchedulesFound(done + 1, whole))
             if isinstance(picked, WorkloadError):
-                warnings.append(f"{picked}; until then TVM compiles it without a schedule")
+                warnings.append(
+                    f"{picked}; until then TVM compiles this workload without a tuned schedule"
+                )
             else:
                 picks_by_workload[workload] = picked
     return picks_by_workload, tuple(warnings)

@@ -144,8 +144,8 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
         tuned, sharing = tune_workloads(run, options, starts, store, options.stop_gain, limit)
         if stopped := [each for each in tuned if each.stopped_by_time]:
             run.emit(Note(
-                f"--for {options.time_limit} ended {len(stopped)} of {len(tuned)} workloads before "
-                "all their trials; the same command continues"
+                f"the time limit --for {options.time_limit} stopped {len(stopped)} of "
+                f"{len(tuned)} workloads early; repeat the command to continue"
             ))  # fmt: skip
         decided = None
         if options.fusion:
@@ -185,7 +185,12 @@ def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
     this command becomes the owner.
     """
     here = LocalRunner(run.emit)
-    run.emit(Note(f"another command owns {options.folder}; this one makes trials beside it"))
+    run.emit(
+        Note(
+            f"another command is tuning in {options.folder}; this command contributes "
+            "trials to its run"
+        )
+    )
     with trials_of_folder(options, run.emit, own=False) as store:
         network = import_network(here, options, target_of(options))
         starts = run.call(start_sessions, options, network.subgraphs)
@@ -662,7 +667,7 @@ def tune_session(task: Task, trials: int, batch: int) -> Session:
 
 def _check_counts(trials: int, batch: int) -> None:
     if trials < 1 or batch < 1:
-        raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
+        raise TilewrightError(f"trials ({trials}) and batch ({batch}) must both be at least 1")
 
 
 def learn(

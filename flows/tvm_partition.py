@@ -105,7 +105,8 @@ def partition_for_vta(
     machine = make_target(target)
     if capability(machine, Builds) is None:
         raise OffloadError(
-            f"{machine.name} runs no programs of ours, so nothing is offloaded to it; choose a VTA"
+            f"programs of {machine.name} cannot be executed here, so nothing can be offloaded "
+            "to it; choose a VTA"
         )
     from tilewright.networks.integer.extraction import graph_of_module
     from tilewright.networks.tvm_user_modules import offload_layers, view_of
@@ -144,7 +145,7 @@ def offloaded(mod: IRModule) -> Offloaded:
 
     programs = [content for _, content in offloaded_calls(mod, RUN)]
     if not programs:
-        raise NothingToOffload("nothing of the module is offloaded; call partition_for_vta first")
+        raise NothingToOffload("no part of the module is offloaded; call partition_for_vta first")
     layers = tuple(layer for content in programs for layer in layer_cycles(content))
     return Offloaded(layers, left_operators(mod), clock_hz(programs[0]))
 
@@ -153,12 +154,13 @@ def _why_nothing(graph: IntegerGraph, target: Target) -> str:
     if graph.left:
         name, why = next(iter(graph.left.items()))
         return (
-            f"nothing of the module runs on {target.name}; the first operator that could is "
-            f"'{name}', but {why}"
+            f"no part of the module can run on {target.name}; the first candidate is the "
+            f"operator '{name}', but {why}"
         )
     return (
-        f"nothing of the module runs on {target.name}: no convolution, product or pool reads int8 "
-        "and is quantised again; quantise more of the model (docs/guides/quantise.md)"
+        f"no part of the module can run on {target.name}: it contains no convolution, matrix "
+        "product or pooling with int8 inputs whose result is quantised again; quantise more "
+        "of the model (docs/guides/quantise.md)"
     )
 
 

@@ -19,20 +19,20 @@ Matrix = NDArray[np.float64]
 
 LOAD, COMPUTE, STORE, OPEN = range(4)
 _MODULE: dict[Unit, int] = {"load": LOAD, "compute": COMPUTE, "store": STORE, "": OPEN}
-_RIDGE = 1e-3
+_RIDGE = 1e-3  # makes the prices of collinear counters unique, and is the smallest initial price
 _HOLD = 3e-3  # pulls every log price towards a twentieth of the median time
 _SHARPEST = 5.0  # log of the largest exponent: beyond it the slowest module decides alone
-_EVALUATIONS = 20
+_EVALUATIONS = 20  # limit of Levenberg-Marquardt, because a fit is repeated in every round
 _TICKS = 10.0  # log2 of the units that the fastest of latencies below one is counted in
 
 
 _SHARES = tuple(
-    Feature(f"draft {unit}", text=f"{text} by the draft")
+    Feature(f"draft {unit}", text=f"{text} predicted by the counter regression")
     for unit, text in (
-        ("load", "busy time of the load unit by the busiest unit's,"),
-        ("compute", "busy time of the compute unit by the busiest unit's,"),
-        ("store", "busy time of the store unit by the busiest unit's,"),
-        ("open", "share of the time in which nothing is hidden,"),
+        ("load", "busy time of the load unit relative to the busiest unit,"),
+        ("compute", "busy time of the compute unit relative to the busiest unit,"),
+        ("store", "busy time of the store unit relative to the busiest unit,"),
+        ("open", "share of the time in which no transfer is hidden,"),
     )
 )
 

@@ -31,8 +31,8 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 _NOISE, _LINEAR = math.log(1e-2), math.log(0.3)  # prior medians, in units of the target's variance
-_NOISE_SPREAD = 2.0
-_JITTER = 1e-9
+_NOISE_SPREAD = 2.0  # prior standard deviation of the log noise; 1 for all other parameters
+_JITTER = 1e-9  # smallest posterior variance: rounding errors can make a variance negative
 _EXACT = 1500  # rows whose posterior variance is computed for a proposal
 
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from tilewright.models.trees import Matrix, XGBoost
 
 _FOLDS = 4
+# Fraction of the lowest cross-validated probability of a valid config that becomes the threshold of
+# the veto. A threshold of half that probability vetoed one fast config in twenty.
 _MARGIN = 0.05
 
 

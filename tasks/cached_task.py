@@ -122,7 +122,7 @@ class RecordSerializer(Serializer):  # Prefect registers no generic ones
             raise DamagedRecord("a stored result is damaged")
         whole = json.loads(text)
         if not STAGE.reads(STAGE.version_in(whole)):
-            raise DamagedRecord("a stored result is of another version")
+            raise DamagedRecord("a stored result has another format version")
         return Record(codecs.decode(whole["codec"], base64.b64decode(whole["value"])))
 
 
@@ -295,7 +295,7 @@ def _named_like(step: Callable[..., object], function: Callable[P, R]) -> Callab
 
 def _known(told: str, title: str) -> State[None]:
     say(told)
-    return Completed(name=REUSED, message="recorded by an earlier run")
+    return Completed(name=REUSED, message="restored from an earlier run")
 
 
 _TRIED_AGAIN: dict[str, Any] = {

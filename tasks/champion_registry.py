@@ -151,7 +151,7 @@ def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[st
         except (OSError, ValueError, MlflowException) as error:
             raise _damaged(workload, error) from None
         if registered.tags.get(DIGEST) != digest_of(about, data):
-            raise _damaged(workload, "it is not the file that was registered")
+            raise _damaged(workload, "its content differs from the file that was registered")
         _check_meant_for(about, target, workload, tuner)
         path = Path(folder) / f"model{Path(about.file).suffix}"
         path.write_bytes(data)
@@ -164,8 +164,8 @@ def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[st
 def _damaged(workload: Workload, why: object) -> ChampionError:
     said = " ".join(str(why).split())[:200]
     return ChampionError(
-        f"the champion for {workload} is damaged or from another version ({said}); repeat "
-        "'tilewright compare', or leave out --warm-start"
+        f"the champion for {workload} is damaged or was written by another version ({said}); "
+        "repeat 'tilewright compare', or leave out --warm-start"
     )
 
 
@@ -174,13 +174,14 @@ def _check_meant_for(
 ) -> None:
     if about.tuner != tuner:
         raise ChampionError(
-            f"the champion for {workload} was learned by '{about.tuner}', whose models "
-            f"'{tuner}' cannot use; add --tuner {about.tuner}, or compare again"
+            f"the champion for {workload} was trained by the tuner '{about.tuner}', and "
+            f"'{tuner}' cannot use its models; add --tuner {about.tuner}, or repeat "
+            "'tilewright compare'"
         )
     if about.features != features_of(target, problem_of(target, workload, 0)):
         raise ChampionError(
-            f"the champion for {workload} was learned from other features than this version of "
-            "tilewright computes; repeat 'tilewright compare', or leave out --warm-start"
+            f"the champion for {workload} was trained on other features than this version of "
+            "Tilewright computes; repeat 'tilewright compare', or leave out --warm-start"
         )
 
 
@@ -297,6 +298,7 @@ def check_champions(tasks: Sequence[TuningTask]) -> None:
         return
     first = tasks[0]
     raise ChampionError(
-        f"there is no champion for any of these workloads on {first.target.name}, space "
-        f"{first.space_name}; 'tilewright compare' makes one, or leave out --warm-start"
+        f"none of these workloads has a champion on {first.target.name} in the space "
+        f"{first.space_name}; create champions with 'tilewright compare', or leave out "
+        "--warm-start"
     )

@@ -52,7 +52,7 @@ class CodesignRunner(TrackedRunner):
                 "{options.trials} measurements by {options.method}",
                 self._search_designs,
             ),
-            prove_front: as_task(prove_front, "proof of the front"),
+            prove_front: as_task(prove_front, "verification of the front"),
             steps.log_parameters: self._log_parameters,
             steps.log_codesign: self._log_codesign,
         }

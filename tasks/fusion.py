@@ -64,7 +64,7 @@ def _given_key(network: str, key: Key, decided: Decided | None) -> Key:
     return key
 
 
-_DECISION = Stage(keep_decision, "what is fused in {network}", _given_key)
+_DECISION = Stage(keep_decision, "fusion decisions of {network}", _given_key)
 
 
 def _decided(asked: ToDecide, run_id: str) -> Decided:

@@ -46,7 +46,7 @@ from tilewright.tuning.gains import FALLBACK, FIGURES, RULE, Total, four_figures
 from tilewright.tuning.network import Model
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.results import TunedWorkload, WorkloadRow, cycles_of, seconds_of
-from tilewright.tuning.run_figures import milliseconds_of, valid_share
+from tilewright.tuning.run_figures import above_limit, milliseconds_of, valid_share
 from tilewright.tuning.tuning_task import TuningTask
 
 _DIGITS = 6  # of a metric that is no count
@@ -246,16 +246,19 @@ def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
     """Return the latencies and gains of a run as MLflow metrics, as far as they are known.
 
     They are the gains over the rule (the schedule used without tuning) and over the fallback (the
-    stock compiler's schedule), and the four latencies in cycles and milliseconds.
+    stock compiler's schedule), the fraction by which the tuned latency exceeds the bound, and the
+    four latencies in cycles and milliseconds.
 
     Args:
         row: entry of a workload, or the total, in `summary.json`.
     """
     figures = four_figures(row)
     known = {name: getattr(figures, name) for name in FIGURES}
+    limit, above = above_limit(row)
     metrics = {
         "gain": figures.gain_over(RULE),
         "gain_over_fallback": figures.gain_over(FALLBACK),
+        "above_bound": above if limit == "bound" else None,
         **{f"{name}_ms": milliseconds_of(seconds_of(each)) for name, each in known.items()},
         **{f"{name}_cycles": cycles_of(each) for name, each in known.items()},
         "roofline_cycles": row["roofline_cycles"],

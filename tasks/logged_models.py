@@ -37,17 +37,17 @@ from tilewright.targets.workload import Workload
 EXAMPLES = 5
 """Number of rows of features that are logged as an example."""
 MODEL_ROLES = ROLES | {
-    "draft": "The draft that Model A builds on",
-    "shared_draft": "The draft of other workloads of the run",
+    "draft": "Model P of this workload, which Model A corrects",
+    "shared_draft": "Model P of other workloads of the run",
     "shared_A": "Model A of other workloads of the run",
-    "compiles": "Part of Model V: the chance that a config compiles",
-    "runs": "Part of Model V: the chance that a compiled program is valid",
+    "compiles": "Part of Model V: probability that a config compiles",
+    "runs": "Part of Model V: probability that a compiled program is valid",
 }
 _CHANCES = ("V", "compiles", "runs")
 VERSION_TAG = "tilewright.version"
-CHANCE, LATENCY = "chance of valid", "log2 {unit}"
+CHANCE, LATENCY = "probability of being valid", "log2 {unit}"
 CORRECTION = "log2 ({unit} / estimate)"
-OWN_SCORE = "score of the tuner's own"
+OWN_SCORE = "score of the tuner's own model"
 """Predicted quantities with units. They name the output column of the signature."""
 
 

@@ -137,7 +137,7 @@ def _register(
         model_id = log_model(client, entry, each)
         text = (
             f"{MODEL_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}, "
-            f"space {test_bed.space}, learned by tuner {tuner}."
+            f"space {test_bed.space}, trained by tuner {tuner}."
         )
         provide(client, name, text, place.tags | {"tuner": tuner, "role": role})
         version = _new_version(client, name, model_id, run_id, _digest(model_id))

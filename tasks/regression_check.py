@@ -88,11 +88,11 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
     )
     links = {"this run in MLflow (B)": tracking.run_url(run_id)}
     if baseline is None:
-        text = "There is no earlier run of this network on this target to compare with."
+        text = "There is no earlier run of this network on this target, so nothing was compared."
         return _report_verdict(
             summary, WatchedRun(FIRST, text), _short_page(title, FIRST, text, links)
         )
-    links["the run before in MLflow (A)"] = tracking.run_url(baseline)
+    links["the previous run in MLflow (A)"] = tracking.run_url(baseline)
     try:
         before, now = side_of_run(baseline), read_side(folder)
         verdict = diff_runs(before, now, options.tolerance_percent)

@@ -68,9 +68,9 @@ class RunProgress:
             return ""
         stages = self._reused.total()
         return (
-            f"Nothing changed: all {counted(trials, 'trial')} were recorded already, "
-            f"{counted(stages, 'stage')} in the cache. The chosen schedules were "
-            "timed again, and hold."
+            f"Nothing changed: all {counted(trials, 'trial')} were recorded before, and "
+            f"{counted(stages, 'stage')} came from the cache. The chosen schedules were "
+            "measured again and give the same latency."
         )
 
     def _hear(self, event: Event) -> None:

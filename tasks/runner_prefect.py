@@ -192,7 +192,7 @@ class NetworkRunner(PrefectRunner):
         for task in tasks:
             found = champion_registry.champion_state(task)
             if found is None:
-                self.emit(Note(f"{task.workload}: no champion to start from"))
+                self.emit(Note(f"{task.workload}: no champion is registered to start from"))
             task, models = found or (task, None)
             starts.append((task, Session.start(task, models)))
         return starts
@@ -353,8 +353,10 @@ class WorkloadRunner(PrefectRunner):
         told: dict[Step, str] = {
             round_steps.generate_candidates: "",
             round_steps.filter_candidates: "",
-            round_steps.lower_and_choose: f"{done.failed_compiles} configs beyond the trials "
-            f"failed to compile, of {done.lowered}",
+            round_steps.lower_and_choose: (
+                f"{done.failed_compiles} of {done.lowered} lowered configs failed to compile and "
+                "were not measured"
+            ),
             round_steps.measure_batch: valid
             if best is None
             else f"{valid}; best so far {latency_text(best)}",

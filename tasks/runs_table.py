@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 import pandas as pd
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from tilewright.core.files import Json, canonical, digest
 from tilewright.core.garbage_collection import collecting_later
@@ -109,6 +110,22 @@ def network_runs(client: MlflowClient, also: str = "") -> list[Run]:
         token = page.token
         if not token:
             return found
+
+
+def delete_network_run(client: MlflowClient, run_id: str) -> None:
+    """Delete the run of a network in MLflow, with the runs of its workloads.
+
+    MLflow keeps a deleted run until `mlflow gc`, and its pages can restore it until then.
+
+    Raises:
+        MlflowException: the server fails, or the run does not exist.
+    """
+    experiment = client.get_run(run_id).info.experiment_id
+    below = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}'"
+    while children := client.search_runs([experiment], filter_string=below, max_results=_PAGE):
+        for child in children:
+            client.delete_run(child.info.run_id)
+    client.delete_run(run_id)
 
 
 def row_of(run: Run) -> Mapping[str, object]:

@@ -33,7 +33,10 @@ from tilewright.core.errors import TilewrightError
 from tilewright.tasks.workload_flow import WORKLOAD_FLOW
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-MESSAGE = "its process was killed; a later run on the same folder resumes it"
+MESSAGE = (
+    "the process of this run was killed; repeat the command with the same output directory to "
+    "resume it"
+)
 
 
 class OutputOptions(Protocol):

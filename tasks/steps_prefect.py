@@ -145,13 +145,13 @@ def _baselines_line(found: Baselines, *_: object) -> str:
         parts.append(f"fallback {latency_text(found.fallback)}")
     if found.baseline is not None:
         parts.append(f"rule {latency_text(found.baseline.latency)}")
-    return ", ".join(parts) or "the target has no schedule without trials"
+    return ", ".join(parts) or "the target has no rule schedule"
 
 
 def _mismatches_line(count: int | None, *_: object) -> str:
     """Return a log line such as `0 of its outputs differ from the integer reference`."""
     if count is None:
-        return "the target cannot run a schedule on data"
+        return "not verified: the target cannot run a schedule on data"
     return f"{count} of its outputs differ from the integer reference"
 
 
@@ -166,7 +166,7 @@ def _filtered_line(kept: Candidates, task: TuningTask, session: Session, *_: obj
     if not kept.vetoed:
         return text
     below = veto_threshold(task.explorer, session.models)
-    return f"{text} with a chance of valid below {below:.2g}"
+    return f"{text} with a probability of being valid below {below:.2g}"
 
 
 def _lowered_line(batch: Batch, *_: object) -> str:
@@ -192,10 +192,10 @@ def round_line(done: Round) -> str:
     """Return a log line about a round: the best latency so far, and the errors of the models."""
     found = done.model_errors
     errors = [form.format(decimal(found[name])) for name, form in ERRORS.items() if name in found]
-    text = "nothing valid so far"
+    text = "no valid schedule so far"
     if done.best is not None:
         text = f"best so far {latency_text(done.best)}"
-    return text + (f"; models were off by {', '.join(errors)}" if errors else "")
+    return text + (f"; errors of the models: {', '.join(errors)}" if errors else "")
 
 
 def latency_text(latency: Latency) -> str:

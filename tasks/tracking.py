@@ -386,7 +386,7 @@ def start_monitor(run_id: str, requested: bool) -> SystemMetricsMonitor | None:
     try:
         enabled = requested or MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get()  # type: ignore[no-untyped-call]
     except ValueError as error:
-        raise TrackingError(f"{error}; correct it, or unset it") from None
+        raise TrackingError(f"{error}; correct this variable or unset it") from None
     if not enabled:
         return None
     monitor = SystemMetricsMonitor(run_id, resume_logging=True)  # type: ignore[no-untyped-call]

@@ -166,7 +166,8 @@ def _register(
 ) -> Registered:
     client, name = MlflowClient(), f"{PREFIX}.transfer.{options.kind}"
     provide(
-        client, name, f"Orders programs on hardware it may not have seen; {options.kind}.",
+        client, name,
+        f"Ranks schedules on hardware that the model may not have seen; {options.kind}.",
         {"kind": options.kind},
     )  # fmt: skip
     model_id = _logged(client, folder, f"transfer {options.kind}", run_id)

@@ -41,7 +41,7 @@ def test_the_short_version_stays_and_json_needs_it() -> None:
     assert runner.invoke(app, ["--json", "--version"]).stdout.startswith("{")
     lost = runner.invoke(app, ["--json", "zoo"])
     assert (lost.exit_code, lost.stdout) == (2, "")
-    assert "write it behind the command" in lost.stderr
+    assert "write it after the command" in lost.stderr
 
 
 def test_the_page_has_the_table() -> None:

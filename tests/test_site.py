@@ -52,7 +52,7 @@ def test_the_reference_has_every_command_and_its_options() -> None:
 def test_a_table_of_options_has_every_field() -> None:
     text = hooks.options_table("tilewright.tuning.options", "TuningOptions")
     assert len(text.splitlines()) == 2 + len(TuningOptions.model_fields)
-    assert "| `trials` | `int` | `64` | Measurements a workload. |" in text
+    assert "| `trials` | `int` | `64` | Measurements per workload. |" in text
     pages = (ROOT / "docs" / "reference").rglob("*.md")
     assert sum(len(hooks.OPTIONS.findall(page.read_text())) for page in pages) >= 2
 

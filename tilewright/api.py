@@ -136,7 +136,8 @@ def compare(**options: Any) -> Comparison | NetworkComparison:
 def sweep(**options: Any) -> NetworkComparison:
     """Compare tuners by whole runs of networks. Deprecated: call `compare` with `networks`."""
     warnings.warn(
-        "tilewright.sweep goes with version 0.4; call tilewright.compare with the same arguments",
+        "tilewright.sweep is deprecated and will be removed in version 0.4; use "
+        "tilewright.compare with the same arguments",
         DeprecationWarning,
         stacklevel=2,
     )

@@ -57,7 +57,7 @@ def drawn_case(seed: int, form: Form | None = None) -> Case:
     try:
         right = by_onnxruntime(model, feeds)
     except Exception as error:
-        raise NotDrawn(f"onnxruntime does not run it: {error}") from error
+        raise NotDrawn(f"onnxruntime cannot run it: {error}") from error
     return Case(str(seed), form, model, feeds, feeds_of(model, SAMPLES, seed), right)
 
 

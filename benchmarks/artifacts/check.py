@@ -165,7 +165,7 @@ def _check(
     if is_quantised(model):
         stages.found = replace(stages.found, noise=_noise(model, feeds))
     if not is_quantised(model) and None in stages.found.stated:
-        stages.wrong("the build states no error of an output")
+        stages.wrong("the build reports no error for an output")
     stages.stage = "verifying"
     stages.found = replace(stages.found, verified=_verified(artifact))
     stages.stage = "fusing"
@@ -197,7 +197,10 @@ def _tuned_workloads(
     if inspected != Counter(
         (str(each.workload), each.workload.epilogue_text, each.calls) for each in found
     ):
-        stages.wrong(f"inspect shows {', '.join(str(row) for row in inspected)}, tune others")
+        stages.wrong(
+            f"inspect lists the layers {', '.join(str(row) for row in inspected)}, but tune "
+            "lists others"
+        )
     return [each.workload for each in found for _ in range(each.calls)]
 
 
@@ -205,14 +208,14 @@ def _compare_workloads(
     stages: _Stages, tuned: list[Workload] | str, manifest: Any, blocks: Blocks
 ) -> None:
     if isinstance(tuned, str):
-        stages.wrong(f"tune refuses what is built: {tuned}")
+        stages.wrong(f"tune rejects what build accepts: {tuned}")
         return
     from tilewright.targets.workload import parse_workload
 
     built = [parse_workload(row["workload"], row["epilogue"]) for row in manifest["layers"]]
     for missing, what in (
-        (_without(built, tuned, blocks), "built are not tuned"),
-        (_without(tuned, built, blocks), "tuned are not built"),
+        (_without(built, tuned, blocks), "built but not tuned"),
+        (_without(tuned, built, blocks), "tuned but not built"),
     ):
         if missing:
             stages.wrong(f"workloads {what}: {'; '.join(missing)}")
@@ -356,7 +359,7 @@ def _time_limit() -> Iterator[None]:
     """Raises `TimeoutError` after `SECONDS`."""
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"no end after {SECONDS} s")
+        raise TimeoutError(f"not finished within {SECONDS} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(SECONDS)

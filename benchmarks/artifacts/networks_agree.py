@@ -72,14 +72,20 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=300, help="so many networks")
-    parser.add_argument("--seed", type=int, default=0, help="of the first")
-    parser.add_argument("--only", type=int, metavar="SEED", help="that network alone")
-    parser.add_argument("--form", choices=FORMS, help="all in this form")
-    parser.add_argument("--folder", type=Path, help="models with vectors, instead of drawn ones")
-    parser.add_argument("--stock", action="store_true", help=f"on {STOCK} alone")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="write what fails there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all outcomes there")
+    parser.add_argument("--count", type=int, default=300, help="number of networks")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first network")
+    parser.add_argument(
+        "--only", type=int, metavar="SEED", help="check only the network with this seed"
+    )
+    parser.add_argument("--form", choices=FORMS, help="check all networks in this form only")
+    parser.add_argument(
+        "--folder", type=Path, help="check models with test vectors instead of random networks"
+    )
+    parser.add_argument("--stock", action="store_true", help=f"check only on {STOCK}")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="write the failing models to this folder"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all outcomes to this file")
     return parser.parse_args()
 
 

@@ -38,16 +38,17 @@ FIGURES = ("hypervolume", "best")
 
 
 def main(
-    networks: Annotated[str, typer.Option(help="With commas between.")] = "digits_cnn",
+    networks: Annotated[str, typer.Option(help="Networks, separated by commas.")] = "digits_cnn",
     methods: Annotated[
-        str, typer.Option(help="As for benchmarks.codesign.methods.")
+        str, typer.Option(help="Methods to compare, as for benchmarks.codesign.methods.")
     ] = "ours;nsga2",
     seeds: Seeds = 10,
-    trials: Annotated[int, typer.Option(help="Measurements of a run.")] = 200,
-    truth: Annotated[Path, typer.Option(help="Whose machines are searched.")] = TRUTH,
-    out: Annotated[Path, typer.Option(help="Parquet; runs in it are not repeated.")] = Path(
-        "built/codesign_energy.parquet"
-    ),
+    trials: Annotated[int, typer.Option(help="Measurements per run.")] = 200,
+    truth: Annotated[Path, typer.Option(help="Base machine of the search.")] = TRUTH,
+    out: Annotated[
+        Path,
+        typer.Option(help="Parquet file for the rows; runs that it contains are not repeated."),
+    ] = Path("built/codesign_energy.parquet"),
     redraw: Redraw = None,
 ) -> None:
     """Run what the file lacks, write it after each run, print the ratios."""

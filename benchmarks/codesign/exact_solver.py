@@ -76,7 +76,7 @@ class TruthOptions:
         """Raises `ValueError` for anything that `to_json` does not make."""
         said = as_object(value)
         if set(said) != set(cls.__dataclass_fields__):
-            raise ValueError(f"it has the keys {', '.join(sorted(said)):.200}")
+            raise ValueError(f"it has the unexpected keys {', '.join(sorted(said)):.200}")
         bounds = [as_list(each) for each in as_list(said["bounds"])]
         return cls(
             tuple(as_text(each) for each in as_list(said["networks"])),
@@ -135,7 +135,7 @@ class _Search:
     def __init__(self, target: Target, workload: Workload) -> None:
         bounds, once = capability(target, Bounds), capability(target, MeasuresInOnePass)
         estimates = capability(target, Estimates)
-        refusal = f"{target.name} cannot bound schedules; name a VTA, such as vta-pynq"
+        refusal = f"{target.name} cannot bound schedules; choose a VTA, such as vta-pynq"
         if bounds is None or once is None or estimates is None:  # before a space is written out
             raise TruthError(refusal)
         every = _whole(target.space(workload))

@@ -59,16 +59,27 @@ def main() -> None:
     parser = row_arguments(__doc__, "built/codesign.json")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path("built/codesign"))
-    parser.add_argument("--truth", type=Path, help="built below --folder if not given")
-    parser.add_argument("--unsolved", action="store_true", help="its machines alone; needs --sets")
-    parser.add_argument("--methods", default="", help="entries, separated by semicolons")
-    parser.add_argument("--sets", default="", help="network sets a+b;c")
+    parser.add_argument(
+        "--truth", type=Path, help="folder of the truth; built below --folder by default"
+    )
+    parser.add_argument(
+        "--unsolved",
+        action="store_true",
+        help="use only the machines of the truth, without their solutions; needs --sets",
+    )
+    parser.add_argument("--methods", default="", help="entries to compare, separated by semicolons")
+    parser.add_argument("--sets", default="", help="sets of networks, such as a+b;c")
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--trials", type=int)
-    parser.add_argument("--against", default="autotvm", help="the entry others are compared with")
+    parser.add_argument(
+        "--against", default="autotvm", help="the entry that the others are compared with"
+    )
     given = parser.parse_args()
     if given.unsolved and not given.sets:
-        parser.error("--unsolved knows no networks; name some with --sets, e.g. resnet18+alexnet")
+        parser.error(
+            "--unsolved does not know the networks; name some with --sets, for example "
+            "resnet18+alexnet"
+        )
     given.seeds = given.seeds or (2 if given.quick else 10)
     given.trials = given.trials or (200 if given.quick else 1000)
     truth = _truth(given)
@@ -259,7 +270,7 @@ def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
     others = [each for each in dict.fromkeys(run["entry"] for run in runs) if each != against]
     pairs = {entry: paired(runs, entry, against) for entry in others}
     if any(pairs.values()):
-        lines.append(f"beside {against}, geometric means over networks and seeds:")
+        lines.append(f"relative to {against}, geometric means over networks and seeds:")
         lines += [_beside(entry, found) for entry, found in pairs.items() if found]
     return "\n".join(lines)
 
@@ -359,7 +370,7 @@ def interval(ratios: NDArray[np.float64], sets: Sequence[tuple[str, ...]]) -> st
     with np.errstate(divide="ignore"):  # of a run that found nothing
         logs = np.log(ratios)
     if not np.isfinite(logs).all():
-        return f"{np.exp(np.median(logs)):.3f} (median; some runs found nothing)"
+        return f"{np.exp(np.median(logs)):.3f} (median, because some runs found nothing)"
     groups = [logs[[each == names for each in sets]] for names in dict.fromkeys(sets)]
     runs = min(map(len, groups))
     grid = np.array([group[:runs] for group in groups])

@@ -48,16 +48,24 @@ class OneLayer(CodesignProblem):
 
 
 def main(
-    networks: Annotated[str, typer.Option(help="With commas between.")] = "alexnet,resnet18",
-    methods: Annotated[str, typer.Option(help="As for benchmarks.codesign.methods.")] = METHODS,
+    networks: Annotated[
+        str, typer.Option(help="Networks, separated by commas.")
+    ] = "alexnet,resnet18",
+    methods: Annotated[
+        str, typer.Option(help="Methods to compare, as for benchmarks.codesign.methods.")
+    ] = METHODS,
     seeds: Seeds = 10,
     trials: Annotated[
-        int, typer.Option(help="Measurements of a layer; the rivals' first 64 are random.")
+        int,
+        typer.Option(
+            help="Measurements per layer; the first 64 of the published methods are random."
+        ),
     ] = 256,
-    budget: Annotated[float, typer.Option(help="The largest area.")] = 1.5,
-    out: Annotated[Path, typer.Option(help="Parquet; runs in it are not repeated.")] = Path(
-        "built/codesign_layers.parquet"
-    ),
+    budget: Annotated[float, typer.Option(help="Largest area.")] = 1.5,
+    out: Annotated[
+        Path,
+        typer.Option(help="Parquet file for the rows; runs that it contains are not repeated."),
+    ] = Path("built/codesign_layers.parquet"),
     redraw: Redraw = None,
 ) -> None:
     """Run what the file lacks, write it after each layer, print the summary."""

@@ -66,7 +66,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--show", action="store_true", help="only print of what is finished")
+    parser.add_argument(
+        "--show", action="store_true", help="only print a summary of what is finished"
+    )
     given = parser.parse_args()
     options = QUICK if given.quick else GRID
     print(summary(read_truth(given.out) if given.show else made(given.out, options)))
@@ -85,7 +87,7 @@ class Progress:
 
     def __call__(self, event: PlannedMachines | PartDone | Damaged) -> None:
         if isinstance(event, Damaged):
-            print(f"{event.path} is made anew: {event.reason}", flush=True)
+            print(f"{event.path} is built again: {event.reason}", flush=True)
         elif isinstance(event, PlannedMachines):
             self.machines, self.done = event.machines, event.kept
             print(f"{event.machines} machines, {event.kept} of them solved before", flush=True)
@@ -150,8 +152,8 @@ def operators_of(truth: Truth) -> pd.DataFrame:
     found = names.merge(truth.table, how="left", on=["machine", "workload"])
     if found["mhz"].isna().any():
         raise TruthError(
-            "machines of this truth run other layers than when it was built, by another version "
-            "of this program; build it again in another folder"
+            "this truth was built for other layers, by another version of this program; "
+            "build it again in another folder"
         )
     cycles = found["best_cycles"].where(found["best_cycles"] >= 0, np.inf)
     return names.drop(columns="workload").assign(seconds=cycles / (found["mhz"] * 1e6))

@@ -108,12 +108,14 @@ def _begun(folder: Path, options: TruthOptions, problem: CodesignProblem) -> str
     data, path = canonical(about), folder / ABOUT
     if not path.exists():
         if (folder / TABLE).exists():
-            raise TruthError(f"{folder} holds a truth that was not built here; name another folder")
+            raise TruthError(
+                f"{folder} contains a truth that was built elsewhere; choose another folder"
+            )
         write_atomically(path, data + b"\n")
     elif read_plain(path).strip() != data:
         raise TruthError(
-            f"{folder} holds a truth of other options, or of another version of this program; name "
-            "another folder"
+            f"{folder} contains a truth for other options, or of another version of this "
+            "program; choose another folder"
         )
     return digest(data)
 
@@ -128,7 +130,7 @@ def _kept(folder: Path, part: range, key: str, listen: Listener) -> pa.Table | N
         table = _decode(read_plain(path), key)
         machines = set(table.column("machine").to_pylist())
         if not machines <= set(part):
-            raise ValueError("it is of other machines")
+            raise ValueError("it belongs to other machines")
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -209,9 +211,9 @@ def read_truth(folder: Path) -> Truth:
         table = _decode(read_plain(folder / TABLE), digest(data)).to_pandas()
         missing = [name for name in _NUMBERS if not pd.api.types.is_numeric_dtype(table.get(name))]
         if missing:
-            raise ValueError(f"it lacks numbers in {', '.join(missing)}")
+            raise ValueError(f"it has missing numbers in {', '.join(missing)}")
     except FileNotFoundError:
-        raise TruthError(f"{folder} holds no finished truth; build it first") from None
+        raise TruthError(f"{folder} contains no finished truth; build it first") from None
     except (ValueError, LookupError) as error:
         raise TruthError(
             f"the truth in {folder} cannot be read ({error}); build it again"

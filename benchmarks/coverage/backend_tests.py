@@ -34,7 +34,7 @@ from benchmarks.coverage.operator_forms import difference
 from benchmarks.results import replace_block
 from tilewright.core.process_info import usable_cores
 
-RIGHT, BOTH = "right", "refused by both"
+RIGHT, BOTH = "right", "rejected by both"
 SECONDS = 300
 PAIR = 8
 """Tests that one worker takes at a time."""
@@ -46,7 +46,7 @@ Row = dict[str, str]
 def main() -> None:
     """Try each test, print what is neither right nor refused by both, and the counts."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="what the run writes")
+    parser.add_argument("--json", type=Path, help="file that the run writes")
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--jobs", type=int, default=usable_cores())
     parser.add_argument("--write", action="store_true", help=f"put the counts into {PAGE.name}")
@@ -121,7 +121,7 @@ def _tried(test: Any) -> Row:
             return _row(test, "traceback", f"{type(error).__name__}: {said}")
         return _row(test, BOTH if refusal else "refused", said)
     if expected is None:
-        return _row(test, "built", f"onnxruntime refuses it: {refusal}")
+        return _row(test, "built", f"onnxruntime rejects it: {refusal}")
     for ours, theirs in zip(found, expected, strict=True):
         if said := _different(ours, theirs):
             return _row(test, "wrong", said)

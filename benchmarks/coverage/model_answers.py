@@ -64,9 +64,9 @@ def untrue(message: str, path: Path) -> str:
     """What is false or unclear in a refusal, by the file itself; "" if nothing is."""
     said = message.replace(str(path), "the file")
     if found := INNER_WORDS.search(said):
-        return f"speaks of insides: {found[0]}"
+        return f"contains an internal name: {found[0]}"
     if ";" not in said:
-        return "names no next step"
+        return "suggests no next step"
     model = onnx.load(path)
     inputs = [info for info in model.graph.input if info.type.HasField("tensor_type")]
     static = all(
@@ -75,15 +75,18 @@ def untrue(message: str, path: Path) -> str:
         for info in inputs
     )
     if "dynamic" in said and static:
-        return "says dynamic, all sizes are static"
-    if re.search(r"not valid|SSA|contradict|damaged|cut off", said) and _valid(model):
-        return "says the file is wrong, ONNX's checker and strict shape inference find nothing"
+        return "states that sizes are dynamic, but all are static"
+    if re.search(r"not valid|SSA|contradict|damaged|truncated", said) and _valid(model):
+        return (
+            "states that the file is invalid, but ONNX's checker and strict shape inference "
+            "find no problem"
+        )
     if "no elements" in said and not any(
         dim.HasField("dim_value") and dim.dim_value == 0
         for info in inputs
         for dim in info.type.tensor_type.shape.dim
     ):
-        return "says an input is empty, none is"
+        return "states that an input is empty, but none is"
     if "cannot be imported" in said and not any(
         node.op_type in said for node in _nodes(model) if not node.name or node.name in said
     ):
@@ -102,7 +105,7 @@ def _compared(case: ModelCase, network: Network) -> Answer:
     try:
         known = numbers(case, onnx.load(case.path))
         if known is None:
-            return Answer(case.title, "loads", "the package ships no tensors for it")
+            return Answer(case.title, "loads", "the package contains no tensors for this model")
         inputs, wanted = known
         names = network.examined.inputs
         found = network.run(dict(zip(names, inputs, strict=True)))

@@ -89,16 +89,22 @@ def _call(child: RpcProcess, case: ModelCase, run: bool) -> Answer:
         "data": "" if case.data is None else str(case.data),
     })  # fmt: skip
     if "error" in reply:
-        return Answer(case.title, "false", f"the judge failed: {reply}")
+        return Answer(case.title, "false", f"the checker failed: {reply}")
     return Answer(case.title, cast(Verdict, reply["verdict"]), str(reply["said"]))
 
 
 def main(
-    kinds: Annotated[str, typer.Option(help="Which, of " + ", ".join(KINDS))] = ",".join(KINDS),
-    only: Annotated[str, typer.Option(help="Those with this in their name.")] = "",
+    kinds: Annotated[
+        str, typer.Option(help="Models to check: one of " + ", ".join(KINDS))
+    ] = ",".join(KINDS),
+    only: Annotated[
+        str, typer.Option(help="Only check models whose name contains this text.")
+    ] = "",
     processes: Annotated[int, typer.Option(min=1)] = os.cpu_count() or 1,
-    seconds: Annotated[float, typer.Option(help="For each model.")] = 60.0,
-    as_json: Annotated[Path | None, typer.Option("--json", help="Write every answer.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time limit per model, in seconds.")] = 60.0,
+    as_json: Annotated[
+        Path | None, typer.Option("--json", help="Write every answer to this file.")
+    ] = None,
 ) -> None:
     """Print a table, the false answers, and the counts."""
     with tempfile.TemporaryDirectory() as folder:

@@ -62,7 +62,7 @@ def _row(report: ModelReport) -> tuple[str, ...]:
 
 def main(
     write: Annotated[
-        bool, typer.Option("--write", help="Put it into docs/evidence/coverage.md.")
+        bool, typer.Option("--write", help="Write the table to docs/evidence/coverage.md.")
     ] = False,
 ) -> None:
     """Print the table."""

@@ -207,17 +207,22 @@ class Judges:
 def main(
     only: Annotated[str, typer.Option(help="Operators, separated by commas.")] = "",
     table: Annotated[
-        Path, typer.Option(help="The table; forms that are not judged stay in it.")
+        Path, typer.Option(help="File of the table; forms that are not checked now stay in it.")
     ] = (Path(partition.__path__[0]) / TABLE),
     node_tests: Annotated[
-        bool, typer.Option(help="Judge those of the onnx package, too; making them takes 20 s.")
+        bool,
+        typer.Option(
+            help="Also check the forms of the onnx package's tests; creating them takes 20 s."
+        ),
     ] = True,
     opsets: Annotated[
         str, typer.Option(help="Only versions of operators in these opsets, separated by commas.")
     ] = "",
     types: Annotated[str, typer.Option(help="Only these element types.")] = ",".join(TYPES),
-    draws: Annotated[int, typer.Option(min=1, help="Of each form, in different sizes.")] = 2,
-    wrong: Annotated[Path | None, typer.Option(help="Where to list the forms left out.")] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Cases per form, in different sizes.")] = 2,
+    wrong: Annotated[
+        Path | None, typer.Option(help="File to list the forms that are left out.")
+    ] = None,
 ) -> None:
     """Judge forms and write the table. Without options, remove the table first: then it holds
     nothing that is not judged."""
@@ -244,7 +249,10 @@ def main(
                 judged.add(case.form)
                 if said:
                     bad.setdefault(case.form, said)
-        print(f"opset {opset}: {len(found):,} cases, {len(bad):,} forms are wrong", flush=True)
+        print(
+            f"opset {opset}: {len(found):,} cases; {len(bad):,} forms compute wrong values",
+            flush=True,
+        )
     judges.close()
     _write(table, FormTable([*kept, *(judged - set(bad))]))
     if wrong is not None:

@@ -80,12 +80,12 @@ HEAD = (
 def main() -> None:
     """Build, compare and time each model, print a row each, and write the rows after each one."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="what the run writes")
+    parser.add_argument("--json", type=Path, help="file that the run writes")
     parser.add_argument("--folder", type=Path, default=Path("built/public-models"))
     parser.add_argument("--only", default="", help="parts of paths, separated by commas")
     parser.add_argument("--no-times", action="store_true", help="do not time against onnxruntime")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
-    parser.add_argument("--redraw", type=Path, help="print the table of the rows of a run")
+    parser.add_argument("--redraw", type=Path, help="only print the table of a finished run's rows")
     options = parser.parse_args()
     if options.redraw is not None:
         rows = json.loads(options.redraw.read_text())
@@ -291,9 +291,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     onnx_rows = [row for row in rows if str(row["model"]).endswith(".onnx")]
     others = [row for row in rows if row not in onnx_rows]
     ratios = [row["ratio"] for row in rows if row.get("ratio")]
-    counted = [f"{_right(onnx_rows)} of {len(onnx_rows)} ONNX files are right"]
+    counted = [f"{_right(onnx_rows)} of {len(onnx_rows)} ONNX files give the right outputs"]
     if others:
-        counted.append(f"{_right(others)} of {len(others)} TensorFlow Lite files are")
+        counted.append(
+            f"{_right(others)} of {len(others)} TensorFlow Lite files give the right outputs"
+        )
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         counted.append(

@@ -168,7 +168,10 @@ class MetaSchedule:
                 relax.transform.FoldConstant(),
             ])(module)  # fmt: skip
         if not np.isfinite(self.seconds).any():
-            raise ValueError("MetaSchedule measured nothing valid; is the machine too busy?")
+            raise ValueError(
+                "MetaSchedule measured no valid schedule; end other work on this machine and "
+                "repeat the command"
+            )
         self._check(str(tensors.workload), arrays)
 
     def kernel(self) -> Any:

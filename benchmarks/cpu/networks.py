@@ -54,13 +54,15 @@ SECONDS = 0.2
 def main() -> None:
     """Time, write the file after every network, print a line each and the means."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="what the run writes")
-    parser.add_argument("--redraw", type=Path, help="print the table of the rows of a run")
+    parser.add_argument("--json", type=Path, help="file that the run writes")
+    parser.add_argument("--redraw", type=Path, help="only print the table of a finished run's rows")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--folder", type=Path, help="ONNX files, instead of the networks here")
-    parser.add_argument("--networks", default="", help="names, separated by commas")
-    parser.add_argument("--threads", default="", help="numbers, separated by commas")
-    parser.add_argument("--trials", type=int, default=0, help="measurements a workload")
+    parser.add_argument(
+        "--folder", type=Path, help="ONNX files to time, instead of the built-in networks"
+    )
+    parser.add_argument("--networks", default="", help="names of networks, separated by commas")
+    parser.add_argument("--threads", default="", help="numbers of threads, separated by commas")
+    parser.add_argument("--trials", type=int, default=0, help="measurements per workload")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--precision", choices=[each for each in PRECISIONS if each], default="f32")
     options = parser.parse_args()
@@ -68,7 +70,7 @@ def main() -> None:
         print(table(pd.read_parquet(options.redraw)))
         return
     if options.json is None:
-        parser.error("name a file with --json")
+        parser.error("--json needs a file name")
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     own = this_machine().threads
     threads = [int(each) for each in split_names(options.threads)] or sorted({1, min(2, own)})

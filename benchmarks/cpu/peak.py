@@ -51,7 +51,9 @@ def main() -> None:
     """Measure, write a row a layer; print the table."""
     parser = row_arguments(__doc__, "built/cpu-peak.parquet")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="separated by commas")
+    parser.add_argument(
+        "--networks", default=",".join(NETWORKS), help="names of networks, separated by commas"
+    )
     options = parser.parse_args()
     if options.redraw:
         print(table(pd.read_parquet(options.redraw)))

@@ -36,10 +36,10 @@ ROWS = Path("benchmarks/rows/cpu-schedules.parquet")
 
 
 def main(
-    rows: Annotated[int, typer.Option(help="Schedules of each layer.", max=MOST)] = MOST,
-    out: Annotated[Path, typer.Option(help="Parquet; what is in it is kept.")] = Path(
-        "built/cpu-schedules.parquet"
-    ),
+    rows: Annotated[int, typer.Option(help="Schedules per layer.", max=MOST)] = MOST,
+    out: Annotated[
+        Path, typer.Option(help="Parquet file for the rows; existing rows are kept.")
+    ] = Path("built/cpu-schedules.parquet"),
     redraw: Redraw = None,
 ) -> None:
     """Measure what the file lacks and print the table."""

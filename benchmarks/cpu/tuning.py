@@ -45,9 +45,13 @@ ROUNDS, SECONDS = 12, 0.15
 def main() -> None:
     """Tune, build, time; write a row a library and round; print the table."""
     parser = row_arguments(__doc__, "built/cpu-tuning.parquet")
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="separated by commas")
-    parser.add_argument("--trials", default="16,32", help="a workload, separated by commas")
-    parser.add_argument("--tuners", default="default,random", help="separated by commas")
+    parser.add_argument(
+        "--networks", default=",".join(NETWORKS), help="names of networks, separated by commas"
+    )
+    parser.add_argument(
+        "--trials", default="16,32", help="trials per workload, separated by commas"
+    )
+    parser.add_argument("--tuners", default="default,random", help="tuners, separated by commas")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.redraw:

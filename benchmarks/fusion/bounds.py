@@ -142,7 +142,9 @@ def changes(problem: FusionProblem, places: Sequence[int], needed: Needed) -> Su
     """The least that any labels of a segment add to either sum, beside the network with nothing but
     its activations fused; negative where they take away."""
     if len(places) > MOST:
-        raise ValueError(f"{len(places)} decisions have to do with each other, {MOST} may")
+        raise ValueError(
+            f"{len(places)} decisions depend on each other, but at most {MOST} are supported"
+        )
     before = needed.sums(problem.workloads(problem.tvm))
     found = []
     for own in product((False, True), repeat=len(places)):

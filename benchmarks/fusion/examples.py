@@ -62,7 +62,7 @@ def read_examples(path: Path) -> Examples:
             units = Features.of(held["units"], tuple(map(str, held["unit_columns"])))
             return Examples(tuple(graphs), units, held["better"].astype(np.bool_))
     except (ValueError, KeyError, BadZipFile) as error:
-        raise ModelError(f"{path} holds no examples ({error}); make them again") from None
+        raise ModelError(f"{path} contains no examples ({error}); create them again") from None
 
 
 def graphs_of(several: Sequence[Examples]) -> list[GraphTable]:

@@ -43,8 +43,9 @@ class Exhaustive:
         """Raises `TooMany` for more than 20 decisions, and `FusionBudgetSpent`."""
         if objective.decisions > MOST_DECISIONS:
             raise TooMany(
-                f"{objective.decisions} decisions have {2.0**objective.decisions:.3g} labellings; "
-                f"go through at most {MOST_DECISIONS}, or choose another method"
+                f"{objective.decisions} decisions have {2.0**objective.decisions:.3g} "
+                f"labellings; enumerate at most {MOST_DECISIONS} decisions, or choose "
+                "another method"
             )
         every = list(product((False, True), repeat=objective.decisions))
         for begin in range(0, len(every), _BATCH):

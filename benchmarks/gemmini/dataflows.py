@@ -79,7 +79,7 @@ def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown: a line a product, the cycles of each data flow by setting."""
-    titles = [f"latency {latency}, {beat} a beat" for latency, beat in SETTINGS]
+    titles = [f"latency {latency}, {beat} per beat" for latency, beat in SETTINGS]
     lines: list[list[str]] = []
     for layer in dict.fromkeys(str(row["layer"]) for row in rows):
         own = [row for row in rows if row["layer"] == layer]

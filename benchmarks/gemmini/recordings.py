@@ -193,7 +193,7 @@ def main() -> int:
     options = parser.parse_args()
     index = read_index(options.folder)
     settings = index["settings"]
-    titles = [f"latency {each['latency']}, {each['cycles_per_beat']} a beat" for each in settings]
+    titles = [f"latency {each['latency']}, {each['cycles_per_beat']} per beat" for each in settings]
     print("Totals by setting: equal / within 1 % / worse / refused.\n")
     header = ["part", "kind", "streams", "memory equal", *titles, "all events equal"]
     lines: list[list[str]] = []

@@ -104,7 +104,7 @@ def saved(rows: Sequence[Row], rule: str = "vendor") -> float:
 def table(rows: Sequence[Row]) -> str:
     """Markdown: a line a layer, vendor's and tuned cycles by setting, and the mean."""
     layers = list(dict.fromkeys(str(row["layer"]) for row in rows))
-    titles = [f"latency {latency}, {beat} a beat" for latency, beat in SETTINGS]
+    titles = [f"latency {latency}, {beat} per beat" for latency, beat in SETTINGS]
     lines: list[list[str]] = []
     by = {(row["layer"], row["latency"]): row for row in rows}
     for layer in layers:

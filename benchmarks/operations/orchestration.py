@@ -96,7 +96,7 @@ def main() -> None:
         print(f"{mode + ', ' + run:16}" + "".join(f"{seconds:20.2f}" for seconds in each))
     for run in ("cold", "again"):
         ratio = rows["tracked", run]["wall"] / rows["bare", run]["wall"]
-        print(f"{run}: tracked takes {ratio:.2f} times as long as bare")
+        print(f"{run}: the tracked run takes {ratio:.2f} times as long as the bare run")
 
 
 def _split(folder: Path, command: list[str]) -> Split:

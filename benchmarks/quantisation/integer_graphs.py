@@ -114,8 +114,8 @@ def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array
         array = np.asarray(inputs[value.name])
         if (array.shape, array.dtype.name) != (value.shape, value.dtype):
             raise InputError(
-                f"input '{value.name}' takes {value.dtype} of shape {value.shape}, not "
-                f"{array.dtype} of shape {array.shape}; convert the array"
+                f"the input '{value.name}' must have type {value.dtype} and shape "
+                f"{value.shape}, not {array.dtype} and {array.shape}; convert the array"
             )
     return {name: np.asarray(inputs[name]) for name in wanted}
 

@@ -232,7 +232,7 @@ def main() -> None:
     """Build, measure, print and write."""
     parser = row_arguments(__doc__, "built/families.parquet")
     parser.add_argument("--folder", type=Path, default=Path("built/families"))
-    parser.add_argument("--cpu", type=Path, default=CPU_ROWS, help="rows of the processor")
+    parser.add_argument("--cpu", type=Path, default=CPU_ROWS, help="rows measured on the CPU")
     options = parser.parse_args()
     if options.redraw is not None:
         print(table_of(pd.read_parquet(options.redraw)))

@@ -107,7 +107,7 @@ def summary(rows: Sequence[Row]) -> str:
     warm start's, and on how many pairs a warm start needs at most half as many."""
     rows = _whole_seeds(rows)
     if not rows:
-        return "no seed is complete: start the same command again to go on"
+        return "no seed is complete: start the same command again to resume"
     pairs, seeds = len(_goals(rows)), len({row["seed"] for row in rows})
     warm, lines = trials(rows, WARM), [f"{pairs} pairs of layer and machine, {seeds} seeds"]
     for name in COMPARED:

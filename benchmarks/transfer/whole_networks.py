@@ -74,8 +74,8 @@ class Tuner:
     """Of `benchmarks.transfer.controls`, the model that a warm start has instead of the trained."""
 
 
-_ALONE = (("alpha", 0.0), ("first_alpha", 0.0), ("warm_alpha", 0.0))  # no compiles beyond a batch
-_AS_WARM = (("alpha", 23.0), ("first_alpha", 23.0))  # programs beyond a trial, as a warm start's
+_ALONE = (("alpha", 0.0), ("first", 1.0), ("warm_alpha", 0.0))  # no compiles beyond a batch
+_AS_WARM = (("alpha", 23.0), ("first", 96.0))  # programs beyond a trial, as a warm start's
 BOARD = Tuner("board", "default-blind", _ALONE)
 TUNERS = (
     BOARD,
@@ -116,7 +116,7 @@ class Unit:
 def _unseen(dataset: Path, name: str) -> None:
     seen = {each.fingerprint for each in read_about(dataset).hardware}
     if make_target(name).fingerprint in seen:
-        raise TilewrightError(f"{name} is in {dataset}: nothing would be shown by tuning for it")
+        raise TilewrightError(f"{name} is part of {dataset}, so tuning for it would show nothing")
 
 
 def measure(options: argparse.Namespace, found: KeptRows) -> None:

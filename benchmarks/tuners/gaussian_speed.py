@@ -20,11 +20,11 @@ from tilewright.targets.features import Features
 
 
 def main(
-    trials: Annotated[int, typer.Option(help="Rows that the process learns from.")] = 500,
-    candidates: Annotated[int, typer.Option(help="Rows it chooses from.")] = 4096,
-    columns: Annotated[int, typer.Option(help="Features of a row.")] = 24,
-    batch: Annotated[int, typer.Option(help="Rows it chooses.")] = 8,
-    repeats: Annotated[int, typer.Option(help="Proposals that are timed.")] = 5,
+    trials: Annotated[int, typer.Option(help="Number of rows that the model is fitted to.")] = 500,
+    candidates: Annotated[int, typer.Option(help="Number of candidates.")] = 4096,
+    columns: Annotated[int, typer.Option(help="Number of features per row.")] = 24,
+    batch: Annotated[int, typer.Option(help="Number of rows that are chosen.")] = 8,
+    repeats: Annotated[int, typer.Option(help="Number of timed proposals.")] = 5,
 ) -> None:
     """Time a fit and a proposal on random rows with a smooth target."""
     rng = np.random.default_rng(0)

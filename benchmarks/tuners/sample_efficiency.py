@@ -68,16 +68,23 @@ def main(
     where: Where,
     tuners: Tuners = TUNERS,
     seeds: Seeds = 20,
-    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    first_seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     trials: Trials = 1024,
     batch: Batch = 8,
     layers: LayerNames = "",
-    live: Annotated[bool, typer.Option(help="Compile and simulate, for honest seconds.")] = False,
+    live: Annotated[
+        bool,
+        typer.Option(
+            help="Compile and simulate instead of replaying, so that the times are realistic."
+        ),
+    ] = False,
     jobs: Jobs = 2,
     out: Path = Path("built/sample_efficiency"),
     spaces: Path = Path("built/spaces"),
     redraw: Redraw = None,
-    beside: Annotated[str, typer.Option(help="Another tuner to divide trials by.")] = "",
+    beside: Annotated[
+        str, typer.Option(help="Another tuner to compare the number of trials with.")
+    ] = "",
     enough: Annotated[int, typer.Option(help="Trials after which a run may end.")] = LOOK,
 ) -> None:
     """Run all tuners and print what they needed."""

@@ -45,7 +45,9 @@ def main(
     network: Annotated[str, typer.Option(help="Tune this network's workloads instead.")] = "",
     seeds: Seeds = 3,
     trials: Trials = 32,
-    batch: Annotated[int, typer.Option(help="Trials of a round of tuners without `batch`.")] = 2,
+    batch: Annotated[
+        int, typer.Option(help="Trials per round of tuners that have no option `batch`.")
+    ] = 2,
     out: Path = Path("built/shared_models.parquet"),
     redraw: Redraw = None,
 ) -> None:

@@ -83,13 +83,15 @@ class Layer:
 
 
 def main(
-    quick: Annotated[bool, typer.Option(help="One layer a machine, 3 seeds.")] = False,
-    layers: Annotated[int, typer.Option(help="Layers a machine.")] = 6,
+    quick: Annotated[bool, typer.Option(help="Quick run: one layer per machine, 3 seeds.")] = False,
+    layers: Annotated[int, typer.Option(help="Layers per machine.")] = 6,
     seeds: Seeds = 10,
     drawn: Annotated[int, typer.Option(help="Seed of the layers.")] = 0,
     tuners: Tuners = TUNERS,
     jobs: Jobs = 2,
-    result: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+    result: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures to this file.")
+    ] = None,
     out: Path = Path("built/small_layers"),
     spaces: Path = Path("built/spaces"),
 ) -> None:
@@ -198,7 +200,12 @@ def _table(found: list[Layer]) -> Table:
 
 
 def _summary(found: list[Layer]) -> str:
-    lines = [f"of {len(found)} layers {sum(layer.worse for layer in found)} worse than {CONTROL}"]
+    lines = [
+        (
+            f"{sum(layer.worse for layer in found)} of {len(found)} layers are worse than with "
+            f"{CONTROL}"
+        )
+    ]
     for tuner in found[0].regrets:
         medians = [layer.median(tuner) for layer in found]
         within = sum(median <= 0.01 for median in medians)

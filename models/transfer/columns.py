@@ -145,6 +145,7 @@ _GEMMINI = {
 """The counters of Gemmini that correspond to `_BUSY`. Its array takes one row of data per cycle."""
 _REQUESTS = {"load": ("read_requests",), "store": ("write_requests",)}
 """Counters of Gemmini's memory requests, of which `_UNDER_WAY` are in flight at a time."""
+# Gemmini's reader and its writer have 16 DMA requests in flight each.
 _UNDER_WAY, _RETURN_CYCLES = 16, 7
 INGREDIENTS = tuple(
     f"program {name}"

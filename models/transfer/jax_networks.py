@@ -268,7 +268,7 @@ _ASKED_AT_ONCE = 4096
 _LOOP_SECONDS = 4.0
 _FIRST_STEPS, _MOST_STEPS = 32, 1024
 _LOOK_EVERY = 0.1  # of the training: how far it is from the rows kept back
-_EPSILON = 1e-8
+_EPSILON = 1e-8  # keeps the gradient of the square root of an error finite at zero
 
 
 class Taken(NamedTuple):

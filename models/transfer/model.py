@@ -198,7 +198,10 @@ class Transferred(ABC):
         lesson = _lesson(*given, self.columns, begun + 0.97 * seconds, say, start)
         del given
         if not len(lesson.x):
-            raise TransferError("no row of the table has a latency: there is nothing to learn from")
+            raise TransferError(
+                "no row of the table has a latency, so there is nothing to learn from; measure "
+                "more rows"
+            )
         learned = self._learn(lesson, start)
         self._spread = self._usual_error(lesson)
         taken = time.monotonic() - begun
@@ -293,8 +296,8 @@ class Transferred(ABC):
             return
         if not np.isfinite(given.x).any():
             raise TransferError(
-                "the dataset has none of the columns of the model: there is nothing to learn from; "
-                "name a dataset of the kind of hardware that the model knows, or another model"
+                "the dataset has none of the columns of the model; give a dataset for the "
+                "kind of hardware that the model was trained on, or another model"
             )
         kept = held.x[:, early], held.valid.astype(np.float32)
         self._chance.refine(start._chance, given.x[:, early], given.valid, kept, threads, until)
@@ -365,7 +368,7 @@ def _check_rows(table: TrainingTable) -> None:
     """Raise `TransferError` if a table has too few rows with a latency for fine-tuning."""
     if (count := int(table.valid.sum())) < LEAST_VALID:
         raise TransferError(
-            f"{count} of {len(table)} rows to learn from have a latency, and fine-tuning takes "
+            f"only {count} of {len(table)} rows have a latency, but fine-tuning needs "
             f"{LEAST_VALID}; measure more: tilewright dataset build --target TARGET --rows N"
         )
 
@@ -386,8 +389,8 @@ def options_of(kind: type[Transferred], given: Mapping[str, object] | None = Non
     except ValidationError as error:
         first = error.errors()[0]
         raise TransferError(
-            f"option {'.'.join(map(str, first['loc']))} of {kind.kind}: {first['msg']}; there are "
-            f"{', '.join(fields)}"
+            f"option {'.'.join(map(str, first['loc']))} of {kind.kind}: {first['msg']}; its "
+            f"options are {', '.join(fields)}"
         ) from None
 
 

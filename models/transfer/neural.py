@@ -31,19 +31,21 @@ outside the training range."""
 class NeuralOptions(CommonOptions):
     """Options of all neural models."""
 
-    epochs: int = Field(default=200, ge=1, le=10_000, description="passes over the data at most")
-    learning_rate: float = Field(default=1e-3, gt=0, le=1, description="of Adam")
+    epochs: int = Field(
+        default=200, ge=1, le=10_000, description="largest number of passes over the data"
+    )
+    learning_rate: float = Field(default=1e-3, gt=0, le=1, description="learning rate of Adam")
     fall: float = Field(
         default=0.3, ge=0, le=1,
-        description="last share of the training in which the learning rate falls to nothing",
+        description="last fraction of the training in which the learning rate falls to zero",
     )  # fmt: skip
 
 
 class MLPOptions(NeuralOptions):
     """Options of the MLP."""
 
-    batch: int = Field(default=1024, ge=1, le=65536, description="rows a step")
-    units: int = Field(default=256, ge=1, le=4096, description="units a layer")
+    batch: int = Field(default=1024, ge=1, le=65536, description="rows per step")
+    units: int = Field(default=256, ge=1, le=4096, description="units per layer")
     layers: int = Field(default=3, ge=1, le=16, description="hidden layers")
 
 
@@ -55,10 +57,10 @@ class AttentionOptions(NeuralOptions):
     results.
     """
 
-    batch: int = Field(default=16, ge=1, le=65536, description="rows a step")
-    units: int = Field(default=48, ge=2, le=1024, description="units of an LSTM, each direction")
+    batch: int = Field(default=16, ge=1, le=65536, description="rows per step")
+    units: int = Field(default=48, ge=2, le=1024, description="units of an LSTM in each direction")
     layers: int = Field(default=3, ge=1, le=8, description="bidirectional LSTMs")
-    heads: int = Field(default=2, ge=1, le=16, description="heads of attention")
+    heads: int = Field(default=2, ge=1, le=16, description="attention heads")
 
     @model_validator(mode="before")
     @classmethod

@@ -85,7 +85,7 @@ def refined(
     for name in kind.lasting:
         if getattr(new_options, name) != known[name]:
             raise TransferError(
-                f"option {name} of {kind.kind} is {known[name]} in the model to fine-tune, "
+                f"option {name} of {kind.kind} is {known[name]} in the model to fine-tune "
                 "and cannot be changed; leave it out, or train a new model"
             )
     return kind(seed, new_options)
@@ -109,11 +109,11 @@ def load_model(folder: Path, *, trusted: bool = False) -> Transferred:
     try:
         kind = _find(index.kind, learning=False)
     except UnknownName as error:
-        raise TransferError(f"{folder} holds no usable model: {error}") from None
+        raise TransferError(f"{folder} contains no usable model: {error}; train it again") from None
     try:
         model = kind(index.seed, options_of(kind, index.options))
     except TransferError as error:
-        raise TransferError(f"{folder} holds no usable model: {error}") from None
+        raise TransferError(f"{folder} contains no usable model: {error}; train it again") from None
     model.read(folder, index)
     return model
 
@@ -126,8 +126,9 @@ def _find(kind: str, learning: bool) -> type[Transferred]:
     absent = [name for name in needed if importlib.util.find_spec(name) is None]
     if absent:
         raise TransferError(
-            f"a model of kind {kind} needs {' and '.join(absent)}, which is missing; install it: "
-            "pip install 'tilewright[neural]', or choose another kind: xgboost, lightgbm"
+            f"a model of kind {kind} needs the missing package {' and '.join(absent)}; "
+            "install it: pip install 'tilewright[neural]', or choose another kind: xgboost, "
+            "lightgbm"
         )
     module, _, name = entry.place.partition(":")
     return cast(type[Transferred], getattr(importlib.import_module(module), name))

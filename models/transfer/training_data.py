@@ -309,8 +309,8 @@ def held_out(table: TrainingTable, share: float, seed: int) -> tuple[TrainingTab
         held[valid[:: max(2, round(1 / share))]] = True
     if not (table.valid & ~held).any():
         raise TransferError(
-            f"{int(table.valid.sum())} of {len(table)} rows have a latency, too few to learn from; "
-            "build a larger dataset"
+            f"only {int(table.valid.sum())} of {len(table)} rows have a latency, which is "
+            "too few for training; build a larger dataset"
         )
     return table.rows(~held), table.rows(held)
 

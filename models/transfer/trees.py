@@ -25,20 +25,22 @@ lightgbm = lazy_module("lightgbm")
 class TreeOptions(CommonOptions):
     """Options of boosted trees."""
 
-    trees: int = Field(default=800, ge=1, le=20_000, description="trees at most")
+    trees: int = Field(default=800, ge=1, le=20_000, description="largest number of trees")
     learning_rate: float = Field(default=0.1, gt=0, le=1, description="weight of each tree")
 
 
 class XGBoostOptions(TreeOptions):
     """Options of XGBoost."""
 
-    depth: int = Field(default=9, ge=1, le=16, description="cuts on the way to a leaf")
+    depth: int = Field(default=9, ge=1, le=16, description="largest depth of a tree")
 
 
 class LightGBMOptions(TreeOptions):
     """Options of LightGBM."""
 
-    leaves: int = Field(default=255, ge=2, le=4096, description="leaves of a tree")
+    leaves: int = Field(
+        default=255, ge=2, le=4096, description="largest number of leaves of a tree"
+    )
 
 
 _REFINING = {"trees": 100, "learning_rate": 0.05, "held": 0.2}

@@ -56,7 +56,7 @@ def test_a_deployment_takes_a_good_value_and_no_bad_one(
     form = f"{site.address('Prefect')}/deployments/deployment/{deployment}/run"
     page.goto(form)
     trials = page.locator(".p-label:has-text('Trials (Optional)') input").first
-    expect(page.get_by_text("measurements a workload")).to_be_visible()
+    expect(page.get_by_text("measurements per workload")).to_be_visible()
     expect(trials).to_have_value("8")
     trials.fill("0")
     page.get_by_role("button", name="Submit").click()

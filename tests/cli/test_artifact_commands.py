@@ -48,7 +48,7 @@ def test_build_says_what_it_made(built: Place) -> None:
     assert "100\N{NO-BREAK SPACE}% of" in said
     for buffer in manifest["memory"]["buffers"]:
         assert f"{buffer['bytes']:,} bytes" in said
-    assert "with the C of 'tilewright board runtime DIR'" in said
+    assert "with the C sources of 'tilewright board runtime DIR'" in said
     assert max(map(len, said.splitlines())) <= 80
     assert manifest["macs"]["total"] == manifest["macs"]["accelerator"] > 0
     assert manifest["quantisation"]["method"]
@@ -96,11 +96,11 @@ def test_a_pipeline_is_told_in_a_few_lines(copy: Place) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("digits_cnn on vta-pynq: 5 images → y.npz\n")
     for words in (
-        "one by one",
-        "overlapped",
+        "sequential",
+        "pipelined",
         "busy",
         "in flight",
-        "no operator is left to the CPU",
+        "no operator runs on the CPU",
     ):
         assert words in done.stdout
     for options, said in (
@@ -138,20 +138,23 @@ def test_verify_finds_every_layer_right(copy: Place) -> None:
 
 RUN = ("run", "art", "--input", "x.npz", "--output", "y.npz")
 MISTAKES = {
-    "no artifact": (("run", "none", *RUN[2:]), "no such folder"),
+    "no artifact": (("run", "none", *RUN[2:]), "the folder does not exist"),
     "another folder": (("run", ".", *RUN[2:]), "it has no manifest.json"),
     "no input": (("run", "art", "--input", "none.npz", "--output", "y.npz"), "no file none.npz"),
     "no NPZ": (("run", "art", "--input", "art/uops.bin", "--output", "y.npz"), "not an NPZ file"),
     "other names": (("run", "art", "--input", "name.npz", "--output", "y.npz"), "no input 'x'"),
     "shapes": (("run", "art", "--input", "shape.npz", "--output", "y.npz"), "instead of 1×1×8×8"),
-    "types": (("run", "art", "--input", "type.npz", "--output", "y.npz"), "is float64 instead of"),
-    "output": (("run", "art", "--input", "x.npz", "--output", "y.csv"), "written as .npz"),
+    "types": (("run", "art", "--input", "type.npz", "--output", "y.npz"), "type float64"),
+    "output": (("run", "art", "--input", "x.npz", "--output", "y.csv"), "must end in .npz"),
     "picture": ((*RUN, "--timeline", "t.gif"), ".png or .html"),
     "verify": (("verify", "x.npz"), "not an artifact"),
-    "out": (("build", "digits_cnn", "--out", "."), "is not written to: it holds other files"),
+    "out": (("build", "digits_cnn", "--out", "."), "cannot write to art: it contains other files"),
     "model": (("build", "digits", "--out", "new"), "did you mean digits_cnn"),
     "target": (("build", "digits_cnn", "--target", "vta-pink", "--out", "new"), "vta-pynq"),
-    "schedules": (("build", "digits_cnn", "--schedules", "none", "--out", "new"), "no folder none"),
+    "schedules": (
+        ("build", "digits_cnn", "--schedules", "none", "--out", "new"),
+        "the folder none does not exist",
+    ),
     "no schedules": (("build", "digits_cnn", "--schedules", "art", "--out", "new"), "art"),
     "calibration": (("build", "digits_cnn", "--calibration", "c", "--out", "new"), "samples c"),
     "both": (
@@ -229,8 +232,8 @@ def test_schedules_of_another_network_or_machine_are_refused(copy: Place) -> Non
     tuned_folder(copy, "some", network="resnet18", schedules=[])
     tuned_folder(copy, "old", version=0)
     for name, said in (
-        ("small", "schedules for my-vta, which is another machine than vta-pynq"),
-        ("some", "is of resnet18 and lacks 5 of the 5 workloads"),
+        ("small", "schedules for my-vta, but the build is for vta-pynq"),
+        ("some", "was tuned for resnet18 and lacks schedules for 5 of the 5 workloads"),
         ("old", "of version 0, this program reads 1; tune again"),
     ):
         done = copy.run("build", "digits_cnn", "--schedules", name, "--out", "new")

@@ -122,7 +122,7 @@ def test_the_champions_load_from_the_registry_without_any_pickle(logged: Logged,
             "tuner": "ml2tuner-published",
             "role": role,
         }.items() <= model.tags.items()
-        assert "learned by tuner ml2tuner-published" in model.description
+        assert "trained by tuner ml2tuner-published" in model.description
         loaded = mlflow.pyfunc.load_model(f"models:/{model.name}@champion")
         signature = loaded.metadata.signature
         assert signature is not None
@@ -153,7 +153,9 @@ def test_a_tuning_run_starts_from_the_champion(logged: Logged) -> None:
         "--out", "warm", "--warm-start", "champion",
     )  # fmt: skip
     assert warm.returncode == 0, warm.stderr
-    assert warm.stdout.count("no champion to start from") == len(LAYERS) - 1  # all others
+    assert (
+        warm.stdout.count("no champion is registered to start from") == len(LAYERS) - 1
+    )  # all others
     assert f"{LAYER}: no champion" not in warm.stdout
     (row,) = [row for row in logged.place.json("warm/schedules.json")["schedules"]
               if row["workload"] == LAYER]  # fmt: skip
@@ -175,8 +177,8 @@ def test_without_a_champion_the_command_says_what_makes_one(logged: Logged) -> N
         "tune", "digits_cnn", "--space", "extended", "--warm-start", "champion", "--out", "no"
     )
     assert missing.returncode == 2
-    assert "there is no champion for any of these workloads" in missing.stderr
-    assert "'tilewright compare' makes one" in missing.stderr
+    assert "none of these workloads has a champion" in missing.stderr
+    assert "create champions with 'tilewright compare'" in missing.stderr
     wrong = logged.place.run("tune", "digits_cnn", "--warm-start", "best", "--out", "no")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: --warm-start best")

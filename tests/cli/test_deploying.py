@@ -129,7 +129,7 @@ def test_deploying_again_brings_automations_up_to_date(
     for _ in range(2):
         done = warm.run([str(FILES / "zombies.yaml")], place.folder, place.environment, 300,
                         program=program)  # fmt: skip
-        assert done.stdout == "[\"automation 'tilewright zombies' brought up to date\"]\n"
+        assert done.stdout == "[\"automation 'tilewright zombies' updated\"]\n"
     assert len(post(api, "/automations/filter")) == 1
 
 
@@ -191,9 +191,9 @@ def test_without_a_server_it_says_what_to_start(tmp_path: Path) -> None:
     for module in "tilewright.flows.deploy_all", "tilewright.flows.worker":
         done = warm.run([str(FILES)], tmp_path, place.environment, 300, module=module)
         assert done.returncode == 2
-        assert done.stderr.startswith("error: which server? Start one")
+        assert done.stderr.startswith("error: no Prefect server is configured; start one")
         assert "export PREFECT_API_URL=" in done.stderr
     silent = place.environment | {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
     done = warm.run([str(FILES)], tmp_path, silent, 300, module="tilewright.flows.deploy_all")
     assert done.returncode == 2
-    assert "no Prefect server answers at http://127.0.0.1:9/api" in done.stderr
+    assert "no Prefect server responds at http://127.0.0.1:9/api" in done.stderr

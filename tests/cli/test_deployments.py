@@ -166,7 +166,7 @@ def test_what_contradicts_itself_ends_a_run_with_a_sentence() -> None:
     assert ended(workload="dense:n=1,c=16,o=16") == "dense:n=1,c=16,o=16"
     state = ended(model="digits_cnn", workload="dense:n=1,c=16,o=16")
     assert state.is_failed()
-    assert state.message == "Value error, give either a network or a workload"
+    assert state.message == "Value error, give either a network or a workload, not both or neither"
 
 
 @pytest.mark.parametrize("file", ["zombies.yaml", "regression.yaml"])

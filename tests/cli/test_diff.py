@@ -80,11 +80,11 @@ def test_what_is_tolerated_is_no_worse(tuned: Tuned, few: Place) -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ("plain", "another epilogue, fc"),
-        ("small", "another target, vta-pynq and small"),
-        ("stock", "another space, extended and stock"),
-        ("few", "other layers. Only "),
-        ("nowhere", "nowhere holds no finished run: there is no summary.json"),
+        ("plain", "because the epilogues differ: fc"),
+        ("small", "because the target differs: vta-pynq and small"),
+        ("stock", "because the space differs: extended and stock"),
+        ("few", "because their layers differ. Only "),
+        ("nowhere", "nowhere contains no finished run, because the file summary.json is missing"),
     ],
 )
 def test_runs_that_answer_other_questions_are_refused(few: Place, other: str, message: str) -> None:
@@ -143,9 +143,9 @@ def _break_one(summary: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_lose_trials, "valid trials: 100.0 % became 50.0 %"),
-        (_forget, "the model is further off"),
-        (_break_one, "nothing that was tried is valid any more"),
+        (_lose_trials, "valid trials: from 100.0 % to 50.0 %"),
+        (_forget, "the model is less accurate"),
+        (_break_one, "no trial is valid any more"),
     ],
 )
 def test_validity_and_models_count_too(
@@ -233,7 +233,7 @@ def test_a_summary_without_a_version_reads_as_before(tuned: Tuned, tmp_path: Pat
     ("name", "change", "message"),
     [
         ("summary.json", lambda d: d["workloads"].clear(), "was not written by this version"),
-        ("summary.json", lambda d: d["workloads"].pop(), "are of different layers"),
+        ("summary.json", lambda d: d["workloads"].pop(), "contain different layers"),
         ("summary.json", lambda d: d["total"].update(tuned_cycles=-1), "was not written by"),
         ("summary.json", lambda d: d["workloads"][0].update(invalid_trials=99), "are invalid"),
         ("schedules.json", lambda d: d.pop("target"), "was not written by this version"),

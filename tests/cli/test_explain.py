@@ -65,7 +65,7 @@ def test_every_feature_is_said_in_words(explained: list[Explained]) -> None:
         for row in ranked(explained, role):
             assert len(row.text.split()) > 1, row
     words = {row.name: row.text for row in ranked(explained, "A")}
-    assert words["log2_tile_h"] == "output rows of a tile (log2)"
+    assert words["log2_tile_h"] == "output rows per tile (log2)"
     assert words["hidden instructions"] == "instructions, FINISH included"
 
 
@@ -80,8 +80,8 @@ def _with(each: Explained, best: list[float], limit: float, **failures: int) -> 
 @pytest.mark.parametrize(
     ("best", "limit", "failures", "finding", "action"),
     [
-        ([9.0] * 6 + [8.0] * 2, 7.9, {}, "improved in the last quarter", "--trials 16"),
-        ([9.0] + [8.0] * 7, 4.0, {}, "takes 2.00× its bound", "More trials find little"),
+        ([9.0] * 6 + [8.0] * 2, 7.9, {}, "improving in the last quarter", "--trials 16"),
+        ([9.0] + [8.0] * 7, 4.0, {}, "takes 2.00× its bound", "More trials will help little"),
         ([np.nan] * 8, 4.0, {"timeout": 8}, "is valid", "tilewright trials"),
         ([8.0] * 8, 7.9, {"compile_error": 4}, "4 do not compile, most often: why compile_error",
          "--tuner default"),
@@ -159,17 +159,17 @@ def test_it_prints_tables_and_writes_a_picture_and_a_page(tuned: Tuned, tmp_path
     assert result.exit_code == 0
     for text in ("Model P", "Model V", "Model A", "exact tree SHAP", "influence", "if large",
                  "rmse", "brier", "random configs", "own trials",
-                 "of a tile"):  # fmt: skip
+                 "per tile"):  # fmt: skip
         assert text in result.output
-    last = result.output[result.output.index("So do this") :]
-    assert "1. More trials find little here" in last
+    last = result.output[result.output.index("What to do next") :]
+    assert "1. More trials will help little" in last
     assert "than 25% above the bound" in " ".join(last.split())
     assert (tmp_path / "explain.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "explain.html").read_text()
     assert not re.search(r'(src|href)="(?!data:image/png|#)', page)
     assert "<script" not in page
-    assert page.index("So do this") > page.index("How to read this")
-    assert "output rows of a tile (log2)" in page
+    assert page.index("What to do next") > page.index("How to read this")
+    assert "output rows per tile (log2)" in page
     assert "hidden instructions" in page or "hidden " in page
 
 
@@ -209,11 +209,11 @@ def test_other_trials_give_another_explanation(tuned: Tuned, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: (folder / "summary.json").unlink(), "holds no finished run"),
+        (lambda folder: (folder / "summary.json").unlink(), "contains no finished run"),
         (lambda folder: (folder / "schedules.json").write_text("{"), "cannot read"),
         (lambda folder: _edit(folder, "tuner", "defualt"), "unknown tuner 'defualt'"),
         (lambda folder: _edit(folder, "batch", None), "was not written by this version"),
-        (lambda folder: shutil.rmtree(folder), "holds no finished run"),
+        (lambda folder: shutil.rmtree(folder), "contains no finished run"),
     ],
 )
 def test_a_folder_that_is_no_finished_run_is_refused(  # type: ignore[no-untyped-def]
@@ -236,8 +236,8 @@ def test_no_samples_are_refused(tuned: Tuned) -> None:
 @pytest.mark.parametrize(
     ("tuner", "options", "message"),
     [
-        ("random", {}, "learned no model"),
-        ("autotvm", {"plan": 16}, "asks its models only within its own search"),
+        ("random", {}, "has no model of"),
+        ("autotvm", {"plan": 16}, "cannot predict given configs"),
     ],
 )
 def test_a_tuner_with_nothing_to_look_at_is_named(

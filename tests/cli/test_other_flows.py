@@ -73,7 +73,7 @@ def test_flows_of_deployments_write_below_their_folder_and_say_what_came_out(
     assert {name for name, _, _ in lines[2:-1]} == names
     for name, state, message in lines[2:-1]:
         assert state == "FAILED", name
-        assert "lies outside of" in message
+        assert "is outside of" in message
     name, state, message = lines[-1]
     assert (name, state) == ("tune_network", "FAILED")
     assert "missing.json" in message

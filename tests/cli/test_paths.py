@@ -120,4 +120,4 @@ def test_files_and_folders_of_a_command_are_those_of_the_user(place: Place) -> N
     assert "results in tuned/digits_cnn-my-fc: " in done.stdout
     assert (folder / "tuned" / "digits_cnn-my-fc" / "summary.json").is_file()
     done = here.run("tune", "gone.onnx", *arguments)
-    assert done.stderr.startswith("error: there is no file gone.onnx; "), done.stderr
+    assert done.stderr.startswith("error: the file gone.onnx does not exist; "), done.stderr

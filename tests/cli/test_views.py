@@ -190,7 +190,7 @@ def test_results_show_cycles_and_milliseconds(ran: Ran, width: int) -> None:
         times = {milliseconds(row["rule_seconds"]), milliseconds(row["tuned_seconds"])}
         assert times <= set(cells) if width == 160 else milliseconds(row["tuned_seconds"]) in cells
     assert "roofline" not in text
-    assert "a part: 2 of the network's 12 workloads" in text
+    assert "only part of the network: 2 of its 12 workloads" in text
     figures = four_figures(ran.summary["total"])
     said = " ".join(text.split())
     assert f"tuned {latency_text(figures.tuned)}: " in said
@@ -200,7 +200,7 @@ def test_results_show_cycles_and_milliseconds(ran: Ran, width: int) -> None:
 
 def test_the_results_say_for_which_workloads_the_rule_is_published(ran: Ran) -> None:
     assert {row["rule_source"] for row in ran.summary["workloads"]} == {"tophub"}
-    published = "the rule is the stock compiler's published schedule for"
+    published = "the rule schedule is the stock compiler's published schedule for"
     assert f"{published} 2 of 2 workloads" in " ".join(shown(ran.summary, ran.out, 80).split())
     tuned = [event.outcome for event in ran.heard if isinstance(event, WorkloadTuned)]
     said = [tuned_line(outcome) for outcome in tuned]
@@ -241,14 +241,14 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
 def test_where_measuring_does_not_repeat_there_are_intervals(noisy: Ran, width: int) -> None:
     text = shown(noisy.summary, noisy.out, width)
     lines = text.splitlines()
-    own = ("validation measurements", "the gain in all", "every schedule timed")
+    own = ("validation measurements", "the speedup of the whole network", "every schedule timed")
     said = [line for line in lines if any(part in line for part in own)]
     assert len(said) == 3
     table = text[: text.index("resnet18 on noisy")].splitlines()
     assert max(map(len, [*table, *said])) <= width
     assert "cycles" not in text
     assert "bit for bit" not in text
-    assert "every schedule timed again, none verified: the target runs nothing on data" in text
+    assert "every schedule timed again, none verified: the target cannot run data" in text
     assert "102 validation measurements (" in text
     for row in noisy.summary["workloads"]:
         (line,) = [each for each in lines if each.startswith(row["names"][0])]
@@ -257,7 +257,7 @@ def test_where_measuring_does_not_repeat_there_are_intervals(noisy: Ran, width: 
         low, high = map(float, sure_time(row).split("–"))
         assert low <= float(milliseconds(row["tuned_seconds"])) <= high
     total = noisy.summary["total"]
-    assert f"the gain in all is {sure_gain(total)} with 95 % confidence" in text
+    assert f"the speedup of the whole network is {sure_gain(total)} with 95 % confidence" in text
     assert sure_time(total) in text
 
 
@@ -317,7 +317,7 @@ def test_any_command_says_what_it_works_on_where_there_is_no_terminal(
             assert time.monotonic() < deadline
             time.sleep(0.01)
             said += capfd.readouterr().err
-    assert ("3 of 10, for 0 s now" in said) == bars
+    assert ("3 of 10, for 0 s so far" in said) == bars
     capfd.readouterr()
     time.sleep(0.2)
     assert capfd.readouterr() == ("", "")
@@ -352,7 +352,7 @@ def test_a_run_that_waits_says_so_where_there_is_no_terminal() -> None:
             time.sleep(0.01)
     said = console.file.getvalue()
     assert "… importing the model\n" in said
-    assert "for 0 s now" not in said
+    assert "for 0 s so far" not in said
     time.sleep(0.2)
     assert console.file.getvalue() == said  # nothing after the end
 

@@ -145,7 +145,7 @@ def test_keys_are_for_their_user_alone(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys.iterdir()} == {0o600}
     assert stat.S_IMODE(keys.stat().st_mode) == 0o700
     assert b"PRIVATE KEY" not in (keys / AUTHORITY).read_bytes()
-    with pytest.raises(FileExistsError, match="is there already"):
+    with pytest.raises(FileExistsError, match="exists already"):
         make_keys(keys)
     assert [path.name for path in keys.parent.iterdir()] == [keys.name]
 
@@ -176,8 +176,8 @@ def test_the_command_prints_settings_that_dask_takes(tmp_path: Path, cluster: Da
     said = cluster.said("keys-False")
     assert f"TLS__CA_FILE={tmp_path}/new/{AUTHORITY}" in said
     assert "REQUIRE_ENCRYPTION=true" in said
-    assert "whoever holds a key can run code on the workers" in said
-    assert "name a new folder" in cluster.said("keys-True")
+    assert "Whoever holds a key can run code on the workers" in said
+    assert "a folder that does not exist yet" in cluster.said("keys-True")
 
 
 # -- what is wrong is one sentence -------------------------------------------------------------
@@ -211,10 +211,10 @@ def test_missing_settings_are_named(tmp_path: Path) -> None:
             dask_security("client")
     with client_settings(keys):
         (keys / CLIENT).write_text("no key")
-        with pytest.raises(ClusterError, match="name no key with its certificate"):
+        with pytest.raises(ClusterError, match="name no key that matches the certificate"):
             dask_security("client")
         (keys / CLIENT).unlink()
-        with pytest.raises(ClusterError, match="there is no file"):
+        with pytest.raises(ClusterError, match="does not exist"):
             dask_security("client")
 
 
@@ -254,7 +254,7 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     make_keys(keys := tmp_path / "keys")
     with (
         client_settings(keys),
-        pytest.raises(ClusterError, match=r"no Dask scheduler answers at tls://127.* within 1 s"),
+        pytest.raises(ClusterError, match=r"no Dask scheduler responds at tls://127.* within 1 s"),
     ):
         Cluster(f"tls://127.0.0.1:{free_port()}")
 
@@ -267,5 +267,5 @@ def test_a_server_that_says_nothing_is_given_up(
     make_keys(keys := tmp_path / "keys")
     with socket.create_server(("127.0.0.1", 0)) as silent, client_settings(keys):
         port = silent.getsockname()[1]
-        with pytest.raises(ClusterError, match="no Dask scheduler answers at"):
+        with pytest.raises(ClusterError, match="no Dask scheduler responds at"):
             Cluster(f"tls://127.0.0.1:{port}")

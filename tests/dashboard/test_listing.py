@@ -1,8 +1,11 @@
-"""Tests what the start page is told: of runs that ended, that another process does, that died."""
+"""Tests what the start page is told: of runs that ended, that another process does, that died, that
+failed in Prefect; and what the deletion of a run leaves."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,17 +13,22 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from tests.cli.test_servers import post
 from tests.trial_tables import frame, rows
 from tests.tune_bare import tune_bare
 from tilewright.dashboard import listing
 from tilewright.dashboard.answers import curves, knobs, list_runs
+from tilewright.dashboard.deletion import delete_run, plan_deletion
+from tilewright.dashboard.flow_runs import FailedFlowRun, FlowRuns, FlowRunsUnavailable
 from tilewright.dashboard.listing import KnownRuns, ListedRun, Paced, output_folders
 from tilewright.search import TrialStore
 from tilewright.search.trial_store import FILE
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.mlflow_server import EXPERIMENT
+from tilewright.services.prefect_server import Login
 from tilewright.services.workspace import Workspace
 from tilewright.tasks.runs_table import FOLDER_TAG, QUESTION_TAG
+from tilewright.tuning.delete_output import NotDeleted
 from tilewright.tuning.run_trials import RunUnreadable, finished_trials
 
 pytestmark = pytest.mark.slow(seconds=2)
@@ -78,6 +86,12 @@ def test_output_directories_are_listed_with_what_came_out(known: KnownRuns) -> N
     over_fallback = total["fallback_cycles"] / total["tuned_cycles"]
     assert row["gain_over_fallback"] == pytest.approx(over_fallback)
     assert (row["mlflow"], row["tracked"], row["seed"], row["trials"]) == (None, False, 0, TRIALS)
+    words = shlex.split(row["command"])
+    assert words[:3] == ["tilewright", "tune", "digits_cnn"]
+    given = dict(itertools.pairwise(words))
+    assert {name: given[name] for name in ("--tuner", "--trials", "--batch", "--layers")} == {
+        "--tuner": "random", "--trials": str(TRIALS), "--batch": "4", "--layers": "conv2,fc",
+    }  # fmt: skip
 
 
 def _folder(known: KnownRuns, row: dict[str, Any]) -> Path:
@@ -109,7 +123,7 @@ def test_knobs_have_a_row_a_trial_and_their_importance(known: KnownRuns) -> None
         assert found["rows"][0][4:] == [*json.loads(trials.iloc[0]["knobs"]).values()]
         shares = found["importance"]
         assert not shares or sum(shares.values()) == pytest.approx(1, abs=0.01)
-    with pytest.raises(RunUnreadable, match="no trial of this layer"):
+    with pytest.raises(RunUnreadable, match="has no trial yet"):
         knobs(known, run.id, "another")
 
 
@@ -204,7 +218,7 @@ def test_what_takes_long_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPa
 def test_an_empty_workspace_has_no_runs(tmp_path: Path) -> None:
     known = KnownRuns(Workspace(tmp_path / "home"), tmp_path)
     assert list_runs(known)["runs"] == []
-    with pytest.raises(RunUnreadable, match="no such run"):
+    with pytest.raises(RunUnreadable, match="the run does not exist"):
         known.find("another")
 
 
@@ -294,3 +308,142 @@ def test_a_run_whose_directory_is_gone_says_so(
     answer = curves(known, [run_id])[run_id]
     assert isinstance(answer, dict)
     assert "output directory" in str(answer["error"])
+
+
+# -- deleting runs -------------------------------------------------------------------------------
+
+
+def finished_by(out: Path, run_id: str) -> None:
+    """Let an output directory hold the results of a tracked run."""
+    summary = json.loads((out / "summary.json").read_text())
+    (out / "summary.json").write_text(json.dumps(summary | {"mlflow_run_id": run_id}))
+
+
+def test_a_deleted_run_is_gone_from_the_list_and_the_disk(known: KnownRuns, start: Path) -> None:
+    kept, deleted = (row_of(known, tuner=tuner)["id"] for tuner in ("grid", "random"))
+    assert "tuned/one" in " ".join(plan_deletion(known, deleted).sentences)
+    assert (start / "tuned" / "one").exists()
+    delete_run(known, deleted)
+    assert {each.id for each in known.runs()} == {kept}
+    assert not (start / "tuned" / "one").exists()
+    assert (start / "tuned" / "two" / "summary.json").exists()
+    with pytest.raises(RunUnreadable):
+        delete_run(known, deleted)
+
+
+def test_a_deleted_tracked_run_is_gone_from_mlflow_with_its_children(
+    known: KnownRuns, client: MlflowClient, start: Path
+) -> None:
+    run_id = track(client, start / "tuned" / "one")
+    experiment = client.get_run(run_id).info.experiment_id
+    finished_by(start / "tuned" / "one", run_id)
+    child = client.create_run(experiment, tags={"mlflow.parentRunId": run_id}).info.run_id
+    client.set_terminated(run_id)
+    delete_run(known, run_id)
+    assert {each.row["tuner"] for each in known.runs()} == {"grid"}
+    stages = [client.get_run(each).info.lifecycle_stage for each in (run_id, child)]
+    assert stages == ["deleted", "deleted"]
+    assert not (start / "tuned" / "one").exists()
+
+
+def test_trials_stay_until_the_last_run_that_used_them_is_deleted(
+    known: KnownRuns, client: MlflowClient, start: Path
+) -> None:
+    out = start / "tuned" / "one"
+    earlier, latest = track(client, out), track(client, out)
+    finished_by(out, latest)
+    for run_id in (earlier, latest):
+        client.set_terminated(run_id)
+    assert "belong to another run" in " ".join(plan_deletion(known, earlier).sentences)
+    assert plan_deletion(known, latest).keep_trials
+    delete_run(known, latest)
+    assert [each.name for each in out.iterdir()] == [FILE]
+    assert earlier in {each.id for each in known.runs()}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("named", ["victim", "../victim", "link", ".."])
+def test_a_forged_record_deletes_no_other_directory(
+    known: KnownRuns, client: MlflowClient, start: Path, named: str
+) -> None:
+    """The tag with the output directory is what somebody else wrote into MLflow."""
+    victim = start.parent / "victim"
+    shutil.copytree(start / "tuned" / "one", victim)
+    (start / "link").symlink_to(victim)
+    folder = {"victim": victim, "..": start / ".."}.get(named, start / named)
+    run_id = track(client, start / "tuned" / "one")
+    client.set_tag(run_id, FOLDER_TAG, str(folder))
+    client.set_terminated(run_id)
+    before = sorted(each.name for each in victim.iterdir())
+    said = " ".join(delete_run(known, run_id).sentences)
+    assert "stay" in said or named == ".."
+    assert sorted(each.name for each in victim.iterdir()) == before
+    assert client.get_run(run_id).info.lifecycle_stage == "deleted"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("run_id", ["", "..", "../../victim", "folder-", "/etc", "a\0b", "%2e%2e"])
+def test_an_id_is_no_path(known: KnownRuns, run_id: str) -> None:
+    with pytest.raises(RunUnreadable, match="no such run"):
+        delete_run(known, run_id)
+    assert len(known.runs()) == 2
+
+
+def test_a_run_in_progress_is_not_deleted(known: KnownRuns, start: Path) -> None:
+    out = start / "tuned" / "one"
+    died(out)
+    with TrialStore(out / FILE):
+        row = row_of(known, state="running")
+        with pytest.raises(NotDeleted, match="in progress"):
+            delete_run(known, row["id"])
+    assert (out / "run.json").exists()
+
+
+# -- Prefect's -----------------------------------------------------------------------------------
+
+
+def _failed_in_prefect(login: Login, message: str, **parameters: object) -> str:
+    """A flow run as Prefect keeps it of a night that failed before its first trial."""
+    headers = login.credentials.headers
+    flow = post(f"{login.api_url}/flows/", {"name": "tune_network"}, headers)
+    asked = {
+        "flow_id": flow["id"], "parameters": parameters,
+        "state": {"type": "FAILED", "message": message},
+    }  # fmt: skip
+    return str(post(f"{login.api_url}/flow_runs/", asked, headers)["id"])
+
+
+def test_a_night_that_failed_before_mlflow_is_listed_as_in_prefect(
+    known: KnownRuns, prefect_server: Login
+) -> None:
+    flow_runs = FlowRuns(prefect_server.api_url, prefect_server.credentials.login)
+    known = KnownRuns(known.workspace, known.start, flow_runs)
+    given = {"model": "digits_cnn", "target": "lab.json", "tuner": "grid", "trials": 4, "seed": 3}
+    flow_run = _failed_in_prefect(prefect_server, "cannot read lab.json", **given)
+    row = row_of(known, flow_run=flow_run)
+    assert (row["state"], row["message"]) == ("failed", "cannot read lab.json")
+    assert {name: row[name] for name in ("target", "tuner", "trials", "seed")} == {
+        name: given[name] for name in ("target", "tuner", "trials", "seed")
+    }
+    assert row["prefect"].endswith(flow_run)
+    assert row["command"].startswith("tilewright tune digits_cnn --target lab.json")
+    delete_run(known, row["id"])
+    assert flow_run not in {each.row["flow_run"] for each in known.runs()}
+
+
+def test_a_tracked_run_has_the_state_of_its_flow_run_and_its_message(
+    known: KnownRuns, client: MlflowClient, start: Path
+) -> None:
+    run_id = track(client, start / "tuned" / "one")
+    client.set_terminated(run_id)
+    crashed = FailedFlowRun("f-1", "crashed", "out of memory", "2026-11-25T17:02:34Z", {})
+    tracked = list(listing.tracked_runs([client.get_run(run_id)]))
+    (run,) = listing.merge_failed(tracked, [crashed])
+    assert (run.row["state"], run.row["message"]) == ("crashed", "out of memory")
+
+
+def test_the_page_does_without_prefect(known: KnownRuns) -> None:
+    nobody = FlowRuns("http://127.0.0.1:9/api", "user:secret")
+    with pytest.raises(FlowRunsUnavailable):
+        nobody.failed()
+    assert len(KnownRuns(known.workspace, known.start, nobody).runs()) == 2

@@ -83,7 +83,7 @@ def test_what_is_no_comparison_is_refused_with_a_sentence(
     (tmp_path / name).write_text(text)
     with pytest.raises(RecordError, match=name):
         read_leaderboards(tmp_path)
-    with pytest.raises(RecordError, match="holds no comparison"):
+    with pytest.raises(RecordError, match="contains no comparison"):
         read_leaderboards(tmp_path / "elsewhere")
 
 

@@ -57,7 +57,9 @@ def test_engines_nobody_knows_or_installed_are_refused(monkeypatch: pytest.Monke
     with pytest.raises(UnknownName, match="did you mean onnxruntime"):
         check_engines(("onnxruntim",))
     if find_spec("openvino") is None:
-        with pytest.raises(EngineError, match="pip install openvino, or leave it out of --against"):
+        with pytest.raises(
+            EngineError, match="pip install openvino, or leave openvino out of --against"
+        ):
             check_engines(("onnxruntime", "openvino"))
 
 
@@ -105,13 +107,13 @@ def test_a_model_that_an_engine_does_not_take_is_named(tmp_path: Path) -> None:
 def test_a_simulated_accelerator_is_not_timed(tmp_path: Path) -> None:
     build_artifact(LocalRunner(), BuildOptions(model="digits_cnn", out=tmp_path / "art", trials=0))
     options = BenchmarkOptions(model="digits_cnn", artifact=tmp_path / "art")
-    with pytest.raises(EngineError, match="for vta-pynq, whose inferences are simulated"):
+    with pytest.raises(EngineError, match="for vta-pynq, which is simulated"):
         benchmark(LocalRunner(), options)
 
 
 @pytest.mark.slow(seconds=1.5)
 def test_a_shape_of_another_number_of_axes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="'input' has 4 axes; --input-shape names 2"):
+    with pytest.raises(EngineError, match="'input' has 4 axes, but --input-shape gives 2"):
         write_model("digits_cnn", {"input": (1, 64)}, tmp_path)
 
 
@@ -128,7 +130,7 @@ def test_the_command_prints_a_row_an_engine_and_json(tmp_path: Path) -> None:
     lines = shown.stdout.splitlines()
     assert lines[2].startswith("tilewright ")
     assert lines[3].startswith("onnxruntime ")
-    assert "rounds were quiet" in lines[4]
+    assert "rounds were undisturbed" in lines[4]
     said = in_process.run((*command, "--json", "--threads", "1"), tmp_path, os.environ)
     found = json.loads(said.stdout)
     assert [each["engine"] for each in found["engines"]] == ["tilewright", "onnxruntime"]
@@ -142,4 +144,4 @@ def test_two_ways_to_say_what_is_timed_are_refused(tmp_path: Path) -> None:
     command = ("benchmark", "digits_cnn", "--trials", "4", "--schedules", "tuned")
     done = in_process.run(command, tmp_path, os.environ)
     assert done.returncode == 2
-    assert "each says what is timed" in done.stderr
+    assert "each select what is timed" in done.stderr

@@ -184,13 +184,13 @@ def test_each_option_that_changes_results_changes_the_key(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [
-        ({"networks": ("digits_cnn", "")}, "NETWORK has an empty name"),
+        ({"networks": ("digits_cnn", "")}, "NETWORK contains an empty name"),
         ({"networks": ("digits_cnn", "digits_cnn")}, "NETWORK names digits_cnn twice"),
         ({"targets": ("huge", "vta-pinq")}, "did you mean vta-pynq?"),
         ({"tuners": ("random", "ranndom")}, "did you mean random?"),
-        ({"tuners": ("random", "")}, "--tuners has an empty name"),
+        ({"tuners": ("random", "")}, "--tuners contains an empty name"),
         ({"seeds": "3-1"}, "write 1-3"),
-        ({"epilogue": ">> 3"}, "of a network it is 'network'"),
+        ({"epilogue": ">> 3"}, "for a network, choose 'network'"),
         ({"layers": ("conv9",)}, "did you mean conv"),
         ({"trials": 0}, "--trials 0"),
     ],
@@ -207,9 +207,9 @@ def test_a_mistake_is_refused_before_anything_is_measured(
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["--tuners", "default,,random"], "--tuners 'default,,random' has an empty name"),
+        (["--tuners", "default,,random"], "--tuners 'default,,random' contains an empty name"),
         (["--tuners", "default,default"], "--tuners 'default,default' names default twice"),
-        (["--targets", "huge,"], "--target 'huge,' has an empty name"),
+        (["--targets", "huge,"], "--target 'huge,' contains an empty name"),
         (["--layers", "fc,fc"], "--layers 'fc,fc' names fc twice"),
     ],
 )
@@ -228,9 +228,9 @@ def test_the_old_name_of_the_command_still_works_and_says_what_to_write() -> Non
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["digits_cnn", "--live"], "--live is about single workloads"),
-        (["digits_cnn", "--network", "resnet18"], "--network is about single workloads"),
-        (["--network", "digits_cnn", "--layers", "fc"], "--layers is about whole networks"),
+        (["digits_cnn", "--live"], "--live only applies to single workloads"),
+        (["digits_cnn", "--network", "resnet18"], "--network only applies to single workloads"),
+        (["--network", "digits_cnn", "--layers", "fc"], "--layers only applies to whole networks"),
         (["--network", "digits_cnn", "--targets", "huge,vta-pynq"], "on one --target"),
     ],
 )
@@ -301,7 +301,7 @@ def test_equal_tuners_share_the_first_place_and_none_wins_without_a_valid_schedu
     (nothing,) = network_leaderboards([of("a", 0, None), of("b", 0, None)])
     assert nothing.winners == ()
     assert [each.fastest_on for each in nothing.tuners] == [0, 0]
-    assert "no tuner found valid schedules" in verdict(nothing)
+    assert "no tuner found a valid schedule" in verdict(nothing)
     (half,) = network_leaderboards(
         [of("a", 0, None), of("a", 1, 300), of("b", 0, 900), of("b", 1, 900)]
     )
@@ -355,5 +355,5 @@ def test_the_note_repeats_the_command_and_holds_the_results(done: NetworkCompari
         "--seeds 0-1 --target vta-pynq,huge --trials 8 --batch 4 --layers conv2,fc\n"
     ) in note
     assert "| digits\\_cnn" in note or "| digits_cnn" in note
-    assert "8 runs, 8 trials a workload" in note
+    assert "8 runs, 8 trials per workload" in note
     assert asdict(done.runs[0])["place"] == "digits_cnn/vta-pynq/random/seed-0"

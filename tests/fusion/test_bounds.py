@@ -133,5 +133,7 @@ def test_no_labelling_has_a_bound_below_that_of_all(net: str) -> None:
 
 def test_a_segment_that_cannot_be_gone_through_is_refused() -> None:
     own = problem()
-    with pytest.raises(ValueError, match="13 decisions have to do with each other, 12 may"):
+    with pytest.raises(
+        ValueError, match="13 decisions depend on each other, but at most 12 are supported"
+    ):
         changes(own, range(13), Needed(own.target))

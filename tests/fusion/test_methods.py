@@ -98,7 +98,7 @@ def test_no_more_is_asked_than_may_be(name: str) -> None:
 def test_what_cannot_be_gone_through_is_refused() -> None:
     objective = Objective(trap, 10, tuple((k,) for k in range(21)))
     with pytest.raises(
-        TooMany, match=r"21 decisions have 2\.1e\+06 labellings; go through at most 20"
+        TooMany, match=r"21 decisions have 2\.1e\+06 labellings; enumerate at most 20"
     ):
         search("exhaustive", objective, [], np.random.default_rng(0))
 

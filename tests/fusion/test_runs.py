@@ -233,7 +233,7 @@ def test_a_network_without_decisions_says_so(tmp_path: Path) -> None:
     assert said["decisions"] == []
     assert len(set(said["cycles"].values())) == 1
     notes = [each.text for each in heard if isinstance(each, Note)]
-    assert any("nothing in it may be fused or not" in text for text in notes)
+    assert any("there is nothing to fuse in this network" in text for text in notes)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +262,13 @@ def test_a_target_that_builds_nothing_is_refused_before_any_work(tmp_path: Path)
     ("change", "message"),
     [
         (lambda held: held["labels"].append({"name": "pool x", "kind": "pool", "fused": True}),
-         "fuses 'pool x', which this network does not offer"),
-        (lambda held: held.pop("labels"), "does not say what is fused"),
+         "fuses 'pool x', which this network does not contain"),
+        (lambda held: held.pop("labels"), "does not contain the fusion decisions"),
         (lambda held: held["schedules"].clear(), "lacks"),
-        (lambda held: held["labels"][0].update(fused="yes"), "does not say what is fused"),
+        (
+            lambda held: held["labels"][0].update(fused="yes"),
+            "does not contain the fusion decisions",
+        ),
         (lambda held: held["target"]["spec"].update(bus_bits=128), "another machine"),
     ],
 )  # fmt: skip
@@ -293,7 +296,7 @@ def test_a_tracked_run_equals_a_bare_one_and_goes_on_from_its_cache(
         done = guest.run(*words)
         assert done.returncode == 0, done.stderr
         assert "of 8 decisions fused, learned: the whole network takes" in done.stdout
-        held = "trials of the network's own workloads and" in " ".join(done.stdout.split())
+        held = "trials of this network's own workloads and" in " ".join(done.stdout.split())
         assert held == (turn == 1)
         left = (guest.folder / "out" / "fusion.json").read_bytes()
         assert left == (folders / "learned" / "fusion.json").read_bytes()
@@ -323,7 +326,7 @@ def test_inspect_draws_what_would_run_together(place: Place) -> None:
     done = place.run("inspect", str(model), "--fusion", "drawn.html")
     assert done.returncode == 0, done.stderr
     page = (place.folder / "drawn.html").read_text()
-    assert "drawn.html: 8 of 8 decisions fused by estimates" in " ".join(done.stdout.split())
+    assert "wrote drawn.html: by estimates, 8 of 8 decisions fuse" in " ".join(done.stdout.split())
     assert page.count('class="chip fused"') == 8
     assert "not known" not in page  # of an estimate each decision has its saving
 
@@ -364,5 +367,5 @@ def test_all_that_is_fused_into_a_layer_is_seen() -> None:
 def test_a_target_without_programs_has_nothing_to_draw(place: Place) -> None:
     done = place.run("inspect", "digits_cnn", "--target", "cpu", "--fusion", "drawn.html")
     assert done.returncode != 0
-    assert "cpu runs no programs of ours" in " ".join(done.stderr.split())
+    assert "programs of cpu cannot be executed here" in " ".join(done.stderr.split())
     assert not (place.folder / "drawn.html").exists()

@@ -88,7 +88,7 @@ def test_mistakes_are_one_message_each(place: Place) -> None:
         place.folder / "light.onnx",
     )
     for arguments, said in (
-        (words("out", "--budget", "0.01"), "no machine takes an area of 0.01"),
+        (words("out", "--budget", "0.01"), "has an area of at most 0.01"),
         (words("out", "--bound", "log_batch=2:1"), "--bound log_batch is given twice"),
         (words("out", "--bound", "log_batch=small"), "write KNOB=LOW:HIGH"),
         (words("out", "--bound", "log_batch"), "write NAME=VALUE"),

@@ -212,7 +212,7 @@ def test_what_a_record_claims_is_measured_before_it_is_told(
     rows(out, "update trials set cycles = 7, seconds = 7e-8 where cycles > 0 and id % 5 = 0")
     run(options(out), lambda event: notes.append(event.text) if isinstance(event, Note) else None)
     assert (out / folder.FRONT).read_bytes() == (finished[0] / folder.FRONT).read_bytes()
-    assert any("recorded with another latency" in note for note in notes)
+    assert any("the recorded latency differs from what" in note for note in notes)
     assert 7 not in {*frame(out)["cycles"]}
 
 
@@ -255,10 +255,10 @@ def contents(place: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ([folder.PAGE], "front.html and no run.json"),
-        ([folder.SUMMARY, folder.TRIALS], "summary.json, trials.parquet and no run.json"),
-        (["specs/mine.json", folder.FRONT], "front.json, specs and no run.json"),
-        (["specs/notes.txt"], "specs and no run.json"),
+        ([folder.PAGE], "front.html but no run.json"),
+        ([folder.SUMMARY, folder.TRIALS], "summary.json, trials.parquet but no run.json"),
+        (["specs/mine.json", folder.FRONT], "front.json, specs but no run.json"),
+        (["specs/notes.txt"], "specs but no run.json"),
         ([folder.RUN, "specs/mine.json"], "a run.json that cannot be read"),
     ],
 )
@@ -310,9 +310,9 @@ def test_only_specifications_that_our_front_names_are_removed(
 def test_a_second_command_is_told_which_folder_is_taken(tmp_path: Path) -> None:
     with TrialStore(tmp_path / FILE):
         for begins in check, run:
-            with pytest.raises(RunInUse, match=f"^{tmp_path} is being written by process"):
+            with pytest.raises(RunInUse, match=f"^{tmp_path} is in use by process"):
                 begins(options(tmp_path))
-        with pytest.raises(RunInUse, match=f"^{tmp_path} is being written"):
+        with pytest.raises(RunInUse, match=f"^{tmp_path} is in use"):
             TrialStore(tmp_path / FILE)
 
 
@@ -349,15 +349,15 @@ def test_a_front_without_a_whole_machine_is_empty_and_says_so(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"budget": 0.01}, "the smallest within these bounds takes 0"),
-        ({"bounds": {"log_batch": (1, 0)}}, "the lower one is above the upper one"),
-        ({"bounds": {"log_batch": (7, 9)}}, "none lies between them"),
-        ({"bounds": {"cores": (1, 2)}}, "no hardware knob is called cores"),
+        ({"budget": 0.01}, "the smallest has 0"),
+        ({"bounds": {"log_batch": (1, 0)}}, "the lower bound is above the upper bound"),
+        ({"bounds": {"log_batch": (7, 9)}}, "no value lies between the bounds"),
+        ({"bounds": {"cores": (1, 2)}}, "there is no hardware knob cores"),
         ({"networks": ("resnet19",)}, "unknown network"),
-        ({"networks": ("missing.onnx",)}, "there is no file"),
+        ({"networks": ("missing.onnx",)}, "does not exist"),
         ({"method": "hope"}, "unknown method"),
         ({"method_options": {"hope": 1}}, "option hope of random"),
-        ({"target": "cpu"}, "not one of a family"),
+        ({"target": "cpu"}, "has no hardware knobs"),
         ({"target": "tpu"}, "unknown target"),
     ],
 )
@@ -392,7 +392,10 @@ def test_a_method_without_its_library_says_what_to_install(
     monkeypatch.setattr(
         "tilewright.hardware_search.methods.find_spec", lambda name: None if name == "jax" else name
     )
-    with pytest.raises(TilewrightError, match=r"needs jax, .*pip install 'tilewright\[neural\]'"):
+    with pytest.raises(
+        TilewrightError,
+        match=r"needs the missing package jax; .*pip install 'tilewright\[neural\]'",
+    ):
         check(options(tmp_path / "out", method="dcoc"))
     check(options(tmp_path / "out", method="random"))
 

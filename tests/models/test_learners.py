@@ -89,7 +89,7 @@ def test_a_model_refuses_features_it_was_not_fitted_on(kind: str) -> None:
     model = _fitted(kind, kind == "validity", y)
     asked = numbered(HELD_OUT)
     assert model.columns == asked.names
-    with pytest.raises(WrongFeatures, match="another order"):
+    with pytest.raises(WrongFeatures, match="a different order"):
         model.predict(Features(asked.matrix, asked.columns[::-1]))
     with pytest.raises(WrongFeatures, match=r"lack x4 and have also y"):
         model.predict(Features.of(HELD_OUT, ["x0", "x1", "x2", "x3", "y"]))

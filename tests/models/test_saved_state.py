@@ -99,7 +99,7 @@ def test_a_byte_changed_in_any_file_is_noticed(folder: Path) -> None:
         whole = path.read_bytes()
         middle = len(whole) // 2
         path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-        with pytest.raises(StoreError, match="not the file that was saved"):
+        with pytest.raises(StoreError, match="was changed after it was saved"):
             load_state(folder)
         path.write_bytes(whole)
     load_state(folder)

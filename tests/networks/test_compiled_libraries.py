@@ -491,7 +491,7 @@ def test_a_library_that_is_too_far_off_is_not_written(tmp_path: Path) -> None:
     path.write_bytes(quantised().SerializeToString())
     options = BuildOptions(model=str(path), out=tmp_path / "art", target="cpu", trials=0)
     options = options.model_copy(update={"tolerance": -1.0})  # its integers are exact
-    with pytest.raises(ArtifactError, match=r"off by .* the bound is -1; raise --tolerance"):
+    with pytest.raises(ArtifactError, match=r"off by .* the tolerance is -1; raise --tolerance"):
         build_artifact(LocalRunner(), options)
     assert not (tmp_path / "art").exists()
 

@@ -192,17 +192,17 @@ def test_shortcuts_that_cannot_be_summed_say_why() -> None:
     graph = integer_graph(model, BLOCKS)
     found = choices(graph).refused
     refused = {each.name: each.reason for each in found if each.kind == "shortcut"}
-    assert refused["wide"] == "wide is no 1×1 convolution"
-    assert refused["kept"] == "the result of kept is read elsewhere, too"
+    assert refused["wide"] == "wide is not a 1×1 convolution"
+    assert refused["kept"] == "the result of kept is read by other operators, too"
 
 
 @pytest.mark.parametrize(
     ("name", "epilogue", "says"),
     [
-        ("wide.beside", "bias, >> 8, min 127", "wide.beside is not cut to eight bits"),
-        ("wide.beside", "bias, >> 8", "wide.beside is not cut to eight bits"),
+        ("wide.beside", "bias, >> 8, min 127", "wide.beside is not clipped to eight bits"),
+        ("wide.beside", "bias, >> 8", "wide.beside is not clipped to eight bits"),
         ("wide.outer", "bias, << 1, residual 8, >> 8, min 127, max 0",
-         "the sums of wide.outer are shifted or cut before it is added"),
+         "the sums of wide.outer are shifted or clipped before it is added"),
     ],
 )  # fmt: skip
 def test_a_sum_that_would_be_another_number_is_refused(name: str, epilogue: str, says: str) -> None:
@@ -336,8 +336,8 @@ def test_averages_that_stay_layers_say_why() -> None:
     found = choices(graph)
     assert not [choice for choice in found.offered if choice.kind == "average"]
     refused = {each.name: each.reason for each in found.refused if each.kind == "average"}
-    assert refused["shared"] == "the result of one is read elsewhere, too"
-    assert refused["weighed"] == "the weights of weighed are those of no average"
+    assert refused["shared"] == "the result of one is read by other operators, too"
+    assert refused["weighed"] == "the weights of weighed are not those of an average"
 
 
 def test_an_average_of_results_that_are_not_cut_is_refused() -> None:
@@ -350,7 +350,7 @@ def test_an_average_of_results_that_are_not_cut_is_refused() -> None:
     )
     found = choices(replace(graph, steps=steps)).refused
     (reason,) = (each.reason for each in found if each.kind == "average")
-    assert reason == "the result of end is not cut to eight bits"
+    assert reason == "the result of end is not clipped to eight bits"
 
 
 @pytest.mark.slow(seconds=0.5)
@@ -414,8 +414,8 @@ def test_averages_of_joined_tensors_that_stay_one_layer_say_why() -> None:
         assert not [choice for choice in found.offered if choice.kind == "average"]
         return next((each.reason for each in found.refused if each.kind == "average"), "")
 
-    assert reason(read=True) == "what lies side by side is read elsewhere, too"
-    assert reason(cut=True) == "its results are cut further than to eight bits"
+    assert reason(read=True) == "the joined tensor is read by other operators, too"
+    assert reason(cut=True) == "its results are clipped to less than eight bits"
     assert reason(erf=True) == ""  # the CPU joins them: no tensor lies in another
 
 
@@ -443,5 +443,5 @@ def test_what_does_not_lie_in_whole_blocks_is_moved_by_the_cpu() -> None:
 
 def test_another_number_of_labels_is_refused() -> None:
     graph, found = _base()
-    with pytest.raises(ValueError, match="3 labels for 27 choices"):
+    with pytest.raises(ValueError, match="3 labels are given for 27 fusion decisions"):
         fused(graph, [True] * 3, found)

@@ -95,7 +95,7 @@ def test_a_slow_one_keeps_what_is_still_sooner_there(save: Load) -> None:
     }  # fmt: skip
     small = next(o for o in report.operators if o.name == "small")
     assert small.workload is None
-    assert "ms with packing" in small.reason
+    assert "on the accelerator with packing" in small.reason
     assert small.accelerator_seconds is not None
     assert small.accelerator_seconds > small.cpu_seconds
     assert set(places(network.report_on(taking(1.0))).values()) == {"cpu"}

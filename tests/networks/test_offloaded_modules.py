@@ -242,9 +242,9 @@ def test_a_changed_byte_of_a_program_is_refused(monkeypatch: pytest.MonkeyPatch)
     ((digest, content),) = offloaded_calls(partition_for_vta(from_onnx(int8("digits_cnn"))), RUN)
     changed = np.frombuffer(content, np.uint8).copy()
     changed[len(changed) // 2] ^= 1
-    with pytest.raises(ValueError, match="other bytes"):
+    with pytest.raises(ValueError, match="was changed after the partition"):
         tvm_runtime.run(digest, tvm.runtime.tensor(changed))
-    with pytest.raises(ValueError, match="0 tensors are given to a program of 1 inputs"):
+    with pytest.raises(ValueError, match="0 tensors were passed to a program with 1 inputs"):
         tvm_runtime.run(digest, tvm.runtime.tensor(np.frombuffer(content, np.uint8)))
 
 
@@ -285,7 +285,7 @@ def test_a_tuned_folder_gives_the_schedules(tmp_path: Path) -> None:
     ]
     (x,) = inputs_of(new, 0)
     np.testing.assert_array_equal(machine(new)(x)[0], integers(model, [x])[0])
-    with pytest.raises(PickError, match="there is no"):
+    with pytest.raises(PickError, match="does not exist"):
         partition_for_vta(from_onnx(model), schedules=tmp_path / "none")
 
 
@@ -299,7 +299,7 @@ def test_mistakes_are_named() -> None:
         partition_for_vta(module, target=f"replay:{table}")
     with pytest.raises(UnknownName, match="variable of main"):
         partition_for_vta(module, keep_float=["conv1"])
-    with pytest.raises(QuantisationError, match="quantise the ONNX model first"):
+    with pytest.raises(QuantisationError, match="first quantise the ONNX model"):
         partition_for_vta(from_onnx(zoo.build("digits_cnn", 0)))
     with pytest.raises(ImportFailedError, match="BindParams"):
         partition_for_vta(from_onnx(model, keep_params_in_input=True))

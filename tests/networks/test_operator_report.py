@@ -123,7 +123,7 @@ def test_narrow_groups_share_a_block_and_say_what_they_waste(save: Load) -> None
     ((workload, _, _),) = network.workloads(16, 16)
     assert str(workload) == "conv2d:n=1,c=24,h=8,w=8,o=48,k=1,s=1,p=0,g=6"
     found = _by_name(network)["y"]
-    assert found.reason == "6 groups padded to 8"
+    assert found.reason == "6 groups are padded to 8"
     assert found.waste == pytest.approx(1 - 6 * 4 * 8 / (2 * 16 * 32))
 
 
@@ -152,7 +152,7 @@ def test_products_of_any_rank_are_dense_and_of_two_activations_one_a_head(save: 
         ("scores",): ("dense:n=5,c=32,o=5", 2, "+ 128, >> 8, min 127, max 0"),
     }
     scores = _by_name(network)["scores"]
-    assert "one is packed as weights" in scores.reason
+    assert "one of them is packed as weights" in scores.reason
     assert scores.waste == pytest.approx(1 - 5 / 16)
     assert "turn" not in {o.name for o in network.report(16, 16).by_status("offloaded")}
 

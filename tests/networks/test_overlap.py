@@ -215,7 +215,7 @@ def test_an_artifact_without_estimates_is_timed(attention: Path, tmp_path: Path)
 def test_a_slowdown_that_cannot_be_is_refused(value: object, tmp_path: Path) -> None:
     build_small(tmp_path / "art")
     rewrite_manifest(tmp_path / "art", lambda m: m.update(host_slowdown=value))
-    with pytest.raises(ArtifactError, match="not as this program builds it"):
+    with pytest.raises(ArtifactError, match="does not have the content that this version builds"):
         load(tmp_path / "art")
 
 

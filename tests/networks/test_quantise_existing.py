@@ -96,7 +96,7 @@ def test_quantised_models_are_recognised(tmp_path: Path) -> None:
     assert not is_quantised(onnx.load(tmp_path / "float.onnx"))
     made = quantise(residual_net()).model
     assert is_quantised(made)
-    with pytest.raises(QuantisationError, match="quantised already"):
+    with pytest.raises(QuantisationError, match="already quantised"):
         quantise(made)
 
 

@@ -202,7 +202,7 @@ def test_what_cannot_be_quantised_is_refused() -> None:
     with pytest.raises(QuantisationError, match="no data"):
         quantise(zoo.build("digits_cnn", weights=False))
     nodes = [helper.make_node("Sigmoid", ["x"], ["y"], name="sigmoid")]
-    with pytest.raises(QuantisationError, match="nothing of"):
+    with pytest.raises(QuantisationError, match="no layer of"):
         quantise(with_typed_output(model(nodes, {}, (1, 16, 6, 6), "y")))
     for wrong in ({"method": "guess"}, {"rule": "guess"}, {"percentile": 3.0}):
         with pytest.raises(QuantisationError):
@@ -212,7 +212,7 @@ def test_what_cannot_be_quantised_is_refused() -> None:
 def test_the_report_is_plain_json() -> None:
     made = quantise(residual_net(), None, QuantiseOptions(keep_float=("fc",)))
     said = json.loads(json.dumps(made.report.to_json(), allow_nan=False))
-    assert said["kept_float"] == {"fc": "kept in float as asked"}
+    assert said["kept_float"] == {"fc": "kept in floating point, as requested"}
     assert said["layers"][0]["operators"] == ["stem", "stem.relu"]
     assert said["samples"] == 8
     assert -1 <= said["outputs"][0]["correlation"] <= 1

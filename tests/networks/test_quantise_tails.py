@@ -112,7 +112,7 @@ def test_samples_either_choose_scales_or_judge_them(count: int) -> None:
     )
     if count < 8:
         assert chosen == judging == list(range(count))
-        assert "further off" in found.warning
+        assert "larger on new inputs" in found.warning
         return
     assert sorted(chosen + judging) == list(range(count))
     assert len(judging) == min(4, count // 4)
@@ -150,4 +150,4 @@ def test_few_samples_do_both_and_the_build_says_so(tmp_path: Path) -> None:
     )  # fmt: skip
     made = integer_network(options, make_target(options.target), read_model(options))
     assert len(made.samples) == 1
-    assert "measured on the one sample that the scales were chosen by" in "".join(made.warnings)
+    assert "measured on the one sample that the scales were computed from" in "".join(made.warnings)

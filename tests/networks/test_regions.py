@@ -259,7 +259,7 @@ def test_a_network_runs_in_onnxruntime_as_a_whole_where_that_is_faster(
     )
     made = build_artifact(LocalRunner(), options)
     assert made.manifest["layers"] == []
-    assert "onnxruntime runs all of it: the compiled network" in made.warnings[0]
+    assert "so that onnxruntime runs the whole network: the compiled network" in made.warnings[0]
     image = {"image": normal(*SHAPE)}
     theirs = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, image)[0]
     found = load(tmp_path / "art", allow_code=True).infer(image)["conv2"]
@@ -288,7 +288,7 @@ def test_a_layer_that_multiplies_much_without_a_kernel_is_left_to_onnxruntime(
     assert [layer.call.node for layer in found.layers] == ["conv"]
     causes = [cause for region in found.network.examined.regions for cause in region.causes]
     reasons = {cause.name: cause.reason for cause in causes}
-    assert reasons["sums"] == "no kernel of Tilewright computes it"
+    assert reasons["sums"] == "Tilewright has no kernel for it"
 
 
 def test_a_network_whose_inputs_nobody_can_draw_is_built_and_says_so(tmp_path: Path) -> None:
@@ -441,7 +441,7 @@ def test_a_network_without_a_layer_runs_in_onnxruntime_with_a_warning(tmp_path: 
             model=str(tmp_path / "first.onnx"), out=tmp_path / target, target=target, trials=0
         )
         made = build_artifact(LocalRunner(), options)
-        assert "onnxruntime runs all of it: 'where' (NonZero)" in made.warnings[0]
+        assert "so that onnxruntime runs the whole network: 'where' (NonZero)" in made.warnings[0]
         session = tilewright.load(tmp_path / target)  # it holds no machine code
         x = normal(4, 4)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.stack(np.nonzero(x)))
@@ -452,8 +452,8 @@ def test_a_network_without_a_layer_runs_in_onnxruntime_with_a_warning(tmp_path: 
     [
         ([_node("Wobble", "x", "y", domain="org.example")], 17, 8, "'y'.*org.example.Wobble"),
         ([_node("Wobble", "x", "y")], 17, 8, "'y'.*Wobble, which neither"),
-        ([_node("Relu", "x", "y")], 99, 8, "opset 99, and onnxruntime"),
-        ([_node("Relu", "x", "y")], 17, 99, "IR version 99, and onnxruntime"),
+        ([_node("Relu", "x", "y")], 99, 8, "opset 99, but onnxruntime"),
+        ([_node("Relu", "x", "y")], 17, 99, "IR version 99, but onnxruntime"),
     ],
 )
 def test_what_onnxruntime_does_not_know_is_refused_before_any_work(
@@ -498,7 +498,7 @@ def test_a_network_of_text_runs_in_onnxruntime(tmp_path: Path) -> None:
     joined, same = session.run(None, {"word": words, "ending": words.astype(object)})
     assert joined.tolist() == [["tiletile", "éé"], ["", "aa"]]
     assert same.all()
-    with pytest.raises(InputError, match="'word' is float32 instead of str"):
+    with pytest.raises(InputError, match="'word' has type float32 instead of str"):
         session.run(None, {"word": np.zeros((2, 2), np.float32), "ending": words})
 
 

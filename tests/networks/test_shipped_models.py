@@ -136,7 +136,7 @@ def test_an_input_without_elements_runs_in_onnxruntime_and_says_what_to_do(tmp_p
     network = networks.load(case.path)
     (operator,) = network.report(16, 16).operators
     assert operator.status == "onnxruntime"
-    assert "the shape (2, 0, 4), which holds no elements" in operator.reason
+    assert "the shape (2, 0, 4), which has no elements" in operator.reason
     assert "--input-shape" in operator.reason
     assert network.run({"x": np.zeros((2, 0, 4), np.float32)})["y"].shape == (2, 0, 4)
     assert networks.load(case.path, {"x": (2, 5, 4)}).report(16, 16).inputs == {"x": (2, 5, 4)}
@@ -182,4 +182,6 @@ def test_the_judge_sees_through_false_answers(tmp_path: Path) -> None:
         assert untrue(message, case.path), message
     assert untrue("operator 'r' (Relu) cannot be imported: it is odd; cut it off", case.path) == ""
     assert difference(np.zeros(3, np.float32), np.ones(3, np.float32)) == "3 of 3 values"
-    assert judge(case) == Answer(case.title, "loads", "the package ships no tensors for it")
+    assert judge(case) == Answer(
+        case.title, "loads", "the package contains no tensors for this model"
+    )

@@ -32,7 +32,7 @@ MANIFEST: Mapping[str, Json] = {
     "specification": {"kind": "cpu", "keys": {}}, "kind": "no kind",
 }  # fmt: skip
 CODE = {"network.so": b"\x7fELF code", "check.npz": b"data"}
-FOREIGN = "was built by somebody else or in another workspace, or was copied or changed since"
+FOREIGN = "was built by someone else or in another workspace, or was copied or changed afterwards"
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_key_that_others_may_know_signs_nothing(art: Path, workspace: Path, mo
     (workspace / KEY_FILE).chmod(mode)
     assert "its signature cannot be checked" in doubt(art)
     made = write_folder(art, CODE, MANIFEST)
-    assert "others may read or write it" in str(made["unsigned"])
+    assert "other users may read or write it" in str(made["unsigned"])
 
 
 def test_a_folder_without_code_is_not_signed(workspace: Path, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_damaged_size_is_found_when_it_is_needed(batched: Path, tmp_path: Path
     manifest = json.loads((tmp_path / "art/manifest.json").read_text())
     first = manifest["sizes"][0]
     for change in ({"sizes": []}, {"sizes": [first | {"at": {}}]}):
-        with pytest.raises(ValueError, match="sizes are not those of the inputs"):
+        with pytest.raises(ValueError, match="sizes do not match the inputs"):
             SizedLibrary({**manifest, **change}, tmp_path / "art", None)
     inner = first["library"] | {"specification": {"kind": "cpu", "keys": {"threads": -1}}}
     damaged = {**manifest, "sizes": [{**first, "library": inner}, *manifest["sizes"][1:]]}
@@ -163,9 +163,9 @@ def test_sizes_that_cannot_be_are_refused() -> None:
     assert found[1].shapes == {"ids": (1, 128), "mask": (1, 128)}
     with pytest.raises(DynamicShapeError, match=r"no dynamic dimension 'rows'.*'batch', 'tokens'"):
         shapes_at(inputs, {"rows": (1,)})
-    with pytest.raises(DynamicShapeError, match="'tokens' of input 'ids' is dynamic, too"):
+    with pytest.raises(DynamicShapeError, match="'tokens' of the input 'ids' is dynamic, too"):
         shapes_at(inputs, {"batch": (1,)})
-    with pytest.raises(DynamicShapeError, match="whole numbers from 1"):
+    with pytest.raises(DynamicShapeError, match="integers from 1"):
         shapes_at(inputs, {"batch": (0,), "tokens": (1,)})
     with pytest.raises(DynamicShapeError, match="17 combinations"):
         shapes_at(inputs, {"batch": tuple(range(1, 18)), "tokens": (1,)})
@@ -173,5 +173,5 @@ def test_sizes_that_cannot_be_are_refused() -> None:
 
 def test_an_accelerator_has_one_shape(tmp_path: Path) -> None:
     path = _saved(convolution(), tmp_path)
-    with pytest.raises(ArtifactError, match="give --input-shape instead"):
+    with pytest.raises(ArtifactError, match="use --input-shape instead"):
         tilewright.build(path, tmp_path / "art", trials=0, sizes={"batch": (1, 2)})

@@ -208,7 +208,7 @@ def test_all_operators_that_cannot_be_expressed_are_named_at_once(tmp_path: Path
     with pytest.raises(UnsupportedOperatorError) as error:
         model_with_weights(path)
     assert "'t2': HASHTABLE_FIND: it uses a hash table that the runtime keeps" in str(error.value)
-    assert "'t3': ADD: the activation SIGN_BIT" in str(error.value)
+    assert "'t3': ADD: its fused activation SIGN_BIT" in str(error.value)
     assert "'t4': TFLite_Mystery: it is a custom operator" in str(error.value)
 
 
@@ -218,7 +218,7 @@ def test_the_report_says_what_is_missing_and_what_is_offloaded(tmp_path: Path) -
     found = {operator.name: operator for operator in report.operators}
     for name in ("t2", "t3", "t4"):
         assert found[name].status == "unsupported"
-    assert found["t3"].reason.startswith("ADD: the activation SIGN_BIT")
+    assert found["t3"].reason.startswith("ADD: its fused activation SIGN_BIT")
     assert found["t1"].status == "offloaded"
     with pytest.raises(UnsupportedOperatorError, match="HASHTABLE_FIND"):
         _ = networks.load(path).compiled
@@ -226,7 +226,10 @@ def test_the_report_says_what_is_missing_and_what_is_offloaded(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("tensor", "reason"),
-    [({"dtype": "INT4"}, "holds INT4"), ({"variable": True}, "is state, kept from run to run")],
+    [
+        ({"dtype": "INT4"}, "contains INT4"),
+        ({"variable": True}, "is state that is kept between runs"),
+    ],
 )
 def test_tensors_that_cannot_be_computed_are_named(
     tensor: dict[str, Any], reason: str, tmp_path: Path
@@ -248,7 +251,7 @@ def test_an_operator_with_state_is_named_and_the_file_is_not_called_damaged(
     time = f.constant("time", np.ones((8, 4), np.float32))
     f.operator("SVDF", [x, feature, time, -1, state], [y], "SVDFOptions", Rank=1)
     path = _saved(tmp_path, f.write([x], [y]))
-    reason = "SVDF: its tensor 'state' is state, kept from run to run"
+    reason = "SVDF: its tensor 'state' is state that is kept between runs"
     with pytest.raises(UnsupportedOperatorError, match=reason):
         read_tflite(path)
     (missing,) = convert(read(path)).missing.values()
@@ -306,7 +309,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     "content", [b"", b"TFL3", b"\x08\x07" + bytes(40), b"\x10\x00\x00\x00TFL3"]
 )
 def test_other_files_are_no_models(content: bytes, tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match=r"not a TensorFlow Lite model|damaged or cut off"):
+    with pytest.raises(ModelFileError, match=r"not a TensorFlow Lite model|damaged or truncated"):
         read(_saved(tmp_path, content))
 
 
@@ -356,7 +359,7 @@ def test_weights_shorter_than_their_shape_are_refused(tmp_path: Path) -> None:
     x, y = f.tensor("x", (1, 4), scale=0.1), f.tensor("y", (1, 4), scale=0.1)
     w = f.tensor("w", (4, 4), "INT8", np.ones(15, np.int8), scale=0.1)
     f.operator("FULLY_CONNECTED", [x, w, -1], [y], "FullyConnectedOptions")
-    with pytest.raises(ModelFileError, match=r"15 bytes of the tensor 'w', .* needs 16"):
+    with pytest.raises(ModelFileError, match=r"15 bytes for the tensor 'w', .* needs 16"):
         read(_saved(tmp_path, f.write([x], [y])))
 
 
@@ -365,7 +368,7 @@ def test_scales_that_make_no_sense_are_refused(scale: float, tmp_path: Path) -> 
     f = File()
     x, y = f.tensor("x", (1, 4), scale=scale), f.tensor("y", (1, 4), scale=0.1)
     f.operator("LOGISTIC", [x], [y])
-    with pytest.raises(ModelFileError, match="quantises the tensor 'x'"):
+    with pytest.raises(ModelFileError, match="invalid quantisation of the tensor 'x'"):
         read(_saved(tmp_path, f.write([x], [y])))
 
 

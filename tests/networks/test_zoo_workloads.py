@@ -136,11 +136,11 @@ def test_plain_workloads_equal_the_ones_a_user_types() -> None:
 def test_the_first_layer_is_unfolded_unless_too_much_of_it_would_be_zeros() -> None:
     first = network("resnet18").report(16, 16).operators[0]
     assert first.workload == "conv2d:n=1,c=16,h=115,w=115,o=64,k=4,s=1,p=0"
-    assert "2×2 pixels unfolded into 12 channels" in first.reason
+    assert "2×2 pixels are unfolded into 12 channels" in first.reason
     assert first.waste == pytest.approx(1 - 3 * 49 / (16 * 16), abs=1e-4)
     refused = network("resnet18").report(16, 16, max_waste=0.4).operators[0]
     assert (refused.status, refused.workload) == ("cpu", None)
-    assert "43% of its multiplications would be by zeros" in refused.reason
+    assert "43% of its multiplications would be with padding zeros" in refused.reason
 
 
 def test_depthwise_convolutions_and_pools_are_workloads_of_their_own() -> None:
@@ -161,7 +161,7 @@ def test_odd_channel_counts_are_padded_and_the_waste_is_reported() -> None:
     expand = found["features.3.conv.0.0"]
     assert expand.workload == "conv2d:n=1,c=32,h=56,w=56,o=144,k=1,s=1,p=0"
     assert expand.waste == 0.25
-    assert "24 input channels padded to 32" in expand.reason
+    assert "24 input channels are padded to 32" in expand.reason
 
 
 def test_an_asymmetric_kernel_keeps_its_shape() -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.attack
 
 TUNE = ("tune", "digits_cnn", "--trials", "400", "--batch", "4", "--out", "out")
 KEPT = re.compile(
-    r"error: stopped; ([\d,]+) trials? (is|are) kept: start the same command again to go on"
+    r"error: stopped; ([\d,]+) trials? (is|are) kept: start the same command again to resume"
 )
 
 

@@ -93,8 +93,8 @@ def test_opening_the_pages_to_others_is_warned_of(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         done = Place(tmp_path).run("ui", "--host", "0.0.0.0", "--prefect-port", port)
     warning, error = done.stderr.splitlines()
-    assert warning.startswith("warning: everyone who has one of the links below, and reaches 0.0.0")
-    assert "nothing is encrypted" in warning
+    assert warning.startswith("warning: everyone who can reach 0.0.0")
+    assert "the connection is not encrypted" in warning
     assert error.startswith(f"error: cannot listen on 0.0.0.0:{port}: ")
 
 

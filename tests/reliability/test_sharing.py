@@ -179,7 +179,7 @@ def check_shared_run(folder: Path, killed: str, *options: str) -> None:
         said = {name: command.communicate(timeout=120)[0] for name, command in commands.items()}
     codes = {name: command.returncode for name, command in commands.items()}
     assert codes == {name: -9 if name == killed else 0 for name in commands}, said
-    assert "makes trials beside it" in " ".join(said["other"].split())
+    assert "contributes trials to its run" in " ".join(said["other"].split())
     trials = frame(folder / "out")
     assert trials.groupby("workload").size().tolist() == [COUNT, COUNT]
     made = zip(trials["workload"], trials["config"].map(str), strict=True)

@@ -53,7 +53,7 @@ def test_an_owner_that_is_stopped_stays_the_owner_and_is_named_as_stopped(tmp_pa
     try:
         holder.send_signal(signal.SIGSTOP)
         time.sleep(0.5)  # longer than it needs for a heartbeat
-        with pytest.raises(RunInUse, match=rf"stopped: 'kill -CONT {holder.pid}' lets it"):
+        with pytest.raises(RunInUse, match=rf"stopped: resume it with 'kill -CONT {holder.pid}'"):
             TrialStore(tmp_path / FILE, lease_seconds=0.2)
         with read_store(tmp_path) as store:
             assert f"process {holder.pid}" in str(store.owner())
@@ -80,7 +80,7 @@ def test_an_owner_elsewhere_is_given_the_time_for_a_heartbeat(tmp_path: Path) ->
     time.sleep(0.5)
     with TrialStore(tmp_path / FILE, lease_seconds=0.6) as second:
         # The first comes to life again, as a machine that slept does.
-        with pytest.raises(RunInUse, match="it took over while this command stood still"):
+        with pytest.raises(RunInUse, match="it took over while this command was paused"):
             tune_into(first)
         tune_into(second)
         assert tables(second) == whole_run(tmp_path)
@@ -259,7 +259,7 @@ def test_a_batch_that_fits_only_in_part_leaves_nothing_behind(tmp_path: Path) ->
         [sys.executable, "-c", LIMITED, str(tmp_path / FILE)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "nothing of this batch was recorded: make room" in done.stdout
+    assert "nothing of this batch was recorded; free some space" in done.stdout
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     held = len(frame(tmp_path))
     assert held < TRIALS

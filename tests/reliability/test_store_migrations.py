@@ -99,7 +99,7 @@ def test_the_program_before_a_migration_refuses_the_database_after_it(recorded: 
         patch.setattr(module, "TRIAL_STORE", replace(TRIAL_STORE, written=written))
         patch.setattr(module, "MIGRATIONS", {**module.MIGRATIONS, written: ADDS_A_COLUMN})
         TrialStore(recorded / FILE).close()
-    refused = rf"trials\.sqlite is a database of trials of version {written}, this program reads 1"
+    refused = rf"trials\.sqlite is a trial database of version {written}, this program reads 1"
     for opens in (lambda: TrialStore(recorded / FILE), lambda: frame(recorded)):
         with pytest.raises(TrialStoreError, match=refused):
             opens()

@@ -93,7 +93,7 @@ def test_of_two_writers_in_two_containers_the_second_is_refused(
         with _started(container, path, 3.0) as other:
             _, refusal = other.communicate(timeout=120)
         assert other.returncode == 1
-        assert "is being written by process 1 on" in refusal
+        assert "is in use by process 1 on" in refusal
         assert "in another container" in refusal
         _, said = one.communicate(timeout=120)
     assert one.returncode == 0, said
@@ -118,7 +118,7 @@ def test_of_two_commands_in_two_containers_the_second_is_refused(
         command.send_signal(signal.SIGINT)
         one.communicate(timeout=120)
     assert other.returncode == 2
-    assert other.stderr.startswith("error: out is being written by process 1 on ")
+    assert other.stderr.startswith("error: out is in use by process 1 on ")
     assert other.stderr.count("\n") == 1
     trials = frame(tmp_path / "out")
     assert len(trials) == trials["config"].map(str).nunique() > 0

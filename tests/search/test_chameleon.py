@@ -92,7 +92,7 @@ def test_arrays_of_other_networks_are_refused() -> None:
     from tilewright.search.actor_critic import LearnedError
 
     arrays = Agent(OPTIONS, np.array([4, 4]), 0, {}).arrays()
-    with pytest.raises(LearnedError, match=r"holds \d+ weights, and networks for 3 knobs have"):
+    with pytest.raises(LearnedError, match=r"has \d+ weights, but networks for 3 knobs have"):
         Agent(OPTIONS, SPACE.cardinalities, 0, arrays)
 
 
@@ -233,5 +233,5 @@ def test_without_jax_the_tuner_is_listed_and_says_what_to_install(
     with pytest.raises(MissingExtra) as caught:
         make_explorer("chameleon")
     assert str(caught.value) == (
-        f"tuner 'chameleon' needs jax, which is missing; install it: {command}"
+        f"the tuner 'chameleon' needs the missing package jax; install it: {command}"
     )

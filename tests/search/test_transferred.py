@@ -17,8 +17,8 @@ from tilewright.search import GivenTask, LocalRunner, Session
 from tilewright.search.prior import prior_of, weight_of
 from tilewright.search.problem import Belief
 from tilewright.search.task import make_task
-from tilewright.search.tuners.default import Default
-from tilewright.search.tuners.surrogate import Beliefs
+from tilewright.search.tuners.beliefs import Beliefs
+from tilewright.search.tuners.ml2tuner import ML2Tuner
 from tilewright.targets.base import Configs
 from tilewright.targets.features import Features
 from tilewright.targets.vta.spec import VtaSpec
@@ -177,7 +177,7 @@ def test_what_is_remembered_is_what_it_says() -> None:
 
 def _beliefs(task: GivenTask, session: Session) -> Beliefs:
     explorer = task.explorer
-    assert isinstance(explorer, Default)
+    assert isinstance(explorer, ML2Tuner)
     return Beliefs(explorer.options, explorer.learners, task.problem, session.models)
 
 

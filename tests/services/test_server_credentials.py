@@ -143,12 +143,12 @@ def test_what_others_may_know_is_one_message(
     victim.chmod(0o600)
     (workspace.root / name).unlink()
     lay(workspace.root / name, victim)
-    with pytest.raises(SecretError, match=rf"{name} is not fit .*; remove it and repeat"):
+    with pytest.raises(SecretError, match=rf"{name} cannot be used .*; remove the file and repeat"):
         workspace_secret(workspace)
     assert victim.read_text() == "mine"
 
 
 def test_a_folder_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(WorkspaceError, match="cannot keep a secret"):
+    with pytest.raises(WorkspaceError, match="cannot store a secret"):
         workspace_secret(Workspace(tmp_path / "file"))

@@ -119,18 +119,22 @@ def test_with_a_shortcut_there_are_three_epilogues() -> None:
     workload = parse_workload(text, epilogues)
     assert (str(workload), workload.epilogue_text) == (text, epilogues)
     assert Workload.from_json(workload.to_json()) == workload
-    with pytest.raises(WorkloadError, match=r"has 2 epilogues, and .* has 3"):
+    with pytest.raises(WorkloadError, match=r"has 2 epilogues, but .* needs 3"):
         workload.with_epilogue(EPILOGUES)
 
 
 @pytest.mark.parametrize(
     ("text", "epilogue", "says"),
     [
-        (LAST.replace("avg=7", "avg=7x6"), None, "its average is of 7×6 pixels, and it has 7×7"),
+        (
+            LAST.replace("avg=7", "avg=7x6"),
+            None,
+            "its average covers 7×6 pixels, but its output has 7×7",
+        ),
         (LAST + ",mk=2,ms=2", None, "without a pool"),
-        (LAST + ",dtype=float32", "", "in int8"),
-        (LAST, ">> 8 | bias, >> 12", "constants alone"),
-        (LAST, ">> 8 | residual 2, >> 12", "constants alone"),
+        (LAST + ",dtype=float32", "", "an int8 conv2d"),
+        (LAST, ">> 8 | bias, >> 12", "can only use constants"),
+        (LAST, ">> 8 | residual 2, >> 12", "can only use constants"),
         (LAST.replace(",avg=7", ""), EPILOGUES, "has 2 epilogues"),
     ],
 )

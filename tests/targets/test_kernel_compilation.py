@@ -46,7 +46,7 @@ def test_a_kernel_is_named_while_it_is_compiled(tmp_path: Path) -> None:
     announce(kernel, KernelSet("test kernels", 3, str(tmp_path)))
     assert describe_compilation() == ""
     assert kernel() == 1
-    assert heard[0] == "compiling test kernels, 2 of 3, once per installation"
+    assert heard[0] == "compiling test kernels, 2 of 3 (once per installation)"
     assert describe_compilation() == ""
 
 

@@ -92,11 +92,16 @@ def test_slopes_that_make_no_sense_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "epilogue", "space", "says"),
     [
-        (CONV, LEAKY_EPILOGUES[0], "template", "only the extended space has 'leaky 3'"),
-        (CONV, "leaky 3, >> 8", "unchecked", "only the extended space has 'leaky 3'"),
-        (CONV + ",mk=2,ms=2", LEAKY_EPILOGUES[0], "extended", "no step of pooled sums"),
-        ("max_pool:n=1,c=16,h=8,w=8,k=2,s=2", "leaky 3", "extended", "constants only"),
-        (CONV + ",xc=16,xi=14", "leaky 3, >> 8 | bias, >> 8", "extended", "basic steps alone"),
+        (CONV, LEAKY_EPILOGUES[0], "template", "only the extended space supports 'leaky 3'"),
+        (CONV, "leaky 3, >> 8", "unchecked", "only the extended space supports 'leaky 3'"),
+        (CONV + ",mk=2,ms=2", LEAKY_EPILOGUES[0], "extended", "cannot be applied to pooled sums"),
+        ("max_pool:n=1,c=16,h=8,w=8,k=2,s=2", "leaky 3", "extended", "can only use constants"),
+        (
+            CONV + ",xc=16,xi=14",
+            "leaky 3, >> 8 | bias, >> 8",
+            "extended",
+            "only supports the basic steps",
+        ),
     ],
 )
 def test_what_has_no_lowering_is_refused(

@@ -111,12 +111,12 @@ def test_texts_and_json_round_trip() -> None:
 @pytest.mark.parametrize(
     ("text", "epilogue", "says"),
     [
-        (BLOCK.replace("xs=2", "xs=1"), "", "its shortcut gives 56×56 pixels"),
+        (BLOCK.replace("xs=2", "xs=1"), "", "its shortcut computes 56×56 pixels"),
         (BLOCK + ",mk=2,ms=2", "", "without a pool"),
-        (BLOCK.replace("xc=128,", ""), "", "lacks xc"),
-        (BLOCK + ",dtype=float32", "", "of integers"),
-        (BLOCK, "residual 2, >> 8", "a tensor is added to its sums, and a shortcut"),
-        (BLOCK, "add, >> 8", "a tensor is added to its sums, and a shortcut"),
+        (BLOCK.replace("xc=128,", ""), "", "lacks its channels"),
+        (BLOCK + ",dtype=float32", "", "needs an integer workload"),
+        (BLOCK, "residual 2, >> 8", "have both an added tensor and a shortcut"),
+        (BLOCK, "add, >> 8", "have both an added tensor and a shortcut"),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, epilogue: str, says: str) -> None:

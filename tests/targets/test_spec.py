@@ -91,7 +91,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
 ) -> None:
     file = tmp_path / "board.json"
     file.write_text(json.dumps(STOCK_KEYS | {typo: 4}))
-    said = rf"'board' has an unknown key {typo}; did you mean {meant}\?"
+    said = rf"'board' has the unknown key {typo}; did you mean {meant}\?"
     with pytest.raises(SpecError, match=said):
         VtaSpec.load(str(file))
 
@@ -102,7 +102,7 @@ def test_a_file_that_says_nothing_about_a_machine_is_refused(
 ) -> None:
     file = tmp_path / "empty.json"
     file.write_text(json.dumps(keys))
-    with pytest.raises(SpecError, match="says nothing about a machine"):
+    with pytest.raises(SpecError, match="does not describe a machine"):
         VtaSpec.load(str(file))
 
 

@@ -77,7 +77,7 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
     _proposes(what, target, state)
 
     with pytest.raises(
-        champion_registry.ChampionError, match="whose models 'p' cannot use; add --tuner"
+        champion_registry.ChampionError, match="and 'p' cannot use its models; add --tuner"
     ):
         champion_registry.load_champion(target, "template", workload, "p")
     for each in registered:

@@ -108,5 +108,5 @@ def test_equal_runs_give_equal_bytes() -> None:
 @pytest.mark.parametrize("code", [0xD800, 0x110000, 0xFFFFFFFF])
 def test_text_of_characters_that_do_not_exist_is_refused(code: int) -> None:
     text = np.array([code], dtype=np.uint32).view("<U1")
-    with pytest.raises(ValueError, match="text of no code point"):
+    with pytest.raises(ValueError, match="invalid code point"):
         unpack_arrays(pack_arrays({"status": text}))

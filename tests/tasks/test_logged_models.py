@@ -28,11 +28,12 @@ def session_of(tuner: str, **options: object) -> tuple[Task, Session]:
     ("tuner", "predicts"),
     [
         ("default", {"P": "log2 (cycles / estimate)", "A": "log2 (cycles / estimate)",
-                     "V": "chance of valid", "draft": "log2 cycles"}),
-        ("ml2tuner", {"P": "log2 cycles", "A": "log2 cycles", "V": "chance of valid",
+                     "V": "probability of being valid", "draft": "log2 cycles"}),
+        ("ml2tuner", {"P": "log2 cycles", "A": "log2 cycles", "V": "probability of being valid",
                       "draft": "log2 cycles"}),
-        ("ml2tuner-published", {"P": "log2 cycles", "A": "log2 cycles", "V": "chance of valid"}),
-        ("baco", {"P": "log2 cycles", "V": "chance of valid"}),
+        ("ml2tuner-published", {"P": "log2 cycles", "A": "log2 cycles",
+                                "V": "probability of being valid"}),
+        ("baco", {"P": "log2 cycles", "V": "probability of being valid"}),
     ],
 )  # fmt: skip
 def test_every_model_names_its_features_and_the_unit_of_what_it_predicts(
@@ -50,7 +51,7 @@ def test_every_model_names_its_features_and_the_unit_of_what_it_predicts(
 
 def test_a_model_that_its_tuner_asks_by_itself_has_a_signature_without_an_example() -> None:
     (ranker,) = learned_models(*session_of("autotvm", plan=8))
-    assert ranker.predicts == "score of the tuner's own"
+    assert ranker.predicts == "score of the tuner's own model"
     assert ranker.example is None
     assert len(ranker.signature.inputs.inputs) == len(ranker.model.columns) > 0
 

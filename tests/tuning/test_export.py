@@ -109,12 +109,17 @@ def test_a_product_has_the_knobs_of_the_stock_dense() -> None:
 @pytest.mark.parametrize(
     ("text", "changed", "space", "cause"),
     [
-        (CONV, {}, "extended", "one of the space 'extended'"),
+        (CONV, {}, "extended", "belongs to the space 'extended'"),
         (CONV, {"tile_ci": 2}, "template", "padding on a load of several input blocks"),
-        (CONV, {"tile_h": 3}, "template", "not those of its template"),
-        ("dense:n=1,c=32,o=64", {"tile_co": 2}, "template", "tile_co=1, oc_nthread=1 only"),
+        (CONV, {"tile_h": 3}, "template", "do not match its template"),
+        (
+            "dense:n=1,c=32,o=64",
+            {"tile_co": 2},
+            "template",
+            "only builds with tile_co=1 and oc_nthread=1",
+        ),
         (f"{CONV},g=2", {}, "template", "plain convolutions and products"),
-        (f"{CONV.replace('p=1', 'p=2')},d=2", {}, "template", "no dilation"),
+        (f"{CONV.replace('p=1', 'p=2')},d=2", {}, "template", "does not support dilation"),
     ],
 )
 def test_what_the_stock_compiler_cannot_build_is_refused(
@@ -130,7 +135,7 @@ def test_stock_tvm_knows_no_blocks_that_are_not_square() -> None:
     target = _target()
     other = VtaTarget(target.spec.model_copy(update={"log_block_out": 5}))
     workload = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1")
-    with pytest.raises(WorkloadError, match="blocks are not square"):
+    with pytest.raises(WorkloadError, match="blocks of this machine are not square"):
         record(workload, other.spec, "template", {}, 1.0, 0.0)
 
 

@@ -109,9 +109,9 @@ def test_channels_count_in_whole_blocks(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"version": 7}, "version 7"),
-        ({"schedules": []}, "of some and lacks 2 of the 2 workloads"),
-        ({"schedules": None}, "holds no schedules"),
-        ({"target": {"name": "mine", "spec": {"LOG_BATCH": 2}}}, "for mine, which is another"),
+        ({"schedules": []}, "for some and lacks schedules for 2 of the 2 workloads"),
+        ({"schedules": None}, "contains no schedules"),
+        ({"target": {"name": "mine", "spec": {"LOG_BATCH": 2}}}, "for mine, but the build is for"),
     ],
 )
 def test_other_folders_are_refused(changes: dict[str, object], said: str, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_other_folders_are_refused(changes: dict[str, object], said: str, tmp_pa
 
 def test_a_schedule_without_a_config_is_missing(tmp_path: Path) -> None:
     rows = [{"workload": str(WORKLOADS[0]), "epilogue": "", "space": None, "config": None}]
-    with pytest.raises(PickError, match="lacks 2 of the 2"):
+    with pytest.raises(PickError, match="lacks schedules for 2 of the 2"):
         read_picks(folder(tmp_path, schedules=rows), WORKLOADS, TARGET)
 
 

@@ -172,14 +172,14 @@ def test_a_place_before_the_first_is_no_workload(tmp_path: Path) -> None:
 
 def test_the_command_lists_them_and_says_what_it_left_out(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["trials", str(DATABASE), "--best", "1"])
-    assert "7 trials of 1 workload; made by another tuner" in done.stdout
+    assert "7 trials of 1 workload; written by another tuner" in done.stdout
     log = tmp_path / "tuning.log"
     log.write_text(json.dumps(autotvm([[0.5], 0, 1.0, 2.0])) + "\n[]\n")
     done = CliRunner().invoke(app, ["trials", str(log)])
     assert "tuning.log, line 2: left out" in done.stderr
     for text in "", "{}\n", "no log\n":
         log.write_text(text)
-        with pytest.raises(ForeignTrialsError, match="holds no trial"):
+        with pytest.raises(ForeignTrialsError, match="contains no trial"):
             tilewright.trials(log)
     with pytest.raises(ForeignTrialsError, match=r"there is no trials\.sqlite"):
         tilewright.trials(tmp_path)

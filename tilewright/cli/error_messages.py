@@ -57,7 +57,7 @@ def explained(error: BaseException) -> str | None:
         found = _full_or_read_only() or _database_problem(chain) or _lost_server(chain)
     if found is None:
         return None
-    return f"{found}, then repeat the command: it resumes from here, nothing measured is lost"
+    return f"{found}, then repeat the command; it resumes from here, and no measurement is lost"
 
 
 def _missing_extra(module: str) -> str | None:
@@ -68,8 +68,8 @@ def _missing_extra(module: str) -> str | None:
     extra = EXTRAS[package]
     without = ", or repeat the command with --bare, where it has that option"
     return (
-        f"the package {package} is not installed; add it with: pip install 'tilewright[{extra}]'"
-        f"{without if extra == 'flows' else ''}"
+        f"the package {package} is not installed; install it with: pip install "
+        f"'tilewright[{extra}]'{without if extra == 'flows' else ''}"
     )
 
 
@@ -131,16 +131,19 @@ def _database_problem(chain: Sequence[BaseException]) -> str | None:
                     return _set_aside(path, verdict.strip().splitlines()[-1])
         except sqlite3.DatabaseError as error:
             if "locked" in str(error):
-                return f"another process keeps {path} locked; end it"
+                return f"the database {path} is locked by another process; end that process"
             return _set_aside(path, str(error))
     for one in chain:
         if _package(one) == "sqlite3":
-            return f"the databases under {workspace.root} could not be used ({one}); look into that"
+            return (
+                f"the databases in {workspace.root} cannot be used ({one}); check the "
+                "folder and the free disk space"
+            )
     return None
 
 
 def _set_aside(path: Path, problem: str) -> str:
-    return f"{path} is damaged ({problem}); move it away, a new one is made"
+    return f"the database {path} is damaged ({problem}); move the file away (a new one is created)"
 
 
 def _lost_server(chain: Sequence[BaseException]) -> str | None:
@@ -149,7 +152,7 @@ def _lost_server(chain: Sequence[BaseException]) -> str | None:
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
     if packages & {"httpx", "httpcore"}:
         where = f"at {without_login(named)}" if named else "of this command"
-        return f"the Prefect server {where} does not answer; see {current_workspace().server_log}"
+        return f"the Prefect server {where} does not respond; see {current_workspace().server_log}"
     if packages & {"requests", "urllib3"} and tracking.startswith("http"):
-        return f"the MLflow server at {without_login(tracking)} does not answer; start it again"
+        return f"the MLflow server at {without_login(tracking)} does not respond; start it again"
     return None

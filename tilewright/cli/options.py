@@ -237,10 +237,14 @@ def _read_table(field: FieldInfo, flag: str, option: CliOption, texts: list[str]
         try:
             value = tuple(int(number) for number in numbers.split(option.separator))
         except ValueError:
-            raise TilewrightError(f"{flag} {text}: write {option.pair}") from None
+            raise TilewrightError(
+                f"{flag} {text} has the wrong form; write {option.pair}"
+            ) from None
         if table.get(name, value) != value:
             first, second = (option.separator.join(map(str, each)) for each in (table[name], value))
-            raise TilewrightError(f"{flag} {name} is given twice, as {first} and {second}")
+            raise TilewrightError(
+                f"{flag} gives {name} two values, {first} and {second}; give it once"
+            )
         table[name] = value
     return table
 
@@ -262,5 +266,5 @@ def read_pair(text: str, flag: str) -> tuple[str, str]:
     """
     name, _, value = text.rpartition("=")
     if not (name and value):
-        raise TilewrightError(f"{flag} {text}: write NAME=VALUE")
+        raise TilewrightError(f"{flag} {text} has the wrong form; write NAME=VALUE")
     return name, value

@@ -101,7 +101,7 @@ def sentence() -> str:
         what = f"{kept:,} {noun}{' is' if kept == 1 else 's are'} kept"
     except Exception:  # a stop in the middle of an import may leave anything
         what = f"all finished {noun}s are kept"
-    return f"stopped; {what}: start the same command again to go on"
+    return f"stopped; {what}: start the same command again to resume"
 
 
 def end_stopped() -> NoReturn:

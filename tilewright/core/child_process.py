@@ -127,7 +127,7 @@ class RpcProcess:
         except TimeoutError:
             self.stop()
             raise RpcTimeout(
-                f"no answer within {seconds or self.limits.seconds:g} s; the process was killed"
+                f"no response within {seconds or self.limits.seconds:g} s; the process was killed"
             ) from None
         except (EOFError, ConnectionError, BrokenPipeError):
             raise RpcDied(f"the process ended: {self._cause()}") from None
@@ -163,7 +163,7 @@ class RpcProcess:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:
             self.stop()
-            return "it closed its connection"
+            return "it closed the connection"
         status = self.stop() or 0
         return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
@@ -321,14 +321,14 @@ def decode(receive: Callable[[int], bytes], parse: Callable[[bytes], Json] = jso
     prologue = receive(_PROLOGUE)
     head, payload = (int.from_bytes(part, "little") for part in (prologue[:8], prologue[8:]))
     if head > MAX_JSON_BYTES or payload > MAX_FRAME_BYTES:
-        raise RpcNonsense("the process answered with an impossible length")
+        raise RpcNonsense("the process sent a response with an invalid length")
     try:
         header = parse(receive(head))
         arrays = unpack_arrays(receive(payload)) if payload else {}
     except (ValueError, RecursionError):
-        raise RpcNonsense("the process answered with bytes that are not an answer") from None
+        raise RpcNonsense("the process sent bytes that are not a valid response") from None
     if not isinstance(header, dict):
-        raise RpcNonsense("the process answered with bytes that are not an answer")
+        raise RpcNonsense("the process sent bytes that are not a valid response")
     return header, arrays
 
 

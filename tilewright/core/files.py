@@ -83,7 +83,7 @@ def read_plain(path: Path, *, limit: int = LARGEST) -> bytes:
     finally:
         os.close(handle)
     if max(size, len(data)) > limit:
-        raise UnsafeFile(f"{path} is larger than {limit} bytes, more than is read; move it away")
+        raise UnsafeFile(f"{path} is larger than the limit of {limit} bytes; move the file away")
     return data
 
 
@@ -138,9 +138,9 @@ def naming(path: Path) -> Iterator[None]:
 
 def _refuse_special(found: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a plain file")
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a regular file")
         raise UnsafeFile(
-            f"{path} is {kind}, where a file is expected; remove it, or choose another folder"
+            f"{path} is {kind}, but a file is expected; remove it, or choose another folder"
         )
 
 
@@ -167,19 +167,19 @@ def read_json(text: str | bytes) -> Json:
         if _HALF_CHARACTER.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("it is nested too deeply") from None
     return value
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
-        raise ValueError(f"{text:.20} is not a number that is stored")
+        raise ValueError(f"{text:.20} is not a finite number")
     return value
 
 
 def _whole(text: str) -> int:
     if not -(1 << 63) <= (value := int(text)) < 1 << 64:
-        raise ValueError(f"{text:.20}… has more than 64 bits")
+        raise ValueError(f"{text:.20}… does not fit into 64 bits")
     return value
 
 
@@ -228,7 +228,7 @@ def as_text(value: Json) -> str:
 def as_int(value: Json) -> int:
     """Return a JSON value that must be an integer. Raise `ValueError` otherwise."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{_shown(value)} is not a whole number")
+        raise ValueError(f"{_shown(value)} is not an integer")
     return value
 
 
@@ -336,7 +336,7 @@ def append(path: Path, data: bytes, *, length: int | None = None) -> int:
         with naming(path):
             before = os.fstat(handle).st_size
             if length is not None and length != before:
-                raise FileChanged(f"{path} was changed by somebody else")
+                raise FileChanged(f"{path} was changed by another program")
             try:
                 _write(handle, data)
                 os.fsync(handle)
@@ -405,7 +405,7 @@ def unpack_files(data: bytes) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
             return {entry.filename: packed.read(entry) for entry in _entries(packed)}
     except Exception as error:  # ZIP and zlib fail in ways of their own
-        raise ValueError(f"no ZIP file: {error}") from None
+        raise ValueError(f"not a ZIP file: {error}") from None
 
 
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
@@ -422,9 +422,9 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
                 with packed.open(entry) as file:
                     arrays[entry.filename.removesuffix(".npy")] = _unpacked(file, entry.file_size)
     except Exception as error:  # ZIP, zlib and NPY each fail in ways of their own
-        raise ValueError(f"no arrays: {error}") from None
+        raise ValueError(f"not a file of arrays: {error}") from None
     if not all(map(_is_text, arrays.values())):
-        raise ValueError("no arrays: text of no code point")
+        raise ValueError("not a file of arrays: a name contains an invalid code point")
     return arrays
 
 
@@ -432,7 +432,7 @@ def _entries(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     """List the files in a ZIP file. Raise `ValueError` if they are too large when unpacked."""
     entries = packed.infolist()
     if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
-        raise ValueError(f"more than {MAX_UNPACKED_BYTES >> 30} GiB once it is unpacked")
+        raise ValueError(f"it would take more than {MAX_UNPACKED_BYTES >> 30} GiB when unpacked")
     return entries
 
 
@@ -456,17 +456,21 @@ def _unpacked(file: IO[bytes], size: int) -> NDArray[Any]:
     shape, by_columns, dtype = read_header(file)
     count, left = math.prod(shape), size - file.tell()
     if dtype.hasobject:
-        raise ValueError("an array of Python objects, which only pickle reads")
+        raise ValueError(
+            "it contains an array of Python objects, which could only be read with pickle"
+        )
     if min(shape, default=0) < 0 or count * dtype.itemsize != left:
-        raise ValueError(f"an array of {shape} {dtype} in {left} bytes")
+        raise ValueError(
+            f"an array of shape {shape} and type {dtype} does not fit into {left} bytes"
+        )
     if count and not left:
-        raise ValueError(f"an array of {shape} values without a size")
+        raise ValueError(f"an array of shape {shape} has elements of size zero")
     flat = np.empty(count, dtype)
     room = flat.view(np.uint8).data if left else memoryview(b"")
     while room and (got := file.readinto(room)):  # type: ignore[attr-defined]
         room = room[got:]
     if room or file.read(1):  # to its end, where the checksum is compared
-        raise ValueError("an array is cut")
+        raise ValueError("an array is truncated")
     return flat.reshape(shape, order="F" if by_columns else "C")
 
 

@@ -56,8 +56,8 @@ class ProcessStamp:
         if _status(self.pid)[0] not in ("T", "t"):
             return name
         return (
-            f"{name} (it is stopped: 'kill -CONT {self.pid}' lets it continue, "
-            f"'kill -KILL {self.pid}' ends it)"
+            f"{name} (it is stopped: resume it with 'kill -CONT {self.pid}', or end it with "
+            f"'kill -KILL {self.pid}')"
         )
 
 

@@ -87,6 +87,8 @@ def check_names(names: Sequence[str], where: str) -> None:
         NameListError: a name is empty or repeated.
     """
     if not all(names):
-        raise NameListError(f"{where} has an empty name; write each name once, commas between them")
+        raise NameListError(
+            f"{where} contains an empty name; separate the names with single commas"
+        )
     if twice := [name for name in names if names.count(name) > 1]:
-        raise NameListError(f"{where} names {printable(twice[0])} twice; name each once")
+        raise NameListError(f"{where} names {printable(twice[0])} twice; give each name once")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_object
+from tilewright.dashboard.deletion import delete_run, plan_deletion
 from tilewright.dashboard.listing import FIGURE_KEYS, RUNNING, KnownRuns, ListedRun, figures_row
 from tilewright.evaluation.compare.record import to_json
 from tilewright.reports.leaderboard import leaderboard_rows, verdict
@@ -46,7 +47,7 @@ def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
     try:
         return ask(), True
     except MlflowException as error:
-        return {"error": f"MLflow does not answer: {error}"}, False
+        return {"error": f"MLflow does not respond: {error}"}, False
     except (TilewrightError, OSError) as error:
         return {"error": str(error)}, False
 
@@ -63,6 +64,22 @@ def list_runs(known: KnownRuns) -> Answer:
         "pages": other_pages(),
         "meanings": meanings,
     }
+
+
+def describe_deletion(known: KnownRuns, run_id: str) -> Answer:
+    """Return sentences for the dashboard that say what the deletion of a run includes.
+
+    Raises the errors of `deletion.plan_deletion`.
+    """
+    return {"sentences": list[Json](plan_deletion(known, run_id).sentences)}
+
+
+def delete_and_describe(known: KnownRuns, run_id: str) -> Answer:
+    """Delete a run and return sentences for the dashboard that say what was deleted.
+
+    Raises the errors of `deletion.delete_run`.
+    """
+    return {"sentences": list[Json](delete_run(known, run_id).sentences)}
 
 
 def list_comparisons(known: KnownRuns) -> Answer:
@@ -113,7 +130,7 @@ def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
     found = known.trials(run)
     trials = found.of(workload)
     if not len(trials):
-        raise RunUnreadable("no trial of this layer yet")
+        raise RunUnreadable("this layer has no trial yet")
     try:
         values = [{str(k): int(v) for k, v in json.loads(text).items()} for text in trials["knobs"]]
     except (ValueError, TypeError, AttributeError) as error:

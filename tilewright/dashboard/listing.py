@@ -1,4 +1,5 @@
-"""Lists the runs of a workspace: those tracked by MLflow, and output directories of untracked runs.
+"""Lists the runs of a workspace: those tracked by MLflow, output directories of untracked runs, and
+runs that failed in Prefect before they reached MLflow.
 
 Reading a thousand runs from MLflow takes seconds. All runs are therefore read only occasionally; in
 between, only those that began or changed are read.
@@ -14,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -25,6 +27,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, digest
+from tilewright.dashboard.flow_runs import FailedFlowRun, FlowRuns, FlowRunsUnavailable
 from tilewright.evaluation.compare.leaderboard import Leaderboard
 from tilewright.evaluation.compare.record import FILES, read_leaderboards
 from tilewright.services.page_addresses import flow_run_url, mlflow_run_url
@@ -38,6 +41,7 @@ from tilewright.tasks.runs_table import (
     tracking_client,
 )
 from tilewright.tuning.gains import FALLBACK, FIGURES, RULE, FourFigures
+from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import RUN, SCHEDULES, SUMMARY, TRIALS, at_work
 from tilewright.tuning.results import seconds_of
 from tilewright.tuning.run_figures import milliseconds_of
@@ -118,6 +122,10 @@ class Paced(Generic[T]):
         self._read, self._due = read, -math.inf
         self.value: T
 
+    def expire(self) -> None:
+        """Let the next call of `renewed` read the value, whatever the interval."""
+        self._due = -math.inf
+
     def renewed(self) -> bool:
         """Read the value again if the interval has passed. Return whether it was read."""
         begin = time.monotonic()
@@ -132,20 +140,30 @@ class Paced(Generic[T]):
 class KnownRuns:
     """The runs that the dashboard shows. All methods may be called from any thread.
 
-    These are the runs that MLflow tracks in the workspace, and the runs in folders below `start`.
+    These are the runs that MLflow tracks in the workspace, the runs in folders below `start`, and
+    the failed runs in Prefect that have no run in MLflow.
 
     Args:
         workspace: the workspace.
         start: folder that is searched for output directories.
+        flow_runs: the flow runs in Prefect; None if no server is known.
     """
 
-    def __init__(self, workspace: Workspace, start: Path) -> None:
-        self.workspace = workspace
+    def __init__(
+        self, workspace: Workspace, start: Path, flow_runs: FlowRuns | None = None
+    ) -> None:
+        self.workspace, self.start, self.flow_runs = workspace, start, flow_runs
         self._turn = threading.RLock()
         self._tracked = TrackedRuns(workspace)
         self._folders = Paced(lambda: list(output_folders(start)))
         self._compared = Paced(lambda: list(comparisons(start)))
+        self._failed = Paced(self._read_failed)
         self._kept: dict[str, RunTrials] = {}
+
+    @property
+    def client(self) -> MlflowClient | None:
+        """MLflow's client, after runs were read; None if MLflow has no database yet."""
+        return self._tracked.client
 
     def runs(self) -> list[ListedRun]:
         """Return all runs, latest first.
@@ -159,7 +177,9 @@ class KnownRuns:
             known = {_settings(each) for each in tracked}
             ids = {each.id for each in tracked}
             beside = [found for each in self._folders.value if (found := folder_run(each, ids))]
-            runs = tracked + [each for each in beside if _settings(each) not in known]
+            beside = [each for each in beside if _settings(each) not in known]
+            self._failed.renewed()
+            runs = [*merge_failed(tracked, self._failed.value), *beside]
             return sorted(runs, key=lambda each: str(each.row["began"]), reverse=True)
 
     def comparisons(self) -> list[ListedComparison]:
@@ -177,8 +197,21 @@ class KnownRuns:
         """
         found = next((each for each in self.runs() if each.id == run_id), None)
         if found is None:
-            raise RunUnreadable("no such run; it may have been deleted")
+            raise RunUnreadable("the run does not exist; it may have been deleted")
         return found
+
+    def forget(self, run: ListedRun) -> None:
+        """Remove a deleted run from the list. The next call of `runs` reads what changed."""
+        with self._turn:
+            self._kept.pop(run.id, None)
+            self._tracked.forget(run.id)
+            self._folders.expire()
+            self._failed.expire()
+
+    def _read_failed(self) -> list[FailedFlowRun]:
+        with suppress(FlowRunsUnavailable):
+            return [] if self.flow_runs is None else self.flow_runs.failed()
+        return []
 
     def trials(self, run: ListedRun) -> RunTrials:
         """Return the trials of a run, from the cache if the run has ended.
@@ -193,6 +226,8 @@ class KnownRuns:
             if (kept := self._kept.get(run.id)) is not None:
                 return kept
             ended = run.row["state"] == FINISHED or run.row["watch"] is not None
+            if not run.row["tracked"] and run.folder is None:
+                raise RunUnreadable("the run failed before its first trial")
             found = self._ended(run) if ended else self._ongoing(run)
             if ended:
                 self._kept[run.id] = found
@@ -212,8 +247,8 @@ class KnownRuns:
 
     def _ongoing(self, run: ListedRun) -> RunTrials:
         held = None if run.folder is None else read_run(run.folder)
-        if run.folder is None or held is None or _asked(held) != _asked(run.row):
-            raise RunUnreadable("its output directory is not there, or holds another run by now")
+        if run.folder is None or held is None or settings_of(held) != settings_of(run.row):
+            raise RunUnreadable("the output directory was removed or now contains another run")
         return ongoing_trials(held, run.folder)
 
 
@@ -252,6 +287,11 @@ class TrackedRuns:
         ]
         return list(tracked_runs(active))
 
+    def forget(self, run_id: str) -> None:
+        """Leave out a run that was deleted."""
+        if self.client is not None:
+            self._all.value.pop(run_id, None)
+
     def _read(self) -> dict[str, Run]:
         assert self.client is not None, "runs() made one"
         return {run.info.run_id: run for run in network_runs(self.client)}
@@ -278,6 +318,7 @@ def tracked_runs(runs: Iterable[Run]) -> Iterator[ListedRun]:
         links = {
             "mlflow": mlflow.replace("EXPERIMENT", experiment).replace("RUN", run_id),
             "prefect": flow_run and prefect.replace("RUN", flow_run),
+            "flow_run": flow_run,
         }
         with suppress(ValueError, OverflowError, OSError):
             yield _tracked_run(run, links)
@@ -305,6 +346,54 @@ def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
             **{name: row[name] for name in ("target", "tuner", "seed", "trials", "seconds")},
         ),
         folder,
+    )  # fmt: skip
+
+
+def merge_failed(
+    tracked: Iterable[ListedRun], failed: Iterable[FailedFlowRun]
+) -> Iterator[ListedRun]:
+    """Yield tracked runs and failed runs of Prefect, with the states that Prefect shows.
+
+    A tracked run that failed in Prefect gets its state and message. A flow run without a tracked
+    run failed before it reached MLflow, and becomes a row of its own.
+    """
+    by_id = {each.id: each for each in failed}
+    for run in tracked:
+        found = by_id.pop(str(run.row["flow_run"]), None)
+        if found is None:
+            yield run
+        else:
+            yield replace(run, row={**run.row, "state": found.state, "message": found.message})
+    prefect = flow_run_url("RUN")
+    for found in by_id.values():
+        with suppress(ValueError, OverflowError):
+            yield _failed_run(found, prefect.replace("RUN", found.id))
+
+
+def _failed_run(run: FailedFlowRun, link: str) -> ListedRun:
+    """Return a flow run without a tracked run as a row. Raise `ValueError` if its number or date
+    cannot be read."""
+    given = {
+        name: run.parameters.get(name, None if field.is_required() else field.get_default())
+        for name, field in TuningOptions.model_fields.items()
+    }
+    named = str(given["model"] or given["workload"])
+    layers = given["layers"]
+    command = None
+    with suppress(TilewrightError, ValueError, TypeError):
+        command = TuningOptions.parse(**given).command_line("tune")
+    began = datetime.fromisoformat(run.began).astimezone(UTC)
+    return ListedRun(
+        _row(
+            f"flow-{run.id}", Path(named).stem or named, str(given["epilogue"]),
+            ",".join(map(str, layers)) if isinstance(layers, list | tuple) else "",
+            tracked=False, state=run.state, began=str(began), flow_run=run.id, prefect=link,
+            message=run.message, command=command, target=str(given["target"]),
+            tuner=str(given["tuner"]), seed=int(str(given["seed"])),
+            trials=int(str(given["trials"])),
+            settings={k: str(v) for k, v in sorted(run.parameters.items()) if v not in (None, "")},
+        ),
+        None,
     )  # fmt: skip
 
 
@@ -382,7 +471,7 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
     """
     try:
         states = tuple(_stamp(folder / name) for name in (RUN, SUMMARY))
-        held, summary = _read_folder(folder, states)
+        held, summary, command = _read_folder(folder, states)
     except (OSError, TilewrightError):
         return None
     if held is None or (summary is not None and summary.mlflow_run_id in tracked):
@@ -399,14 +488,17 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
             f"folder-{digest(os.fsencode(folder))[:16]}", held["network"]["name"],
             held.get("epilogue", ""), ",".join(held["layers"]), tracked=False, state=state,
             began=held["begun"].replace("T", " "), target=held["target"]["name"],
-            tuner=held["tuner"], seed=held["seed"], trials=held["trials"], **figures,
+            tuner=held["tuner"], seed=held["seed"], trials=held["trials"], command=command,
+            **figures,
         ),
         folder,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _read_folder(folder: Path, states: object) -> tuple[RunFile | None, RunSummary | None]:
+def _read_folder(
+    folder: Path, states: object
+) -> tuple[RunFile | None, RunSummary | None, str | None]:
     """Read `run.json` and `summary.json` of an output directory, with a cache.
 
     Args:
@@ -415,12 +507,31 @@ def _read_folder(folder: Path, states: object) -> tuple[RunFile | None, RunSumma
             read again.
 
     Returns:
-        The content of both files; None for a file that does not exist.
+        The content of both files, and the command that repeats the run; None for what is unknown.
     """
     held = read_run(folder)
     if held is None or not is_complete(folder):
-        return held, None
-    return held, read_summary(folder)
+        return held, None, None
+    summary = read_summary(folder)
+    with suppress(TilewrightError, ValueError):
+        return held, summary, _command(folder, held, summary)
+    return held, summary, None
+
+
+def _command(folder: Path, held: RunFile, summary: RunSummary) -> str:
+    """Return the command that repeats an untracked run. Raise `TilewrightError` if a value is not
+    valid any more."""
+    network = held["network"]
+    alone = network["place"].startswith(f"{network['name']}; ")  # a workload with its epilogue
+    options = TuningOptions.parse(
+        **{"workload" if alone else "model": network["name"] if alone else network["place"]},
+        target=held["target"]["place"], tuner=held["tuner"], seed=held["seed"],
+        trials=held["trials"], stop_gain=held.get("stop_gain"), out=str(folder),
+        layers=tuple(held["layers"]), epilogue=held.get("epilogue") or "network",
+        space=summary.space, batch=summary.batch, tuner_options=summary.tuner_options,
+        warm_start=summary.warm_start,
+    )  # fmt: skip
+    return f"{options.command_line('tune')} --bare"
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -453,16 +564,18 @@ def _row(
     """
     part = f" ({layers})" if layers else ""
     behind = f", epilogue {epilogue}" if epilogue not in ("", "network") else ""
-    empty = dict.fromkeys((*FIGURE_KEYS, "seconds", "mlflow", "prefect", "watch", "command"))
+    empty = dict.fromkeys((*FIGURE_KEYS, "seconds", "mlflow", "prefect", "watch", "command",
+                           "flow_run", "message"))  # fmt: skip
     return empty | {"settings": {}} | {
         "id": run_id, "network": network + part, **about,
         "question": f"{network}{part} on {about['target']}{behind}",
     }  # fmt: skip
 
 
-def _asked(run: Mapping[str, object]) -> tuple[object, ...]:
+def settings_of(run: Mapping[str, object]) -> tuple[object, ...]:
+    """Return the tuner, seed and trials of a row of the list or of a `run.json`."""
     return run["tuner"], run["seed"], run["trials"]
 
 
 def _settings(run: ListedRun) -> tuple[object, ...]:
-    return (run.folder, *_asked(run.row))
+    return (run.folder, *settings_of(run.row))

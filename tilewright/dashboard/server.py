@@ -23,10 +23,13 @@ from tilewright.dashboard.answers import (
     Answer,
     answer_or_error,
     curves,
+    delete_and_describe,
+    describe_deletion,
     knobs,
     list_comparisons,
     list_runs,
 )
+from tilewright.dashboard.flow_runs import FlowRuns
 from tilewright.dashboard.listing import KnownRuns
 from tilewright.services.login_middleware import Guard
 from tilewright.services.mlflow_server import mlflow_login
@@ -68,6 +71,12 @@ def application(known: KnownRuns) -> Starlette:
         name, kind = FILES[request.url.path]
         return Response((PAGE / name).read_bytes(), headers=HEADERS, media_type=kind)
 
+    def of_deletion(request: Request) -> Answer:
+        run_id = request.query_params.get("id", "")
+        # Web pages of another origin cannot send DELETE, nor a request with a cookie (`Guard`).
+        delete = request.method == "DELETE"
+        return (delete_and_describe if delete else describe_deletion)(known, run_id)
+
     def of_curves(request: Request) -> Answer:
         return curves(known, request.query_params.getlist("id"))
 
@@ -83,6 +92,7 @@ def application(known: KnownRuns) -> Starlette:
             Route("/api/comparisons", answered(lambda request: list_comparisons(known))),
             Route("/api/curves", answered(of_curves)),
             Route("/api/knobs", answered(of_knobs)),
+            Route("/api/deletion", answered(of_deletion), methods=["GET", "DELETE"]),
         ]
     )
 
@@ -91,7 +101,7 @@ def _serve(descriptor: int, folder: str) -> None:
     credentials = Credentials.inherited()
     workspace = current_workspace()
     os.environ |= mlflow_login(workspace)
-    known = KnownRuns(workspace, Path(folder))
+    known = KnownRuns(workspace, Path(folder), FlowRuns.from_environment())
     # all runs are read once, which takes longest, before anybody asks
     reading = threading.Thread(target=answer_or_error, args=[lambda: list_runs(known)])
     reading.daemon = True

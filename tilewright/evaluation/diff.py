@@ -184,13 +184,14 @@ def _check_comparable(a: Side, b: Side) -> None:
     ):
         if of_a != of_b:
             raise DiffError(
-                f"{a.place} and {b.place} cannot be compared: another {what}, {of_a} and {of_b}"
+                f"{a.place} and {b.place} cannot be compared, because the {what} differs: "
+                f"{of_a} and {of_b}"
             )
     if a.spec != b.spec:
         names = sorted(n for n in a.spec.keys() | b.spec.keys() if a.spec.get(n) != b.spec.get(n))
         raise DiffError(
-            f"{a.place} and {b.place} cannot be compared: two targets are called {a.target}, which "
-            f"differ in {', '.join(names)}"
+            f"{a.place} and {b.place} cannot be compared, because they have different "
+            f"targets called {a.target}; these keys differ: {', '.join(names)}"
         )
     if {each.id for each in a.layers} == {each.id for each in b.layers}:
         return
@@ -200,12 +201,12 @@ def _check_comparable(a: Side, b: Side) -> None:
         mine = next(each for each in a.layers if each.id not in theirs)
         other = next(each for each in b.layers if each.text == mine.text)
         raise DiffError(
-            f"{a.place} and {b.place} cannot be compared: another epilogue, {mine.name} with "
-            f"'{mine.epilogue}' and with '{other.epilogue}'"
+            f"{a.place} and {b.place} cannot be compared, because the epilogues differ: "
+            f"{mine.name} has '{mine.epilogue}' and '{other.epilogue}'"
         )
     raise DiffError(
-        f"{a.place} and {b.place} cannot be compared: other layers. {_only(a, b)}{_only(b, a)}"
-        "Tune both with the same --layers"
+        f"{a.place} and {b.place} cannot be compared, because their layers differ. "
+        f"{_only(a, b)}{_only(b, a)}Tune both with the same --layers"
     )
 
 
@@ -313,20 +314,20 @@ def _differing(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[Differ
 
 def _slower(change: Change) -> str:
     if change.more is None:
-        return f"{change.what}: nothing that was tried is valid any more"
+        return f"{change.what}: no trial is valid any more"
     return f"{change.what}: {100 * change.more:+.2g} % {change.unit}"
 
 
 def _less_valid(pair: Pair) -> str:
     assert pair.a is not None
     assert pair.b is not None
-    return f"valid trials: {100 * pair.a:.1f} % became {100 * pair.b:.1f} %"
+    return f"valid trials: from {100 * pair.a:.1f} % to {100 * pair.b:.1f} %"
 
 
 def _less_right(pair: Pair) -> str:
     assert pair.a is not None
     assert pair.b is not None
-    return f"{pair.what}: {pair.a:.3g} became {pair.b:.3g}, the model is further off"
+    return f"{pair.what}: from {pair.a:.3g} to {pair.b:.3g}, so the model is less accurate"
 
 
 class DiffError(TilewrightError):
@@ -440,8 +441,8 @@ def read_side(folder: Path, place: str = "") -> Side:
     schedules = {each.id: each for each in written.schedules}
     if [each.id for each in summary.workloads] != list(schedules):
         raise DiffError(
-            f"{folder / SUMMARY} and {SCHEDULES} are of different layers: one of them is from "
-            "another run; tune again"
+            f"{folder / SUMMARY} and {SCHEDULES} contain different layers, because one of "
+            "them is from another run; tune again"
         )
     try:
         layers = tuple(_layer(row, schedules[row.id]) for row in summary.workloads)
@@ -502,7 +503,9 @@ class _ComparedWorkload(_Measured):
     @model_validator(mode="after")
     def _counted(self) -> Self:
         if self.invalid_trials > self.trials:
-            raise ValueError(f"{self.invalid_trials} of {self.trials} trials are invalid")
+            raise ValueError(
+                f"the number of invalid trials is {self.invalid_trials} of {self.trials}"
+            )
         return self
 
 

@@ -61,7 +61,9 @@ def enumerate_space(
     """
     enumerates = capability(target, Enumerates)
     if enumerates is None:
-        raise EnumerationError(f"{target.name} cannot enumerate; choose a target that is simulated")
+        raise EnumerationError(
+            f"{target.name} cannot enumerate schedules; choose a simulated target"
+        )
     start = time.perf_counter()
     lowered, measured = enumerates.enumerate(workload, progress)
     seconds = time.perf_counter() - start
@@ -104,7 +106,7 @@ def frame(space: Space, lowered: Lowered, measured: Measurements) -> pd.DataFram
 def check_table_name(path: Path) -> None:
     """Check that a file name has a suffix in `SUFFIXES`. Raise `EnumerationError` if not."""
     if not path.name.endswith(SUFFIXES):
-        raise EnumerationError(f"{path}: write a table as {', '.join(SUFFIXES)}")
+        raise EnumerationError(f"{path}: the file name must end in {', '.join(SUFFIXES)}")
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

@@ -103,7 +103,7 @@ class ToyTarget:
             cycles[:] = 5000
         cycles = np.where(status == "valid", cycles, -1)
         seconds = np.where(cycles > 0, cycles / 1e8, np.nan)
-        reason = np.where(status == "valid", "", "run: nothing came back").astype(object)
+        reason = np.where(status == "valid", "", "run: no response").astype(object)
         return Measurements(status, reason, cycles, seconds)
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
@@ -135,9 +135,10 @@ def is_seeded(make: Make) -> None:
     """Check that equal seeds give equal trials, and that the explorer object keeps no state."""
     explorer = make()
     first = _trials(_run(explorer, trials=48, seed=3))
-    assert first == _trials(_run(make(), trials=48, seed=3)), "the same seed gave other trials"
+    assert first == _trials(_run(make(), trials=48, seed=3)), "the same seed gave different trials"
     assert first == _trials(_run(explorer, trials=48, seed=3)), (
-        "a second run of the same object gave other trials: it keeps state outside of ExplorerState"
+        "a second run of the same object gave different trials, so it keeps state outside "
+        "of ExplorerState"
     )
 
 
@@ -153,10 +154,14 @@ def respects_the_space(make: Make) -> None:
     """Check that all proposed configs belong to the space, also if the space lists its configs."""
     listed = tuple(range(0, 150, 3))
     rounds = _run(make(), ToyTarget(listed=listed), trials=40)
-    assert set(_flat(rounds).tolist()) <= set(listed), "a config the space does not list"
+    assert set(_flat(rounds).tolist()) <= set(listed), (
+        "a proposed config is not in the space's list"
+    )
     for done in _run(make(), trials=40):
         limits = ToyTarget().space(WORKLOAD).cardinalities
-        assert ((done.configs >= 0) & (done.configs < limits)).all(), "an index outside its knob"
+        assert ((done.configs >= 0) & (done.configs < limits)).all(), (
+            "a knob index is outside of the range of its knob"
+        )
 
 
 def keeps_the_batch(make: Make) -> None:
@@ -169,16 +174,16 @@ def survives_failure(make: Make) -> None:
     """Check that tuning continues after rounds in which no config compiles or runs."""
     for mood in ("all_invalid", "none_compiles"):
         rounds = _run(make(), ToyTarget(mood), trials=150)
-        assert rounds, f"gave up before the first round ({mood})"
+        assert rounds, f"the tuner stopped before the first round ({mood})"
         spent = sum(len(done.configs) + done.failed_compiles for done in rounds)
-        assert spent >= 40, f"gave up after {spent} configs ({mood})"
-        assert rounds[-1].best_latency is None, "a best config where none is valid"
+        assert spent >= 40, f"the tuner stopped after {spent} configs ({mood})"
+        assert rounds[-1].best_latency is None, "a best config is reported although none is valid"
 
 
 def copes_with_one_valid_point(make: Make) -> None:
     """Check that the only valid config of a space is found, at the latest after all were tried."""
     rounds = _run(make(), ToyTarget("one_valid"), trials=150)
-    assert rounds[-1].best_latency is not None, "the only valid config was never tried"
+    assert rounds[-1].best_latency is not None, "the only valid config was not tried"
 
 
 def stops_when_exhausted(make: Make) -> None:
@@ -187,7 +192,8 @@ def stops_when_exhausted(make: Make) -> None:
         rounds = _run(make(), ToyTarget(mood), trials=1000, batch=15)
         tried = sum(len(done.configs) + done.failed_compiles for done in rounds)
         assert tried == ToyTarget().space(WORKLOAD).size, (
-            f"stopped after {tried} of {ToyTarget().space(WORKLOAD).size} configs ({mood})"
+            f"the tuner stopped after {tried} of {ToyTarget().space(WORKLOAD).size} configs "
+            f"({mood})"
         )
 
 
@@ -201,7 +207,7 @@ def resumes(make: Make) -> None:
                 rounds = list(
                     tune(ToyTarget(), WORKLOAD, make(), trials=trials, batch=8, store=store)
                 )
-    assert _trials(rounds) == expected, "a resumed run went another way"
+    assert _trials(rounds) == expected, "a resumed run gave different trials"
 
 
 CHECKS: dict[str, Callable[[Make], None]] = {

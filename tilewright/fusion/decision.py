@@ -55,7 +55,12 @@ def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
             schedules.add(each.workload, pick)
     evaluator = Evaluator(problem, schedules, heard)
     if not len(problem):
-        asked.emit(Note(f"{asked.network}: nothing in it may be fused or not; all modes are equal"))
+        asked.emit(
+            Note(
+                f"{asked.network}: there is nothing to fuse in this network, so all modes give the "
+                "same result"
+            )
+        )
     named = name_labellings(problem, evaluator, asked)
     return build_decision(asked, problem, evaluator, named, evaluator.count)
 
@@ -217,7 +222,7 @@ def _tuned(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick | None]:
         The schedule of each workload; None if tuning found no valid schedule.
     """
     many = f"{len(workloads)} more {'workload' if len(workloads) == 1 else 'workloads'}"
-    asked.emit(Note(f"{asked.network}: {many}, of operators fused otherwise"))
+    asked.emit(Note(f"{asked.network}: {many}, of operators that are fused in another way"))
     return [_pick(each) for each in asked.more([_subgraph(each) for each in workloads])]
 
 

@@ -166,8 +166,8 @@ class Evaluator:
         timer = None if builds is None else builds.stream_timer()
         if timer is None:
             raise FusionError(
-                f"{problem.target.name} runs no programs of ours, so there is nothing to decide "
-                "about fusion; choose a VTA, or leave out --fusion"
+                f"programs of {problem.target.name} cannot be executed here, so there is "
+                "nothing to decide about fusion; choose a VTA, or leave out --fusion"
             )
         self.problem = problem
         self.schedules = schedules

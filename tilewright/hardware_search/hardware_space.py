@@ -46,14 +46,15 @@ class HardwareSpace:
         family = capability(base, HasDesigns)
         if family is None or capability(base, HasArea) is None:
             raise ImpossibleHardware(
-                f"{base.name} is not one of a family of machines; name a VTA or a "
-                "Gemmini, such as vta-pynq"
+                f"{base.name} has no hardware knobs; choose a VTA or a Gemmini, such as vta-pynq"
             )
         self.base, self.budget, self.clock, self._family = base, budget, clock, family
         self.space = _bounded(family.designs(), bounds or {})
         self._made: dict[int, Target] = {}
         if not budget > 0 or not np.isfinite(budget):
-            raise ImpossibleHardware(f"an area of {budget:g} is impossible; name one above 0")
+            raise ImpossibleHardware(
+                f"--budget {budget:g} is impossible; the area must be larger than 0"
+            )
 
     @cached_property
     def points(self) -> Configs:
@@ -79,9 +80,9 @@ class HardwareSpace:
             smallest = float(areas.min(initial=np.inf))
             if np.isfinite(smallest):
                 raise ImpossibleHardware(
-                    f"no machine takes an area of {self.budget:g}: the smallest within these "
-                    f"bounds takes {smallest:.3f} (the stock machine takes 1); raise --budget "
-                    "or lower a bound"
+                    f"no machine within these bounds has an area of at most {self.budget:g}; "
+                    f"the smallest has {smallest:.3f} (the stock machine has 1); raise "
+                    "--budget or lower a bound"
                 )
             raise ImpossibleHardware(f"no machine within these bounds can be built: {refused}")
         order = within[np.argsort(areas[within], kind="stable")]
@@ -148,7 +149,7 @@ def _bounded(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
     for name in bounds:
         if name not in names:
             raise ImpossibleHardware(
-                f"no hardware knob is called {name}; there are {', '.join(names)}"
+                f"there is no hardware knob {name}; the knobs are {', '.join(names)}"
             )
     return Space(space.name, tuple(_within(knob, bounds.get(knob.name)) for knob in space.knobs))
 
@@ -159,9 +160,13 @@ def _within(knob: Knob, bound: tuple[int, int] | None) -> Knob:
     low, high = bound
     values = tuple(value for value in knob.values if low <= value <= high)
     if not values:
-        why = "the lower one is above the upper one" if low > high else "none lies between them"
+        why = (
+            "the lower bound is above the upper bound"
+            if low > high
+            else "no value lies between the bounds"
+        )
         raise ImpossibleHardware(
-            f"{knob.name} has the bounds {low}:{high}, and its values are "
+            f"{knob.name} has the bounds {low}:{high} and the values "
             f"{', '.join(map(str, knob.values))}: {why}"
         )
     return Knob(knob.name, values)

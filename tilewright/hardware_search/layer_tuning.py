@@ -54,6 +54,8 @@ class BudgetedRunner(LocalRunner):
         lowered = self._evaluator.lower(self._design, task.problem.workload, kept.configs)
         made = lowered.rows(lowered.ok) if lowered.ok.any() else lowered
         batch = round_steps.choose_batch(task, session, made, n)
+        # `choose_batch` compiles configs of earlier rounds again, which counts like any compile.
+        self._evaluator.compiled += len(batch.rows) + batch.unmeasured_count - len(made)
         left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.unmeasured_failed
         count = batch.unmeasured_count + len(lowered) - len(made)
         return replace(batch, unmeasured_failed=left, unmeasured_count=count)
@@ -101,13 +103,15 @@ class LayerTuning:
         self._layers: dict[int, tuple[Task, Session]] = {}
 
     def advance(self, layer: int, trials: int) -> NDArray[np.float64]:
-        """Tune a layer for another round, and return the metrics of its best trial so far.
+        """Tune a layer by a number of further trials, and return the metrics of its best trial.
 
-        The round has no trials if no config compiles.
+        A tuner may propose fewer trials per round than it is asked for (`ml2tuner` has an option
+        `batch`), so this can take several rounds. There are fewer trials if the space is exhausted,
+        or if none of `RETRIES` configs in a row compiles.
 
         Args:
             layer: index of the layer in the design.
-            trials: number of trials in the round.
+            trials: number of further trials.
 
         Returns:
             Metrics of a call, float array of shape (metrics,) in the order of `METRICS` for the
@@ -119,16 +123,18 @@ class LayerTuning:
         if layer not in self._layers:
             self._layers[layer] = self._start(layer)
         task, session = self._layers[layer]
+        goal = len(session.history) + trials
         until = self.evaluator.compiled + RETRIES
-        while self.evaluator.compiled < until:
+        while (missing := goal - len(session.history)) > 0 and self.evaluator.compiled < until:
             session = learn(self._run, task, session)
-            batch = propose_batch(self._run, task, session, trials)
+            batch = propose_batch(self._run, task, session, missing)
             if batch is None:
                 break
             if batch.rows.ok.any():
                 measured = self._run(round_steps.measure_batch, task, batch, {})
                 session = session.after(replace(batch, measured=measured))
-                break
+                until = self.evaluator.compiled + RETRIES
+                continue
             # known without a measurement: look elsewhere
             known = [session.history.failed, batch.rows.configs, batch.unmeasured_failed]
             history = replace(session.history, failed=np.concatenate(known))
@@ -148,7 +154,9 @@ class LayerTuning:
         if objective != "latency" and problem.estimate is not None:
             estimate = partial(estimate_objective, target, workload, objective=objective)
             problem = replace(problem, estimate=estimate)
-        task = GivenTask(target, make_explorer(self._tuner, self._options), problem)
+        task = GivenTask(
+            self.design.measured_on, make_explorer(self._tuner, self._options), problem
+        )
         return task, Session.start(task)
 
 

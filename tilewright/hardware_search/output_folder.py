@@ -45,8 +45,8 @@ SUMMARY = "summary.json"
 PAGE = "front.html"
 KIND = "codesign"
 RESULTS = (SUMMARY, FRONT, TRIALS, PAGE)
-_STEP = "choose another folder with --out, or replace all it holds with --fresh"
-_THESE = "choose another folder with --out, or replace these files with --fresh"
+_STEP = "choose another folder with --out, or delete its contents with --fresh"
+_THESE = "choose another folder with --out, or delete these files with --fresh"
 _MACHINE = re.compile(r"\w[\w.-]*")
 
 
@@ -108,13 +108,13 @@ def check_own_run(options: CodesignOptions) -> None:
     names = [name for name in (RUN, *RESULTS, SPECS) if os.path.lexists(folder / name)]
     if RUN in names:
         raise FolderTaken(
-            f"{folder} holds a {RUN} that cannot be read, so whose results these are is not known; "
-            f"{_THESE}"
+            f"{folder} contains a {RUN} that cannot be read, so it is unknown to which run "
+            f"the results belong; {_THESE}"
         )
     if names:
         raise FolderTaken(
-            f"{folder} holds {', '.join(names)} and no {RUN}, so whose these are is not known; "
-            f"{_THESE}"
+            f"{folder} contains {', '.join(names)} but no {RUN}, so it is unknown to which "
+            f"run the results belong; {_THESE}"
         )
 
 
@@ -210,14 +210,14 @@ def _held(folder: Path) -> dict[str, Json] | None:
 
 def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
     if held.get("kind") != KIND:
-        raise FolderTaken(f"{options.folder} holds another kind of results (run.json); {_STEP}")
+        raise FolderTaken(f"{options.folder} contains another kind of results (run.json); {_STEP}")
     if refusal := CODESIGN.refusal(options.folder / RUN, CODESIGN.version_in(held)):
         raise FolderTaken(refusal)
     ours = describe_search(options)
     differing = [name for name in ours if canonical(held.get(name)) != canonical(ours[name])]
     if differing:
         said = "; ".join(f"{_said(held, each)}, here {_said(ours, each)}" for each in differing)
-        raise FolderTaken(f"{options.folder} holds another co-design run: {said}; {_STEP}")
+        raise FolderTaken(f"{options.folder} contains another co-design run: {said}; {_STEP}")
 
 
 def _said(run: dict[str, Json], name: str) -> str:
@@ -236,7 +236,7 @@ def _said(run: dict[str, Json], name: str) -> str:
                 for each in value
             )
         except (ValueError, KeyError):
-            value = "of a kind that cannot be read"
+            value = "of an unreadable kind"
     elif name == "target" and isinstance(value, dict):
         value = f"{value.get('name')} ({digest(canonical(value))[:8]})"
     text = value if isinstance(value, str) else canonical(value).decode()

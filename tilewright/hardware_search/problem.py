@@ -206,6 +206,6 @@ def read_networks(sources: Sequence[str]) -> dict[str, Network]:
         network = networks.load(source, None, sandbox=True)
         _ = network.examined  # a file that cannot be read is refused here
         if network.name in networks_by_name:
-            raise TilewrightError(f"two networks are called {network.name}; name each once")
+            raise TilewrightError(f"two networks are called {network.name}; give each network once")
         networks_by_name[network.name] = network
     return networks_by_name

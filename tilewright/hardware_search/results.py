@@ -34,12 +34,12 @@ UNKNOWN = "unknown"
 """Bottleneck of a machine that cannot tell how the time of its programs is spent."""
 AREA_MODEL = (
     "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
-    "weights, not fitted to a synthesis (docs/guides/codesign.md)"
+    "weights that was not fitted to a synthesis (docs/guides/codesign.md)"
 )
 _UNITS = {"seconds": 1e3, "joules": 1e6}  # reports show milliseconds and microjoules
 CLOCKS = {
     "fixed": "all machines run at the base machine's clock",
-    "tree": "the clock falls with the levels of the adder tree",
+    "tree": "the more levels the adder tree has, the slower the clock",
 }
 
 

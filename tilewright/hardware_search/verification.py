@@ -162,7 +162,8 @@ def _verified(design: Design, layer: CodesignLayer, lowered: Lowered) -> bool:
     wrong = int(verifies.verify(lowered)[0])
     if wrong:
         raise WrongSchedule(
-            f"{layer.workload} on {design.name}: the best schedule computes {wrong} wrong values; "
-            "please report this, with the seed and the specification"
+            f"{layer.workload} on {design.name}: the best schedule computes {wrong} wrong "
+            "values; this is a defect of Tilewright, please report it with the seed and the "
+            "specification"
         )
     return True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tilewright.networks.relax.bindings import FlatGraph
 
 
-JOINED = "joins the region of"
+JOINED = "belongs to the region of"
 """Start of the reason shown for an operator that could be compiled but joins a neighbour's
 region."""
 

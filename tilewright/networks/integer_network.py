@@ -90,7 +90,7 @@ def in_integers(
             fixed, accelerator, decisions, samples=samples, name=name, keep_float=keep_float,
             exact=exact, pool=pool, apart=apart, refused=refused,
         )  # fmt: skip
-        said: dict[str, Json] = {"method": "as the model has it"}
+        said: dict[str, Json] = {"method": "as the model defines it"}
         if graph.lost:
             said["rounded_weights_decibels"] = dict(graph.lost)
         return InIntegers(graph, said)
@@ -265,10 +265,12 @@ def _operator(
     if own.name in on_cpu:
         if own.status == "cpu" and graph.left.get(own.name, AS_ASKED) == AS_ASKED:
             return own
-        reason = graph.left.get(own.name, "what it reads or writes is not in int8")
+        reason = graph.left.get(own.name, "its inputs or outputs are not in int8")
         return replace(_bare(own), status="cpu", reason=reason)
     if own.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        return replace(_bare(own), status="offloaded", reason="int8 data are read as they are")
+        return replace(
+            _bare(own), status="offloaded", reason="int8 data are read without conversion"
+        )
     return own if own.status == "cpu" else replace(_bare(own), status="offloaded")
 
 
@@ -278,8 +280,8 @@ def _bare(own: OperatorReport) -> OperatorReport:
 
 def _passes(layer: Layer, passes: int) -> str:
     if layer.residual is not None and layer.residual.endswith(FINE):
-        return "its scales are no powers of two apart: two passes"
-    return f"{passes} products, one a head" if passes > 1 else ""
+        return "its scales differ by factors that are not powers of two, so it takes two passes"
+    return f"{passes} matrix products, one per head" if passes > 1 else ""
 
 
 def _name(layer: Layer) -> str:

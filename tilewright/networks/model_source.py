@@ -210,7 +210,7 @@ def model_with_weights(
     return load_weights(model, path.parent)
 
 
-REPLACE = "replace this operator before converting the model, or cut it off"
+REPLACE = "replace this operator before converting the model, or remove it"
 
 
 class OnnxSource:
@@ -295,7 +295,8 @@ class OnnxSource:
             return self._examine()
         except UnicodeDecodeError:
             raise ModelFileError(
-                f"'{self.name}' holds names that are not text; the file is damaged, export it again"
+                f"'{self.name}' contains names that are not valid text; the file is damaged, "
+                "export it again"
             ) from None
 
     def _examine(self) -> Examined:
@@ -455,8 +456,8 @@ def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) ->
         )
         more = f" and {len(unsupported) - 3} more" if len(unsupported) > 3 else ""
         raise UnsupportedOperatorError(
-            f"'{name}' cannot be imported whole: {shown}{more}; "
-            f"`tilewright inspect {name}` lists every operator and what to do"
+            f"'{name}' cannot be imported completely: {shown}{more}; `tilewright inspect "
+            f"{name}` lists every operator and what to do"
         )
 
 

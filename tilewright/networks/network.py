@@ -232,7 +232,7 @@ class Network:
 
         split = self.split()
         if split.compiled is None:
-            return [], with_nothing(said, "nothing of the network is compiled")
+            return [], with_nothing(said, "no operator of the network is compiled")
         try:
             graph = self._graph_on(accelerator, decisions, split)
         except QuantisationError as error:  # nothing of it can be a layer

@@ -81,25 +81,27 @@ class SandboxedSource:
         """
         if not self._path.is_file():
             raise errors.ModelFileError(
-                f"'{self._path}' is not a file; give an ONNX file or a built-in network"
+                f"'{self._path}' is not a file; give the path of an ONNX file, or the name "
+                "of a built-in network"
             )
         child = RpcProcess("tilewright.networks.sandbox", [], self._limits)
         try:
             reply, _ = child.call({"path": self.name, "shapes": self._shapes})
         except RpcTimeout:
             raise errors.ModelFileError(
-                f"reading '{self.name}' took more than {self._limits.seconds:g} s; it was given "
-                "up: simplify the model, or export it again"
+                f"reading '{self.name}' took more than {self._limits.seconds:g} s and was "
+                "stopped; simplify the model, or export it again"
             ) from None
         except RpcFailed as error:
             if limit := self._users_limit():
                 raise errors.ModelFileError(
-                    f"'{self.name}' could not be read with {limit} ({error}); raise it or take it "
-                    "away: if the reader breaks again, the file is damaged or hostile"
+                    f"'{self.name}' could not be read within {limit} ({error}); raise or "
+                    "remove the limit. If reading fails again, the file is damaged or "
+                    "malicious"
                 ) from None
             raise errors.ModelFileError(
-                f"'{self.name}' broke its reader ({error}); the file is damaged or hostile: "
-                "export it again"
+                f"reading '{self.name}' crashed the reader process ({error}); the file is "
+                "damaged or malicious: export it again"
             ) from None
         finally:
             child.stop()
@@ -108,14 +110,15 @@ class SandboxedSource:
             scarce = least_memory(_LIBRARIES) < _LIBRARIES and not hasattr(errors, kind)
             if limit and (kind == "MemoryError" or scarce):
                 raise errors.ModelFileError(
-                    f"'{self.name}' could not be read with {limit}; raise it or take it away"
+                    f"'{self.name}' could not be read within {limit}; raise or remove the limit"
                 )
             raise _to_error(self.name, kind, str(reply.get("message", "")))
         try:
             return _examined().validate_python(reply["examined"])
         except (ValidationError, KeyError):
             raise errors.ModelFileError(
-                f"'{self.name}' confused its reader; the file is damaged: export it again"
+                f"the reader process gave no valid result for '{self.name}'; the file is "
+                "damaged: export it again"
             ) from None
 
     def _users_limit(self) -> str:
@@ -163,7 +166,7 @@ def _to_error(name: str, kind: str, message: str) -> TilewrightError:
     if isinstance(known, type) and issubclass(known, TilewrightError):
         return known(message)
     if kind == "MemoryError":
-        message = "it needs more memory than a reader is given"
+        message = "it needs more memory than the reader process may use"
     reason = (message.strip().splitlines() or [kind])[0]
     return errors.ModelFileError(
         f"'{name}' cannot be read: {reason}; simplify the model, or export it again"

@@ -60,8 +60,8 @@ def view_of(module: IRModule) -> ModuleView:
     main = module["main"] if "main" in [g.name_hint for g in module.get_global_vars()] else None
     if not isinstance(main, relax.Function):
         raise ImportFailedError(
-            "the module has no Relax function 'main'; give what from_onnx or from_exported_program "
-            "makes"
+            "the module has no Relax function 'main'; give a module from from_onnx or "
+            "from_exported_program"
         )
     count = int(main.attrs.get("num_input", len(main.params))) if main.attrs else len(main.params)
     _check_parameters(main.params, count)
@@ -69,9 +69,9 @@ def view_of(module: IRModule) -> ModuleView:
     flat = _with_clips(_with_result(flat))
     if not any(binding.op in (QUANTISE, DEQUANTISE) for binding in flat.bindings):
         raise QuantisationError(
-            "the module computes in float and the accelerator in int8; quantise the ONNX model "
-            "first (tilewright.networks.quantisation.quantise), save it with onnx.save and import "
-            "that: docs/guides/quantise.md"
+            "the module computes in floating point, but the accelerator computes in int8; "
+            "first quantise the ONNX model (tilewright.networks.quantisation.quantise), "
+            "save it with onnx.save and import that file: docs/guides/quantise.md"
         )
     types = {b.node: b.op.removeprefix("relax.") for b in flat.bindings}
     fields = _fields(main.body.body)
@@ -120,8 +120,8 @@ def _fields(result: RelaxExpr) -> list[RelaxType] | None:
     fields = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else None
     if not all(hasattr(ty, "dtype") for ty in ([result.ty] if fields is None else fields)):
         raise ImportFailedError(
-            "main gives something else than a tensor or a tuple of tensors; export the model with "
-            "plain tensors as outputs"
+            "main returns something other than a tensor or a tuple of tensors; export the "
+            "model with plain tensors as outputs"
         )
     return fields
 

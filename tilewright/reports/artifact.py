@@ -58,7 +58,7 @@ def _programs(manifest: Mapping[str, Json], out: Path) -> list[str]:
     return [
         f"  {len(layers)} {plural(len(layers), 'layer')} in {streams}: {stream:,} cycles, "
         f"{milliseconds(stream / hertz)} ms",
-        f"  {alone:,} cycles is the sum of the layers, each by itself",
+        f"{alone:,} cycles is the sum of all layers run alone",
         f"  {percent(ours / total if total else 1.0)} of {mega(total)} MMAC on the accelerator",
         f"  {as_int(manifest['dram_bytes']) / MEBI:.2f} MiB of memory:",
         *(f"    {as_text(row['name']):14}{as_int(row['bytes']):>14,} bytes" for row in buffers),
@@ -104,7 +104,7 @@ def unchecked_lines(manifest: Mapping[str, Json]) -> list[str]:
         names = [as_text(row["name"]) for row in rows if row.get("checked", True) is False]
     if not names:
         return []
-    return [f"not checked, since no sample changes it: {', '.join(map(printable, names))}"]
+    return [f"not checked, because no sample affects it: {', '.join(map(printable, names))}"]
 
 
 def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
@@ -117,8 +117,8 @@ def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
     if lost:
         worst = min(lost, key=lambda name: as_number(lost[name]))
         lines.append(
-            f"{len(lost)} {plural(len(lost), 'layer')} with weights rounded anew, worst {worst} at "
-            f"{as_number(lost[worst]):.1f} dB"
+            f"{len(lost)} {plural(len(lost), 'layer')} with weights that were rounded again, "
+            f"the worst is {worst} with {as_number(lost[worst]):.1f} dB"
         )
     return lines
 
@@ -137,10 +137,16 @@ def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
     )
     left = [f"  left to the CPU: {kinds}"] if islands else []
     if manifest["bare"] is True:
-        return [*left, "  a board runs it by itself, with the C of 'tilewright board runtime DIR'"]
+        return [
+            *left,
+            (
+                "  a board can run it without a host, with the C sources of 'tilewright board "
+                "runtime DIR'"
+            ),
+        ]
     if islands:
-        return [*left, "  not for a board by itself: the host must compute those"]
-    return [*left, f"  not for a board by itself: {as_text(manifest['why_not_bare'])}"]
+        return [*left, "  a board cannot run it alone: the host must compute the operators above"]
+    return [*left, f"  a board cannot run it alone: {as_text(manifest['why_not_bare'])}"]
 
 
 def region_lines(manifest: Mapping[str, Json]) -> list[str]:
@@ -195,7 +201,11 @@ def _libraries(manifest: Mapping[str, Json], out: Path) -> list[str]:
             f"  {at}:",
             *(f"  {line}" for line in _library(library, out / as_text(row["folder"]))),
         ]
-    between = f"padded in between: {', '.join(padded)}" if padded else "no size in between is taken"
+    between = (
+        f"padded for sizes in between: {', '.join(padded)}"
+        if padded
+        else "sizes in between are not accepted"
+    )
     return [*lines, f"  {between}"]
 
 
@@ -211,9 +221,11 @@ def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
         return region_lines(manifest)
     operators = as_int(manifest.get("compiled_operators", len(layers)))
     return [
-        f"  {len(layers)} {plural(len(layers), 'layer')} by {len(kernels)} "
-        f"{plural(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
-        f"{mega(total)} MMAC; the rest as TVM compiles it, {operators} operators in all",
+        (
+            f"  {len(layers)} {plural(len(layers), 'layer')} computed by {len(kernels)} "
+            f"{plural(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
+            f"{mega(total)} MMAC; TVM compiles the rest, {operators} operators in all"
+        ),
         *region_lines(manifest),
         f"  {_mebi(out / LIBRARY)} of code, {_mebi(out / WEIGHTS)} of weights",
         *(f"  {line}" for line in _accuracy(manifest)),

@@ -230,8 +230,8 @@ def front_note(outcome: CodesignOutcome, links: Links) -> str:
     said = "No machine has a valid schedule of every layer yet."
     if best is not None:
         said = (
-            f"The fastest within {summary['budget']:g}: **{best['name']}**, area "
-            f"{best['area']:.3f}, {milliseconds(best['milliseconds'] / 1e3)} ms."
+            f"The fastest within an area of {summary['budget']:g}: **{best['name']}**, area "
+            f"{best['area']:.3f}, {milliseconds(best['milliseconds'] / 1000.0)} ms."
         )
     count = summary["measurements"]
     facts = (

@@ -34,9 +34,10 @@ def invalid_note(rows: Sequence[LeaderboardRow]) -> str:
         for row in rows
     )
     return (
-        f"Invalid share of all trials, and how many of them came before the first schedule within "
-        f"{percent(GOAL)}: {said}. Trials after that change little in the result: a tuner may have "
-        "a larger share than random and still need fewer trials."
+        "Share of invalid trials, and how many of them came before the first schedule "
+        f"within {percent(GOAL)} of the optimum: {said}. Later trials have little effect on "
+        "the result, so a tuner with a larger share than random search can still need fewer "
+        "trials."
     )
 
 
@@ -100,11 +101,11 @@ def heat_maps(results: Results, rows: Sequence[LeaderboardRow]) -> list[HeatMap]
             _lines(results, rows, regret, _regret_warmth, lambda k, w: percent(regret[k, w])),
         ),
         HeatMap(
-            f"Trials to come within {percent(GOAL)}, median over seeds",
+            f"Trials until within {percent(GOAL)}, median over seeds",
             _lines(results, rows, np.where(never, np.inf, trials), trials_warmth, trials_text),
         ),
         HeatMap(
-            "Invalid share of the trials",
+            "Share of invalid trials",
             _lines(results, rows, share, lambda part: part, lambda k, w: percent(share[k, w])),
         ),
     ]

@@ -67,7 +67,7 @@ def comparison_note(
         boards: the leaderboards; empty until the comparison is finished.
         network_runs: the finished runs; empty for a comparison on workloads.
     """
-    count = f"{counted(runs, 'run')}, {counted(options.trials, 'trial')} a workload"
+    count = f"{counted(runs, 'run')}, {counted(options.trials, 'trial')} per workload"
     what = f"**{plain(options.subject)}**: tuners {plain(options.rivals)}, seeds {options.seeds}"
     return paragraphs(
         f"{what}; {count}.",

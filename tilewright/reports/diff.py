@@ -91,8 +91,10 @@ def diff_page(title: str, verdict: DiffVerdict, links: Links) -> str:
         listed(links),
         markdown_table(latency_rows(verdict)),
         markdown_table(figure_rows(verdict)),
-        "Changed between the two:\n\n" + markdown_table(setting_rows(changed)) if changed else "",
-        "Asked for otherwise:\n\n" + markdown_table(setting_rows(verdict.settings))
+        "Changed between the two runs:\n\n" + markdown_table(setting_rows(changed))
+        if changed
+        else "",
+        "Different settings:\n\n" + markdown_table(setting_rows(verdict.settings))
         if verdict.settings
         else "",
     )

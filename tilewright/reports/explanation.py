@@ -36,14 +36,16 @@ from tilewright.reports.number_format import percent
 from tilewright.reports.plot_style import GRID, INK, MUTED, fix_ticks, house_style, round_ticks
 from tilewright.reports.templates import render
 from tilewright.search.explorer import ROLES
+from tilewright.tuning.output_dir import EXPLANATION, EXPLANATION_PICTURE
 
-PAGE, PICTURE = "explain.html", "explain.png"
 CHANGED = (
-    "The simulator has changed since this run: its trials are as recorded, random configs are "
-    "measured with the present one."
+    "The simulator has changed since this run. Trials are shown as they were recorded; "
+    "random configs are measured with the current simulator."
 )
 
-NO_ADVICE = "Nothing stands out: the schedules are near their bounds, and the search had ended."
+NO_ADVICE = (
+    "Nothing to recommend: the schedules are near their bounds, and the search had converged."
+)
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,8 @@ def write_explanation(
         OSError: a file cannot be written.
     """
     drawn = pictures(explained, models)
-    write_atomically(out / PICTURE, drawn.whole)
-    write_atomically(out / PAGE, explanation_page(folder, explained, models, advice, drawn))
+    write_atomically(out / EXPLANATION_PICTURE, drawn.whole)
+    write_atomically(out / EXPLANATION, explanation_page(folder, explained, models, advice, drawn))
 
 
 def explanation_page(
@@ -120,7 +122,7 @@ def explanation_page(
     """
     return render(
         "explanation.html.jinja",
-        title=f"Why {folder.tuner_config.tuner} chose as it did on {folder.network}",
+        title=f"Why {folder.tuner_config.tuner} chose these schedules for {folder.network}",
         target=folder.target.name,
         space=folder.space,
         seed=folder.seed,
@@ -145,7 +147,7 @@ def _encoded(parts: dict[str, bytes]) -> dict[str, str]:
 
 def method(model: ModelSummary) -> str:
     """Describe how the influences of features on a model were computed."""
-    return "exact tree SHAP, by the library" if model.exact else "sampled Shapley values"
+    return "exact tree SHAP, computed by the library" if model.exact else "sampled Shapley values"
 
 
 def _line(each: Explained) -> WorkloadLine:
@@ -165,7 +167,7 @@ _SMALLEST = 0.005  # share of a feature worth a line
 _VALUES = LinearSegmentedColormap.from_list("values", ["#2f5d9b", "#c9ced3", "#c0562f"])
 _TICKS = 5  # on an axis of cycles
 _MARGIN = 6  # pixels around a part
-JUDGED = {"random configs": "#5b7fa6", "trials, before they were measured": "#0b6e4f"}
+JUDGED = {"random configs": "#5b7fa6", "trials, before the models were trained on them": "#0b6e4f"}
 """Data on which models are evaluated, and the colour of its dots."""
 
 
@@ -269,7 +271,9 @@ def _influences(
     rows = [row for row in most if row.share >= _SMALLEST]
     axes.set_title(ROLES[role].partition(":")[0], fontsize=10, loc="left", fontweight="bold")
     if not rows:
-        _empty(axes, "learned a constant" if _has(explained, role) else "not learned by this tuner")
+        _empty(
+            axes, "learned a constant" if _has(explained, role) else "this tuner has no such model"
+        )
         return
     rng = np.random.default_rng(0)
     ends = [0.0]
@@ -291,7 +295,7 @@ def _influences(
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.set_xlabel(f"moved {_unit(explained, role)} by")
+    axes.set_xlabel(f"change of the predicted {_unit(explained, role)}")
 
 
 def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Floats, Floats]:
@@ -351,10 +355,10 @@ def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
         shown = True
     if not shown:
         every = pooled([each.unseen for each in explained], role)
-        _empty(axes, "everything was valid" if every.shape[1] and every[1].all() else "no data")
+        _empty(axes, "all configs were valid" if every.shape[1] and every[1].all() else "no data")
         return
     axes.plot([0, 1], [0, 1], color=INK, lw=0.8)
-    axes.set(xlabel="chance of valid, by V", ylabel="share that was valid")
+    axes.set(xlabel="probability of being valid, predicted by V", ylabel="fraction that was valid")
     _finish(axes)
 
 
@@ -401,7 +405,7 @@ def _unit(explained: Sequence[Explained], role: str) -> str:
     if role != "V":
         return "predicted log2 cycles"
     exact = all(each.influences[role].exact for each in explained if role in each.influences)
-    return "the log-odds of valid" if exact else "the chance of valid"
+    return "the log-odds of being valid" if exact else "the probability of being valid"
 
 
 def _has(explained: Sequence[Explained], role: str) -> bool:

@@ -77,7 +77,7 @@ def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[st
     mode = said["mode"]
     return render(
         "fusion.html.jinja",
-        title=f"{network} on {target}: what runs together",
+        title=f"{network} on {target}: fused operators",
         said=said,
         fused=sum(row["fused"] for row in said["decisions"]),
         beside=[(name, said["cycles"][name]) for name in said["cycles"] if name != mode],

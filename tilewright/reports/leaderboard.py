@@ -208,7 +208,7 @@ def verdict(board: Leaderboard) -> str:
     """Return one or two sentences of plain text that say which tuner of a leaderboard is best."""
     where = f"{board.network} on {board.target}"
     if not board.winners:
-        return f"{where}: no tuner found valid schedules of all layers"
+        return f"{where}: no tuner found a valid schedule for every layer"
     if board.baseline == OPTIMUM:
         return f"{where}: {board.tuners[0].tuner} {_distance_verdict(board)}"
     said = f"{where}: {' and '.join(board.winners)}"

@@ -243,7 +243,7 @@ class SizeScale:
         bar.set_ticks(ticks, labels=[mega(round(tick)) for tick in ticks])
         bar.minorticks_off()
         bar.outline.set_visible(False)
-        bar.set_label("million multiply-accumulates a call", fontsize=8)
+        bar.set_label("million multiply-accumulates per call", fontsize=8)
 
 
 def fix_ticks(axis: Axis, ticks: Sequence[float]) -> None:

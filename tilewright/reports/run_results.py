@@ -140,7 +140,7 @@ def workload_note(
         links: addresses of related pages, by title.
     """
     of = f"A workload of {plain(title)}: **{plain(layer(names, workload))}**"
-    what = f"{of}, {counted(count, 'call')} an inference."
+    what = f"{of}, {counted(count, 'call')} per inference."
     layers = f"Layers: {', '.join(map(code, names))}" if names else ""
     epilogue = workload.epilogue_text
     return paragraphs(
@@ -180,7 +180,7 @@ def outcome_line(row: WorkloadRow | Total) -> str:
     If no schedule is valid, the sentence says so.
     """
     if four_figures(row).tuned is None:
-        return "Nothing that was tried is valid."
+        return "No trial is valid."
     text = figures_text(row)
     return text[0].upper() + text[1:] + "."
 

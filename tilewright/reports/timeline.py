@@ -106,7 +106,7 @@ def write_timeline(path: Path, report: CycleReport) -> None:
     elif path.suffix == ".json":
         write_atomically(path, frame(report).to_json(orient="records").encode())
     else:
-        raise TilewrightError(f"{path}: a timeline is written as .parquet or .json")
+        raise TilewrightError(f"{path}: the file name of a timeline must end in .parquet or .json")
 
 
 _ACTIVITY_COLOURS = {
@@ -140,7 +140,8 @@ def draw_timeline(
     last = report.total if last is None else min(last, report.total)
     if not 0 <= first < last:
         raise TilewrightError(
-            f"no cycles between {first} and {last} of {report.total}; choose a window inside"
+            f"the window {first} to {last} is outside of the {report.total} cycles of the "
+            "program; choose a window inside"
         )
     figure = Figure(figsize=(14, 5.2), dpi=110, layout="constrained")
     lanes, shares = figure.subplots(2, 1, height_ratios=(3, 2))
@@ -195,7 +196,7 @@ def _draw_shares(axes: Axes, report: CycleReport) -> None:
             fontsize=8, color="white" if dark else "black",
         )  # fmt: skip
         left += width
-    axes.set(xlim=(0, 1), xlabel="share of all cycles")
+    axes.set(xlim=(0, 1), xlabel="fraction of all cycles")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     _finish(axes)
 
@@ -233,7 +234,7 @@ def write_plot(path: Path, report: CycleReport, title: str, clock_mhz: float) ->
     elif path.suffix == ".html":
         write_atomically(path, _page(report, title, clock_mhz))
     else:
-        raise TilewrightError(f"{path}: a plot is written as .png or .html")
+        raise TilewrightError(f"{path}: the file name of a plot must end in .png or .html")
 
 
 def _png(report: CycleReport, title: str) -> bytes:

@@ -122,8 +122,8 @@ class ActorCritic:
         vectors = {name: arrays[name].astype(np.float32) for name in ("weights", *_MOMENTS)}
         if any(vector.shape != fresh.weights.shape for vector in vectors.values()):
             raise LearnedError(
-                f"the state holds {vectors['weights'].size} weights, and networks for {self.knobs} "
-                f"knobs have {fresh.weights.size}; start without it"
+                f"the state has {vectors['weights'].size} weights, but networks for "
+                f"{self.knobs} knobs have {fresh.weights.size}; start without this state"
             )
         moments = {its: vectors[ours] for ours, its in _MOMENTS.items()}
         count = arrays["updates"].astype(np.int32)[0]

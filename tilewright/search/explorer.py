@@ -80,9 +80,9 @@ class BatchChoice:
 
 
 ROLES = {
-    "P": "Model P: performance, from what is known before compiling",
+    "P": "Model P: performance, from features known before compiling",
     "V": "Model V: validity",
-    "A": "Model A: performance, with what compiling reveals",
+    "A": "Model A: performance, with features known after compiling",
 }
 """Purpose of each model of an explorer, by its name in the explorer's state."""
 

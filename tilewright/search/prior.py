@@ -23,9 +23,11 @@ ESTIMATE_ERROR = 0.1
 """Expected error of an estimate, in log2 latency."""
 _WEIGHT_DOUBT = 0.5  # standard deviation of a transferred model's weight before any trial
 _LEAST_SPREAD = 0.05  # log2 latency: no transferred model is believed to be nearer
-_LEAST_CHANCE = 1e-6
+_LEAST_CHANCE = 1e-6  # keeps the logarithm of a probability finite
 _SCALE = 0.5  # puts log2 latencies on about the scale of the other columns
-_TRANSFERRED = Feature("transferred", text="log2 latency by a model learned elsewhere")
+_TRANSFERRED = Feature(
+    "transferred", text="log2 latency predicted by a model trained on other hardware"
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ def _estimated(found: Features) -> Prior:
 @lru_cache(maxsize=64)
 def _relative(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
     return tuple(
-        replace(column, text=f"estimate: {column.text or column.name}, by the whole latency")
+        replace(
+            column, text=f"estimate: {column.text or column.name}, divided by the whole latency"
+        )
         for column in columns
     )
 

@@ -129,8 +129,8 @@ def _load_all() -> None:
             entry.load()
         except Exception as error:
             raise TunerError(
-                f"the tuner '{entry.name}' ({entry.value}) cannot be loaded: {error!r}; repair or "
-                "uninstall the package that brings it"
+                f"the tuner '{entry.name}' ({entry.value}) cannot be loaded: {error!r}; "
+                "repair or uninstall the package that provides it"
             ) from error
 
 
@@ -169,8 +169,8 @@ def check_options(name: str, options: Mapping[str, Any] | None = None) -> Option
     entry = known[name]
     if entry.missing:
         raise MissingExtra(
-            f"tuner '{name}' needs {' and '.join(entry.absent)}, which is missing; install it: "
-            f"{entry.missing}"
+            f"the tuner '{name}' needs the missing package {' and '.join(entry.absent)}; "
+            f"install it: {entry.missing}"
         )
     try:
         return entry.options.model_validate({**entry.preset, **(options or {})})
@@ -184,6 +184,6 @@ def _problem(entry: Registration, error: ValidationError) -> str:
     option, fields = ".".join(map(str, first["loc"])), entry.options.model_fields
     near = nearest(option, fields) if option not in fields else None
     meant = f"; did you mean {near}?" if near else ";"
-    said = "no such option" if first["type"] == "extra_forbidden" else first["msg"]
+    said = "this option does not exist" if first["type"] == "extra_forbidden" else first["msg"]
     known = ", ".join(fields) or "none"
     return f"option {option} of tuner '{entry.name}': {said}{meant} known options: {known}"

@@ -49,7 +49,10 @@ from tilewright.search.validation_records import TRIAL, ValidationMeasurement
 from tilewright.targets.base import Configs, Measurements, Space
 
 CLAIM_SECONDS = 600.0
+"""Maximum age of the claim of a command on configs that it measures. The claim of a command that
+ended is released at once; this limit releases configs of a command that is paused."""
 ERROR_DIGITS = 4
+"""Digits of a model's error that are stored. Further digits can differ between equal runs."""
 _MEASURED = TypeAdapter(list[ValidationMeasurement])
 _CLAIMED = TypeAdapter(list[list[int]])
 
@@ -287,7 +290,7 @@ class StoredRun:
             wrong = {row["id"]: i for i, row in found if i in measured}
             stored = sa.select(TRIALS).where(TRIALS.c.id.in_(wrong))
             rows = connection.execute(stored).mappings().all()
-            self._reject([(row, "it does not measure this") for row in rows])
+            self._reject([(row, "the target now measures another latency") for row in rows])
             for row in rows:
                 anew = dict(row) | measured_columns(measured[wrong[row["id"]]])
                 del anew["id"]
@@ -308,7 +311,9 @@ class StoredRun:
             try:
                 blocks[row.block] = _MEASURED.validate_json(row.measured)
             except ValidationError as error:
-                self.store.tell([({}, f"a validation measurement: {error.errors()[0]['msg']}")])
+                self.store.tell(
+                    [({}, f"a validation measurement is invalid: {error.errors()[0]['msg']}")]
+                )
         return [one for block in sorted(blocks) for one in blocks[block]]
 
     def add_validations(self, choice: str, made: Sequence[ValidationMeasurement]) -> None:
@@ -325,7 +330,7 @@ class StoredRun:
         """Mark the stored validation measurements of a final choice as rejected, so they are not
         reused."""
         of_choice = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
-        wrong = sa.update(VALIDATIONS).values(rejected="it does not measure this any more")
+        wrong = sa.update(VALIDATIONS).values(rejected="the target now measures another latency")
         with self.store.transaction() as connection:
             connection.execute(wrong.where(of_choice))
 
@@ -412,7 +417,7 @@ class StoredRun:
             self.store.tell(bad)
         elif bad:
             self._reject(bad)
-            said = f"{len(bad)} trials of workload {self.key[0]} set aside: {bad[0][1]}"
+            said = f"{len(bad)} trials of workload {self.key[0]} were set aside: {bad[0][1]}"
             self.problems.append(said)
             self.store.problems.append(said)
         return [row for row in good if row["id"] not in reasons]
@@ -420,9 +425,9 @@ class StoredRun:
     def _misfit(self, row: TrialRow) -> str:
         """Return why a trial does not fit the space; empty if it does."""
         if not self._fit([row["config"]]):
-            return f"its config is not in space {self.space.name}"
+            return f"its config is not in the space {self.space.name}"
         if row["knobs"] != self.space.describe(row["config"]):
-            return "its knobs are not those of its config"
+            return "its knobs do not match its config"
         return ""
 
     def _fit(self, configs: Sequence[Sequence[int]]) -> bool:

@@ -285,20 +285,25 @@ class TrialStore:
             TrialStoreError: the file was removed or replaced.
         """
         if self._pid != os.getpid():
-            raise RunInUse(f"{self} belongs to process {self._pid}; open it again")
+            raise RunInUse(
+                f"{self} was opened by the process {self._pid}; open it again in this process"
+            )
         with suppress(OSError):
             if self._file is None or os.path.samestat(os.stat(self.place), self._file):
                 return
         raise TrialStoreError(
-            f"{self} was removed or replaced while this command was at work; nothing of this batch "
-            "was recorded: start the same command again"
+            f"{self} was removed or replaced while this command was running, and nothing of "
+            "this batch was recorded; start the same command again"
         )
 
     # -- databases ------------------------------------------------------------------------------
 
     def _postgres(self) -> sa.Engine:
         if not self._url.startswith(f"{POSTGRES}://"):
-            raise TrialStoreError(f"--store {self}: write {POSTGRES}://USER@HOST/DATABASE")
+            raise TrialStoreError(
+                f"--store {self} is not the address of a database; write "
+                f"{POSTGRES}://USER@HOST/DATABASE"
+            )
         limits = {"connect_timeout": 10}
         return sa.create_engine(
             self._url, pool_pre_ping=True, hide_parameters=True, connect_args=limits
@@ -327,8 +332,8 @@ class TrialStore:
             if not self._url:
                 if odd := connection.exec_driver_sql(_FOREIGN).scalar():
                     raise TrialStoreError(
-                        f"{self} has {odd!r:.80}, which no table of trials has; do not use a "
-                        "database that somebody else changed"
+                        f"{self} contains {odd!r:.80}, which is not part of a trial "
+                        "database; do not use a database that someone else changed"
                     )
                 if (
                     verdict := connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
@@ -395,6 +400,18 @@ class TrialStore:
         stamp = None if row is None else stamp_in(row._mapping)
         return None if stamp is None or stamp.is_alive() is False else stamp.describe()
 
+    def sharing(self) -> str | None:
+        """Return a description of a process that measures configs of a shared run, or None.
+
+        Processes that share a run do not own the output directory.
+        """
+        mine = sa.select(RUNS.c.id).where(RUNS.c.folder == self.folder)
+        with self.reading() as connection:
+            claims = connection.execute(sa.select(CLAIMS).where(CLAIMS.c.run_id.in_(mine)))
+            stamps = [stamp_in(row) for row in claims.mappings()]
+        alive = [stamp for stamp in stamps if stamp is not None and stamp.is_alive() is not False]
+        return alive[0].describe() if alive else None
+
     def _take(self) -> None:
         """Become the owner. An owner whose process is not visible gets the time for one heartbeat
         first."""
@@ -424,12 +441,12 @@ class TrialStore:
         beat = sa.update(OWNERS).where(OWNERS.c.token == self._token)
         if connection.execute(beat.values(beats=OWNERS.c.beats + 1)).rowcount != 1:
             holder = self.owner() or "another command, which has ended"
-            raise RunInUse(f"{self._refusal(holder)} (it took over while this command stood still)")
+            raise RunInUse(f"{self._refusal(holder)} (it took over while this command was paused)")
 
     def _refusal(self, holder: str) -> str:
         where = self if self._url else Path(self.place).parent
         return (
-            f"{where} is being written by {holder}; wait for it to end, or choose another output "
+            f"{where} is in use by {holder}; wait until it ends, or choose another output "
             "directory with --out"
         )
 
@@ -488,9 +505,9 @@ class TrialStore:
 
     def tell(self, rejected: Sequence[Rejected]) -> None:
         """Report rejected rows in `problems`."""
-        texts = [f"{self}: a trial is not used: {reason}" for _, reason in rejected[:TOLD_ROWS]]
+        texts = [f"{self}: ignored a trial: {reason}" for _, reason in rejected[:TOLD_ROWS]]
         if len(rejected) > TOLD_ROWS:
-            texts.append(f"{self}: {len(rejected) - TOLD_ROWS} more trials are not used")
+            texts.append(f"{self}: ignored {len(rejected) - TOLD_ROWS} more trials")
         self.problems += [text for text in texts if text not in self.problems]
 
     def clear(self) -> None:
@@ -587,7 +604,8 @@ def open_store(
             store = stack.enter_context(TrialStore(*elsewhere, own=own))
         if url and str(store.place) != url:
             store.problems.append(
-                f"the trials of this output directory stay in {store}; --store is for new ones"
+                f"the trials of this output directory remain in {store}; --store only "
+                "applies to new output directories"
             )
         for name in LEDGERS:
             store.import_ledger(folder / name)
@@ -630,19 +648,19 @@ def _reader(place: Path | str, folder: str = "") -> TrialStore:
 # -- SQLite -------------------------------------------------------------------------------------
 
 _STEP = "choose another output directory with --out"
-_ROOM = "nothing of this batch was recorded: make room and start the same command again"
+_ROOM = "nothing of this batch was recorded; free some space and start the same command again"
 _DAMAGED = (
-    "move the file away, or replace all that the directory holds with --fresh; "
-    "'sqlite3 trials.sqlite .recover' saves what can be read"
+    "move the file away, or delete the contents of the directory with --fresh; 'sqlite3 "
+    "trials.sqlite .recover' saves what can be read"
 )
 _STEPS = {
     "SQLITE_FULL": _ROOM,
     "SQLITE_IOERR": _ROOM,
-    "SQLITE_BUSY": "another program holds the database: end it, and start the same command again",
+    "SQLITE_BUSY": "another program uses the database; end it, and start the same command again",
     "SQLITE_CORRUPT": _DAMAGED,
     "SQLITE_NOTADB": _DAMAGED,
     "SQLITE_ERROR": _DAMAGED,
-    "URL": "start the database, then the same command again: all that was committed is there",
+    "URL": "start the database, then start the same command again; all committed trials are kept",
 }
 """Advice for the user, by the prefix of SQLite's error name."""
 _FOREIGN = """

@@ -77,7 +77,7 @@ class Guard:
             A refusal, or the answer to a login; None if the application should answer.
         """
         if _is_foreign(request):
-            text = "pages of another origin may not use this server"
+            text = "requests from pages of another origin are not allowed"
             return PlainTextResponse(text, HTTPStatus.FORBIDDEN, UNCACHED)
         login = self._credentials
         if request.method == "GET" and login.admits_key(request.query_params.get(KEY, "")):

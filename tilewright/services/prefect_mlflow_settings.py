@@ -112,8 +112,8 @@ def _go_without_socks() -> None:
     if socks and elsewhere:
         raise ProxyError(
             f"the server in {elsewhere[0]} cannot be reached through the SOCKS proxy in "
-            f"{socks[0]}; "
-            "install httpx[socks] and PySocks, name an HTTP proxy, or unset one of the two"
+            f"{socks[0]}; install httpx[socks] and PySocks, use an HTTP proxy, or unset one "
+            "of the two variables"
         )
     for name in socks:
         del os.environ[name]

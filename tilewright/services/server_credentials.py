@@ -25,8 +25,8 @@ from tilewright.services.server_process import is_answering
 from tilewright.services.workspace import Workspace, WorkspaceError
 
 _REMEDY = (
-    "remove it and repeat the command, which makes a new one (a 'tilewright ui' that is running "
-    "then has to be started anew, too)"
+    "remove the file and repeat the command, which creates a new secret (then also restart a "
+    "running 'tilewright ui')"
 )
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 USER = "tilewright"
@@ -56,8 +56,8 @@ def workspace_secret(workspace: Workspace) -> str:
         if error.errno in FULL:
             raise
         raise WorkspaceError(
-            f"cannot keep a secret in {path}: {error.strerror or error}; remove what is there, "
-            "or set TILEWRIGHT_HOME to a folder you can write"
+            f"cannot store a secret in {path}: {error.strerror or error}; remove the file, or "
+            "set TILEWRIGHT_HOME to a folder that you can write to"
         ) from None
 
 

@@ -89,7 +89,7 @@ class ServerProcess:
                 raise ServerError(f"the {self.name} server did not start{said}; see {self.log}")
             if (now := time.monotonic()) - told > TELL_SECONDS:
                 told = now
-                tell(f"… starting the {self.name} server, for {now - started:.0f} s now")
+                tell(f"… starting the {self.name} server, for {now - started:.0f} s so far")
             time.sleep(0.05)
 
     def _last_words(self) -> str:

@@ -151,7 +151,9 @@ def _check_version(about: Path) -> None:
     except FileNotFoundError:
         version = WORKSPACE.unmarked
     except ValueError:
-        raise WorkspaceError(f"{about} is damaged; remove this file alone") from None
+        raise WorkspaceError(
+            f"{about} is damaged; remove this file only and repeat the command"
+        ) from None
     if refusal := WORKSPACE.refusal(about.parent, version):
         raise WorkspaceError(refusal)
 
@@ -168,15 +170,17 @@ def _make_private(workspace: Workspace) -> None:
     with tempfile.TemporaryFile(dir=root) as fresh:  # some disks give all files to one user
         if state.st_uid != os.fstat(fresh.fileno()).st_uid:
             raise WorkspaceError(
-                f"{root} belongs to another user (id {state.st_uid}), whose files are not trusted; "
-                f"set {VARIABLE} to a folder of yours, or work as that user"
+                f"{root} belongs to another user (ID {state.st_uid}), and Tilewright only "
+                f"uses workspaces of the current user; set {VARIABLE} to a folder of your "
+                "own, or run the command as that user"
             )
     if not state.st_mode & _OTHERS_WRITE:
         return
     if state.st_mode & stat.S_ISVTX or not workspace.about.exists():
         raise WorkspaceError(
-            f"others can write to {root}, and files of a workspace are trusted; set {VARIABLE} to "
-            f"another folder, or take that right from them: chmod go-w {root}"
+            f"other users can write to the workspace {root}, so its files cannot be trusted; "
+            f"remove the permission with: chmod go-w {root}; or set {VARIABLE} to another "
+            "folder"
         )
     root.chmod(stat.S_IMODE(state.st_mode) & ~_OTHERS_WRITE)
 
@@ -184,6 +188,5 @@ def _make_private(workspace: Workspace) -> None:
 def _unusable(folder: object, reason: str) -> WorkspaceError:
     shown = str(folder) if str(folder).isprintable() else ascii(str(folder))
     return WorkspaceError(
-        f"cannot keep records under {shown}: {reason}; "
-        "set TILEWRIGHT_HOME to a folder you can write"
+        f"cannot write to {shown}: {reason}; set TILEWRIGHT_HOME to a folder that you can write to"
     )

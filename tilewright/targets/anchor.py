@@ -56,7 +56,7 @@ class Sizes:
             key, _, value = item.strip().partition("=")
             if not re.fullmatch(r"\d+(x\d+){0,3}", value) or key in values:
                 raise WorkloadError(
-                    f"cannot read '{item}' in '{text}'; write for example c=64 or k=3x5"
+                    f"cannot read '{item}' in '{text}'; write KEY=NUMBER, for example c=64 or k=3x5"
                 )
             values[key] = tuple(int(part) for part in value.split("x"))
         return cls(text, values)
@@ -185,7 +185,7 @@ class Anchor:
             "stride_h", "stride_w", "dilation_h", "dilation_w", "groups",
         ):  # fmt: skip
             if getattr(self, name) < 1:
-                raise WorkloadError(f"{name} must be at least 1, got {getattr(self, name)}")
+                raise WorkloadError(f"{name} must be at least 1, not {getattr(self, name)}")
         check_pads(self)
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise WorkloadError(
@@ -194,10 +194,10 @@ class Anchor:
             )
         if self.operator == "max_pool":
             if self.in_channels != self.out_channels or self.groups != self.in_channels:
-                raise WorkloadError("a max_pool does not mix channels: c, o and g must be the same")
+                raise WorkloadError("a max_pool does not mix channels, so c, o and g must be equal")
             check_windows(self)
         if self.operator == "batch_matmul" and self.width != 1:
-            raise WorkloadError("a batch_matmul has rows (height) and no width")
+            raise WorkloadError("a batch_matmul has rows (h) but no width; leave out w")
         if self.sums_height < 1 or self.sums_width < 1:
             raise WorkloadError(
                 f"the kernel ({self.kernel_h}×{self.kernel_w}) is larger than the padded image"

@@ -86,7 +86,9 @@ class Space:
         """
         table, begins = self._tables
         if ((configs < 0) | (configs >= self.cardinalities)).any():
-            raise IndexError(f"no knob of {self.name} has that many values")
+            raise IndexError(
+                f"a knob index of {self.name} is larger than the number of values of its knob"
+            )
         return table.take(configs + begins)
 
     @cached_property

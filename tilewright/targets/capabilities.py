@@ -646,7 +646,9 @@ def offers(target: object, *kinds: type[Any]) -> Capabilities:
     """
     for kind in kinds:
         if not isinstance(target, kind):
-            raise TypeError(f"{type(target).__name__} lacks a method of {kind.__name__}")
+            raise TypeError(
+                f"{type(target).__name__} lacks a method of the capability {kind.__name__}"
+            )
     return dict.fromkeys(kinds, target)
 
 

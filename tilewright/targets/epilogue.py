@@ -93,4 +93,4 @@ def _parsed(item: str) -> EpilogueOp:
         if value is not None:
             return EpilogueOp(known.kind, value)
     examples = ", ".join(text for kind in STEP_KINDS.values() for text in kind.examples)
-    raise WorkloadError(f"cannot read epilogue step '{item}'; known: {examples}")
+    raise WorkloadError(f"cannot read the epilogue step '{item}'; known steps: {examples}")

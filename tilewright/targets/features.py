@@ -69,7 +69,10 @@ class Features:
 
     def __post_init__(self) -> None:
         if self.matrix.ndim != 2 or self.matrix.shape[1] != len(self.columns):
-            raise ValueError(f"{self.matrix.shape} numbers for {len(self.columns)} columns")
+            raise ValueError(
+                f"the matrix has the shape {self.matrix.shape}, but there are "
+                f"{len(self.columns)} columns"
+            )
 
     @classmethod
     def of(cls, matrix: NDArray[np.float64], names: Sequence[str]) -> Features:

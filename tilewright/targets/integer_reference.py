@@ -185,7 +185,7 @@ def reference(
     else:
         total = sums(w, tensors)
     if exact and not np.array_equal(total, wrap(total, acc_bits)):
-        raise OverflowError(f"the sums of {w} leave {acc_bits} bits on these tensors")
+        raise OverflowError(f"the sums of {w} overflow {acc_bits} bits on these tensors")
     total = wrap(total, acc_bits)
     for post_operation in w.post:
         if isinstance(post_operation, EpilogueOp):

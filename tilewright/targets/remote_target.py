@@ -183,15 +183,15 @@ def read_lowered(workload: Workload, configs: Configs, header: Header, arrays: A
         or hidden.shape != (len(configs), len(columns))
         or hidden.dtype.kind not in "fiub"
     ):
-        raise RpcNonsense("the target lowered to arrays of the wrong shape")
+        raise RpcNonsense("the target's lower() returned arrays of the wrong shape")
     failures, reasons = (text.astype(object) for text in texts)
     try:
         features = Features(hidden.astype(np.float64), read_columns(columns))
         programs = read_programs(arrays)
     except (ValueError, KeyError, TypeError):
-        raise RpcNonsense("the target lowered to arrays that are not programs") from None
+        raise RpcNonsense("the target's lower() returned arrays that are not programs") from None
     if any(len(part) != len(configs) for part in programs.values()):
-        raise RpcNonsense("the target lowered to programs of other configs")
+        raise RpcNonsense("the target's lower() returned programs of other configs")
     return Lowered(workload, configs, failures, reasons, features, programs)
 
 
@@ -211,7 +211,9 @@ def checked_measurements(n: int, arrays: Arrays) -> Measurements:
     for name, kinds in wanted.items():
         array = arrays.get(name, np.empty(0))
         if array.shape != (n,) or array.dtype.kind not in kinds:
-            raise RpcNonsense(f"the target measured '{name}' of the wrong shape or type")
+            raise RpcNonsense(
+                f"the target's measure() returned '{name}' with the wrong shape or type"
+            )
     counters = {
         name.removeprefix("counter_"): array.astype(np.int64)
         for name, array in arrays.items()
@@ -224,7 +226,7 @@ def checked_measurements(n: int, arrays: Arrays) -> Measurements:
     is_known = np.isin(status.astype(np.str_), STATUSES)
     nonsense = ~is_known | (valid & ~possible)
     reason[nonsense] = [
-        f"run: the target answered '{s}' with {c} cycles in {t:g} s"
+        f"run: the target returned '{s}' with {c} cycles in {t:g} s"
         for s, c, t in zip(status[nonsense], cycles[nonsense], seconds[nonsense], strict=True)
     ]
     status[nonsense] = "wrong_result"
@@ -246,9 +248,9 @@ def _repeats(n: int, arrays: Arrays) -> Ragged | None:
     try:
         repeats = read_programs(arrays).get("repeats")
     except (ValueError, KeyError):
-        raise RpcNonsense("the target measured repetitions of the wrong shape") from None
+        raise RpcNonsense("the target's measure() returned repeats of the wrong shape") from None
     if repeats is not None and (len(repeats) != n or repeats.values.dtype.kind != "f"):
-        raise RpcNonsense("the target measured repetitions of the wrong shape")
+        raise RpcNonsense("the target's measure() returned repeats of the wrong shape")
     return repeats
 
 

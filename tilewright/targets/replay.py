@@ -99,7 +99,9 @@ class MeasurementTable:
     def optimum(self) -> Latency:
         """Latency of the fastest valid config. Raises `TableError` if no config is valid."""
         if not self.valid.any():
-            raise TableError(f"no config of {self.name} is valid: leave it out, it has no optimum")
+            raise TableError(
+                f"no config of {self.name} is valid, so it has no optimum; leave out this table"
+            )
         row = int(np.argmin(self.latency))
         return Latency(float(self.seconds[row]), int(self.cycles[row]))
 
@@ -132,7 +134,9 @@ class MeasurementTable:
             return flat
         rows = np.minimum(np.searchsorted(self.flat, flat), len(self.flat) - 1)
         if len(flat) and not np.array_equal(self.flat[rows], flat):
-            raise TableError(f"table {self.name} does not list every config that was asked for")
+            raise TableError(
+                f"the table {self.name} does not contain every config that was requested"
+            )
         return np.asarray(rows, dtype=np.int64)
 
 
@@ -221,7 +225,8 @@ class ReplayTarget:
         except KeyError:
             names = ", ".join(sorted(self.workloads)) or "none"
             raise WorkloadError(
-                f"no table for {workload}; tables at hand: {names}; pass the file that has it"
+                f"no table contains {workload}; the tables are {names}; add the file that "
+                "contains it"
             ) from None
 
 

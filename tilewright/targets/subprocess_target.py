@@ -112,7 +112,7 @@ class IsolatedTarget(RemoteTarget):
         try:
             header, arrays = self.ask("estimate", workload, configs)
         except RpcFailed as error:
-            raise TargetDown(f"target {self.name} gives no estimates: {error}") from None
+            raise TargetDown(f"the target {self.name} returned no estimates: {error}") from None
         return Features(arrays["table"], read_columns(header["columns"]))
 
     def ask(
@@ -130,7 +130,9 @@ class IsolatedTarget(RemoteTarget):
     def _describe(self) -> Header:
         about = self._must({"call": "describe"})
         if set(about) != _ABOUT:
-            raise TargetDown(f"the target does not describe itself: {about.get('message', about)}")
+            raise TargetDown(
+                f"the target process did not describe the target: {about.get('message', about)}"
+            )
         return about
 
     def _must(self, header: Header) -> Header:
@@ -143,7 +145,10 @@ class IsolatedTarget(RemoteTarget):
             return self._process.call(header, seconds=seconds)[0]
         except RpcFailed as error:
             recipe = " ".join(self._process.arguments)
-            raise TargetDown(f"target {recipe} cannot be used: {error}; try it alone") from None
+            raise TargetDown(
+                f"the target {recipe} cannot be started: {error}; try to use it without a "
+                "separate process"
+            ) from None
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Workload(Anchor):
         places = [_place(post_operation) for post_operation in self.post]
         if any(one > two or one == two != _STEP for one, two in pairwise(places)):
             raise WorkloadError(
-                "its post-operations are in no order that can be computed: at most one pool or "
+                "its post-operations are in an unsupported order: at most one pool or "
                 "shortcut, then element-wise steps, then an average"
             )
         for pattern in self.patterns:
@@ -85,7 +85,7 @@ class Workload(Anchor):
             allowed = step.kind in ("bias", "residual", "min", "max") or step.kind in FUNCTIONS
             if not allowed or (step.kind in ("bias", "residual") and step.value):
                 raise WorkloadError(
-                    f"the epilogue step '{step}' is of integers; in {self.dtype} there are bias, "
+                    f"the epilogue step '{step}' needs integers; {self.dtype} supports bias, "
                     f"residual 0, min N, max N, relu, {', '.join(FUNCTIONS)}"
                 )
 
@@ -94,7 +94,8 @@ class Workload(Anchor):
         for step in self.epilogue:
             if step.kind in FUNCTIONS:
                 raise WorkloadError(
-                    f"the epilogue step '{step}' is of floats; write dtype=float32, or leave it out"
+                    f"the epilogue step '{step}' needs floating-point numbers; write "
+                    "dtype=float32, or leave it out"
                 )
 
     def _check_quantised_epilogue(self) -> None:
@@ -108,9 +109,10 @@ class Workload(Anchor):
         plain = self.dtype == "int8" and not self.patterns and self.operator in ("conv2d", "dense")
         if not (once and in_order and plain) or EpilogueOp("bias", 32) in rest:
             raise WorkloadError(
-                f"'{', '.join(map(str, self.epilogue))}' is no epilogue of reals: write int8 "
-                "convolutions or dense layers without a pool, and dequantise, then at most one "
-                "bias, one add of int8 or uint8, max, min and round, and quantise at the end"
+                f"'{', '.join(map(str, self.epilogue))}' is not a supported epilogue of real "
+                "numbers: write an int8 convolution or dense layer without a pool, then "
+                "dequantise, at most one bias, one add of int8 or uint8, max, min and "
+                "round, and quantise at the end"
             )
 
     # -- types ---------------------------------------------------------------------------------
@@ -326,13 +328,13 @@ class Workload(Anchor):
         first, last = self._with_own_steps
         if len(parts) != len(first) + 1 + len(last):
             places = ", ".join(
-                f"of {kind.called} {'behind' if kind.is_behind else 'before'} it"
+                f"one of {kind.called} {'after' if kind.is_behind else 'before'} it"
                 for kind in PATTERNS
                 if kind.has_steps
             )
             raise WorkloadError(
-                f"'{text}' has {len(parts)} epilogues, and {self} has {len(first) + len(last) + 1}:"
-                f" its own, {places}"
+                f"'{text}' has {len(parts)} epilogues, but {self} needs "
+                f"{len(first) + len(last) + 1}: its own, {places}"
             )
         own, parts = parts[len(first)], parts[: len(first)] + parts[len(first) + 1 :]
         pairs = zip(first + last, parts, strict=True)

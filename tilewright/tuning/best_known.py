@@ -78,8 +78,9 @@ def best_known(
         count = record.correct(wrong)
         emit(
             Note(
-                f"{task.workload}: trials of other runs were recorded with another latency than "
-                f"{task.target_name} gives now; {count} set aside, and what it gives now recorded"
+                f"{task.workload}: ignored {count} from other runs, because their recorded "
+                f"latency differs from what {task.target_name} measures now; the new "
+                "measurements are used instead"
             )
         )
     return chosen
@@ -134,7 +135,9 @@ def run_that_found(
         tuner, seed = printable(as_text(about["tuner"])), as_int(about["seed"])
         who = f"tuner {tuner} with seed {seed}"
     name = layer(task.names, task.workload)
-    emit(Note(f"{name}: kept the schedule that {who} had found in {trials} trials"))
+    emit(
+        Note(f"{name}: kept the schedule that {who} found in {trials} trials, because it is faster")
+    )
     return {"tuner": tuner, "seed": seed, "trials": trials}
 
 

@@ -64,8 +64,8 @@ def check_library(options: BuildOptions, target: Target) -> None:
     for name, is_given in zip(("--keep-float", "--bare"), given, strict=True):
         if is_given:
             raise ArtifactError(
-                f"{name} is about networks in int8, and {target.name} computes in float; leave it "
-                "out"
+                f"{name} is only for int8 networks, but {target.name} computes in floating "
+                "point; leave it out"
             )
 
 
@@ -83,9 +83,9 @@ CLEAR_ROUNDS, CLEAR = 5, 1.2
 """The comparison ends early after `CLEAR_ROUNDS` rounds if the ratio differs from `WORTH_IT` by
 more than the factor `CLEAR`."""
 NOT_COMPARED = (
-    "its outputs were not compared, for onnxruntime accepts none of the inputs that were drawn"
+    "its outputs were not compared, because onnxruntime rejects all random inputs that were tried"
 )
-NOTHING_COMPILED = "nothing of {} is compiled, onnxruntime runs all of it: {}"
+NOTHING_COMPILED = "nothing of {} is compiled, so that onnxruntime runs the whole network: {}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ def _without_kernel(compiled: Network, layers: Sequence[KernelLayer]) -> dict[st
     """
     ours = {name for layer in layers for name in (layer.call.node, *layer.names)}
     return {
-        name: "no kernel of Tilewright computes it"
+        name: "Tilewright has no kernel for it"
         for name, macs in compiled.examined.found.macs.items()
         if macs >= MANY_MACS and name not in ours
     }
@@ -189,7 +189,7 @@ def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
         ours, theirs = thread.submit(_seconds_beside_onnxruntime, network, made).result()
     if theirs < LEAST_SECONDS or ours < WORTH_IT * theirs:
         return ""
-    return f"the compiled network takes {ours / theirs:.2f} times as long"
+    return f"the compiled network takes {ours / theirs:.2f} times as long as onnxruntime"
 
 
 def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[float, float]:
@@ -321,11 +321,14 @@ def read_sizes(options: BuildOptions) -> DynamicModel:
     """
     if Path(options.model).suffix != ".onnx":
         raise ArtifactError(
-            f"--sizes needs an ONNX file with dynamic dimensions, and {options.model} is no ONNX "
-            "file; leave it out"
+            f"--sizes needs an ONNX file with dynamic dimensions, but {options.model} is not "
+            "an ONNX file; leave out --sizes"
         )
     if options.input_shapes:
-        raise ArtifactError("give either --sizes or --input-shape: both say how large inputs are")
+        raise ArtifactError(
+            "--sizes and --input-shape are both given, and each sets the size of the inputs; "
+            "leave one of them out"
+        )
     model = read(Path(options.model))
     inputs = named_shapes(model)
     wanted = tuple(shapes_at(inputs, options.sizes))

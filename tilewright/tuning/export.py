@@ -89,7 +89,7 @@ def export_schedules(folder: Path, form: str, written: float) -> ExportedText:
             continue
         latency = seconds.get(each.id)
         if each.space is None or each.knobs is None or latency is None:
-            left_out.append(f"{workload}: it has no schedule that runs")
+            left_out.append(f"{workload}: none of its schedules runs")
             continue
         name = (each.names or [each.id])[0]
         schedules.append(NamedSchedule(name, workload, each.space, each.knobs, latency))
@@ -115,10 +115,13 @@ def _exports(target: _ExportedTarget, folder: Path, form: str) -> ExportsSchedul
     exports = None if made is None else capability(made, ExportsSchedules)
     if exports is None or exports.export_format != form:
         needed = {
-            "autotvm": "which stock TVM has no templates for; tune for a VTA, such as --target "
-            "vta-pynq",
-            "gemmini-c": "and no gemmini-c is written for it; tune for a Gemmini, such as --target "
-            "gemmini",
+            "autotvm": (
+                "for which stock TVM has no templates; tune for a VTA, such as --target vta-pynq"
+            ),
+            "gemmini-c": (
+                "which the format gemmini-c does not support; tune for a Gemmini, such as "
+                "--target gemmini"
+            ),
         }
         raise ExportError(f"{folder} was tuned for {target.name}, {needed[form]}")
     return exports
@@ -126,11 +129,12 @@ def _exports(target: _ExportedTarget, folder: Path, form: str) -> ExportsSchedul
 
 def _nothing_to_export(folder: Path, form: str, left_out: Sequence[str]) -> str:
     if form != "autotvm":
-        return f"no schedule in {folder} runs; tune with more --trials"
+        return f"none of the schedules in {folder} runs; tune again with more --trials"
     why = f": {left_out[0]}" if left_out else ""
     return (
-        f"no schedule in {folder} can be written for AutoTVM{why}; tune into another folder "
-        "with --space template, or with --space stock for schedules that stock TVM builds"
+        f"none of the schedules in {folder} can be exported to AutoTVM{why}; tune into "
+        "another folder with --space template, or with --space stock to get only schedules "
+        "that stock TVM can build"
     )
 
 

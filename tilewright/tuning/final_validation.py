@@ -402,8 +402,8 @@ def held_choice(
     task = choice.task
     emit(
         Note(
-            f"{task.workload}: the final choice was recorded with another latency than "
-            f"{task.target_name} gives now; set aside, and made again"
+            f"{task.workload}: discarded the recorded final choice, because its latency "
+            f"differs from what {task.target_name} measures now; the choice is made again"
         )
     )
     return None

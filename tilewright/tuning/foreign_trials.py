@@ -93,11 +93,11 @@ def read_lines(path: Path, read: Callable[[bytes], ForeignTrial]) -> ForeignTria
         try:
             found.append(read(line))
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            problems.append(f"{path.name}, line {number}: left out ({str(error)[:80]})")
+            problems.append(f"{path.name}, line {number}: skipped ({str(error)[:80]})")
     if not found:
-        why = f": {problems[0]}" if problems else ", it is empty"
-        raise ForeignTrialsError(f"{path} holds no trial{why}")
-    more = [f"{path.name}: {len(problems)} lines left out"] if len(problems) > TOLD_LINES else []
+        why = f": {problems[0]}" if problems else ", because it is empty"
+        raise ForeignTrialsError(f"{path} contains no trial{why}")
+    more = [f"{path.name}: {len(problems)} lines skipped"] if len(problems) > TOLD_LINES else []
     return ForeignTrials(_table(found), [*problems[:TOLD_LINES], *more])
 
 
@@ -108,7 +108,10 @@ def _table(trials: Sequence[ForeignTrial]) -> pd.DataFrame:
         valid = each.status == "valid"
         seconds = fmean(each.repeats) if valid and each.repeats else float("nan")
         if valid and not 0 < seconds < NO_TIME:
-            each, valid = ForeignTrial(each.workload, each.knobs, (), "run_error", "no time"), False
+            each, valid = (
+                ForeignTrial(each.workload, each.knobs, (), "run_error", "the log has no time"),
+                False,
+            )
         rows.append(
             (each.workload, count[each.workload], 0, [], json.dumps(each.knobs), each.status,
              each.reason, -1, seconds if valid else float("nan"))
@@ -119,12 +122,12 @@ def _table(trials: Sequence[ForeignTrial]) -> pd.DataFrame:
 
 _ERRORS = {
     1: ("compile_error", "the template has no such schedule"),
-    2: ("compile_error", "it does not compile for the host"),
-    3: ("compile_error", "it does not compile for the device"),
-    4: ("run_error", "it ended with an error on the device"),
+    2: ("compile_error", "compilation for the host failed"),
+    3: ("compile_error", "compilation for the device failed"),
+    4: ("run_error", "running on the device failed"),
     5: ("wrong_result", "its result is wrong"),
-    6: ("timeout", "it took too long to compile"),
-    7: ("timeout", "it took too long to run"),
+    6: ("timeout", "compilation timed out"),
+    7: ("timeout", "running timed out"),
 }
 """Status and reason by the number of `tvm.autotvm.MeasureErrorNo`."""
 
@@ -214,5 +217,5 @@ def _decisions(trace: Json) -> dict[str, Json]:
 def _element_at(values: Sequence[T], place: Json) -> T:
     """Return the element at an index. A negative index raises `IndexError` too."""
     if (index := as_int(place)) < 0:
-        raise IndexError(f"there is no place {index}")
+        raise IndexError(f"index {index} is out of range")
     return values[index]

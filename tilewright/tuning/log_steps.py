@@ -44,7 +44,8 @@ def start_sessions(
     """
     if options.warm_start == CHAMPION:
         raise OptionsError(
-            f"--warm-start {CHAMPION}: a bare run knows no champion; leave out --bare"
+            f"--warm-start {CHAMPION} needs the MLflow registry, which --bare switches off; "
+            "leave out --bare"
         )
     tasks = tasks_of(options, subgraphs)
     return [(task, Session.start(task)) for task in tasks]

@@ -36,8 +36,8 @@ class UnknownLayer(TilewrightError):
         near = get_close_matches(layer, known, n=3)
         meant = f"; did you mean {' or '.join(near)}?" if near else ";"
         super().__init__(
-            f"there is nothing to tune in a layer '{layer}'{meant} 'tilewright inspect' names "
-            "the layers that are offloaded"
+            f"the layer '{layer}' has nothing to tune{meant} 'tilewright inspect' lists the "
+            "layers that are offloaded"
         )
 
 

@@ -61,8 +61,8 @@ def read_written(model: type[M], folder: Path, name: str, problem: type[Tilewrig
         return model.model_validate_json(data)
     except FileNotFoundError:
         raise problem(
-            f"{folder} holds no finished run: there is no {name}; give the --out folder of "
-            "'tilewright tune'"
+            f"{folder} contains no finished run, because the file {name} is missing; give the "
+            "output directory of 'tilewright tune'"
         ) from None
     except OSError as error:
         raise problem(f"cannot read {folder / name}: {error}; tune again") from None

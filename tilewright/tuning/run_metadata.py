@@ -198,8 +198,8 @@ def check_vacant(options: TuningOptions) -> None:
     problem = _foreign(options, held)
     if problem:
         raise FolderTaken(
-            f"{options.folder} {problem}: it holds {_described(held, options.folder)}; "
-            "choose another folder with --out, or replace all it holds with --fresh"
+            f"{options.folder} {problem}; it contains {_described(held, options.folder)}; "
+            "choose another folder with --out, or delete its contents with --fresh"
         )
 
 
@@ -212,9 +212,9 @@ def replaced(options: TuningOptions) -> str | None:
     if (held["tuner"], held["seed"]) == (options.tuner, options.seed):
         return None
     return (
-        f"{options.folder} held the results of tuner {held['tuner']} with seed {held['seed']}; "
-        "its trials stay in the database, and so do schedules of it that stay the best; the other "
-        "files will be this run's"
+        f"{options.folder} contains the results of tuner {held['tuner']} with seed "
+        f"{held['seed']}. Its trials stay in the database, and its schedules are kept where "
+        "they remain the best. The other files are replaced."
     )
 
 
@@ -270,11 +270,11 @@ def write_run(
 def _foreign(options: TuningOptions, held: RunFile) -> str:
     """Return why a folder belongs to another run; "" if it does not."""
     if not _same(held["network"], _network(options)):
-        return f"is not {options.subject}'s"
+        return f"belongs to another network than {options.subject}"
     if not _same(held["target"], origin_of(options.target)):
-        return f"is not {options.target}'s"
+        return f"belongs to another target than {options.target}"
     if options.layers and not set(held["layers"] or ["all"]) <= set(options.layers):
-        return "has more layers than --layers names"
+        return "contains more layers than --layers selects"
     return ""
 
 
@@ -313,8 +313,8 @@ def _described(held: RunFile, folder: Path) -> str:
     shared = " on average at most" if "stop_gain" in held else ""
     trials = f"{held['trials']} {'trial' if held['trials'] == 1 else 'trials'}"
     return (
-        f"{held['network']['name']}{layers} on {held['target']['name']}, {trials} a "
-        f"workload{shared} by tuner {held['tuner']}, begun {_date(held['begun'])}, {ended}"
+        f"{held['network']['name']}{layers} on {held['target']['name']}, {trials} per "
+        f"workload{shared} with tuner {held['tuner']}, started {_date(held['begun'])}, {ended}"
     )
 
 

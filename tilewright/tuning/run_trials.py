@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, read_plain
 from tilewright.core.formats import TRIALS as TRIALS_FORMAT
+from tilewright.core.options import OptionValue
 from tilewright.search import read_store
 from tilewright.search.trial_store import COLUMNS
 from tilewright.targets.display_names import layer
@@ -114,6 +115,8 @@ class RunSummary(BaseModel):
     seed: int
     space: str
     batch: int
+    tuner_options: dict[str, OptionValue] = {}
+    warm_start: str = ""
     wall_seconds: float
     workloads: list[_Workload]
     mlflow_run_id: str | None = None
@@ -146,7 +149,7 @@ def finished_trials(folder: Path) -> RunTrials:
     written = read_written(_Schedules, folder, SCHEDULES, RunUnreadable).schedules
     known = {each.id: each for each in written}
     if any(row.id not in known for row in summary.workloads):
-        raise RunUnreadable(f"{SUMMARY} and {SCHEDULES} are of different layers; tune again")
+        raise RunUnreadable(f"{SUMMARY} and {SCHEDULES} contain different layers; tune again")
     layers = [
         RunLayer(
             row.id, _name(known[row.id]), known[row.id].workload, known[row.id].names, row.count,
@@ -171,7 +174,7 @@ def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
         UnsafeFile: the database is not a plain file.
     """
     if "ledger" not in run:
-        raise RunUnreadable("the run was begun by an older version; run its command again")
+        raise RunUnreadable("the run was started by an older version; repeat its command")
     layers = [
         RunLayer(
             row["id"], _name(_Schedule.model_validate(row)), row["workload"], row["names"],

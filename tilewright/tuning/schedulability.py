@@ -57,7 +57,7 @@ def why_nothing_fits(target: Target, workload: Workload) -> str:
     ((reason, _),) = reasons.most_common(1)
     return (
         f"no schedule of {workload} in the space {space.name} fits {target.name}: all "
-        f"{space.size:,} fail, most at '{reason}'"
+        f"{space.size:,} schedules fail, most of them because '{reason}'"
     )
 
 

@@ -66,8 +66,8 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
     spec = specification_of(target)
     if found.machine is not None and spec is not None and found.machine != _machine(spec):
         raise PickError(
-            f"{path} holds schedules for {printable(found.target)}, which is another "
-            f"machine than {target.name}; tune for this target, or build for that"
+            f"{path} contains schedules for {printable(found.target)}, but the build is for "
+            f"{target.name}; tune for this target, or build for that one"
         )
     table = PickTable(traits_of(target).blocks)
     for workload, pick in found.schedules:
@@ -82,10 +82,10 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
     if missing:
         whole = len(set(workloads))
         raise PickError(
-            f"{path} is of {printable(found.network)} and lacks {len(missing)} of the "
-            f"{whole} workloads that are built, first {missing[0]} (epilogue "
-            f"{missing[0].epilogue_text or 'none'}); tune this network with its "
-            f"real epilogues{_hint(missing)}, or build with --trials"
+            f"{path} was tuned for {printable(found.network)} and lacks schedules for "
+            f"{len(missing)} of the {whole} workloads of this build; the first is "
+            f"{missing[0]} (epilogue {missing[0].epilogue_text or 'none'}); tune this network "
+            f"with its real epilogues{_hint(missing)}, or build with --trials"
         )
     return [known[workload] for workload in workloads]
 
@@ -327,13 +327,16 @@ def _read(path: Path) -> _TunedSchedules:
         )
     except FileNotFoundError:
         raise PickError(
-            f"there is no {path}; name a folder that 'tilewright tune' wrote (--schedules)"
+            f"{path} does not exist; give an output directory of 'tilewright tune' with --schedules"
         ) from None
     except OSError as error:
-        raise PickError(f"cannot read {path}: {error.strerror}") from None
+        raise PickError(
+            f"cannot read {path}: {error.strerror}; check the file and its permissions"
+        ) from None
     except (ValueError, KeyError, WorkloadError):
         raise PickError(
-            f"{path} holds no schedules; name a folder that 'tilewright tune' wrote (--schedules)"
+            f"{path} contains no schedules; give an output directory of 'tilewright tune' "
+            "with --schedules"
         ) from None
 
 
@@ -344,7 +347,7 @@ def _schedule(row: Mapping[str, Json]) -> tuple[Workload, Pick | None]:
         return workload, None
     config = tuple(map(as_int, as_list(row["config"])))
     if any(not 0 <= index < MOST_VALUES for index in config):
-        raise ValueError("no knob has that many values")
+        raise ValueError("a knob index is larger than the number of values of its knob")
     return workload, Pick(as_text(row["space"]), config)
 
 

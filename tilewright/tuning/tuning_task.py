@@ -263,5 +263,7 @@ def _model(folder: str, identity: str) -> Transferred:
     from tilewright.models.transfer.registry import load_model
 
     if identity_of(Path(folder)) != identity:
-        raise TransferError(f"{folder}: the model was replaced meanwhile; run the command again")
+        raise TransferError(
+            f"the model in {folder} was replaced while this command ran; repeat the command"
+        )
     return load_model(Path(folder))

@@ -75,8 +75,9 @@ def verify_schedule(task: TuningTask, chosen: Schedule) -> int | None:
     wrong = int(verifies.verify(lowered_of(task, chosen))[0])
     if wrong:
         raise WrongSchedule(
-            f"{task.workload}: schedule {chosen.knobs} computes {wrong} wrong values; "
-            "please report this, with the seed and the target's specification"
+            f"{task.workload}: schedule {chosen.knobs} computes {wrong} wrong values; this is "
+            "a defect of Tilewright, please report it with the seed and the target's "
+            "specification"
         )
     return wrong
 
@@ -97,8 +98,8 @@ def baseline_again(task: TuningTask, baseline: Schedule, emit: Listener) -> Sche
         return baseline
     emit(
         Note(
-            f"{task.workload}: the baseline was kept with another latency than "
-            f"{task.target_name} gives now, which is taken instead"
+            f"{task.workload}: the recorded baseline latency differs from what "
+            f"{task.target_name} measures now; the new measurement is used"
         )
     )
     return again
@@ -125,11 +126,11 @@ def wrong_winners(
     emit(StageBegan("time_again"))
     wrong = _wrong_winners(task, history, timed)
     if wrong:
-        many = "a trial was" if len(wrong) == 1 else f"{len(wrong)} trials were"
+        many = "a trial" if len(wrong) == 1 else f"{len(wrong)} trials"
         emit(
             Note(
-                f"{task.workload}: {many} recorded with another latency than "
-                f"{task.target_name} gives now; set aside, and what it gives now recorded"
+                f"{task.workload}: discarded {many}, because the recorded latency differs "
+                f"from what {task.target_name} measures now; the new measurement is used"
             )
         )
     return wrong

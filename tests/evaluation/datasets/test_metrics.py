@@ -100,7 +100,7 @@ def test_equal_seeds_give_equal_intervals() -> None:
     ("predicted", "says"),
     [
         (np.zeros(2), "shape"),
-        (np.array([0.0, np.nan, 1.0]), "not numbers"),
+        (np.array([0.0, np.nan, 1.0]), "are NaN"),
     ],
 )
 def test_what_is_no_prediction_is_refused(predicted: np.ndarray, says: str) -> None:

@@ -144,7 +144,7 @@ def test_options_are_those_of_the_model_unless_they_are_given() -> None:
     }  # fmt: skip
     with pytest.raises(TransferError, match="units of mlp is 32"):
         refined(start, 0, {"units": 64})
-    with pytest.raises(TransferError, match="there are"):
+    with pytest.raises(TransferError, match="its options are"):
         refined(start, 0, {"trees": 64})
 
 

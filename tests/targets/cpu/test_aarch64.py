@@ -241,7 +241,7 @@ def test_a_specification_names_its_machine_and_runs_on_no_other() -> None:
     rebuild = kind_of("cpu")[0].rebuild
     assert rebuild is not None
     other = replace(this_machine(), triple="riscv64-linux-gnu", dots="")
-    with pytest.raises(SpecError, match=r"for riscv64, this machine is"):
+    with pytest.raises(SpecError, match=r"for riscv64, but this machine is"):
         rebuild(other.to_json(), "")
 
 

@@ -54,5 +54,5 @@ def test_kernels_activate_their_sums(text: str, kind: str) -> None:
 
 
 def test_integers_have_no_activation_of_floats() -> None:
-    with pytest.raises(WorkloadError, match="is of floats"):
+    with pytest.raises(WorkloadError, match="needs floating-point numbers"):
         parse_workload("dense:n=1,c=16,o=16", "bias, swish")

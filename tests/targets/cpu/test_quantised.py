@@ -166,7 +166,7 @@ def test_a_result_that_is_a_step_off_and_one_that_is_not_written_are_seen() -> N
     ],
 )  # fmt: skip
 def test_an_epilogue_in_another_order_is_refused(text: str) -> None:
-    with pytest.raises(WorkloadError, match="no epilogue of reals"):
+    with pytest.raises(WorkloadError, match="not a supported epilogue of real numbers"):
         parse_workload("dense:n=1,c=4,o=4", text)
 
 

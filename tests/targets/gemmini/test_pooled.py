@@ -100,7 +100,7 @@ def test_sums_that_a_store_pools_lie_in_one_bank() -> None:
     [
         ("mk=4,ms=2", ROUNDED, "squares of at most 3 pixels"),
         ("mk=2x1,ms=2", ROUNDED, "squares of at most 3 pixels"),
-        ("mk=3,ms=2,mp=1", SIGNED, "behind a relu alone"),
+        ("mk=3,ms=2,mp=1", SIGNED, "after a relu"),
     ],
 )
 def test_a_pool_that_no_store_computes_is_refused(sizes: str, epilogue: str, said: str) -> None:

@@ -26,16 +26,17 @@ def codesign(
     options: CodesignOptions,
     tracking: TrackingOptions,
     bare: Annotated[
-        bool, typer.Option("--bare", help="Write the results only: no Prefect, no MLflow.")
+        bool,
+        typer.Option("--bare", help="Only write the result files, without Prefect and MLflow."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print summary and front as JSON.")
+        bool, typer.Option("--json", help="Print the summary and the Pareto front as JSON.")
     ] = False,
 ) -> None:
-    """Search accelerators and their schedules together.
+    """Search for accelerator designs and their schedules together.
 
-    The result is a front of area against latency. Repeating the command resumes a run that was
-    stopped."""
+    The result is a Pareto front of chip area and latency. Repeating the command resumes a run that
+    was stopped."""
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})
     _run(options, tracking, bare, as_json)

@@ -32,7 +32,8 @@ GROUND_TRUTH = "oracle"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Bare = Annotated[
-    bool, typer.Option("--bare", help="Write trials and results only: no Prefect, no MLflow.")
+    bool,
+    typer.Option("--bare", help="Only write trials and result files, without Prefect and MLflow."),
 ]
 
 
@@ -41,16 +42,20 @@ def compare(
     *,
     options: CompareOptions,
     mlflow: Annotated[
-        bool, typer.Option("--mlflow/--no-mlflow", help="Log runs and register the champion.")
+        bool,
+        typer.Option(
+            "--mlflow/--no-mlflow", help="Log the runs to MLflow and register the champion."
+        ),
     ] = True,
     tracking: TrackingOptions,
     bare: Bare = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run several tuners with many seeds and say which one is best, and where.
+    """Run several tuners with many seeds, and report which tuner is best on which workload.
 
-    Whole runs of NETWORKS are compared by latency. Without NETWORKS, tuners meet single workloads,
-    and are compared with the enumerated optimum. Repeating the command repeats no finished run."""
+    With NETWORKS, whole tuning runs are compared by latency. Without NETWORKS, the tuners run on
+    single workloads and are compared with the optimum, which is found by enumeration. Repeating the
+    command runs only what is not finished yet."""
     bare = bare or not mlflow
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})
@@ -89,14 +94,17 @@ def sweep(
     bare: Bare = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare tuners by whole runs of networks, as 'tilewright compare NETWORK...'."""
+    """Compare tuners on whole networks. Deprecated: use 'tilewright compare NETWORK...'."""
     typer.echo(
-        "note: 'tilewright sweep' is deprecated and goes with version 0.4; 'tilewright compare' "
-        "takes the same arguments",
+        "note: 'tilewright sweep' is deprecated and will be removed in version 0.4; "
+        "use 'tilewright compare' with the same arguments",
         err=True,
     )
     if not options.networks:
-        raise TilewrightError("sweep what? Name networks; 'tilewright compare' replays tables")
+        raise TilewrightError(
+            "'tilewright sweep' needs at least one network; to compare tuners on single "
+            "workloads, use 'tilewright compare'"
+        )
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})
     _compare_networks(options, tracking, bare, as_json)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 dataset_commands = typer.Typer(
-    help="Build datasets that cost models learn from.", no_args_is_help=True
+    help="Build datasets for training cost models.", no_args_is_help=True
 )
 
 
@@ -38,12 +38,14 @@ def build(
     folder: DatasetFolder,
     options: Annotated[DatasetOptions, OfferedFields("rows", "seed", "cpu_rows", "targets")],
     workers: ClusterOptions,
-    bare: Annotated[bool, typer.Option("--bare", help="Write the dataset only: no Prefect.")] = (
-        False
-    ),
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Only write the dataset, without Prefect.")
+    ] = (False),
 ) -> None:
-    """Lower and measure schedules of the built-in networks' layers on many accelerators, or on
-    hardware that is named. Repeating the command resumes a build that was stopped."""
+    """Measure schedules of the built-in networks' layers on many accelerators.
+
+    Name hardware to measure on that hardware only. Repeating the command resumes a build that was
+    stopped."""
     from tilewright.cli.views.models import building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.build import kept_rows
@@ -89,12 +91,14 @@ def _prepare_dataset() -> None:
 
 
 model_commands = typer.Typer(
-    help="Train models on some hardware that know about other hardware.", no_args_is_help=True
+    help="Train cost models that transfer between hardware.", no_args_is_help=True
 )
 
-Dataset = Annotated[Path, typer.Option(help="Folder of a dataset ('tilewright dataset build').")]
+Dataset = Annotated[
+    Path, typer.Option(help="Folder of a dataset that 'tilewright dataset build' wrote.")
+]
 RowCount = Annotated[
-    int | None, typer.Option(help="Read so many rows only, drawn at random.", min=2)
+    int | None, typer.Option(help="Use only this many rows, drawn at random.", min=2)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -104,11 +108,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def train(
     options: TrainingOptions,
     bare: Annotated[
-        bool, typer.Option("--bare", help="Write the model only: no Prefect, no MLflow.")
+        bool, typer.Option("--bare", help="Only write the model, without Prefect and MLflow.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model on most of a dataset, or fine-tune one, and judge it on the rest."""
+    """Train or fine-tune a model on most of a dataset, and evaluate it on the rest."""
     from tilewright.evaluation.datasets.training import check_training
     from tilewright.tuning.output_dir import check_folder
 
@@ -125,7 +129,7 @@ def score(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Judge a trained model on a dataset, also one that comes from elsewhere."""
+    """Evaluate a trained model on a dataset. Both may have been made on another machine."""
     from tilewright.cli.views.models import show_scores
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.training import judge_elsewhere
@@ -141,12 +145,16 @@ def score(
 def trust(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
 ) -> None:
-    """Let commands on this workspace load a model that was trained elsewhere. Loading a model can
-    run code: trust only models of people whom you trust."""
+    """Allow commands on this workspace to load a model that was trained elsewhere.
+
+    Loading a model can run code, so trust only models of people whom you trust."""
     from tilewright.models.transfer.files import trust_model
 
     trust_model(model)
-    typer.echo(f"commands on this workspace now load {as_typed(str(model))} as it is")
+    typer.echo(
+        f"commands on this workspace now load {as_typed(str(model))}; if the model "
+        "changes, trust it again"
+    )
 
 
 def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:

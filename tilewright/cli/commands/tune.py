@@ -27,7 +27,7 @@ def tune(
         bool,
         typer.Option(
             "--bare",
-            help="Write trials and results only: no Prefect, no MLflow.",
+            help="Only write trials and result files, without Prefect and MLflow.",
             rich_help_panel=USUAL,
         ),
     ] = False,
@@ -35,7 +35,8 @@ def tune(
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
     if not options.workload and "model" not in options.model_fields_set:
         raise TilewrightError(
-            "tune what? Name a model file, a network that 'tilewright zoo' lists, or a --workload"
+            "nothing to tune was given; give a model file, the name of a network "
+            "that 'tilewright zoo' lists, or a --workload"
         )
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})

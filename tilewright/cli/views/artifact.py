@@ -107,25 +107,35 @@ def show_checks(artifact: Artifact, checks: Sequence[LayerCheck], console: Conso
     rows = artifact.rows
     for check in checks:
         if check.wrong:
-            say(console, f"{rows[check.layer].name}: {check.wrong:,} of {check.values:,} wrong")
+            say(
+                console,
+                f"{rows[check.layer].name}: {check.wrong:,} of {check.values:,} values are wrong",
+            )
     right = sum(not check.wrong for check in checks)
     values = sum(check.values for check in checks)
     say(
         console,
         f"{right} of {counted(len(checks), 'layer')} of {artifact.name} equal the "
-        f"integer reference, {counted(values, 'value')}",
+        f"integer reference; {counted(values, 'value')} compared",
     )
 
 
 def show_accuracy(artifact: Artifact, whole: NetworkAccuracy | None, console: Console) -> None:
     """Show the error of the network's outputs relative to its source model."""
     if whole is None:
-        say(console, f"{artifact.name} holds no outputs of its source model to compare with")
+        say(
+            console,
+            f"{artifact.name} contains no outputs of its source model, so the whole "
+            "network is not compared",
+        )
         return
     for line in accuracy_lines(whole.to_json()):
         say(console, line)
     if not whole.is_right:
-        say(console, "its outputs are WRONG: build it again, with real samples (--calibration)")
+        say(
+            console,
+            "the network's outputs are WRONG: build it again with real samples (--calibration)",
+        )
 
 
 def checks_json(
@@ -147,7 +157,7 @@ def _line(artifact: Artifact, spent: Profile) -> str:
         f"{milliseconds(spent.milliseconds / 1e3)} ms at {spent.clock_hz / 1e6:g} MHz"
     )
     if spent.microjoules is not None:
-        text += f", {energy(spent.microjoules)} by an estimate"
+        text += f", {energy(spent.microjoules)} (estimated)"
     if spent.cpu_seconds:
         text += f", and {milliseconds(spent.cpu_milliseconds / 1e3)} ms of this machine's CPU"
     return text
@@ -212,14 +222,15 @@ def show_pipeline(
     say(console, f"{artifact.name} on {artifact.target}: {counted(images, 'image')} → {output}")
     say(
         console,
-        f"  latency      {milliseconds(planned.latency)} ms: CPU {milliseconds(cpu)} ms, "
-        f"accelerator {milliseconds(accelerator)} ms",
+        f"  latency      {milliseconds(planned.latency)} ms: CPU {milliseconds(cpu)} "
+        f"ms, accelerator {milliseconds(accelerator)} ms",
     )
-    say(console, f"  one by one   {rate(alone)} images/s")
+    say(console, f"  sequential   {rate(alone)} images/s")
     say(
         console,
-        f"  overlapped   {rate(overlapped)} images/s (+{percent(overlapped / alone - 1)}); "
-        f"no schedule gives more than {rate(1 / planned.bound)}",
+        f"  pipelined    {rate(overlapped)} images/s "
+        f"(+{percent(overlapped / alone - 1)}); the upper bound is "
+        f"{rate(1 / planned.bound)}",
     )
     say(
         console,
@@ -228,8 +239,9 @@ def show_pipeline(
     )
     say(
         console,
-        f"  in flight    {counted(taken.in_flight, 'image')}, {_size(planned.more_bytes)} more of "
-        f"the accelerator's memory, latency up to {milliseconds(taken.latency)} ms",
+        f"  in flight    {counted(taken.in_flight, 'image')}, "
+        f"{_size(planned.more_bytes)} more accelerator memory, latency up to "
+        f"{milliseconds(taken.latency)} ms",
     )
     say(console, f"  {_cpu_line(artifact, planned)}")
 
@@ -281,11 +293,14 @@ def rate(images_per_second: float) -> str:
 def _cpu_line(artifact: Artifact, planned: PipelinePlan) -> str:
     """Return a sentence that says whether the CPU times of a pipeline are measured or estimated."""
     packing = f"{milliseconds(planned.cpu.packing)} ms of it packing"
-    slower = f"for a CPU that takes {artifact.host_slowdown:g} times as long"
+    slower = f"scaled for a CPU that is {artifact.host_slowdown:g} times as slow"
     if not planned.has_islands:
-        return f"no operator is left to the CPU: only packing overlaps, an estimate {slower}"
+        return (
+            "no operator runs on the CPU, so that only packing overlaps; its time is an "
+            f"estimate {slower}"
+        )
     if planned.cpu.source == "measured":
-        return f"CPU time was measured here and counted {slower}; {packing}"
+        return f"CPU time was measured here, {slower}; {packing}"
     return f"CPU time is an estimate, {slower}; {packing}"
 
 

@@ -30,7 +30,7 @@ def show_removable(
     done = freed is not None
     size = cache.size if freed is None else freed
     files = counted(len(cache.files), "file")
-    say(console, f"cached stages  {_mb(size)} in {files}, of {_mb(cache.whole)}")
+    say(console, f"cached results {_mb(size)} in {files}, of {_mb(cache.whole)}")
     say(console, f"Prefect        {counted(runs, 'run')} that ended")
     for path in (workspace.prefect_database, workspace.mlflow_database):
         given = compacted.get(path)
@@ -40,7 +40,7 @@ def show_removable(
             note = ", in use: not compacted" if given is None else f", {_mb(given)} given back"
         say(console, f"{path.name:14} {now}{note}")
     if not done:
-        say(console, "nothing is removed yet; repeat with --yes")
+        say(console, "nothing was removed; repeat the command with --yes to remove the files")
 
 
 def _mb(size: int) -> str:

@@ -25,7 +25,7 @@ _STAGES = {
     "pose_problem": "reading the networks",
     "start_servers": "starting the local servers",
     "search_designs": "searching",
-    "prove_front": "measuring the front anew and verifying it",
+    "prove_front": "measuring the front again and verifying it",
 }
 
 
@@ -56,8 +56,8 @@ def standing_text(event: SearchProgress) -> str:
     """Return the progress of a search as text, without the number of measurements."""
     seen = f"{counted(event.machines, 'machine')} seen"
     if math.isinf(event.latency):
-        return f"{seen}, none of them whole yet"
-    return f"{seen}, best {milliseconds(event.latency)} ms, front of {event.front}"
+        return f"{seen}, none evaluated completely yet"
+    return f"{seen}, best {milliseconds(event.latency)} ms, {event.front} on the front"
 
 
 def show_front(
@@ -111,11 +111,11 @@ def _bottleneck(row: FrontRow) -> str:
 
 def _facts(summary: CodesignSummary) -> str:
     seen, machines = summary["hardware"]["seen"], summary["hardware"]["machines"]
-    proof = "measured anew, " * bool(summary["front"]) + (
+    proof = "measured again, " * bool(summary["front"]) + (
         "verified bit for bit; " if summary["front"] and summary["verified"] else ""
     )
     return (
-        f"{counted(summary['measurements'], 'measurement')} of "
-        f"{seen:,} of {counted(machines, 'machine')} by {summary['method']}; {proof}"
-        f"{duration(summary['wall_seconds'])}"
+        f"{counted(summary['measurements'], 'measurement')} on {seen:,} of "
+        f"{counted(machines, 'machine')} by {summary['method']}; "
+        f"{proof}{duration(summary['wall_seconds'])}"
     )

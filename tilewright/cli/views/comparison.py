@@ -66,7 +66,7 @@ class ComparisonBars:
             case TuningBegan():
                 if 0 < event.kept < event.runs:
                     be = "is" if event.kept == 1 else "are"
-                    said = f"{event.kept:,} of {event.runs:,} runs {be} here already"
+                    said = f"{event.kept:,} of {event.runs:,} runs {be} already finished"
                     self.console.print(said, highlight=False)
                 self._next("tuning", event.runs, event.kept)
             case RunFinished():
@@ -96,7 +96,7 @@ def recording(
         runs = len(plan.tuner_configs) * len(plan.seeds)
         logged = bars.add_task("logging to MLflow", total=runs)
         learned = bars.add_task(
-            "learning the champions", total=len(plan.test_bed.workloads), visible=False
+            "training the champions", total=len(plan.test_bed.workloads), visible=False
         )
         yield (
             lambda done: bars.advance(logged, done),
@@ -131,7 +131,7 @@ def show_leaderboards(boards: Sequence[Leaderboard], console: Console) -> None:
 def show_workloads(compared: Comparison, folder: Path, console: Console) -> None:
     """Show a finished comparison on workloads, and where its files are."""
     show_leaderboards(compared.leaderboards, console)
-    say(console, f"report in {folder / REPORT}, every run in {folder / RECORD}")
+    say(console, f"report in {folder / REPORT}, results of every run in {folder / RECORD}")
 
 
 def show_left_out(left_out: Mapping[str, str], console: Console) -> None:
@@ -152,7 +152,7 @@ def show_recorded(address: str, champions: int, console: Console) -> None:
 _STAGES = {
     "start_servers": "starting the local servers",
     "plan_networks": "reading the models",
-    "read_networks": "finding what there is to tune",
+    "read_networks": "collecting the workloads",
 }
 _RUN_COLUMNS_DROPPED_FIRST = (
     "fallback\nms", "bound\nms", "rule\nms", "fallback\ncycles", "bound\ncycles",
@@ -177,7 +177,7 @@ def comparing_networks(console: Console) -> Iterator[Listener]:
                 case NetworksBegan():
                     done, runs = event.kept, event.runs
                     bars.update(bar, total=runs, completed=done)
-                    kept = f", {done:,} of them {'are' if done != 1 else 'is'} here already"
+                    kept = f", {done:,} of them {'are' if done != 1 else 'is'} already finished"
                     say(console, f"{counted(runs, 'run')}{kept * bool(done)}")
                 case RunBegan():
                     title, workloads = event.title, 0
@@ -198,8 +198,8 @@ def comparing_networks(console: Console) -> Iterator[Listener]:
 
 def run_line(run: NetworkRun) -> str:
     """Return one line about a finished run."""
-    tuned = latency_text(as_latency(run.tuned_seconds, run.tuned_cycles)) or "nothing valid"
-    gain = f", gain {speedup(run.gain, 1.0)} over the rule" if run.gain else ""
+    tuned = latency_text(as_latency(run.tuned_seconds, run.tuned_cycles)) or "no valid schedule"
+    gain = f", speedup {speedup(run.gain, 1.0)} over the rule schedule" if run.gain else ""
     return f"{run.title}: {tuned}{gain}; {duration(run.wall_seconds)}"
 
 
@@ -210,7 +210,10 @@ def show_networks(
     console.print(_run_table(run_rows(compared.runs), console.width))
     say(console, "")
     show_leaderboards(compared.leaderboards, console)
-    say(console, f"results in {folder}: {RECORD}, and each run in NETWORK/TARGET/TUNER/seed-N")
+    say(
+        console,
+        f"results in {folder}: {RECORD}; the run directories are NETWORK/TARGET/TUNER/seed-N",
+    )
     if links:
         say(console, "'tilewright ui' shows this comparison:")
     for name, address in links.items():

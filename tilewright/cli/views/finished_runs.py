@@ -29,11 +29,12 @@ from tilewright.evaluation.explain.finished_run import TunedFolder
 from tilewright.evaluation.explain.recommendations import Advice
 from tilewright.evaluation.explain.refitted_models import Explained
 from tilewright.reports.diff import figure_rows, headline, latency_rows, setting_rows
-from tilewright.reports.explanation import CHANGED, NO_ADVICE, PAGE, PICTURE, method
+from tilewright.reports.explanation import CHANGED, NO_ADVICE, method
 from tilewright.reports.number_format import counted, decimal, percent
 from tilewright.search.explorer import ROLES
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
+from tilewright.tuning.output_dir import EXPLANATION, EXPLANATION_PICTURE
 from tilewright.tuning.run_metadata import WorkloadNames
 
 
@@ -101,7 +102,7 @@ def _table(trials: pd.DataFrame, width: int) -> Table:
     return fitted_table(columns_of(rows), ("round",), width, folded=(_WHY,), numbered=True)
 
 
-_WHY = "knobs, or why not"
+_WHY = "knobs, or why invalid"
 
 
 def _knobs(text: str) -> str:
@@ -177,15 +178,16 @@ def show(
     """
     for model in models:
         _show_features(model, console)
-    console.print(Text("How right they were", "bold"))
-    console.print(Text("own trials: before the models learned from them", "dim"))
+    console.print(Text("How accurate the models were", "bold"))
+    console.print(Text("own trials: predicted before the models were trained on them", "dim"))
     console.print(_accuracy(explained, console.width))
-    say(console, f"calibration and predictions in {out / PAGE} and {out / PICTURE}")
+    pictures = f"{out / EXPLANATION} and {out / EXPLANATION_PICTURE}"
+    say(console, f"calibration and predictions are plotted in {pictures}")
     _show_advice(advice, console)
 
 
 def _show_advice(advice: Sequence[Advice], console: Console) -> None:
-    console.print(Text("\nSo do this", "bold"))
+    console.print(Text("\nWhat to do next", "bold"))
     for place, each in enumerate(advice, start=1):
         lines = Text.assemble(f"{place}. ", (each.action, "bold"), f" {each.finding}")
         console.print(lines)
@@ -196,11 +198,14 @@ def _show_advice(advice: Sequence[Advice], console: Console) -> None:
 def _show_features(model: ModelSummary, console: Console) -> None:
     note = method(model)
     if model.corrects:
-        note += "; learns the error of the closed-form estimate"
+        note += "; predicts the error of the closed-form estimate"
     console.print(Text.assemble((ROLES[model.role], "bold"), "\n", (note, "dim")))
     features = model.most(_SHOWN)
     if not features:
-        console.print("it learned a constant: all it saw had one outcome\n", highlight=False)
+        console.print(
+            "it learned a constant, because all its training data had the same outcome\n",
+            highlight=False,
+        )
         return
     table = bare_table()
     table.add_column("feature", overflow="fold")
@@ -226,5 +231,5 @@ def _accuracy(explained: Sequence[Explained], width: int) -> Table:
         of = accuracy(judged)
         figures = (of.p_rmse, of.p_rank, of.a_rmse, of.a_rank, of.v_auc, of.v_brier)
         cells = zip(heads, (*map(decimal, figures), missed), strict=True)
-        rows.append({"judged on": text} | dict(cells))
+        rows.append({"evaluated on": text} | dict(cells))
     return fitted_table(columns_of(rows), ("A\nrank", "P\nrank"), width)

@@ -31,8 +31,8 @@ def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
     told = "" if slowest is None else f", most in {slowest[0]} ({percent(slowest[1] / whole)})"
     say(
         console,
-        f"  {milliseconds(spent.seconds)} ms an inference, {percent(rest / whole)} of them outside "
-        f"the kernels{told}",
+        f"  {milliseconds(spent.seconds)} ms per inference, {percent(rest / whole)} "
+        f"of it outside the kernels{told}",
     )
 
 
@@ -100,8 +100,9 @@ def show_errors(
     )
     say(
         console,
-        f"{right} of {len(errors)} {plural(len(errors), 'layer')} of {artifact.name} agree with "
-        f"the reference, within {worst:.1e} of the largest value",
+        f"{right} of {len(errors)} {plural(len(errors), 'layer')} of {artifact.name} "
+        f"agree with the reference; the largest difference is {worst:.1e} of the "
+        "largest value",
     )
     agrees = "agrees" if whole <= artifact.tolerance else "does not agree"
     say(console, f"the whole network {agrees} with {as_text(artifact.manifest['reference'])}: "
@@ -127,8 +128,8 @@ def errors_json(
 
 def _layer_line(artifact: CompiledArtifact, spent: LibraryProfile) -> str:
     return (
-        f"{artifact.name} on {artifact.target}: {milliseconds(spent.seconds)} ms an inference on "
-        "this machine"
+        f"{artifact.name} on {artifact.target}: {milliseconds(spent.seconds)} ms per "
+        "inference on this machine"
     )
 
 
@@ -155,14 +156,14 @@ def show_benchmark(made: Benchmark, console: Console) -> None:
     quiet, whole = int(timed.quiet.sum()), len(timed.quiet)
     say(
         console,
-        f"{made.network} on {made.threads} {plural(made.threads, 'thread')}: "
-        f"{quiet} of {whole} rounds were quiet, load {timed.load:.1f} at the beginning",
+        f"{made.network} on {made.threads} {plural(made.threads, 'thread')}: {quiet} "
+        f"of {whole} rounds were undisturbed, load {timed.load:.1f} at the start",
     )
     if not timed.trustworthy:
         say(
             console,
-            "too few rounds were quiet, so the figures are of all: other work on this machine "
-            "disturbs them; end it and run this again",
+            "other work on this machine disturbed most rounds, so the figures "
+            "include disturbed rounds; end the other work and repeat the command",
         )
 
 

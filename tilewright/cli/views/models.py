@@ -82,29 +82,36 @@ def show_scores(found: Mapping[str, Json], console: Console) -> None:
     console.print(fitted_table(columns_of(rows), ("95 % interval",), console.width))
     read, seconds = as_number(found["rows"]), duration(as_number(found["seconds"]))
     if "epochs" not in found:
-        say(console, f"{as_text(found['kind'])} on {read:,} rows in {seconds}")
+        say(console, f"{as_text(found['kind'])} evaluated on {read:,} rows in {seconds}")
         if found["seen"] is True:
-            say(console, "it was trained on part of this dataset: these are no unseen rows")
+            say(
+                console,
+                "note: the model was trained on part of this dataset, so these rows are "
+                "not all unseen",
+            )
         elif found["hardware_seen"] is not None:
             told = (
                 f"{as_number(found[f'{of}_seen']):,} of {as_number(found[of]):,} {title}"
                 for of, title in (("hardware", "pieces of hardware"), ("workloads", "workloads"))
             )
-            say(console, f"it has learned from other rows of {' and '.join(told)}")
+            say(console, f"the model was trained on other rows of {' and '.join(told)}")
         return
     text = (
-        f"{as_text(found['kind'])}, {as_text(found['split'])}: {read:,} rows in {seconds}, "
-        f"{as_number(found['epochs']):,} epochs"
+        f"{as_text(found['kind'])}, {as_text(found['split'])}: {read:,} rows in "
+        f"{seconds}, {as_number(found['epochs']):,} epochs"
     )
     if found["stopped"] == "minutes":
-        text += f", stopped by time; all would take {_long(found['all_epochs_seconds'])}"
+        text += (
+            ", stopped by the time limit; all epochs would take "
+            f"{_long(found['all_epochs_seconds'])}"
+        )
     say(console, text)
     if BEFORE in found:
         before = found[BEFORE], as_object(found["visible"])[BEFORE]
         say(
             console,
-            f"right pairs before fine-tuning: {_share(before[0])}, of programs that are not "
-            f"compiled {_share(before[1])}",
+            f"pairs in the right order before fine-tuning: {_share(before[0])}; "
+            f"predicted without compiling {_share(before[1])}",
         )
 
 

@@ -99,7 +99,7 @@ def _rest_of_library(report: ModelReport) -> str:
     """Return a sentence about the operators without kernels of a library."""
     if not report.by_status("onnxruntime"):
         return "TVM compiles the rest"
-    return "TVM compiles the rest, but for what onnxruntime runs"
+    return "TVM compiles the rest, except for the operators of onnxruntime"
 
 
 def _rest(report: ModelReport) -> str:
@@ -115,10 +115,10 @@ def _times(report: ModelReport) -> str:
     """Return a sentence about the times on the accelerator and on the CPU."""
     there, here = report.accelerator_seconds, milliseconds(report.cpu_seconds) or "0"
     if there is None:
-        return f"the CPU takes some {here} ms for its share, by an estimate"
+        return f"estimated {here} ms on the CPU for its share"
     return (
-        f"at least {milliseconds(there)} ms for what is offloaded, packing at its borders "
-        f"included, and some {here} ms on the CPU, by an estimate"
+        f"at least {milliseconds(there)} ms for the offloaded layers, including "
+        f"packing at their borders, and an estimated {here} ms on the CPU"
     )
 
 
@@ -170,7 +170,7 @@ def _workloads(report: ModelReport, width: int) -> Table:
         {
             "workload": each.workload,
             "calls": str(each.calls),
-            "MMAC a call": mega(each.macs),
+            "MMAC per call": mega(each.macs),
             "epilogue": each.epilogue,
         }
         for each in report.workloads
@@ -181,6 +181,6 @@ def _workloads(report: ModelReport, width: int) -> Table:
         del columns["epilogue"]
     table = fitted_table(columns, (), width, folded=("epilogue",))
     if len(epilogues) == 1:
-        table.caption = f"epilogue of each: {epilogues.pop()}"
+        table.caption = f"epilogue of every workload: {epilogues.pop()}"
         table.caption_justify = "left"
     return table

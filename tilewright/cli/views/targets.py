@@ -32,7 +32,10 @@ def show_kinds(kinds: Sequence[TargetKind], console: Console) -> None:
             figures = list(rows[0])[2:]
             console.print(fitted_table(columns_of(rows), figures[::-1], console.width))
         console.print()
-    say(console, "'tilewright target show NAME' tells all about one, also about a file of yours")
+    say(
+        console,
+        "'tilewright target show NAME' shows the details of a target or a file",
+    )
 
 
 def show_properties(
@@ -89,7 +92,7 @@ def boards_text(boards: Mapping[str, Mapping[str, Json]], as_json: bool) -> str:
     if as_json:
         return json.dumps({name: dict(about) for name, about in boards.items()}, indent=1) + "\n"
     if not boards:
-        return "no boards: start 'tilewright board serve' beside one\n"
+        return "no boards are connected: start 'tilewright board serve' on the machine of a board\n"
     rows = [["board", *(name.replace("_", "-") for name in _COLUMNS)]]
     for board, about in sorted(boards.items()):
         rows.append([f"board:{board}", *(str(about[name]) for name in _COLUMNS)])
@@ -118,7 +121,6 @@ def show_enumerated(space: EnumeratedSpace, out: Path, console: Console) -> None
     best = "" if space.best is None else f"; best {latency_text(space.best)}"
     say(
         console,
-        f"{out}: {counted(total, 'schedule')}, {space.valid:,} valid "
-        f"({space.valid / total:.1%}){best}; "
-        f"{total / space.seconds:,.0f} a second",
+        f"wrote {out}: {counted(total, 'schedule')}, {space.valid:,} valid "
+        f"({space.valid / total:.1%}){best}; {total / space.seconds:,.0f} per second",
     )

@@ -275,7 +275,7 @@ class Bars(Progress):
         if task is None:
             return "beginning"
         of = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"
-        return f"{task.description}{of}, for {task.elapsed or 0:.0f} s now"
+        return f"{task.description}{of}, for {task.elapsed or 0:.0f} s so far"
 
 
 @contextmanager
@@ -286,7 +286,7 @@ def working(what: str) -> Iterator[None]:
         with console.status(_Status(what)):
             yield
         return
-    with Silence(console, lambda: f"{what}, for {time.monotonic() - began:.0f} s now"):
+    with Silence(console, lambda: f"{what}, for {time.monotonic() - began:.0f} s so far"):
         yield
 
 

@@ -25,7 +25,7 @@ def show_tuners(tuners: Sequence[Registration], console: Console) -> None:
     by_options = sorted(tuners, key=lambda each: each.options.__name__)
     for _, group in groupby(by_options, key=lambda each: each.options.__name__):
         _show_options(list(group), console)
-    console.print(Text("\n--option NAME=VALUE sets one", "dim"))
+    console.print(Text("\nSet an option with --option NAME=VALUE", "dim"))
 
 
 def _show_options(tuners: Sequence[Registration], console: Console) -> None:

@@ -46,17 +46,17 @@ from tilewright.tuning.results import TunedWorkload
 STAGES = {
     "import_model": "importing the model",
     "extract_subgraphs": "extracting subgraphs",
-    "measure_baseline": "timing the schedule chosen by rule",
-    "begin_models": "looking at the schedule space",
+    "measure_baseline": "measuring the rule schedule",
+    "begin_models": "inspecting the schedule space",
     "generate_candidates": "Model P proposes candidates",
     "filter_candidates": "Model V filters candidates",
-    "lower_and_choose": "lowering, Model A re-ranks",
+    "lower_and_choose": "lowering candidates, Model A re-ranks them",
     "measure_batch": "measuring a batch",
     "retrain_models": "retraining the models",
-    "time_again": "timing the winner again",
-    "measure_leaders": "validating the leaders",
+    "time_again": "measuring the best schedule again",
+    "measure_leaders": "validating the best schedules",
     "verify_schedule": "verifying the schedule",
-    "decide_fusion": "deciding what is fused",
+    "decide_fusion": "deciding which operators to fuse",
 }
 
 
@@ -171,7 +171,7 @@ class LineDisplay:
 
     def _under_way(self) -> str:
         seconds = round(time.monotonic() - self._since)
-        return f"{self._shared}{self._stage}" + (f", for {seconds} s now" if seconds else "")
+        return f"{self._shared}{self._stage}" + (f", for {seconds} s so far" if seconds else "")
 
 
 class LiveDisplay:
@@ -277,8 +277,8 @@ def tuned_line(outcome: TunedWorkload) -> str:
     """Return one line about a tuned workload."""
     row, chosen = outcome.summary(), outcome.chosen
     rule = four_figures(row).rule
-    earlier = f"rule {_short(rule)}" if rule else "no rule"
-    after = latency_text(chosen.latency) if chosen else "nothing valid"
+    earlier = f"rule {_short(rule)}" if rule else "no rule schedule"
+    after = latency_text(chosen.latency) if chosen else "no valid schedule"
     after += f" ({sure})" if (sure := sure_time(row)) else ""
     bound = f", bound {_short(outcome.bound)}" if outcome.bound else ""
     reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tilewright.cli.views.convergence import curve_of, draw_curve
 from tilewright.cli.views.terminal import (
     BREAK,
     cycles_text,
@@ -15,6 +16,7 @@ from tilewright.cli.views.terminal import (
     say,
     time_text,
 )
+from tilewright.core.errors import TilewrightError
 from tilewright.core.user_text import printable
 from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole
 from tilewright.reports.run_results import figures_text, sure_gain, sure_time
@@ -25,7 +27,10 @@ from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE, SCHEDULES, SU
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
 from tilewright.tuning.run_figures import above_limit, valid_share
+from tilewright.tuning.run_trials import finished_trials
 
+_FEWEST_DRAWN = 3
+"""Least number of trials of which a curve is drawn."""
 _SHORT = {"bound": "bound", "roofline": "roof"}
 DROPPABLE = (
     "roofline\ncycles", "gain\n95 %", "fallback\nms", "bound\nms", "rule\nms", "over\nfallback",
@@ -52,6 +57,9 @@ def show_results(
         console: the terminal.
     """
     console.print(results_table(summary, console.width))
+    if console.is_terminal:
+        for line in convergence_lines(folder, summary["total"]):
+            say(console, line)
     say(
         console,
         f"{headline(summary)}\n{coverage(summary)}\n"
@@ -67,6 +75,24 @@ def show_results(
     )
     for name, address in links.items():
         console.print(f"{name:8} {address}", soft_wrap=True, highlight=False)
+
+
+def convergence_lines(folder: Path, total: Total) -> list[str]:
+    """Return the convergence curve of a finished run as lines of text.
+
+    There is no line if the trials cannot be read or are too few for a curve.
+
+    Args:
+        folder: output directory of the run.
+        total: the total in its `summary.json`.
+    """
+    try:
+        curve, unit = curve_of(finished_trials(folder))
+    except (TilewrightError, OSError):
+        return []
+    if len(curve) < _FEWEST_DRAWN:
+        return []
+    return draw_curve(curve, unit, total["bound_cycles" if unit == "cycles" else "bound_seconds"])
 
 
 def results_table(summary: Summary, width: int = 80) -> Table:
@@ -101,7 +127,7 @@ def headline(summary: Summary) -> str:
     total = summary["total"]
     subject = f"{printable(summary['network'])} on {printable(summary['target'])}"
     if four_figures(total).tuned is None:
-        return f"{subject}: nothing that was tried is valid for some layer"
+        return f"{subject}: at least one layer has no valid schedule among its trials"
     return f"{subject}: {figures_text(total)}"
 
 
@@ -149,11 +175,12 @@ def coverage(summary: Summary) -> str:
     said = f"{percent(share)} of the network's MACs"
     if "layers" in part:
         said = (
-            f"a part: {len(rows)} of the network's {part['workloads_of_network']} workloads, "
-            f"counted as often as an inference runs them, {said}"
+            f"only part of the network: {len(rows)} of its "
+            f"{part['workloads_of_network']} workloads, weighted by how often an "
+            f"inference runs them, {said}"
         )
     elif share < 1:
-        said += ", the rest is not tuned"
+        said += "; the rest is not tuned"
     return "; ".join(filter(None, (said, _published(summary))))
 
 
@@ -166,7 +193,8 @@ def _published(summary: Summary) -> str:
     if not known:
         return ""
     return (
-        f"the rule is the stock compiler's published schedule for {known} of {len(rows)} workloads"
+        f"the rule schedule is the stock compiler's published schedule for {known} of "
+        f"{len(rows)} workloads"
     )
 
 
@@ -177,16 +205,17 @@ def _validation(summary: Summary) -> str:
         return ""
     count, seconds = (sum(row[name] for row in rows) for name in ("measurements", "seconds"))
     gain = sure_gain(summary["total"])
+    speedup = f"the speedup of the whole network is {gain} with 95 % confidence\n" if gain else ""
     return (
-        f"{counted(int(count), 'validation measurement')} ({duration(seconds)}) gave winners and "
-        "latencies" + (f"\nthe gain in all is {gain} with 95 % confidence" if gain else "") + "\n"
+        f"{counted(int(count), 'validation measurement')} ({duration(seconds)}) determined the "
+        f"schedules and latencies\n{speedup}"
     )
 
 
 def _proof(summary: Summary) -> str:
     timed = "every schedule timed again"
     if not summary.get("verified", True):
-        return f"{timed}, none verified: the target runs nothing on data"
+        return f"{timed}, none verified: the target cannot run data"
     rows = summary["workloads"]
     exact = all(parse_workload(row["workload"]).dtype == "int8" for row in rows)
     return f"{timed} and verified {'bit for bit' if exact else 'against numpy'}"
@@ -205,10 +234,10 @@ def _fused(summary: Summary) -> str:
     ]  # fmt: skip
     rest = f" ({', '.join(beside)})" if beside else ""
     return (
-        f"\n{fused} of {len(rows)} {plural(len(rows), 'decision')} fused, {mode}: the whole "
-        f"network takes {whole(cycles[mode])} cycles{rest}, "
-        f"{whole(said['dram_bytes'][mode])} bytes moved; "
-        f"{said['evaluations']} labelled graphs simulated, {said['tuned']} more "
+        f"\n{fused} of {len(rows)} fusion {plural(len(rows), 'decision')} taken, "
+        f"{mode}: the whole network takes {whole(cycles[mode])} cycles{rest} and "
+        f"moves {whole(said['dram_bytes'][mode])} bytes; {said['evaluations']} fusion "
+        f"plans simulated, {said['tuned']} additional "
         f"{plural(said['tuned'], 'workload')} tuned"
     )
 
@@ -220,13 +249,15 @@ def _sharing(summary: Summary) -> str:
     sharing = summary["stop_gain"]
     expected = sharing["expected_gain"]
     why = {
-        "gain": "no next round is expected to save more than "
-        f"{sharing['share']:.3g} of the latency",
-        "trials": "they are spent",
-        "exhausted": "nothing is left to try",
-        "time": "the time is over",
+        "gain": (
+            "no further round is expected to reduce the latency by more than "
+            f"{sharing['share']:.3g} of its value"
+        ),
+        "trials": "all trials are used",
+        "exhausted": "no candidate is left",
+        "time": "the time limit is reached",
     }
-    best = "" if expected is None else f" (the best one: {expected:.2g})"
+    best = "" if expected is None else f" (largest expected reduction: {expected:.2g})"
     reason = f"{why[sharing['why']]}{best}"
     most = counted(sharing["most_trials"], "trial")
     return f"{sharing['trials']:,} of at most {most}: {reason}\n"
@@ -239,6 +270,6 @@ def _reused(summary: Summary, stages: int) -> str:
     if not held and not stages:
         return ""
     trials = sum(row["trials"] for row in rows)
-    whose = " of the network's own workloads" if "fusion" in summary else ""
+    whose = " of this network's own workloads" if "fusion" in summary else ""
     also = f" and {counted(stages, 'finished stage')}" if stages else ""
     return f"reused {held} of {counted(trials, 'trial')}{whose}{also}; --fresh starts over\n"

@@ -165,8 +165,8 @@ def enumerated_test_bed(
             left_out[name] = str(error)
     if not offered:
         raise WorkloadError(
-            f"{target} offers no {space} schedule for any of the workloads; the first: "
-            f"{next(iter(left_out.values()))}"
+            f"{target} has no {space} schedule for any of the workloads; the reason for the "
+            f"first one: {next(iter(left_out.values()))}"
         )
     return EnumeratedTestBed(target, space, tuple(offered), folder, live), left_out
 

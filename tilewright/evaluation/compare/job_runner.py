@@ -94,7 +94,9 @@ def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any]
         bed.table(job.workload)  # makes the file if it is missing
         file = ground_truth_path(_made(bed.target, bed.space), workload, bed.folder)
     else:
-        raise TilewrightError(f"{type(bed).__name__} cannot be sent to a cluster; leave it out")
+        raise TilewrightError(
+            f"{type(bed).__name__} cannot be sent to a cluster; leave out --cluster"
+        )
     files = [file, file.with_name(REFERENCE)] if isinstance(bed, RecordedTestBed) else [file]
     about["table"] = file.name
     return version("tilewright"), about, {each.name: each.read_bytes() for each in files}

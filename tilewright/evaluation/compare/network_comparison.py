@@ -106,8 +106,8 @@ def judge_networks(plan: NetworksPlan, kept: KeptNetworkRuns) -> NetworkComparis
         run = kept.find(job)
         if run is None:
             raise ComparisonError(
-                f"the results of {job.title} are gone from {job.options.folder}, or another run "
-                "is there; repeat the command, which makes that run again"
+                f"the results of {job.title} were removed from {job.options.folder} or "
+                "replaced by another run; repeat the command to run it again"
             )
         found.append(run)
     return NetworkComparison(plan, tuple(found), network_leaderboards(found))

@@ -56,7 +56,9 @@ def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
             return (_of_runs(_EarlierRecord.model_validate(record)),)
         except (ValueError, LookupError, TypeError, ArithmeticError) as error:
             raise RecordError(f"cannot read {path}: {error}; repeat the comparison") from None
-    raise RecordError(f"{folder} holds no comparison; name the --out folder of one")
+    raise RecordError(
+        f"{folder} contains no comparison; give the output directory of 'tilewright compare'"
+    )
 
 
 def _checked(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
@@ -68,7 +70,7 @@ def _checked(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
             ends = [end for pair in row.intervals.values() for end in pair]
             figures = [each for each in (*vars(row).values(), *ends) if isinstance(each, float)]
             if not all(map(math.isfinite, figures)):
-                raise ValueError(f"a figure of {row.tuner} is not finite")
+                raise ValueError(f"a number of {row.tuner} is not finite")
     return boards
 
 

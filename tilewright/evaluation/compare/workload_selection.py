@@ -126,7 +126,9 @@ def _places(part: str, known: Named) -> range:
         if part in (name, workload.id):
             return range(place, place + 1)
     names = ", ".join(f"{place}: {name}" for place, (name, _) in enumerate(known, 1))
-    raise SelectionError(f"--workloads: there is no '{part}'; choose by place or name: {names}")
+    raise SelectionError(
+        f"--workloads: the workload '{part}' does not exist; choose by position or name: {names}"
+    )
 
 
 def _workloads(
@@ -148,8 +150,8 @@ def _workloads(
         known = chosen(named(_layers(network, target, max_waste)), picks)
     elif picks or not texts:
         raise SelectionError(
-            "compare on what? give --network NAME, --replay TABLE, or --workloads "
-            "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1'"
+            "no workloads to compare on were given; add --network NAME, --replay TABLE, or "
+            "--workloads 'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1'"
         )
     workloads = [workload for _, workload in known] + [parse_workload(text) for text in texts]
     return list(dict.fromkeys(workloads))
@@ -160,6 +162,7 @@ def _layers(network: str, target: Target, max_waste: float) -> list[Workload]:
     found = load(network).workloads_on(Accelerator.of(target, max_waste=max_waste))
     if not found:
         raise SelectionError(
-            f"{network} has no layer for {target.name}; 'tilewright inspect {network}' shows why"
+            f"no layer of {network} can run on {target.name}; 'tilewright inspect {network}' "
+            "shows the reasons"
         )
     return [workload for workload, _, _ in found]

@@ -174,8 +174,8 @@ def _target(kind: str, specification: str, space: str, fingerprint: str) -> Targ
     target = rebuild(kind, as_object(read_json(specification)), space)
     if target.fingerprint != fingerprint:
         raise DatasetError(
-            f"{target.name} no longer is what it was when this build began (its compiler, "
-            "simulator or processor is another); build again into another folder"
+            f"{target.name} has changed since this build was started (its compiler, "
+            "simulator or processor is different); build again into another folder"
         )
     return target
 
@@ -209,8 +209,8 @@ def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
     if plan.options != options:
         asked = ", ".join(f"{key}={value}" for key, value in plan.options.to_json().items())
         raise DatasetError(
-            f"{folder} holds a dataset, or one half built, of other options ({asked}); name these, "
-            "or another folder"
+            f"{folder} contains a complete or incomplete dataset with other options "
+            f"({asked}); use these options, or another folder"
         )
     check_unchanged(options.targets, plan.hardware)
     return plan
@@ -230,7 +230,9 @@ def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
 def _refuse_foreign(folder: Path) -> None:
     """Raise `DatasetError` if a folder without a plan contains a dataset from elsewhere."""
     if (folder / ABOUT).exists():
-        raise DatasetError(f"{folder} holds a dataset that was not built here; name another folder")
+        raise DatasetError(
+            f"{folder} contains a dataset that was built elsewhere; choose another folder"
+        )
 
 
 def finished_files(folder: Path) -> dict[str, str]:

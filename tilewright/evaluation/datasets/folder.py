@@ -146,8 +146,8 @@ def read_about(folder: Path) -> DatasetMetadata:
         data = read_plain(path, limit=MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetError(
-            f"{folder} holds no finished dataset ({ABOUT} is missing): name another folder, or "
-            f"finish it by 'tilewright dataset build --out {folder}'"
+            f"{folder} contains no finished dataset ({ABOUT} is missing); give another "
+            f"folder, or finish it with 'tilewright dataset build --out {folder}'"
         ) from None
     try:
         values = as_object(read_json(data))
@@ -156,19 +156,20 @@ def read_about(folder: Path) -> DatasetMetadata:
         _check(about)
     except (ValueError, LookupError, TypeError, WorkloadError, RecursionError) as error:
         raise DatasetError(
-            f"{path} describes no dataset: {_first_line(error)}; {_GET_FOLDER_AGAIN}"
+            f"{path} does not describe a dataset: {_first_line(error)}; {_GET_FOLDER_AGAIN}"
         ) from None
     return about
 
 
-_GET_FOLDER_AGAIN = "get the folder again from where it came from, or build it again"
+_GET_FOLDER_AGAIN = "copy the folder again from its source, or build it again"
 
 
 def _check_version(path: Path, values: Mapping[str, Any]) -> None:
     """Raise `DatasetError` if the format or its version is not supported."""
     if values.get("format") != FORMAT:
         raise DatasetError(
-            f"{path} is not about a dataset (its format is no '{FORMAT}'); {_GET_FOLDER_AGAIN}"
+            f"{path} does not describe a dataset (its format is not '{FORMAT}'); "
+            f"{_GET_FOLDER_AGAIN}"
         )
     if refusal := DATASET.refusal(path, DATASET.version_in(values)):
         raise DatasetError(refusal)
@@ -180,24 +181,24 @@ def _check(about: DatasetMetadata) -> None:
     _distinct("column", [each.name for each in about.columns])
     _distinct("file", [each.path for each in about.files])
     if len(about.columns) > MOST_COLUMNS or len(about.files) > MOST_FILES:
-        raise ValueError(f"more than {MOST_COLUMNS} columns or {MOST_FILES} files")
+        raise ValueError(f"it lists more than {MOST_COLUMNS} columns or {MOST_FILES} files")
     for each in about.files:
         if not _PATH.fullmatch(each.path):
             raise ValueError(
-                f"a file is called rows/hardware=ID/NAME.parquet, not {each.path!r:.80}"
+                f"files must be called rows/hardware=ID/NAME.parquet, not {each.path!r:.80}"
             )
         if each.hardware not in known:
             raise ValueError(
-                f"{each.path} is of hardware {each.hardware!r:.40}, which is not listed"
+                f"{each.path} belongs to the hardware {each.hardware!r:.40}, which is not listed"
             )
         if each.rows < 0 or each.bytes < 0:
             raise ValueError(f"{each.path} has a negative size")
     if about.rows > FREE_ROWS + sum(each.bytes for each in about.files):
-        raise ValueError("it says to have more rows than its files can hold")
+        raise ValueError("it states more rows than its files can hold")
     if sum(each.rows for each in about.files) != about.rows:
-        raise ValueError("its rows are not those of its files")
+        raise ValueError("its number of rows does not match its files")
     if not set(about.statuses) <= set(STATUSES):
-        raise ValueError(f"statuses other than {', '.join(STATUSES)}")
+        raise ValueError(f"it has statuses other than {', '.join(STATUSES)}")
     _ = about.families
 
 
@@ -218,7 +219,7 @@ def _first_line(error: Exception) -> str:
 FREE_BYTES, MOST_RATIO = 1 << 30, 64
 """Limits on the size of a table in memory: `FREE_BYTES` plus `MOST_RATIO` times the bytes of its
 files. Tables of our datasets have 2.3 times the bytes of their files."""
-_STEP = "get it again from where it came from, or build the dataset again"
+_STEP = "copy it again from its source, or build the dataset again"
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,7 @@ def read_table(
     ]
     found = _drawn(found, rows, seed)
     if not found:
-        raise DatasetError(f"{folder} has no rows of what was asked for; ask for more")
+        raise DatasetError(f"{folder} contains no rows for this selection; select more")
     return _table(folder, about, found)
 
 
@@ -363,9 +364,9 @@ def _table(folder: Path, about: DatasetMetadata, found: list[_RowsOfFile]) -> Tr
     size = int(ends[-1]) * len(about.columns) * np.dtype(np.float32).itemsize
     if size > FREE_BYTES + MOST_RATIO * sum(each.file.bytes for each in found):
         raise DatasetError(
-            f"{folder} asks for a table of {size / (1 << 30):.1f} GiB ({ends[-1]:,} rows of "
-            f"{len(about.columns)} columns), more than its files can hold; read fewer rows, "
-            f"or {_STEP}"
+            f"{folder} needs a table of {size / (1 << 30):.1f} GiB ({ends[-1]:,} rows of "
+            f"{len(about.columns)} columns), which is more than its files can hold; read "
+            f"fewer rows, or {_STEP}"
         )
     matrix = np.full((int(ends[-1]), len(about.columns)), np.nan, np.float32)
     latency = np.empty(len(matrix))
@@ -406,7 +407,9 @@ def _reader(folder: Path, about: DatasetMetadata, file: FileRecord) -> Reader:
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing; {_STEP}") from None
     if len(data) != file.bytes or digest(data) != file.sha256:
-        raise DatasetError(f"{path} is damaged: its digest is not the one in dataset.json; {_STEP}")
+        raise DatasetError(
+            f"{path} is damaged: its digest differs from that in dataset.json; {_STEP}"
+        )
     try:
         return Reader(data, file.rows, about.columns)
     except ValueError as error:

@@ -87,12 +87,14 @@ def check_targets(names: Sequence[str], rows: Mapping[str, int]) -> None:
         kind = kind_of(name)[0].name
         if kind not in rows:
             raise DatasetError(
-                f"{name} is a target of kind {kind}, of which a build cannot make rows again; name "
-                f"targets of kind {' or '.join(rows)}"
+                f"{name} is a target of kind {kind}, for which rows cannot be built again; "
+                f"choose targets of kind {' or '.join(rows)}"
             )
         if rows[kind] < 1:
             option = "--rows" if kind in SIMULATED else "--cpu-rows"
-            raise DatasetError(f"{name} gets no rows; give {option} 1 or more, or leave it out")
+            raise DatasetError(
+                f"{name} would get no rows; set {option} to 1 or more, or leave {name} out"
+            )
         check_target(name)
 
 
@@ -111,7 +113,10 @@ def named(names: Sequence[str], kind: str) -> Found:
     for name, target in _made(names, kind):
         specification = specification_of(target)
         if specification is None:
-            raise DatasetError(f"{name} has no specification to build it again by; name another")
+            raise DatasetError(
+                f"{name} has no specification from which it can be built again; choose another "
+                "target"
+            )
         each = _known(kind, specification)
         if twin := next((other for other, _ in found if other.id == each[0].id), None):
             raise DatasetError(f"{name} is the same hardware as {twin.name}; name it once")
@@ -135,7 +140,7 @@ def check_unchanged(names: Sequence[str], hardware: Sequence[DatasetHardware]) -
         for name, target in _made(names, kind):
             if target.fingerprint not in known:
                 raise DatasetError(
-                    f"{name} no longer is what it was when this build began; build again into "
+                    f"{name} has changed since this build was started; build again into "
                     "another folder"
                 )
 
@@ -204,8 +209,8 @@ def check_options(options: DatasetOptions) -> None:
     """
     if not 1 <= options.rows + options.cpu_rows <= MOST_ROWS:
         raise DatasetError(
-            f"a dataset of {options.rows} rows and {options.cpu_rows} of the processor cannot be "
-            f"built; ask for 1 to {MOST_ROWS} rows"
+            f"a dataset of {options.rows} rows and {options.cpu_rows} rows of the CPU cannot "
+            f"be built; choose 1 to {MOST_ROWS} rows"
         )
     rows = dict.fromkeys(SIMULATED, options.rows) | {MEASURED: options.cpu_rows}
     check_targets(options.targets, rows)
@@ -308,7 +313,7 @@ class DatasetPlan:
             for place in range(len(plan.workloads)):
                 plan.workload(place)
         except (ValidationError, LookupError, TypeError, WorkloadError, RecursionError) as error:
-            raise ValueError(f"no plan of a dataset: {error}") from None
+            raise ValueError(f"not the plan of a dataset: {error}") from None
         return plan
 
 
@@ -343,8 +348,9 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
     wanted = options.rows if accelerators else 1
     if sum(part.rows for part in parts) < wanted:
         raise DatasetError(
-            f"{len(hardware)} pieces of hardware and {options.workloads} workloads have no "
-            f"{wanted:,} different schedules; ask for fewer rows, or for more of these"
+            f"{len(hardware)} pieces of hardware and {options.workloads} workloads do not "
+            f"have {wanted:,} different schedules; choose fewer rows, or more hardware or "
+            "workloads"
         )
     return DatasetPlan(
         options, version("tilewright"), tuple(hardware),

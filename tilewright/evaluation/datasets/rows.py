@@ -254,12 +254,14 @@ class Reader:
         self._file, self.rows = _opened(data), rows
         schema, about = self._file.schema_arrow, self._file.metadata
         if about.num_rows != rows or rows > MOST_ROWS:
-            raise ValueError(f"it has {about.num_rows} rows, {rows} are said (at most {MOST_ROWS})")
+            raise ValueError(
+                f"it has {about.num_rows} rows instead of {rows} (at most {MOST_ROWS})"
+            )
         if len(set(schema.names)) != len(schema.names):
-            raise ValueError("it has a column twice")
+            raise ValueError("it has a column with the same name twice")
         for name, kind in _TYPES.items():
             if name not in schema.names or not _reads_as(schema.field(name).type, kind):
-                raise ValueError(f"it lacks a column {name} of type {kind}")
+                raise ValueError(f"it lacks the column {name} of type {kind}")
         places = {column.name: place for place, column in enumerate(known)}
         self._features = {
             name: places[name] for name in schema.names if name in places and name not in _TYPES
@@ -267,7 +269,7 @@ class Reader:
         for name in schema.names:
             if name in self._features and not _reads_as(schema.field(name).type, pa.float32()):
                 raise ValueError(
-                    f"its column {name!r:.60} is {schema.field(name).type}; write it as float32"
+                    f"its column {name!r:.60} has type {schema.field(name).type} instead of float32"
                 )
             if name not in self._features and name not in (*_TYPES, CONFIG):
                 raise ValueError(f"its column {name!r:.60} is not listed")
@@ -280,7 +282,7 @@ class Reader:
         """
         found = self._numbers(WORKLOAD, np.int32)
         if len(found) and not 0 <= found.min() <= found.max() < count:
-            raise ValueError(f"its column {WORKLOAD} names workloads that are not listed")
+            raise ValueError(f"its column {WORKLOAD} contains workloads that are not listed")
         return found
 
     def log_latency(self, valid: int | None) -> NDArray[np.float64]:
@@ -292,7 +294,7 @@ class Reader:
         found, status = self._numbers(LATENCY, np.float64), self._numbers(STATUS, np.int8)
         measured = np.isfinite(found)
         if np.isinf(found).any() or not np.array_equal(measured, status == valid):
-            raise ValueError(f"{LATENCY} is a number in other rows than those that are valid")
+            raise ValueError(f"{LATENCY} must be a number exactly in the valid rows")
         return found
 
     def features(self, which: NDArray[np.int64], into: NDArray[np.float32]) -> None:
@@ -317,7 +319,7 @@ class Reader:
             if kind in (np.int32, np.int8):
                 column = column.cast(_TYPES[name])  # refuses what does not fit
             if len(column) != self.rows or (column.null_count and kind in (np.int32, np.int8)):
-                raise ValueError(f"its column {name!r:.60} lacks values")
+                raise ValueError(f"its column {name!r:.60} has missing values")
             with np.errstate(over="ignore"):  # infinite then, which is refused
                 return np.asarray(column.to_numpy(), dtype=kind)
         except (pa.ArrowException, OSError, MemoryError, LookupError) as error:
@@ -343,7 +345,7 @@ def _opened(data: bytes) -> pq.ParquetFile:
         )
         groups = (found.metadata.row_group(k) for k in range(found.metadata.num_row_groups))
         if sum(each.total_byte_size for each in groups) > MOST_UNPACKED:
-            raise ValueError(f"it unpacks to more than {MOST_UNPACKED >> 30} GiB")
+            raise ValueError(f"it takes more than {MOST_UNPACKED >> 30} GiB when unpacked")
     except (pa.ArrowException, OSError, MemoryError, OverflowError) as error:
         raise ValueError(f"it is not a Parquet file ({error!s:.80})") from None
     return found

@@ -74,12 +74,12 @@ def _start_of(options: TrainingOptions) -> Transferred | None:
     found = load_model(Path(options.start))
     if found.kind != options.kind:
         raise TransferError(
-            f"{options.start} is a model of kind {found.kind}, which cannot become one of kind "
-            f"{options.kind}; leave --kind out, or train again without --start"
+            f"{options.start} is a model of kind {found.kind} and cannot be fine-tuned to "
+            f"kind {options.kind}; leave --kind out, or train without --start"
         )
     if Path(options.start).resolve() == Path(options.out).resolve():
         raise TransferError(
-            f"{options.start} would be written over; name another folder with --out"
+            f"{options.start} would be overwritten; choose another folder with --out"
         )
     return found
 
@@ -386,7 +386,7 @@ def split(table: TrainingTable, kind: Kind, seed: int, held_out: float = 0.2) ->
         DatasetError: there are too few rows or groups, or `held_out` is not between 0 and 1.
     """
     if not 0.0 < held_out < 1.0:
-        raise DatasetError(f"a share of {held_out:g} cannot be held out; give one between 0 and 1")
+        raise DatasetError(f"the fraction of held-out rows, {held_out:g}, must be between 0 and 1")
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     if kind == "within_task":
         test = _within(table.task, rng, held_out)
@@ -394,7 +394,7 @@ def split(table: TrainingTable, kind: Kind, seed: int, held_out: float = 0.2) ->
         test = _whole_groups(table, kind, rng, held_out)
     if not test.any() or test.all():
         raise DatasetError(
-            f"{len(table)} rows are too few to split {kind}; read more rows of the dataset"
+            f"{len(table)} rows are too few for the split {kind}; read more rows of the dataset"
         )
     return ~test, test
 
@@ -426,8 +426,8 @@ def _whole_groups(
     known = np.unique(groups)
     if len(known) < 2:
         raise DatasetError(
-            f"the rows are of {len(known)} {what}: to hold one out takes two; read more of the "
-            "dataset, or split within_task"
+            f"the rows contain only {len(known)} {what}, but one must be held out and one is "
+            "needed for training; read more of the dataset, or use the split within_task"
         )
     count = int(_share(np.array(len(known)), held_out))
     return np.asarray(np.isin(groups, rng.permutation(known)[:count]), np.bool_)

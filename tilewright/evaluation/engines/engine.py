@@ -47,7 +47,8 @@ def check_engines(names: tuple[str, ...]) -> None:
         if find_spec(package) is None:
             raise EngineError(
                 f"{name} needs the package {package}, which is not installed; "
-                f"{INSTALL.get(package, f'pip install {package}')}, or leave it out of --against"
+                f"{INSTALL.get(package, f'pip install {package}')}, or leave {name} out of "
+                "--against"
             )
 
 

@@ -248,12 +248,12 @@ def _asked(
             header, arrays, seconds=OPEN_SECONDS if header["call"] == "open" else TURN_SECONDS
         )
     except RpcFailed as error:
-        raise EngineError(f"{name} did not run the network: {error}; leave it out") from None
+        raise EngineError(f"{name} cannot run the network: {error}; leave {name} out") from None
     if "error" in reply:
         said = str(reply.get("message", "")).strip().splitlines()
         raise EngineError(
-            f"{name} does not run the network: {reply['error']}: {said[0] if said else ''}; leave "
-            "it out"
+            f"{name} cannot run the network: {reply['error']}: {said[0] if said else ''}; "
+            f"leave {name} out"
         )
     return reply, found
 

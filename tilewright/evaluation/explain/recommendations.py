@@ -54,9 +54,9 @@ def _without_valid(folder: TunedFolder, explained: Sequence[Explained]) -> Advic
     if not without:
         return None
     return Advice(
-        f"No trial of {_named(without)} is valid.",
-        f"Give them more trials: --trials {2 * _most(explained)}; 'tilewright trials "
-        f"{folder.path}' says why each failed.",
+        f"{_named(without)} {'has' if len(without) == 1 else 'have'} no valid trial.",
+        f"Increase the number of trials: --trials {2 * _most(explained)}; 'tilewright trials "
+        f"{folder.path}' shows why each trial failed.",
     )
 
 
@@ -80,13 +80,13 @@ def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | No
     }.get(status, status)  # fmt: skip
     reason, _ = reasons.most_common(1)[0]
     usual = _usual_space(folder)
-    other = f"tune in the space whose schedules mostly run: --space {usual}" if usual else (
-        "let a veto learn them: --tuner default"
+    other = f"choose a space in which most schedules run: --space {usual}" if usual else (
+        "use a tuner with a validity model: --tuner default"
         if folder.tuner_config.tuner != "default"
-        else f"give V more to learn from: --trials {2 * _most(explained)}"
+        else f"collect more training data for Model V: --trials {2 * _most(explained)}"
     )  # fmt: skip
     return Advice(
-        f"{lost} of {trials} trials are not valid; {count} {kind}, most often: {reason}.",
+        f"{lost} of {trials} trials are invalid; {count} {kind}, most often: {reason}.",
         f"{other[0].upper()}{other[1:]}.",
     )
 
@@ -112,14 +112,19 @@ def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     if usual:
         return Advice(finding, f"Tune in the larger space: --space {usual}.")
     if max(each.trajectory.late_gain for each in far) > _GAIN:
-        return Advice(finding, f"They still improve: --trials {2 * _most(explained)}.")
+        return Advice(
+            finding,
+            "They were still improving; increase the number of trials: --trials "
+            f"{2 * _most(explained)}.",
+        )
     return Advice(
         finding,
-        "More trials find little here: what is left is in the space of schedules or in the "
-        "machine; 'tilewright vta cycles --plot' shows what a program waits for."
+        (
+            "More trials will help little; the limit is the schedule space or the machine. "
+            "'tilewright vta cycles --plot' shows what a program waits for."
+        )
         if folder.kind == "vta"
-        else "More trials find little here: what is left is in the space of schedules or in the "
-        "machine.",
+        else "More trials will help little; the limit is the schedule space or the machine.",
     )
 
 
@@ -131,8 +136,9 @@ def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice |
     gain = late[0].trajectory.late_gain
     by = "found its first valid schedule" if np.isinf(gain) else f"by {gain:.1%}"
     return Advice(
-        f"{_named(late)} still improved in the last quarter of the trials ({late[0].title}: {by}).",
-        f"Repeat the same command with --trials {2 * _most(explained)}: what is measured is kept.",
+        f"{_named(late)} {'was' if len(late) == 1 else 'were'} still improving in the last "
+        f"quarter of the trials ({late[0].title}: {by}).",
+        f"Repeat the command with --trials {2 * _most(explained)}; existing measurements are kept.",
     )
 
 
@@ -147,17 +153,19 @@ def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
         options = folder.tuner_config.explorer.options.model_dump()
         lower = f" or a lower --option veto={options['veto'] / 2:g}" if "veto" in options else ""
         return Advice(
-            f"V's veto would cost {missed:.0%} of the fastest {FASTEST:.0%} of the schedules that "
-            "run.",
-            f"It has seen too few failures: --trials {2 * _most(explained)}{lower}.",
+            f"The veto of Model V would exclude {missed:.0%} of the fastest {FASTEST:.0%} of "
+            "the schedules that run.",
+            "Model V has seen too few failures; increase the number of trials: --trials "
+            f"{2 * _most(explained)}{lower}.",
         )
     if abs(off) < _SURE:
         return None
     much = "much" if off > 0 else "little"
     return Advice(
-        f"V expects too {much} to run: {np.mean(pair[0]):.0%} of random configs, and "
-        f"{np.mean(pair[1]):.0%} do.",
-        f"Do not read V's chances as such; --trials {2 * _most(explained)} would correct them.",
+        f"Model V expects too {much} configs to run: it predicts {np.mean(pair[0]):.0%} of "
+        f"random configs, but {np.mean(pair[1]):.0%} run.",
+        f"Do not use the predicted probabilities as such; --trials {2 * _most(explained)} "
+        "would correct them.",
     )
 
 
@@ -169,7 +177,7 @@ def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | N
         return None
     return Advice(
         f"No layer improved after trial {last} of {_most(explained)}.",
-        f"For a run like this --trials {whole} is enough.",
+        f"For such a run, --trials {whole} is enough.",
     )
 
 

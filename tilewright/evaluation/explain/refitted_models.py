@@ -43,7 +43,7 @@ from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
 _EXPLAINED = {True: 256, False: 96}  # rows explained by exact and by sampled values
-_BACKGROUND = 128
+_BACKGROUND = 128  # rows that stand for the absence of a feature
 Floats = NDArray[np.float64]
 
 
@@ -141,15 +141,16 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
     state, history = session.models, session.history
     if not set(ROLES) & set(state.models):
         raise ExplainError(
-            f"'{explorer.name}' learned no model of {workload} in {len(history)} trials: there is "
-            "nothing to explain; tune with 'default' or 'ml2tuner', or longer"
+            f"'{explorer.name}' has no model of {workload} after {len(history)} trials, so "
+            "there is nothing to explain; tune with 'default' or 'ml2tuner', or with more "
+            "trials"
         )
     unseen, measured = _unseen(target, problem, history, samples, seed)
     asked = _asked(explorer, problem, state, history, unseen)
     if not asked:
         raise ExplainError(
-            f"'{explorer.name}' asks its models only within its own search, never about configs "
-            "put to it: there is nothing to judge; tune with 'default' or 'ml2tuner'"
+            f"the models of '{explorer.name}' cannot predict given configs, so they cannot "
+            "be evaluated; tune with 'default' or 'ml2tuner'"
         )
     learned = _asked(explorer, problem, state, history, trials_of(problem, history))
     return Explained(
@@ -272,6 +273,8 @@ def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> I
 
 xgboost = lazy_module("xgboost")
 
+# Random orders of the features per explained row. Each order is also used in reverse, which reduces
+# the variance of the sampled values.
 _ORDERS = 8
 
 
@@ -344,7 +347,9 @@ def explain_run(
         FolderError: trials are missing.
     """
     if samples < 1:
-        raise ExplainError(f"--samples {samples}: judge the models on at least 1 config")
+        raise ExplainError(
+            f"--samples {samples} is too small; evaluate the models on at least 1 config"
+        )
     explained = []
     with BLAS_ON_ONE_THREAD:  # matrices are small: threads would wait for each other
         for place, workload in enumerate(folder.workloads):

@@ -99,7 +99,7 @@ class GraphModel:
             OSError: the file cannot be written.
         """
         if self._first is None:
-            raise ModelError("this model has learned nothing; fit it before it is saved")
+            raise ModelError("this model was not trained; fit it before saving it")
         self._first.save(path)
 
     def load(self, path: Path) -> None:
@@ -113,7 +113,9 @@ class GraphModel:
             model = XGBoost(self.seed, False, {})
             model.load(path)
         except ValueError as error:
-            raise ModelError(f"{path} holds no such model: {error}; train it again") from None
+            raise ModelError(
+                f"{path} does not contain this kind of model: {error}; train it again"
+            ) from None
         self._first, self._read = model, True
 
     def _told(self, x: Features) -> NDArray[np.float64]:

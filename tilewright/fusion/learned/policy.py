@@ -109,7 +109,7 @@ class Policy:
             OSError: the file cannot be written.
         """
         if self._model is None:
-            raise ModelError("this policy has learned nothing; fit it before it is saved")
+            raise ModelError("this policy was not trained; fit it before saving it")
         self._model.save(path)
 
     def load(self, path: Path) -> None:
@@ -123,7 +123,9 @@ class Policy:
         try:
             model.load(path)
         except ValueError as error:
-            raise ModelError(f"{path} holds no such policy: {error}; train it again") from None
+            raise ModelError(
+                f"{path} does not contain such a policy: {error}; train it again"
+            ) from None
         self._model = model
 
 

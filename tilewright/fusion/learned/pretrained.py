@@ -30,7 +30,9 @@ def shipped_digest(folder: Path = FOLDER) -> str:
         except FileNotFoundError:
             held.append("")
         except OSError as error:
-            raise ModelError(f"cannot read {path}: {error.strerror}") from None
+            raise ModelError(
+                f"cannot read {path}: {error.strerror}; reinstall the package"
+            ) from None
     return digest(" ".join(held).encode())
 
 
@@ -54,5 +56,7 @@ def shipped_models(seed: int = 0, folder: Path = FOLDER) -> tuple[GraphModel, Po
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise ModelError(f"cannot read {path}: {error.strerror}") from None
+            raise ModelError(
+                f"cannot read {path}: {error.strerror}; reinstall the package"
+            ) from None
     return model, policy

@@ -81,8 +81,8 @@ def make_method(name: str, options: Mapping[str, object] | None = None) -> Codes
     absent = [each for each in _NEEDS.get(name, ()) if find_spec(each) is None]
     if absent:
         raise MissingExtra(
-            f"method '{name}' needs {' and '.join(absent)}, which is missing; install it: "
-            "pip install 'tilewright[neural]'"
+            f"the method '{name}' needs the missing package {' and '.join(absent)}; install "
+            "it: pip install 'tilewright[neural]'"
         )
     module, _, attribute = _METHODS[name].partition(":")
     found = importlib.import_module(f"tilewright.hardware_search.methods.{module}")

@@ -20,11 +20,15 @@ class AutoTvmCodesignOptions(PublishedOptions):
     """Options of the co-design method `autotvm`, mostly those of AutoTVM's XGBTuner."""
 
     chains: int = Field(128, ge=1, description="parallel annealing chains")
-    steps: int = Field(500, ge=1, description="annealing steps at most")
-    patience: int = Field(50, ge=1, description="steps without a change of the best to stop")
+    steps: int = Field(500, ge=1, description="largest number of annealing steps")
+    patience: int = Field(
+        50, ge=1, description="steps without an improvement, after which annealing stops"
+    )
     hardware: float = Field(
-        3 / 7, ge=0, le=1, description="share of moves that redraw a knob of the machine: 3 of "
-        "the 7 knobs in the paper are the machine's, and a network has hundreds of others",
+        3 / 7, ge=0, le=1,
+        description="fraction of moves that redraw a knob of the machine. In the paper, 3 "
+            "of 7 knobs belong to the machine, but a network has hundreds of other "
+            "knobs",
     )  # fmt: skip
 
 

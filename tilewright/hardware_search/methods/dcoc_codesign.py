@@ -36,25 +36,34 @@ class DcocOptions(CodesignPpoOptions):
     entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
     epochs: int = Field(10, ge=1, description="passes over the steps of an episode (MAPPO's)")
     agents: Annotated[Literal[1, 3], BeforeValidator(_whole)] = Field(
-        3, description="kinds of agents; 1: one moves all knobs"
+        3,
+        description="number of agents, each for one kind of knobs; 1: a single agent moves "
+        "all knobs",
     )
-    critic: bool = Field(True, description="a critic says what is to be expected")
+    critic: bool = Field(True, description="let a critic predict the expected score")
     confidence: bool = Field(
-        True, description="confidence sampling; else what scores best is measured"
+        True,
+        description="use confidence sampling; otherwise measure the points with the best scores",
     )
-    units: int = Field(32, ge=1, description="of the layers of actors and critic")
+    units: int = Field(32, ge=1, description="width of the layers of actors and critic")
     elite: float = Field(
-        0.5, ge=0, le=1, description="share of walks that begin at the best points measured"
+        0.5, ge=0, le=1, description="fraction of walks that begin at the best measured points"
     )
     explored: int = Field(
-        256, ge=1, description="points met that the critic scores, those of the best scores"
+        256,
+        ge=1,
+        description="number of visited points with the best scores that the critic scores",
     )
     sharpness: float = Field(
-        1.0, ge=0, description="of the softmax over the critic's scores, which are standardised"
+        1.0,
+        ge=0,
+        description="sharpness (inverse temperature) of the softmax over the critic's "
+        "standardised scores",
     )
     threshold: float = Field(
-        0.5, ge=0, le=1, description="quantile of the critic's scores below which a draw is "
-        "replaced; 0.5 is the median",
+        0.5, ge=0, le=1,
+        description="quantile of the critic's scores below which a drawn point is replaced; "
+            "0.5 is the median",
     )  # fmt: skip
 
 

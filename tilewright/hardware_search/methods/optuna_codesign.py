@@ -38,8 +38,8 @@ class LibraryOptions(MethodOptions):
     We chose the defaults, because no such method is published.
     """
 
-    tuner: str = Field("default", description="tunes the layers of a machine")
-    trials: int = Field(2, ge=1, description="measurements of each layer of a machine")
+    tuner: str = Field("default", description="tuner for the layers of a machine")
+    trials: int = Field(2, ge=1, description="measurements per layer of a machine")
 
 
 class _OptunaSearch:
@@ -117,7 +117,7 @@ class Nsga2Options(LibraryOptions):
     """Options of the co-design method `nsga2`, which uses Optuna's `NSGAIISampler`."""
 
     population: int = Field(
-        12, ge=2, description="machines of a generation; few, as measurements are"
+        12, ge=2, description="machines per generation; few, because measurements are few"
     )
 
 
@@ -137,7 +137,7 @@ class Nsga2(_OptunaSearch):
 class TpeOptions(LibraryOptions):
     """Options of the co-design method `tpe`, which uses Optuna's `TPESampler`."""
 
-    startup: int = Field(10, ge=1, description="random draws before the densities are asked")
+    startup: int = Field(10, ge=1, description="random draws before the densities are used")
 
 
 class Tpe(_OptunaSearch):

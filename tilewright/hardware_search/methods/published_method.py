@@ -32,11 +32,11 @@ class PublishedOptions(RewardOptions):
     """Options that the published co-design methods `autotvm`, `chameleon` and `dcoc` share."""
 
     plan: int = Field(64, ge=1, description="measurements between two fits of the cost model")
-    first: int = Field(64, ge=1, description="measurements of points at random before the first")
-    greed: float = Field(0.05, ge=0, le=1, description="share of points drawn at random")
+    first: int = Field(64, ge=1, description="random measurements before the first fit")
+    greed: float = Field(0.05, ge=0, le=1, description="fraction of points drawn at random")
     estimates: bool = Field(
-        False, description="let the target's closed-form estimates rank what is to be measured, "
-        "which the papers do not have",
+        False, description="let the target's closed-form estimates choose what is measured, which "
+            "the papers do not do",
     )  # fmt: skip
 
 

@@ -36,14 +36,14 @@ class RewardOptions(MethodOptions):
     """Options of the reward, the score of a point that published co-design methods maximise."""
 
     penalty: float = Field(
-        1.0, ge=0, description="taken off the score of a machine beyond the budget, and for the "
-        "share of layers whose tiles overflow (open in the paper)",
+        1.0, ge=0, description="penalty on the score of a machine beyond the budget, and for the "
+            "fraction of layers whose tiles overflow (not given in the paper)",
     )  # fmt: skip
     reward: Literal["throughput", "log"] = Field(
-        "log", description="score of a latency: one over it, as AutoTVM's, or its logarithm"
+        "log", description="score of a latency: its inverse, as in AutoTVM, or its logarithm"
     )
     area_weight: float = Field(
-        0.0, ge=0, description="power of the area by which scores are divided; the papers: none"
+        0.0, ge=0, description="power of the area by which scores are divided; 0 as in the papers"
     )
 
 

@@ -212,11 +212,11 @@ class TwoLevelOptions(MethodOptions):
     were chosen by hand.
     """
 
-    screened: int = Field(512, ge=1, description="machines that estimates are asked about")
-    start: int = Field(64, ge=1, description="of these, drawn evenly at first")
-    sample: int = Field(4096, ge=64, description="schedules of a layer that are estimated")
-    tuner: str = Field("default", description="tunes the layers of a machine")
-    batch: int = Field(2, ge=1, description="trials of a layer at a time")
+    screened: int = Field(512, ge=1, description="number of machines to screen with estimates")
+    start: int = Field(64, ge=1, description="number of these machines that are first drawn evenly")
+    sample: int = Field(4096, ge=64, description="number of schedules per layer to estimate")
+    tuner: str = Field("default", description="tuner for the layers of a machine")
+    batch: int = Field(2, ge=1, description="trials per batch of a layer")
     halving: float = Field(
         0.5,
         gt=0,
@@ -224,17 +224,26 @@ class TwoLevelOptions(MethodOptions):
         description="fraction of a layer's remaining gain expected after one batch",
     )
     doubt: float = Field(
-        0.1, ge=0, le=1, description="of the way to a layer's bound, whatever estimates say"
+        0.1,
+        ge=0,
+        le=1,
+        description="smallest improvement that is assumed possible for a layer, as a "
+        "fraction of the gap to its bound",
     )
     part: float = Field(
-        0.3, gt=0, le=1, description="of a machine's time is measured before it is judged again"
+        0.3,
+        gt=0,
+        le=1,
+        description="fraction of a machine's latency whose layers are measured before the "
+        "machine is evaluated again",
     )
     estimates: bool = Field(
-        True, description="screen machines by estimates; else all look as fast as their bounds. "
-        "The tuner of layers has its own: `tuner=default-blind` takes them from it",
+        True, description="screen machines with estimates; otherwise all machines are rated by "
+            "their bounds. The tuner of the layers has its own estimates: "
+            "`tuner=default-blind` switches them off",
     )  # fmt: skip
-    bounds: bool = Field(True, description="know each layer's bound; else its roofline alone")
-    correct: bool = Field(True, description="learn what estimates err by from other machines")
+    bounds: bool = Field(True, description="use each layer's bound; otherwise only its roofline")
+    correct: bool = Field(True, description="learn the error of the estimates from other machines")
 
 
 class TwoLevel:

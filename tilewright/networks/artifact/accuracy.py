@@ -68,7 +68,7 @@ def unpack_check(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) 
     arrays = unpack_arrays(content)
     count = sum(name.startswith("output ") for name in arrays) // max(1, len(outputs))
     if count < 1:
-        raise ValueError(f"{CHECK_FILE} holds no samples")
+        raise ValueError(f"{CHECK_FILE} contains no samples")
     found = [
         [{name: arrays[f"{role} {number} {name}"] for name in names} for number in range(count)]
         for role, names in (("input", inputs), ("output", outputs))
@@ -199,14 +199,15 @@ def refuse_inaccurate(found: NetworkAccuracy, network: str) -> None:
         worst = max(found.outputs, key=lambda output: output.relative)
         if worst.problem:
             raise InaccurateError(
-                f"output '{worst.name}' of {network} differs from the source model: "
-                f"{worst.problem}; report the model"
+                f"the output '{worst.name}' of {network} differs from the source model: "
+                f"{worst.problem}; please report the model"
             )
         raise InaccurateError(
-            f"output '{worst.name}' of {network} is off by {worst.relative:.2g} of its size on "
-            f"{found.samples} samples, compared with {found.reference} on the source model, and "
-            f"the bound is {found.tolerance:g}; calibrate with real samples (--calibration), keep "
-            "the layers that lose most in float (--keep-float), or raise --tolerance"
+            f"the output '{worst.name}' of {network} is off by {worst.relative:.2g} "
+            f"(relative error on {found.samples} samples), compared with {found.reference} "
+            f"on the source model; the tolerance is {found.tolerance:g}; calibrate with real "
+            "samples (--calibration), keep the layers that lose most accuracy in floating "
+            "point (--keep-float), or raise --tolerance"
         )
 
 
@@ -217,9 +218,9 @@ def _error(
     for real, ours in zip(expected, found, strict=True):
         problem = ""
         if ours.dtype != real.dtype:
-            problem = f"it is {ours.dtype} instead of {real.dtype}"
+            problem = f"its type is {ours.dtype} instead of {real.dtype}"
         elif ours.shape != real.shape:
-            problem = f"it has shape {ours.shape} instead of {real.shape}"
+            problem = f"its shape is {ours.shape} instead of {real.shape}"
         if problem:
             return OutputAccuracy(name, float("inf"), float("inf"), None, problem=problem)
     if len({each.shape for each in expected}) > 1:  # known only when the model runs

@@ -118,16 +118,17 @@ def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool
     """
     problem = in_the_way(out)
     if problem:
-        raise ArtifactError(f"{out} is not written to: {problem}; choose another folder with --out")
+        raise ArtifactError(f"cannot write to {out}: {problem}; choose another folder with --out")
     builds = capability(target, Builds)
     if builds is None:
         raise ArtifactError(
-            f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
+            f"programs of {target.name} cannot be executed here, so nothing can be built for "
+            "it; choose a VTA or a Gemmini"
         )
     if not graph.layers:
         raise ArtifactError(
-            f"no layer of {graph.name} runs on {target.name}, there is nothing to build; "
-            "'tilewright inspect' says why"
+            f"no layer of {graph.name} can run on {target.name}, so there is nothing to "
+            "build; 'tilewright inspect' shows the reason for each operator"
         )
     if bare and graph.islands:
         raise ArtifactError(

@@ -71,6 +71,7 @@ LIBRARY, CHECK = "network.so", "check.npz"
 LIBRARY_BYTES = 1 << 31
 """Maximum size in bytes of an artifact with a library, whose weights are stored in float32."""
 TIMED, PROFILED = 3, 15
+"""Number of inferences that are timed, without and with the time of each layer."""
 TIMED_SECONDS = 0.5
 """Maximum total time of the inferences that are timed, unless a single one takes longer."""
 
@@ -169,8 +170,8 @@ def compile_files(
         files[WEIGHTS] = pack_weights(weights)
     if len(files.get(WEIGHTS, b"")) > LIBRARY_BYTES:
         raise ArtifactError(
-            f"the packed weights of {name} take more than {LIBRARY_BYTES >> 30} GiB, more than is "
-            "read again; build a smaller model"
+            f"the packed weights of {name} take more than {LIBRARY_BYTES >> 30} GiB, the "
+            "limit for an artifact; build a smaller model"
         )
     kernels_macs = sum(layer.workload.macs for layer in made.layers)
     manifest = {
@@ -188,9 +189,10 @@ def compile_files(
     for found in artifact.verify(target):
         if found.wrong:
             raise ArtifactError(
-                f"the kernel of layer {as_text(rows[found.layer]['name'])} of {name} is off by "
-                f"{found.error:.2g} of its largest value on seeded tensors, and the bound is "
-                f"{found.bound:g}; build with more --trials, and report the model"
+                f"the kernel of layer {as_text(rows[found.layer]['name'])} of {name} is off "
+                f"by {found.error:.2g} of its largest value on random tensors, but at most "
+                f"{found.bound:g} is accepted; build with more --trials, and please report "
+                "the model"
             )
     return _checked(artifact, files, manifest, samples, last or whole, tolerance)
 
@@ -314,7 +316,9 @@ def compiles_kernels(target: Target) -> CompilesKernels:
     """
     found = capability(target, CompilesKernels)
     if found is None:
-        raise ArtifactError(f"{target.name} compiles no kernels into libraries; choose cpu")
+        raise ArtifactError(
+            f"{target.name} cannot compile kernels into libraries; choose the target cpu"
+        )
     return found
 
 
@@ -465,8 +469,9 @@ class CompiledArtifact:
         """
         if not self.has_samples:
             raise ArtifactError(
-                f"{self.name} holds no samples to compare outputs on, because onnxruntime accepted "
-                "none of the inputs that were drawn; compare it on inputs of your own"
+                f"{self.name} holds no samples for comparing outputs, because onnxruntime "
+                "rejected all random inputs that were tried; compare it on inputs of your "
+                "own"
             )
         return max(
             worst_output(self.infer(sample.inputs), sample.outputs, self.tolerance).error
@@ -534,7 +539,8 @@ class CompiledArtifact:
     def _network(self) -> LoadedLibrary:
         if (needed := as_text(self.manifest["tvm"])) != (own := version("apache-tvm")):
             raise ArtifactError(
-                f"{self.name} was compiled with TVM {needed}, this program has {own}; {BUILD_AGAIN}"
+                f"{self.name} was compiled with TVM {needed}, but this installation has "
+                f"{own}; {BUILD_AGAIN}"
             )
         from tilewright.networks.compiled.loaded_library import LoadedLibrary
 
@@ -568,7 +574,9 @@ def open_library(
     listed = as_object(manifest["files"])
     regions = tuple(name for name in listed if name.startswith(inner + PREFIX))
     if inner + LIBRARY not in listed and (manifest["layers"] or not regions):
-        raise ArtifactError(f"{folder / inner} lists no {LIBRARY} and no regions; {BUILD_AGAIN}")
+        raise ArtifactError(
+            f"{folder / inner} contains neither {LIBRARY} nor regions; {BUILD_AGAIN}"
+        )
     if inner + CHECK not in listed:
         raise KeyError(inner + CHECK)
     large = [name for name in (inner + WEIGHTS, inner + CHECK, *regions) if name in listed]

@@ -92,7 +92,7 @@ def samples_of(source: SourceModel) -> list[NetworkSample]:
         InputError: inputs cannot be generated, or the model rejects the first sample.
     """
     if source.is_undrawable:
-        raise InputError("inputs of the model cannot be drawn")
+        raise InputError("no valid random inputs of the model can be generated")
     kinds: Kinds = {
         name: (array.shape, TEXT if array.dtype.kind == "O" else array.dtype.name)
         for name, array in source.seeded_inputs().items()
@@ -197,10 +197,12 @@ def output_error(name: str, found: Array, expected: Array, tolerance: float) -> 
         tolerance: largest accepted error, which `magnitude` needs.
     """
     if found.dtype != expected.dtype:
-        return OutputDifference(name, np.inf, f"it is {found.dtype} instead of {expected.dtype}")
+        return OutputDifference(
+            name, np.inf, f"its type is {found.dtype} instead of {expected.dtype}"
+        )
     if found.shape != expected.shape:
         return OutputDifference(
-            name, np.inf, f"it has shape {found.shape} instead of {expected.shape}"
+            name, np.inf, f"its shape is {found.shape} instead of {expected.shape}"
         )
     if expected.dtype.kind not in "fiub":
         return OutputDifference(name, 0.0 if np.array_equal(found, expected) else np.inf)
@@ -294,11 +296,11 @@ def _is_unstable(
 def _refusal(name: str, sample: NetworkSample, worst: OutputDifference, tolerance: float) -> str:
     if worst.problem:
         return (
-            f"output '{worst.name}' of {name} differs from the source model: {worst.problem}; "
-            "report the model"
+            f"the output '{worst.name}' of {name} differs from the source model: "
+            f"{worst.problem}; please report the model"
         )
     return (
-        f"output '{worst.name}' of {name} is off by {worst.error:.2g} of its largest value on a "
-        f"sample of {sample.kind} inputs, compared with the source model, and the bound is "
-        f"{tolerance:g}; raise --tolerance, or report the model"
+        f"the output '{worst.name}' of {name} is off by {worst.error:.2g} of its largest "
+        f"value on a sample of {sample.kind} inputs, compared with the source model; the "
+        f"tolerance is {tolerance:g}; raise --tolerance, or please report the model"
     )

@@ -272,7 +272,7 @@ class Artifact:
             return accuracy(check, self.infer_layers, tolerance, self.zero_points)
         except (KeyError, ValueError, TypeError) as error:
             raise ArtifactError(
-                f"{CHECK_FILE} is not as it was written ({error}); {BUILD_AGAIN}"
+                f"{CHECK_FILE} was changed after the build ({error}); {BUILD_AGAIN}"
             ) from None
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
@@ -324,9 +324,9 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
         code = code_of(manifest)
         if code and not allow_code and (doubt := reason_for_doubt(manifest, folder)):
             raise ArtifactError(
-                f"{folder} holds machine code, which would run with your rights: "
-                f"{'; '.join(code)}; {doubt}; if you trust who built it, allow it with "
-                "--allow-code (allow_code=True)"
+                f"{folder} holds machine code, which would run with your user's rights: "
+                f"{'; '.join(code)}; {doubt}; if you trust the person who built it, allow it "
+                "with --allow-code (allow_code=True)"
             )
         spec = as_object(manifest["specification"])
         kind, keys = as_text(spec["kind"]), as_object(spec["keys"])
@@ -340,7 +340,10 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
         files = read_files(folder, manifest)
         builds = capability(target, Builds)
         if builds is None:
-            raise ArtifactError(f"{folder} is for {target.name}, which runs no programs of ours")
+            raise ArtifactError(
+                f"{folder} was built for {target.name}, whose programs cannot be executed here; "
+                "build it for a VTA or a Gemmini"
+            )
         layers = [as_object(row) for row in as_list(manifest["layers"])]
         return Artifact(
             manifest, builds.open(files, layers), files.get(CPU_LIBRARY), files.get(CHECK_FILE),
@@ -352,7 +355,7 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
         raise ArtifactError(f"{folder}: {error}") from None
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise ArtifactError(
-            f"{folder} is not as this program builds it ({error}); {BUILD_AGAIN}"
+            f"{folder} does not have the content that this version builds ({error}); {BUILD_AGAIN}"
         ) from None
 
 
@@ -379,7 +382,9 @@ def code_of(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def _no_cpu(name: str, arrays: Sequence[Array]) -> Sequence[Array]:
-    raise ArtifactError(f"the artifact has no {CPU_LIBRARY}, where {name} should be; {BUILD_AGAIN}")
+    raise ArtifactError(
+        f"the artifact has no {CPU_LIBRARY}, which should contain {name}; {BUILD_AGAIN}"
+    )
 
 
 def _order(manifest: Mapping[str, Json]) -> Order:
@@ -426,15 +431,15 @@ def _values(rows: Json, least: int = 0) -> tuple[Value, ...]:
 def _value(name: str, row: Mapping[str, Json], least: int = 0) -> Value:
     shape, dtype = tuple(map(as_int, as_list(row["shape"]))), as_text(row["dtype"])
     if len(shape) > MOST_AXES or min(shape, default=0) < least or prod(shape) > MOST_ELEMENTS:
-        raise ValueError(f"'{name:.60}' has a shape that cannot be")
+        raise ValueError(f"'{name:.60}' has an invalid shape")
     if dtype not in DTYPES:
-        raise ValueError(f"'{name:.60}' is of type {dtype:.20}")
+        raise ValueError(f"'{name:.60}' has the unsupported type {dtype:.20}")
     step, zero = row["scale"], row["zero_point"]
     if step is None:
         return Value(name, shape, dtype)
     scale = Scale(as_number(step), as_int(zero))
     if not (TINIEST <= scale.step <= LARGEST and -128 <= scale.zero_point <= 127):
-        raise ValueError(f"'{name:.60}' has a scale that cannot be")
+        raise ValueError(f"'{name:.60}' has an invalid scale")
     return Value(name, shape, dtype, scale)
 
 
@@ -449,7 +454,7 @@ def _row(row: Mapping[str, Json]) -> LayerTime:
 def _count(value: Json) -> int:
     count = as_int(value)
     if not 0 <= count <= MOST_COUNT:
-        raise ValueError("a count is negative, or larger than counts are")
+        raise ValueError("a count is negative or too large")
     return count
 
 
@@ -464,7 +469,7 @@ def _island_seconds(manifest: Mapping[str, Json]) -> list[float | None]:
 def _amount(value: Json) -> float:
     amount = as_number(value)
     if not 0 <= amount <= MOST_AMOUNT:
-        raise ValueError("a time, or a factor of times, is negative or larger than these are")
+        raise ValueError("a time or a time factor is negative or too large")
     return amount
 
 

@@ -426,7 +426,7 @@ def images_in_flight_of(program: object, target: str) -> HoldsImages:
     """
     if not isinstance(program, HoldsImages):
         raise ArtifactError(
-            f"programs of {target} have room for one image; leave out --pipeline, or build for a "
-            "VTA"
+            f"programs of {target} have memory for a single image only; leave out "
+            "--pipeline, or build for a VTA"
         )
     return program

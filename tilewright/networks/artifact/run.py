@@ -258,16 +258,16 @@ def check_arrays(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[s
         if array is None:
             problems.append(f"'{value.name}' is missing")
         elif not isinstance(array, (np.ndarray, np.generic)):
-            problems.append(f"'{value.name}' is no array, but {type(array).__name__}")
+            problems.append(f"'{value.name}' is not an array but {type(array).__name__}")
         elif array.shape != value.shape:
             problems.append(
                 f"'{value.name}' has shape {_sizes(array.shape)} instead of {_sizes(value.shape)}"
             )
         elif array.dtype != (np.dtype(object) if value.dtype == TEXT else np.dtype(value.dtype)):
-            problems.append(f"'{value.name}' is {array.dtype} instead of {value.dtype}")
+            problems.append(f"'{value.name}' has type {array.dtype} instead of {value.dtype}")
     if problems:
         listed = ", ".join(f"{v.name} ({v.dtype} {_sizes(v.shape)})" for v in wanted)
-        raise InputError(f"{problems[0]}; the network takes {listed}")
+        raise InputError(f"{problems[0]}; the network expects {listed}")
     return {value.name: inputs[value.name] for value in wanted}
 
 
@@ -330,7 +330,7 @@ def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
         value, source = order.values[name], order.quantised[name]
         real = tensors[source]
         if real.dtype.kind == "f" and np.isnan(real).any():
-            raise InputError(f"'{source}' has a NaN, which int8 does not have; take it out")
+            raise InputError(f"'{source}' contains NaN, which int8 cannot represent; remove it")
         tensors[name] = to_int8(real, value.scale).reshape(value.shape)
     return tensors[name]
 
@@ -360,9 +360,11 @@ def check_order(order: Order, ports: Ports) -> None:
     segments = [number for kind, number in order.steps if kind == "segment"]
     islands = [number for kind, number in order.steps if kind == "cpu"]
     if len(segments) + len(islands) != len(order.steps):
-        raise ValueError("a step is neither a segment nor work of the CPU")
+        raise ValueError("a step is neither a segment nor an operation of the CPU")
     if segments != list(range(len(ports))) or sorted(islands) != list(range(len(order.islands))):
-        raise ValueError("its steps are not each of its segments and islands, once")
+        raise ValueError(
+            "its steps do not contain each segment and each CPU operation exactly once"
+        )
     _Tensors(order).check(ports)
 
 
@@ -392,14 +394,14 @@ class _Tensors:
 
     def _segment(self, number: int, loads: Sequence[Value], stores: Sequence[Value]) -> None:
         if {port.name for port in loads} != set(self.order.loads[number]):
-            raise ValueError(f"segment {number} takes other tensors than are said")
+            raise ValueError(f"segment {number} reads other tensors than its description lists")
         for port in loads:
             if self._need(port.name)[0] != _elements(port):
-                raise ValueError(f"segment {number} takes '{port.name:.60}' of another size")
+                raise ValueError(f"segment {number} reads '{port.name:.60}' with another size")
         for port in stores:
             value = self.order.values.get(port.name)
             if value is not None and _elements(value) != _elements(port):
-                raise ValueError(f"segment {number} gives '{port.name:.60}' of another size")
+                raise ValueError(f"segment {number} writes '{port.name:.60}' with another size")
             self.known[port.name] = _elements(port), port.dtype
 
     def _need(self, name: str) -> tuple[int, str]:
@@ -408,9 +410,9 @@ class _Tensors:
             value = self._value(name)
             count, dtype = self.known.get(self.order.quantised.get(name, ""), (-1, ""))
             if count != _elements(value):
-                raise ValueError(f"'{name:.60}' is needed and not there")
+                raise ValueError(f"'{name:.60}' is needed but not computed")
             if dtype not in _OF_INT8 and value.scale is None:
-                raise ValueError(f"'{name:.60}' has no scale to quantise it by")
+                raise ValueError(f"'{name:.60}' has no scale for quantisation")
             self.known[name] = count, "int8"
         return self.known[name]
 
@@ -424,11 +426,11 @@ class _Tensors:
             if found[1] == "int8" and value.dtype not in _OF_INT8 and scale is None:
                 raise ValueError(f"output '{value.name:.60}' has no scale")
         if found[0] != _elements(value):
-            raise ValueError(f"output '{value.name:.60}' has another size")
+            raise ValueError(f"output '{value.name:.60}' has a different size")
 
     def _value(self, name: str) -> Value:
         if name not in self.order.values:
-            raise ValueError(f"there is no tensor '{name:.60}'")
+            raise ValueError(f"the tensor '{name:.60}' does not exist")
         return self.order.values[name]
 
 

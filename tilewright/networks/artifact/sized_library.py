@@ -98,7 +98,7 @@ class SizedLibrary:
         self.opened: dict[int, CompiledArtifact] = {}
         axes = {axis for value in self.inputs for axis in value.shape if isinstance(axis, str)}
         if set(self.sizes) != axes or len(self._at) != prod(map(len, self.sizes.values())):
-            raise ValueError("the sizes are not those of the inputs")
+            raise ValueError("the sizes do not match the inputs")
         for row in self._rows:
             as_text(row["folder"])
             as_list(as_object(row["library"])["layers"])
@@ -184,8 +184,8 @@ class SizedLibrary:
             for axis, size in zip(value.shape, array.shape, strict=True):
                 if isinstance(axis, str) and found.setdefault(axis, size) != size:
                     raise InputError(
-                        f"'{axis}' is {found[axis]} in one input and {size} in '{value.name}'; "
-                        "give all inputs the same size"
+                        f"the dimension '{axis}' is {found[axis]} in one input and {size} in "
+                        f"'{value.name}'; give all inputs the same size"
                     )
         return found
 
@@ -197,8 +197,8 @@ class SizedLibrary:
         listed = ", ".join(map(str, sizes))
         why = "" if name in self.padded else f"; padding may change the outputs{self._why(name)}"
         raise InputError(
-            f"'{name}' is {size}, and the library was built for {listed}{why}; give one of these "
-            "sizes, or build it with another --sizes"
+            f"the dimension '{name}' is {size}, but the library was built for {listed}{why}; "
+            "use one of these sizes, or build again with another --sizes"
         )
 
     def _why(self, name: str) -> str:
@@ -278,7 +278,7 @@ def _difference(
         How the outputs differ, or "" if no difference was found.
     """
     if any(UNKNOWN in value.shape for value in _values(manifest["outputs"])):
-        return "an output does not grow in proportion to it"
+        return "the size of an output does not grow in proportion to it"
     rows, sizes = as_list(manifest["sizes"]), sorted({at[name] for at, _ in made})
     for size in sizes[:-1]:
         left = [place for place, (at, _) in enumerate(made) if at[name] != size]
@@ -291,7 +291,10 @@ def _difference(
                     found = larger.infer(sample.inputs)
                     worst = worst_output(found, sample.outputs, own.tolerance)
                     if not worst.error <= own.tolerance:
-                        return f"output '{worst.name}' changes by {worst.error:.1g} of its size"
+                        return (
+                            f"padding changes the output '{worst.name}' by {worst.error:.1g} of "
+                            "its largest value"
+                        )
     return ""
 
 

@@ -110,8 +110,8 @@ def rewritten(
     blocks = old.body.blocks
     if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
         raise ImportFailedError(
-            "the network has branches or loops, which are not compiled with kernels; export it "
-            "without them"
+            "the network contains branches or loops, which cannot be compiled with kernels; "
+            "export it without them"
         )
     other_functions = {
         var: f for var, f in flat.module.functions.items() if var.name_hint != "main"

@@ -123,7 +123,7 @@ def _compiled(
     except Exception as error:
         said = f": {plain(error)}" if plain(error) else ""
         raise UncompilableError(
-            f"TVM {tvm.__version__} cannot compile it for this processor{said}",
+            f"TVM {tvm.__version__} cannot compile the network for this CPU{said}",
             () if source is None else uncompilable_nodes(source),
         ) from error
     return made, weights
@@ -139,7 +139,8 @@ def _linked(executable: VMExecutable, folder: Path) -> bytes:
     """Link an executable and its object files into a shared library, returned as bytes."""
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         raise ImportFailedError(
-            "a network's library is linked by a C compiler, and there is none: install gcc or clang"
+            "linking the library of a network needs a C compiler, and none was found; "
+            "install gcc or clang"
         )
     path = folder / "network.so"
     executable.export_library(str(path), options=["-s", "-Wl,--build-id=none"])

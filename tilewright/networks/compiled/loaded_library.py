@@ -211,7 +211,9 @@ def _load_runtime() -> object:
     """Load TVM's runtime as `import tvm` does before it loads the compiler."""
     spec = find_spec("tvm")
     if spec is None or spec.origin is None:
-        raise ImportFailedError("libraries are run by TVM, which is missing; install apache-tvm")
+        raise ImportFailedError(
+            "running libraries needs TVM, which is not installed; install apache-tvm"
+        )
     folder = Path(spec.origin).parent / "lib"
     return load_lib_ctypes("tvm", "tvm_runtime", "RTLD_GLOBAL", extra_lib_paths=[folder])
 

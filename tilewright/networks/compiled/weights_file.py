@@ -62,13 +62,13 @@ def unpack_weights(data: NDArray[np.uint8]) -> list[NDArray[Any]]:
             them.
     """
     if len(data) < _HEAD.itemsize or bytes(data[: len(MAGIC)]) != MAGIC:
-        raise ArtifactError(f"{WEIGHTS} is no file of weights; {BUILD_AGAIN}")
+        raise ArtifactError(f"{WEIGHTS} is not a weights file; {BUILD_AGAIN}")
     head = data[: _HEAD.itemsize].view(_HEAD)[0]
     if refusal := FORMAT.refusal(WEIGHTS, int(head["version"])):
         raise ArtifactError(refusal)
     rows_end = _HEAD.itemsize + int(head["arrays"]) * _ROW.itemsize
     if rows_end > len(data):
-        raise ArtifactError(f"{WEIGHTS} ends in its table; {BUILD_AGAIN}")
+        raise ArtifactError(f"{WEIGHTS} ends within its table; {BUILD_AGAIN}")
     return [_array(data, row) for row in data[_HEAD.itemsize : rows_end].view(_ROW)]
 
 
@@ -79,7 +79,7 @@ def _array(data: NDArray[np.uint8], row: np.void) -> NDArray[Any]:
     dtype, shape = np.dtype(DTYPES[kind]), [int(size) for size in row["shape"][:axes]]
     size = prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or at % ALIGNMENT or at + size > len(data):
-        raise ArtifactError(f"{WEIGHTS} has an array that does not lie in it; {BUILD_AGAIN}")
+        raise ArtifactError(f"{WEIGHTS} has an array that extends beyond the file; {BUILD_AGAIN}")
     return data[at : at + size].view(dtype).reshape(shape)
 
 

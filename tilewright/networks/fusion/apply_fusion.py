@@ -41,7 +41,7 @@ def fused(
     """
     found = found or choices(graph)
     if len(labels) != len(found):
-        raise ValueError(f"{len(labels)} labels for {len(found)} choices")
+        raise ValueError(f"{len(labels)} labels are given for {len(found)} fusion decisions")
 
     def labelled(kind: Kind, label: bool) -> list[str]:
         return [

@@ -91,12 +91,12 @@ def _why_whole(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -
     """
     written = [layer.workload.out_channels for layer in graph.layers if layer.output in inside]
     if sum(written) != average.workload.out_channels:
-        return "what lies side by side is not what layers write"
+        return "the values that are joined are not written by layers"
     if not is_read_once(graph, inside):
-        return "what lies side by side is read elsewhere, too"
+        return "the joined tensor is read by other operators, too"
     if average.unfold is not None or average.weight is None:
-        return f"the weights of {average.name} are those of no average"
-    return "its results are cut further than to eight bits" if is_cut_further(average) else ""
+        return f"the weights of {average.name} are not those of an average"
+    return "its results are clipped to less than eight bits" if is_cut_further(average) else ""
 
 
 def _parts(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> list[Layer]:
@@ -211,14 +211,14 @@ def _together(convolution: Workload, average: Workload) -> Workload:
 def _reason(graph: IntegerGraph, average: Layer, convolution: Layer) -> str:
     """Return why an average and the convolution before it cannot be fused, "" if they can."""
     if not is_read_once(graph, {convolution.output}):
-        return f"the result of {convolution.name} is read elsewhere, too"
+        return f"the result of {convolution.name} is read by other operators, too"
     taps, _ = average_weights(average.workload.height, average.workload.width)
     if average.unfold is not None or average.weight is None or (average.weight != taps).any():
-        return f"the weights of {average.name} are those of no average"
+        return f"the weights of {average.name} are not those of an average"
     if not is_cut(convolution.workload):
-        return f"the result of {convolution.name} is not cut to eight bits"
+        return f"the result of {convolution.name} is not clipped to eight bits"
     if not is_image_of(convolution, graph.values[convolution.data].shape):
-        return "rows of channels are no image"
+        return "rows of channels are not an image"
     try:
         _together(convolution.workload, average.workload)
     except WorkloadError as error:

@@ -41,7 +41,8 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
             refused.append(
                 Refused(
                     "siblings", members.pop().name,
-                    "its channels cannot lie beside its siblings' and where they are joined, too",
+                    "its channels cannot be next to those of its siblings and also where "
+                    "they are joined",
                 )
             )  # fmt: skip
         if len(members) < 2:
@@ -108,12 +109,12 @@ def _why_alone(layer: Layer) -> str:
     if layer.weight is None:
         return "it has no weights of its own"
     if layer.unfold is not None:
-        return "what it reads is rearranged for it alone"
+        return "its input is rearranged for it alone"
     if layer.residual is not None or layer.shortcut is not None:
-        return "something is added to its sums"
+        return "a tensor is added to its sums"
     if layer.workload.groups > 1:
-        return "its channels are apart"
-    return "no other reads the same windows and cuts its results alike"
+        return "its channels are not contiguous"
+    return "no other convolution reads the same windows and clips its results in the same way"
 
 
 def _clips(layer: Layer) -> tuple[EpilogueOp, ...]:

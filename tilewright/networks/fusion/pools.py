@@ -54,9 +54,9 @@ def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
 def _reason(graph: IntegerGraph, pool: Layer, convolution: Layer) -> str:
     """Return why a pool and the convolution before it cannot be fused, "" if they can."""
     if not is_read_once(graph, {convolution.output}):
-        return f"the result of {convolution.name} is read elsewhere, too"
+        return f"the result of {convolution.name} is read by other operators, too"
     if not leaves_room(convolution):
-        return f"the sums of {convolution.name} may overflow beside its bias"
+        return f"the sums of {convolution.name} may overflow when its bias is added"
     if together(convolution.workload, pool.workload) is None:
-        return f"the largest sum of {convolution.name} need not give its largest result"
+        return f"the largest sum of {convolution.name} may not give its largest result"
     return ""

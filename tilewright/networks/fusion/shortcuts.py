@@ -92,22 +92,22 @@ def _reason(graph: IntegerGraph, shortcut: Layer, last: Layer) -> str:
     """Return why a shortcut and the last convolution cannot be fused, "" if they can."""
     w = shortcut.workload
     if not is_read_once(graph, {shortcut.output}):
-        return f"the result of {shortcut.name} is read elsewhere, too"
+        return f"the result of {shortcut.name} is read by other operators, too"
     if any(layer.weight is None or layer.unfold is not None for layer in (shortcut, last)):
-        return "what one of the two works on is rearranged for it, or no constant"
+        return "the input of one of the two is rearranged for it, or its weights are not constant"
     if (w.kernel_h, w.kernel_w, w.groups) != (1, 1, 1) or w.pool is not None:
-        return f"{shortcut.name} is no 1×1 convolution"
+        return f"{shortcut.name} is not a 1×1 convolution"
     if max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right):
-        return f"{shortcut.name} pads its image"
+        return f"{shortcut.name} pads its input"
     if not all(is_image_of(layer, graph.values[layer.data].shape) for layer in (shortcut, last)):
-        return "rows of channels are no image"
+        return "rows of channels are not an image"
     if not is_cut(w):
-        return f"the result of {shortcut.name} is not cut to eight bits"
+        return f"the result of {shortcut.name} is not clipped to eight bits"
     kinds = [op.kind for op in last.workload.epilogue]
     if "residual" not in kinds:
-        return f"{last.name} adds it times a number that is no power of two"
+        return f"{last.name} adds it multiplied by a number that is not a power of two"
     if not set(kinds[: kinds.index("residual")]) <= _ADDED:
-        return f"the sums of {last.name} are shifted or cut before it is added"
+        return f"the sums of {last.name} are shifted or clipped before it is added"
     try:
         _together(w, last.workload)
     except WorkloadError as error:

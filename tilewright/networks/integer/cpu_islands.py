@@ -39,12 +39,12 @@ def compiled_islands(graph: IntegerGraph) -> VMExecutable:
         return compiled(functions)
     except Exception as error:  # TVM raises many kinds
         operators = _uncompilable(graph, functions)
-        which = "which is" if len(operators) == 1 else "together, which are"
+        which = "which runs" if len(operators) == 1 else "which run together"
         said = plain(error)
         raise UncompilableError(
-            f"TVM {tvm.__version__} cannot compile {_listed(operators)}, {which} left to the CPU"
-            f"{': ' * bool(said)}{said}; export the model with simpler operators in place of "
-            f"{'it' if len(operators) == 1 else 'some'}, or cut the model before",
+            f"TVM {tvm.__version__} cannot compile {_listed(operators)}, {which} on the "
+            f"CPU{': ' * bool(said)}{said}; export the model with simpler operators in place "
+            f"of {'it' if len(operators) == 1 else 'some'}, or cut the model before",
             tuple(name for name, kind in operators if kind != REGION),
         ) from error
 

@@ -30,7 +30,7 @@ from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import ChannelSlice, Layer, Value
 from tilewright.targets.workload import Workload
 
-AS_ASKED = "it is kept in float as asked"
+AS_ASKED = "it is kept in floating point, as requested"
 """Reason shown for an operator that the user keeps in float."""
 
 

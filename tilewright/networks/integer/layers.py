@@ -117,7 +117,7 @@ class Layers:
             else:
                 self._bind(match, self._accumulate(match, rules[match.operator](match)))
         except SumsOverflow:
-            raise NotALayer("its sums could leave 32 bits") from None
+            raise NotALayer("its sums could overflow 32 bits") from None
 
     def _heads(self, match: Match) -> None:
         """Append one dense layer per attention head, whose stacked outputs are the result."""
@@ -162,7 +162,7 @@ class Layers:
         output = steps.output
         if output is None:
             if match.operator != "elementwise" or steps.upper is not None:
-                raise NotALayer("nothing quantises its result")
+                raise NotALayer("its result is not quantised")
             # A ReLU without a quantisation after it keeps the scale of its input.
             output = product.scale
         bounds = bounds_of(output, steps.relu, steps.upper)
@@ -197,16 +197,20 @@ class Layers:
         ):
             r = Requantisation(shifts, residual_op or None, call.bounds)
             if r.by_channel and call.residual is not None:
-                raise NotALayer("a tensor is added to its sums, which count differently by channel")
+                raise NotALayer(
+                    "a tensor is added to its sums, whose scales differ between channels"
+                )
             return self._layer(call, weight, r)
         if weight is None:
-            raise NotALayer("it multiplies two activations, and no shift requantises the products")
+            raise NotALayer(
+                "it multiplies two activations, and no shift can requantise the products"
+            )
         if call.match.operator == "average_pool":
             return self._averaged(call)
         if call.match.operator == "add":
             return self._weighted(call)
         if call.residual is not None:
-            raise NotALayer("a tensor is added to its sums, in a scale that no shift reaches")
+            raise NotALayer("a tensor is added to its sums with a scale that no shift can produce")
         return self._scaled(call, weight)
 
     def _scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
@@ -345,7 +349,7 @@ class Layers:
     def _check_passes(self) -> None:
         """Raise `NotALayer` unless blocks are square, as multiplying by an identity requires."""
         if not self._passes:
-            raise NotALayer("tensors pass as they are only where blocks are square")
+            raise NotALayer("tensors can only pass through unchanged where blocks are square")
 
     def _bind(self, match: Match, value: Value) -> None:
         shape = match.result.shape or ()
@@ -387,7 +391,7 @@ class Layers:
     def _bias(self, link: Link, channels: int) -> Real:
         array = value_of(self._t.flat, link.binding.args[1 - link.position])
         if array is None:
-            raise NotALayer("its bias is computed by operators that are not known here")
+            raise NotALayer("its bias is computed by unsupported operators")
         return np.broadcast_to(array.astype(np.float64).ravel(), (channels,))
 
     def _residual(self, match: Match, link: Link, product: MatmulLayer) -> View:
@@ -405,7 +409,7 @@ class Layers:
         view, (n, c, h, w) = self._products.image(match.anchor.args[0])
         read, following = window(match.anchor), Behind(match)
         if following.output is None and following.upper is not None:
-            raise NotALayer("nothing quantises its result")
+            raise NotALayer("its result is not quantised")
         rescales = following.output not in (None, view.known)
         low, high = bounds_of(view.known, following.relu, following.upper)
         epilogue: tuple[EpilogueOp, ...] = ()
@@ -437,7 +441,7 @@ class Layers:
 def _check_behind(r: Requantisation, zeros: Real) -> None:
     """Raise `NotALayer` if the offset after an activation does not fit into one immediate."""
     if r.by_channel:
-        raise NotALayer("its activation needs sums that count alike in all channels")
+        raise NotALayer("its activation needs sums with the same scale in all channels")
     half = 1 << max(int(r.shifts[0]) - 1, 0)
     if abs(zeros[0]) + half >= 1 << MAX_OFFSET_SHIFT:
-        raise NotALayer("what rounds behind its activation is more than an immediate holds")
+        raise NotALayer("the rounding after its activation does not fit into an immediate operand")

@@ -85,7 +85,7 @@ class Products:
         """Return the int8 value that a float tensor stands for."""
         view = self._t.real(value)
         if view is None:
-            raise NotALayer("its data are no int8 tensor times a scale")
+            raise NotALayer("its input is not an int8 tensor times a scale")
         return view
 
     def like(self, view: View, shape: tuple[int, ...]) -> View:
@@ -100,7 +100,7 @@ class Products:
         """Return the data of an operator on images as an int8 image, and its shape (n, c, h, w)."""
         view = self.data(value)
         if len(view.shape) != 4:
-            raise NotALayer("its data are no image")
+            raise NotALayer("its input is not an image")
         own = self._t.values[view.value].shape
         single = view.shape[0] == 1 == math.prod(view.shape[2:])
         if not (own == view.shape or (single and own[-1] == view.shape[1])):
@@ -120,7 +120,7 @@ class Products:
         """
         found = integers_of(self._t.flat, value)
         if found is None:
-            raise NotALayer("its weights are no int8 constants")
+            raise NotALayer("its weights are not int8 constants")
         integers, binding = found
         given = quantisation(binding)
         assert given is not None
@@ -146,7 +146,7 @@ class Products:
         whole = np.moveaxis(along_channels(self._t.flat, value, each), axis, 0)
         own = whole.reshape(len(whole), -1)
         if (own != own[:, :1]).any():
-            raise NotALayer("its weights have scales along what is summed")
+            raise NotALayer("its weights have different scales along the axis that is summed")
         return own[:, 0].astype(np.float64)
 
     def conv2d(self, match: Match) -> MatmulLayer:
@@ -195,7 +195,7 @@ class Products:
         view, (n, c, h, w) = self.image(match.anchor.args[0])
         read = window(match.anchor)
         if any(read.padding) and not read.count_include_pad:
-            raise NotALayer("an average of fewer pixels at the border")
+            raise NotALayer("it averages fewer pixels at the border")
         taps, shift = average_weights(*read.kernel)
         workload = depthwise(n, c, h, w, read.kernel, read.strides, read.padding)
         weight = np.broadcast_to(taps, (c, 1, *read.kernel)).astype(np.int64)

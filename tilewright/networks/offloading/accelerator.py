@@ -165,10 +165,14 @@ def _estimate_of(target: Target, sampled: int) -> Callable[[Workload], float]:
     def least(workload: Workload) -> float:
         estimates, space = capability(target, Estimates), target.space(workload)
         if estimates is None or space.listed is not None:
-            raise WorkloadError(f"{target.name} estimates nothing of {workload}; measure it")
+            raise WorkloadError(
+                f"{target.name} has no latency estimate for {workload}; measure it instead"
+            )
         found = least_estimate(estimates, workload, space, sampled, np.random.default_rng(0))
         if found is None:
-            raise WorkloadError(f"{workload}: no schedule fits {target.name}, by its estimate")
+            raise WorkloadError(
+                f"{workload}: according to the estimates of {target.name}, no schedule fits"
+            )
         return found
 
     return least

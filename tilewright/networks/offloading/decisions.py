@@ -284,8 +284,8 @@ class _Borders:
         if on[place]:
             return decision
         reason = (
-            f"the CPU takes {1e3 * decision.cpu_seconds:.2g} ms, the accelerator "
-            f"{1e3 * there:.2g} ms with packing"
+            f"estimated {1000.0 * decision.cpu_seconds:.2g} ms on the CPU and "
+            f"{1000.0 * there:.2g} ms on the accelerator with packing"
         )
         return replace(decision, workload=None, calls=0, reason=reason, unfold=None)
 

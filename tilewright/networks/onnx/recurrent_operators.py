@@ -48,31 +48,33 @@ def obstacle(
     """
     attributes = attributes_of(node)
     if input_at(node, PEEPHOLES):
-        return "peepholes (its input P) are not computed"
+        return "peepholes (input P) are not supported"
     if attributes.get("clip"):
-        return "clip, which cuts what its activations read, is not computed"
+        return "the attribute clip, which clips the inputs of the activations, is not supported"
     if attributes.get("input_forget"):
-        return "input_forget=1, which couples two gates, is not computed"
+        return "input_forget=1, which couples two gates, is not supported"
     if unknown := [name for name in activations_of(node) if name not in KNOWN]:
-        return f"the activation {unknown[0]} is not computed, only {', '.join(KNOWN)}"
+        return f"the activation {unknown[0]} is not supported, only {', '.join(KNOWN)}"
     shape = shapes.get(node.input[0])
     if shape is None:
         return "the length of its sequence is not known before the model runs"
     if any(input_at(node, place) not in tensors for place in (1, 2)):
-        return "its weights must be constants, here they are computed"
+        return "its weights must be constants, but they are computed"
     if input_at(node, 3) and input_at(node, 3) not in tensors:
-        return "its biases must be constants, here they are computed"
+        return "its biases must be constants, but they are computed"
     steps = shape[0]
     lengths = input_at(node, LENGTHS)
     if lengths:
         known = tensors.get(lengths)
         if known is None or is_stub(known) or (numpy_helper.to_array(known) != steps).any():
             return (
-                "lengths of single sequences (its input sequence_lens) are not heeded; all must be "
-                f"{steps}, as constants"
+                "different lengths of sequences (input sequence_lens) are not supported; "
+                f"all lengths must be the constant {steps}"
             )
     if steps * len(directions_of(node)) > MAX_STEPS:
-        return f"it has {steps} steps, and at most {MAX_STEPS} of all directions are unrolled"
+        return (
+            f"it has {steps} steps, but at most {MAX_STEPS} steps of all directions can be unrolled"
+        )
     return ""
 
 

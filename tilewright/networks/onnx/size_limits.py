@@ -211,12 +211,16 @@ class _Estimate:
         total, share = (
             (self._constant_bytes, CONSTANT_SHARE) if constant else (needed, COMPUTED_SHARE)
         )
-        what = "results that no input changes" if constant else "results that are needed at once"
+        what = (
+            "results that do not depend on any input"
+            if constant
+            else "results that are needed at the same time"
+        )
         raise ModelFileError(
-            f"operator '{node.name or node.output[0]}' ({node.op_type}) gives {shape} values, "
-            f"{_gigabytes(largest.bytes)}: the model's {what} take {_gigabytes(total)}, more than "
-            f"1/{round(1 / share)} of this machine's {_gigabytes(self._memory)} of memory; use "
-            "smaller inputs or a smaller model"
+            f"the operator '{node.name or node.output[0]}' ({node.op_type}) has a result of "
+            f"shape {shape}, {_gigabytes(largest.bytes)}: the model's {what} take "
+            f"{_gigabytes(total)}, more than 1/{round(1 / share)} of this machine's "
+            f"{_gigabytes(self._memory)} of memory; use smaller inputs or a smaller model"
         )
 
     def _results(

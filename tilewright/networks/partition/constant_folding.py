@@ -23,7 +23,7 @@ RANDOM = frozenset((
 """Operators with random results, which are not folded."""
 MOST_ELEMENTS = 1 << 26
 """Largest number of elements of a constant that is computed while a model is read."""
-FOLDED = "computed once by onnxruntime, from constants alone"
+FOLDED = "computed in advance by onnxruntime, from constants only"
 """Reason that is recorded for an operator that was folded."""
 
 

@@ -70,8 +70,8 @@ class RegionSession:
             )
         except failures() as error:
             raise ImportFailedError(
-                f"onnxruntime does not take a part of the network: {first_line(error)}; export "
-                "the model again"
+                f"onnxruntime rejects a part of the network: {first_line(error)}; export the "
+                "model again"
             ) from error
 
     @classmethod
@@ -101,8 +101,8 @@ class RegionSession:
             )
         except failures() as error:
             raise InputError(
-                f"onnxruntime stops while it computes: {first_line(error)}; check the values of "
-                "the inputs"
+                f"onnxruntime failed while computing: {first_line(error)}; check the values "
+                "of the inputs"
             ) from error
         return dict(zip(self.outputs, arrays, strict=True))
 
@@ -163,9 +163,10 @@ class RegionCalls:
                     # Compiled code relies on the inferred shape and type.
                     if array.shape != place.shape or array.dtype != place.dtype:
                         raise InputError(
-                            f"onnxruntime gives '{name}' as {array.dtype} of shape {array.shape}, "
-                            f"and compiled code reads {place.dtype} of shape {place.shape}; export "
-                            "the model again with static shapes"
+                            f"onnxruntime returns '{name}' as {array.dtype} with shape "
+                            f"{array.shape}, but the compiled code expects {place.dtype} "
+                            f"with shape {place.shape}; export the model again with static "
+                            "shapes"
                         )
                     place[...] = array
             except Exception as error:

@@ -318,7 +318,7 @@ def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str
         Reason by operator name.
     """
     forms, shapes, constants = Forms(normal), normal.shapes(), normal.tensors()
-    reasons = dict.fromkeys(_constant(normal), "its result depends on no input")
+    reasons = dict.fromkeys(_constant(normal), "its result does not depend on any input")
     for node in normal.graph.node:
         form = forms.of(node)
         narrowed = ""
@@ -334,7 +334,7 @@ def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str
         elif narrowed:
             reasons[node.name] = narrowed
         elif form is None:
-            reasons[node.name] = "nothing is known of its form"
+            reasons[node.name] = "its form cannot be determined"
         elif form not in table:
             reasons[node.name] = f"{form} is not known to be computed exactly"
     return reasons

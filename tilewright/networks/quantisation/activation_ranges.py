@@ -125,8 +125,8 @@ def observe(
                 calibrator.collect_data(_reader(feed))
             except failures() as error:
                 raise InputError(
-                    f"the model does not run on a sample: {first_line(error)}; check the values "
-                    "of the calibration samples"
+                    f"the model cannot run on a calibration sample: {first_line(error)}; "
+                    "check the values of the calibration samples"
                 ) from error
         ranges = calibrator.compute_data()
     return Observation({n: _magnitude(ranges[n].range_value) for n in sorted(tensors)})
@@ -167,9 +167,9 @@ def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
     for name, value in largest.items():
         if not value <= MOST:
             raise QuantisationError(
-                f"tensor '{name}' reaches {value:.3g} on the calibration samples, beyond the "
-                f"{MOST:.3g} that int8 scales cover; check the samples and the weights before it, "
-                "or keep its layer in float (--keep-float)"
+                f"the tensor '{name}' reaches {value:.3g} on the calibration samples, but "
+                f"int8 scales cover at most {MOST:.3g}; check the samples and the weights "
+                "before this tensor, or keep its layer in floating point (--keep-float)"
             )
     return {name: covering_exponent(value) for name, value in largest.items()}
 

@@ -73,8 +73,8 @@ def fold_batch_norms(fixed: NormalGraph) -> FoldedGraph:
     missing = next((tensor.name for tensor in tensors if is_stub(tensor)), None)
     if missing is not None:
         raise QuantisationError(
-            f"tensor '{missing}' has no data, and a model without weights cannot be quantised; "
-            "load it with its weights"
+            f"the tensor '{missing}' has no data, and a model without weights cannot be "
+            "quantised; load the model with its weights"
         )
     _check_opset(fixed.model)
     normal = fixed.copy()
@@ -109,8 +109,8 @@ def _check_opset(model: onnx.ModelProto) -> None:
     """Raise `QuantisationError` if the opset is too old for the QuantizeLinear that is inserted."""
     if (version := opset_of(model)) < OLDEST_OPSET:
         raise QuantisationError(
-            f"the model is written in opset {version}, which cannot be brought to {OPSET}; "
-            "export it again in a newer opset"
+            f"the model uses opset {version}, which cannot be converted to opset {OPSET}; "
+            "export it again with a newer opset"
         )
 
 
@@ -133,7 +133,7 @@ def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:
             )
         except failures() as error:
             raise ModelFileError(
-                f"onnxruntime does not take the model: {first_line(error)}; export it again"
+                f"onnxruntime rejects the model: {first_line(error)}; export it again"
             ) from error
         lean = onnx.load(path)
     used = {node.domain for node in lean.graph.node} | {""}

@@ -171,8 +171,8 @@ def choose_exponents(
         asked.update({name: exponent for name, exponent in low.items() if name is not None})
     layer = next(group.nodes[0] for group in added if group.residual in low)
     raise QuantisationError(
-        f"no power of two suits the residual that is added in layer '{layer}': its weights are too "
-        "large; keep that layer in float"
+        f"the weights of layer '{layer}' are too large to add its residual with a "
+        "power-of-two scale; keep this layer in floating point (--keep-float)"
     )
 
 

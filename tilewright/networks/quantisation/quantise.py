@@ -75,11 +75,13 @@ class QuantiseOptions:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise QuantisationError(f"no method '{self.method}'; there are {', '.join(METHODS)}")
+            raise QuantisationError(
+                f"unknown method '{self.method}'; choose one of {', '.join(METHODS)}"
+            )
         if self.rule not in RULES:
-            raise QuantisationError(f"no rule '{self.rule}'; there are {', '.join(RULES)}")
+            raise QuantisationError(f"unknown rule '{self.rule}'; choose one of {', '.join(RULES)}")
         if not 50 <= self.percentile <= 100:
-            raise QuantisationError(f"a percentile of {self.percentile} is not between 50 and 100")
+            raise QuantisationError(f"the percentile {self.percentile} is not between 50 and 100")
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,8 @@ def quantise(
     """
     if is_quantised(model):
         raise QuantisationError(
-            "the model is quantised already and is taken as it is; to quantise it again, give the "
-            "float model it was made of"
+            "the model is already quantised and is used as it is; to quantise it again, "
+            "give the original float model"
         )
     fixed = fixed_graph(model, input_shapes or {})
     samples = samples or default_samples(model, inputs_of(fixed))
@@ -169,8 +171,8 @@ def quantise_graph(
     found = plan_layers(normal, calls, options.keep_float)
     if not found.groups:
         raise NothingToQuantise(
-            f"nothing of '{name}' can run in int8: it has no convolution or product with constant "
-            "weights that is not kept in float"
+            f"no layer of '{name}' can run in int8: it has no convolution or product with "
+            "constant weights, except for layers that are kept in float"
         )
     _check_constants(normal, found)
     operators = {node.op_type for node in normal.graph.node if node.name in found.nodes}
@@ -241,9 +243,9 @@ def _check_constants(normal: NormalGraph, found: QuantisationPlan) -> None:
             worst = float(values.ravel()[np.abs(values).argmax()]) if values.size else 0.0
             if not abs(worst) <= MOST:
                 raise QuantisationError(
-                    f"layer '{group.nodes[0]}' has {worst:.3g} in its {kind} (tensor '{name}'), "
-                    f"beyond the {MOST:.3g} that int8 scales cover; train or export the model "
-                    "again, or keep the layer in float (--keep-float)"
+                    f"layer '{group.nodes[0]}' has the value {worst:.3g} in its {kind} (tensor "
+                    f"'{name}'), but int8 scales cover at most {MOST:.3g}; train or export the "
+                    "model again, or keep the layer in floating point (--keep-float)"
                 )
 
 
@@ -273,7 +275,10 @@ class Existing:
 
     def to_json(self) -> Json:
         """Return the description of the quantisation for an artifact's manifest."""
-        return {"method": "as the model has it", "kept_float": dict.fromkeys(self.keep_float, "")}
+        return {
+            "method": "as the model defines it",
+            "kept_float": dict.fromkeys(self.keep_float, ""),
+        }
 
 
 def as_it_is(

@@ -140,7 +140,7 @@ def _q_linear_conv(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> R
 
 def _conv(data: RelaxExpr, weight: RelaxExpr, attrs: OnnxAttributes, dtype: str) -> RelaxExpr:
     if len(shape_of(data) or ()) != 4:
-        raise ValueError("only quantised convolutions of images and of sequences are known")
+        raise ValueError("only quantised convolutions of images and of sequences are supported")
     return relax.op.nn.conv2d(
         data,
         weight,
@@ -177,7 +177,7 @@ def _q_gemm(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExp
     a, a_scale, a_zero, b, b_scale, b_zero = inputs[:6]
     bias, y_scale, y_zero = [*inputs[6:], None, None, None][:3]
     if attrs.get("transA", 0):
-        raise ValueError("QGemm with transA is not known")
+        raise ValueError("QGemm with transA is not supported")
     left = bb.emit(_dequantise(a, a_scale, a_zero))
     transposed = attrs.get("transB", 0)
     right = bb.emit(_dequantise(b, b_scale, b_zero, axis=0 if transposed else 1))
@@ -203,7 +203,7 @@ def _q_linear_add(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxE
 def _q_global_average_pool(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
     x, x_scale, x_zero, y_scale, y_zero = inputs[:5]
     if attrs.get("channels_last", 0):
-        raise ValueError("channels_last pooling is not known")
+        raise ValueError("channels_last pooling is not supported")
     mean = relax.op.mean(bb.emit(_dequantise(x, x_scale, x_zero)), axis=[2, 3], keepdims=True)
     return _quantise(bb, bb.emit(mean), y_scale, y_zero)
 

@@ -42,9 +42,9 @@ class CompiledModule:
             said = uncompilable_operator(module["main"])
             said += f": {plain(error)}" if plain(error) else ""
             raise ImportFailedError(
-                f"TVM {tvm.__version__} imports the model and cannot compile it for this CPU"
-                f"{said}; its layers can be tuned all the same: "
-                "to run it here, export it with simpler operators"
+                f"TVM {tvm.__version__} can import the model but cannot compile it for this "
+                f"CPU{said}; its layers can still be tuned. To run it here, export it with "
+                "simpler operators"
             ) from error
         self._types = [(shape_of(p), str(p.ty.dtype)) for p in module["main"].params]
         self._calls = RegionCalls([RegionSession.of(region, threads=0) for region in regions])
@@ -65,8 +65,8 @@ class CompiledModule:
         """
         if set(inputs) != set(self.inputs):
             raise InputError(
-                f"the network's inputs are {', '.join(self.inputs)}, not {', '.join(inputs)}; "
-                "give one array for each"
+                f"the network's inputs are {', '.join(self.inputs)}, not "
+                f"{', '.join(inputs)}; give one array for each input"
             )
         arrays = [self._checked(name, np.asarray(inputs[name], order="C")) for name in self.inputs]
         try:
@@ -75,7 +75,7 @@ class CompiledModule:
         except (ValueError, TypeError, RuntimeError) as error:
             if isinstance(refused := refused_inputs(error), InputError):
                 raise refused from error
-            said = plain(error) or "TVM stops while it computes"
+            said = plain(error) or "TVM failed while computing"
             raise InputError(
                 f"the network cannot run on these arrays: {said}; check their values"
             ) from error
@@ -86,8 +86,8 @@ class CompiledModule:
         shape, dtype = self._types[self.inputs.index(name)]
         if (array.shape, array.dtype.name) != (shape, dtype):
             raise InputError(
-                f"input '{name}' takes {dtype} of shape {shape}, not {array.dtype} of shape "
-                f"{array.shape}; convert the array"
+                f"the input '{name}' must have type {dtype} and shape {shape}, not "
+                f"{array.dtype} and {array.shape}; convert the array"
             )
         return array
 

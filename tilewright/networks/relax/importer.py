@@ -60,7 +60,9 @@ def _region_results(graph: onnx.GraphProto) -> dict[str, list[tuple[Shape, str]]
     for node in graph.node:
         if node.domain == DOMAIN and node.op_type == REGION:
             if any(static_shape(infos[name]) is None for name in node.output):
-                raise OperatorImportError("the shape of its result depends on values", node.name)
+                raise OperatorImportError(
+                    "the shape of its result depends on values of tensors", node.name
+                )
             kinds = [infos[name].type.tensor_type.elem_type for name in node.output]
             found[node.name] = [
                 (static_shape(infos[name]) or (), helper.tensor_dtype_to_np_dtype(kind).name)

@@ -130,12 +130,12 @@ def _indices(bb: BlockBuilder, indices: RelaxExpr, limits: Limits, node: str) ->
         known = indices.value.numpy()
         sizes = np.asarray(limits, known.dtype)
         if ((known < -sizes) | (known >= sizes)).any():
-            raise ValueError(f"it has a constant index that lies outside the {listed} places")
+            raise ValueError(f"it has a constant index outside of the {listed} valid positions")
         counted = np.where(known < 0, known + sizes, known).reshape(known.shape)
         return relax.const(counted, dtype)  # a lone number stays one
     if 0 in (shape_of(indices) or ()):
         return indices
-    message = f"operator '{node}' got an index that lies outside its {listed} places"
+    message = f"operator '{node}' got an index outside of its {listed} valid positions"
 
     def write(source: _Cells, made: _Cells, i: Expression) -> None:
         for place, limit in enumerate(limits):
@@ -151,7 +151,7 @@ def _indices(bb: BlockBuilder, indices: RelaxExpr, limits: Limits, node: str) ->
 def _divisor(bb: BlockBuilder, divisor: RelaxExpr, node: str) -> RelaxExpr:
     if isinstance(divisor, GenericConst):
         if (divisor.value.numpy() == 0).any():
-            raise ValueError("it divides integers by a constant that is zero")
+            raise ValueError("it divides integers by a constant zero")
         return divisor
     message = f"operator '{node}' divides an integer by zero"
 

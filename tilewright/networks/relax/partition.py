@@ -78,8 +78,8 @@ def partition(flat: FlatGraph) -> Partition:
     fused = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(flat.module)
     if _calls(fused) != len(matched):
         raise ImportFailedError(
-            f"TVM fused {_calls(fused)} subgraphs where {len(matched)} were found; "
-            "please report this model, it should not happen"
+            f"TVM fused {_calls(fused)} subgraphs, but {len(matched)} were matched; this is "
+            "a defect of Tilewright, please report this model"
         )
     calls = tuple(fused_call(flat, match) for match in matched)
     return Partition(fused, Partitioned(calls, _constant_nodes(flat), macs_by_node(flat)))

@@ -104,9 +104,9 @@ def plan_resize(
     coordinates = _text(attrs, "coordinate_transformation_mode", "half_pixel")
     axes = _axes(shape, given, attrs, by_size=by_size)
     if coordinates == "tf_crop_and_resize":
-        raise ValueError("it cuts a region out of its input, which is not computed")
+        raise ValueError("cropping the input (coordinate mode tf_crop_and_resize) is not supported")
     if attrs.get("antialias", 0) and any(axis.behind < axis.before for axis in axes.values()):
-        raise ValueError("antialias is not computed")
+        raise ValueError("antialias is not supported")
     if mode == "linear" and coordinates in LINEAR_BY_TVM and _is_exact(shape, axes):
         return None
     return {

@@ -25,7 +25,7 @@ def _depth(op: str, writer: Writer, operator: TfliteOperator) -> None:
     n, height, width, channels = shape_of(writer, data, 4, "its data")
     block = operator.integer("BlockSize")
     if block < 1:
-        raise Missing(f"its block has {block} pixels a side")
+        raise Missing(f"its blocks have a size of {block} pixels")
     if writer.computed_type(data) != "float32":  # onnxruntime supports few other element types
         if op == "DepthToSpace":
             split, order = (
@@ -53,7 +53,7 @@ def _batch_blocks(
     ends = writer.integers(given(operator, 2), "its margins")
     margins = np.array(ends, np.int64).reshape(-1, 2).tolist()
     if len(margins) != len(blocks) or len(blocks) >= len(shape) or min(blocks, default=0) < 1:
-        raise Missing(f"blocks of {blocks} do not fit data of {len(shape)} dimensions")
+        raise Missing(f"its blocks {blocks} do not fit data of {len(shape)} dimensions")
     return blocks, margins, shape
 
 
@@ -67,7 +67,7 @@ def _space_to_batch(writer: Writer, operator: TfliteOperator) -> None:
         name = writer.node("Pad", [name, writer.add("pads", pads.ravel())], "Pad")
     sizes = [size + sum(margin) for size, margin in zip(shape[1:], margins, strict=False)]
     if any(size % block for size, block in zip(sizes, blocks, strict=True)):
-        raise Missing(f"images of {sizes} are no whole blocks of {blocks}")
+        raise Missing(f"images of size {sizes} are not a multiple of its blocks {blocks}")
     split = [n for size, block in zip(sizes, blocks, strict=True) for n in (size // block, block)]
     inner = list(range(2, 2 * count + 1, 2))
     order = [*inner, 0, *range(1, 2 * count, 2), *range(2 * count + 1, len(shape) + count)]
@@ -83,7 +83,7 @@ def _batch_to_space(writer: Writer, operator: TfliteOperator) -> None:
     data, result, count = given(operator, 0), output(operator), len(blocks)
     block_elements = math.prod(blocks)
     if shape[0] % block_elements:
-        raise Missing(f"{shape[0]} images are no whole blocks of {blocks}")
+        raise Missing(f"{shape[0]} images are not a multiple of its blocks {blocks}")
     grouped = [*blocks, shape[0] // block_elements, *shape[1:]]
     order = [count]
     for axis in range(count):
@@ -190,7 +190,7 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
     diagonal = given(operator, 1 if sets else 0)
     rows = writer.tensors[diagonal].shape
     if len(shape) < 2 or not rows:
-        raise Missing(f"its result has the shape {list(shape)}, its diagonal {list(rows)}")
+        raise Missing(f"its result has the shape {list(shape)}, but its diagonal {list(rows)}")
     sizes = writer.add("shape", np.array([*rows, 1], np.int64))
     column = writer.node("Reshape", [writer.real(diagonal), sizes], "Column")
     if shape[-2] > rows[-1]:  # more rows than the diagonal has numbers

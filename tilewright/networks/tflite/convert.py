@@ -49,8 +49,8 @@ def read_tflite(path: Path) -> onnx.ModelProto:
     if converted.missing:
         shown = "; ".join(f"'{name}': {why}" for name, why in converted.missing.items())
         raise UnsupportedOperatorError(
-            f"'{path}' cannot be converted whole: {shown}; replace these operators before "
-            "converting the model, or cut them off"
+            f"'{path}' cannot be converted completely: {shown}; replace these operators "
+            "before converting the model, or remove them"
         )
     return converted.model
 
@@ -95,18 +95,18 @@ def _convert_operator(writer: Writer, operator: TfliteOperator) -> str:
     for place in operator.inputs:
         if place >= 0 and writer.tensors[place].is_variable:
             name = printable(writer.tensors[place].name)
-            return f"its tensor '{name}' is state, kept from run to run"
+            return f"its tensor '{name}' is state that is kept between runs"
     if operator.is_custom:
-        return "it is a custom operator, which only its author's runtime knows"
+        return "it is a custom operator, which only its author's runtime supports"
     if operator.kind in REFUSED:
         return REFUSED[operator.kind]
     rule = RULES.get(operator.kind)
     if rule is None:
-        return "there is no rule for this kind of operator"
+        return "this kind of operator is not supported"
     for place in (*sizes.reads(writer, operator), *operator.outputs):
         tensor = writer.tensors[place]
         if not tensor.dtype and not takes_complex(operator.kind, tensor):
-            return f"its tensor '{printable(tensor.name)}' holds {tensor.kind}"
+            return f"its tensor '{printable(tensor.name)}' contains {tensor.kind}"
     try:
         sizes.check(writer, operator)
         rule(writer, operator)

@@ -44,7 +44,7 @@ def finish(
 def output(operator: TfliteOperator) -> int:
     """Return the tensor index of an operator's only output. Raises `Missing` if it has several."""
     if len(operator.outputs) != 1:
-        raise Missing(f"it has {len(operator.outputs)} outputs in place of one")
+        raise Missing(f"it has {len(operator.outputs)} outputs instead of one")
     return operator.outputs[0]
 
 
@@ -56,7 +56,7 @@ def given(operator: TfliteOperator, place: int) -> int:
     """
     index = operator.inputs[place] if place < len(operator.inputs) else -1
     if index < 0:
-        raise Missing(f"its input {place} is left out")
+        raise Missing(f"its input {place} is missing")
     return index
 
 
@@ -115,7 +115,7 @@ def _activated(writer: Writer, kind: str, data: str, dtype: str, *, suffix: bool
         return writer.node("Clip", [data, *ends], "Clip" * suffix)
     op = {"RELU": "Relu", "TANH": "Tanh"}.get(kind)
     if op is None:
-        raise Missing(f"the activation {kind}, which is fused into it, has no rule")
+        raise Missing(f"its fused activation {kind} is not supported")
     return writer.node(op, [data], op * suffix)
 
 

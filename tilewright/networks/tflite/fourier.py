@@ -60,7 +60,7 @@ def _pairs(writer: Writer, operator: TfliteOperator) -> str:
     """Return the name of the complex input as pairs of real numbers."""
     data = given(operator, 0)
     if not writer.is_complex(data):
-        raise Missing("its data are no complex numbers that an operator of the file computes")
+        raise Missing("its data are not complex numbers that an operator of the file computes")
     return writer.stored(data)
 
 

@@ -33,7 +33,7 @@ def indices_of(writer: Writer, place: int, suffix: str = "Indices") -> str:
 def _axis(operator: TfliteOperator, rank: int, name: str = "Axis") -> int:
     axis = operator.integer(name)
     if not -rank <= axis < rank:
-        raise Missing(f"its axis is {axis}, of {rank} dimensions")
+        raise Missing(f"its axis is {axis}, but its data have {rank} dimensions")
     return axis % rank
 
 
@@ -106,7 +106,7 @@ def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
     """Convert SCATTER_ND; updates with the same index are added."""
     result = output(operator)
     if writer.is_open(result):
-        raise Missing("the size of its result depends on values")
+        raise Missing("the size of its result depends on values of tensors")
     name = indices_of(writer, given(operator, 0))
     shape = writer.tensors[result].shape
     start = writer.filled(shape, 0, writer.computed_type(result))
@@ -177,7 +177,7 @@ def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
 def _top_k(writer: Writer, operator: TfliteOperator) -> None:
     data = given(operator, 0)
     if len(operator.outputs) != 2:
-        raise Missing(f"it has {len(operator.outputs)} outputs in place of two")
+        raise Missing(f"it has {len(operator.outputs)} outputs instead of two")
     count = writer.integers(given(operator, 1), "its count")
     sizes = writer.add("k", np.array(count[:1], np.int64))
     values, places = operator.outputs
@@ -191,7 +191,7 @@ def _arg(op: str, writer: Writer, operator: TfliteOperator) -> None:
     rank = len(writer.tensors[data].shape)
     axes = writer.integers(given(operator, 1), "its axis")
     if len(axes) != 1 or not -rank <= axes[0] < rank:
-        raise Missing(f"its axis is {axes}, of {rank} dimensions")
+        raise Missing(f"its axis is {axes}, but its data have {rank} dimensions")
     index = writer.node(op, [writer.real(data)], axis=axes[0] % rank, keepdims=0)
     write_as(writer, result, index, "int64")
 
@@ -245,7 +245,7 @@ def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
         writer.write(output(operator), writer.node("Identity", [writer.real(update)]))
         return
     if len(whole) != len(part) or any(a > b for a, b in zip(part, whole, strict=True)):
-        raise Missing(f"a part of the shape {list(part)} does not fit into {list(whole)}")
+        raise Missing(f"a part of shape {list(part)} does not fit into {list(whole)}")
     check_elements(math.prod(part) * len(part))
     grid = np.stack(np.meshgrid(*map(np.arange, part), indexing="ij"), -1).astype(np.int64)
     most = np.subtract(whole, part).astype(np.int64)
@@ -262,11 +262,11 @@ def _non_max_suppression(writer: Writer, operator: TfliteOperator) -> None:
     boxes, scores = (given(operator, i) for i in (0, 1))
     soft = operator.kind.endswith("V5")
     if soft and float(writer.constant(given(operator, 5), "its sigma").item()) != 0.0:
-        raise Missing("sigma, which lowers scores, has no rule")
+        raise Missing("its option sigma, which lowers scores, is not supported")
     (count,) = writer.integers(given(operator, 2), "its greatest count")[:1] or [0]
     results = operator.outputs
     if writer.tensors[results[0]].shape != (count,):
-        raise Missing("its result has another size than its greatest count")
+        raise Missing("the size of its result differs from its greatest count")
     total = len(writer.tensors[scores].shape) and writer.tensors[scores].shape[0]
     shapes = [
         writer.add("shape", np.array(shape, np.int64)) for shape in ((1, total, 4), (1, 1, total))
@@ -339,7 +339,7 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
     if writer.is_constant(segments):
         values = writer.constant(segments, "its segments")
         if values.size and values.max() >= rows:
-            raise Missing("a segment lies outside of its result")
+            raise Missing("a segment is outside of its result")
         drops = bool(values.size and values.min() < 0)
     name = indices_of(writer, segments, "Segments")
     if drops:  # negative segments are collected in an extra row, which is removed
@@ -414,7 +414,7 @@ def _look_up_key(writer: Writer, operator: TfliteOperator) -> None:
     """Convert HASHTABLE_LOOKUP, which returns the row of each key; zeros if the key is absent."""
     wanted, keys, values = (given(operator, i) for i in range(3))
     if len(operator.outputs) != 2:
-        raise Missing(f"it has {len(operator.outputs)} outputs in place of two")
+        raise Missing(f"it has {len(operator.outputs)} outputs instead of two")
     rows, hits = operator.outputs
     (count,) = shape_of(writer, wanted, 1, "its keys")
     shape = writer.tensors[rows].shape

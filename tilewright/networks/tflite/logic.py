@@ -52,7 +52,7 @@ def _compare(op: str, writer: Writer, operator: TfliteOperator) -> None:
     first, second = (writer.tensors[given(operator, i)] for i in (0, 1))
     scale = first.quantisation
     if first.dtype == "int16" and scale is not None and not scale.same_as(second.quantisation):
-        raise Missing("it compares int16 of different scales, of which the runtime takes no notice")
+        raise Missing("it compares int16 tensors with different scales, which the runtime ignores")
     layout = common_layout(writer, operator)
     operands = [operand(writer, given(operator, i), layout) for i in (0, 1)]
     negated = op.startswith("Not")
@@ -68,7 +68,7 @@ def _logical(op: str, writer: Writer, operator: TfliteOperator) -> None:
     places = [given(operator, i) for i in range(count)]
     dtypes = {writer.tensors[place].dtype for place in places}
     if dtypes != {"bool"}:
-        raise Missing(f"it computes {', '.join(sorted(dtypes))}, and only bool has a rule")
+        raise Missing(f"it computes with {', '.join(sorted(dtypes))}, but only bool is supported")
     operands = [operand(writer, place, layout) for place in places]
     writer.write(output(operator), writer.node(op, operands), layout)
 
@@ -185,7 +185,7 @@ def _shift(writer: Writer, operator: TfliteOperator) -> None:
     places, result = [given(operator, i) for i in (0, 1)], output(operator)
     dtype = writer.tensors[result].dtype
     if np.dtype(dtype).kind not in "iu":
-        raise Missing(f"it shifts {dtype}")
+        raise Missing(f"it shifts numbers of type {dtype}")
     data, amount = (
         cast(writer, writer.stored(place), "int64", f"Cast{i}") for i, place in enumerate(places)
     )
@@ -218,7 +218,7 @@ def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
         writer.fold(result, values.reshape(-1).view(wanted.dtype).reshape(wanted.shape))
         return
     if sizes[0] != sizes[1]:
-        raise Missing(f"it makes numbers of {sizes[1]} bytes of numbers of {sizes[0]} bytes")
+        raise Missing(f"it converts numbers of {sizes[0]} bytes to numbers of {sizes[1]} bytes")
     target = element_type(writer.tensors[result].dtype)
     writer.write_stored(result, writer.node("BitCast", [writer.stored(data)], to=target))
 
@@ -233,7 +233,7 @@ def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
     y, x = (operand(writer, given(operator, i), layout) for i in (0, 1))
     dtype = writer.tensors[output(operator)].dtype
     if dtype != "float32":
-        raise Missing(f"it computes {dtype}, and onnxruntime has no arc tangent of that type")
+        raise Missing(f"it computes with {dtype}, for which onnxruntime has no arc tangent")
 
     def number(value: float) -> str:
         return writer.add("number", np.array(value, dtype))

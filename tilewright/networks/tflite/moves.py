@@ -73,7 +73,7 @@ def result_sizes(writer: Writer, result: int, sizes: int) -> str:
     if writer.is_constant(sizes):
         return writer.add("shape", writer.constant(sizes, "its shape").astype(np.int64).ravel())
     if not writer.is_known(sizes):  # the size depends on the branch that is taken
-        raise Missing("its shape is computed behind a branch")
+        raise Missing("its shape is computed inside of a branch")
     return writer.node("Cast", [writer.stored(sizes)], "Shape", to=7)  # to int64
 
 
@@ -95,7 +95,9 @@ def _reshape_open(writer: Writer, operator: TfliteOperator) -> None:
         op, dims = "Squeeze", operator.options.get("SqueezeDims", ())
         axes = list(dims) if isinstance(dims, tuple) else []
         if not axes:
-            raise Missing(f"it removes any of {rank} dimensions whose sizes depend on values")
+            raise Missing(
+                f"it may remove any of {rank} dimensions whose sizes depend on values of tensors"
+            )
     places = writer.add("axes", np.array(axes, np.int64))
     move(writer, data, result, lambda name: writer.node(op, [name, places]))
 
@@ -108,7 +110,10 @@ def _reshape(writer: Writer, operator: TfliteOperator) -> None:
         return
     data_shape, wanted = writer.tensors[data].shape, writer.tensors[result].shape
     if math.prod(data_shape) != math.prod(wanted):
-        raise Missing(f"it makes {list(wanted)} of {list(data_shape)}, which has other numbers")
+        raise Missing(
+            f"it reshapes {list(data_shape)} to {list(wanted)}, which has another number of "
+            "elements"
+        )
     layout = writer.layout(data) if is_in_order(data_shape) else FILED
     sizes = writer.add("shape", np.array(wanted, np.int64))
     move(writer, data, result, lambda name: writer.node("Reshape", [name, sizes]), layout)
@@ -128,7 +133,7 @@ def _pad(writer: Writer, operator: TfliteOperator) -> None:
     ends = writer.integers(given(operator, 1), "its padding")
     amounts = np.array(ends, np.int64)[: len(ends) // 2 * 2].reshape(-1, 2)
     if len(ends) % 2 or len(amounts) != rank or (amounts < 0).any():
-        raise Missing(f"it pads {len(amounts)} dimensions of {rank}")
+        raise Missing(f"it pads {len(amounts)} of {rank} dimensions")
     layout = FIRST if rank == 4 else FILED
     turned = amounts[list(FIRST.value)] if layout is FIRST else amounts
     inputs = [writer.real(data, layout), writer.add("pads", turned.T.ravel())]
@@ -156,7 +161,7 @@ def _pad_symmetrically(
     shape = writer.tensors[data].shape
     padded = [axis for axis in range(len(shape)) if amounts[axis].any()]
     if any(amounts[axis].max() > shape[axis] for axis in padded):
-        raise Missing(f"it mirrors more than the {list(shape)} numbers that there are")
+        raise Missing(f"it mirrors more elements than the shape {list(shape)} has")
 
     def mirror(name: str) -> str:
         for axis in padded:
@@ -230,7 +235,7 @@ def _strided_slice(writer: Writer, operator: TfliteOperator) -> None:
     keeps_rank = not masks["ShrinkAxis"] and not masks["NewAxis"]
     begins, ends, steps = ([bounds[k] for bounds in kept] for k in range(3))
     if writer.is_open(data) and not keeps_rank and masks["NewAxis"]:
-        raise Missing("it adds an axis to data whose size depends on values")
+        raise Missing("it adds an axis to data whose size depends on values of tensors")
     _write_slice(
         writer, operator, begins, ends, steps, axes, shrunk=shrunk if not keeps_rank else None
     )
@@ -337,7 +342,7 @@ def _unpack(writer: Writer, operator: TfliteOperator) -> None:
     data = given(operator, 0)
     shape, axis = writer.tensors[data].shape, operator.integer("Axis")
     if not -len(shape) <= axis < len(shape) or shape[axis] != len(operator.outputs):
-        raise Missing(f"it takes apart the axis {axis} of {len(shape)} dimensions")
+        raise Missing(f"it splits the axis {axis} of {len(shape)} dimensions")
     ones = [1] * len(operator.outputs)
     parts = writer.split(writer.real(data), axis % len(shape), ones)
     for place, part in zip(operator.outputs, parts, strict=True):

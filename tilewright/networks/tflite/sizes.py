@@ -97,7 +97,8 @@ def check(writer: Writer, operator: TfliteOperator) -> None:
         return
     (place, *_) = opened or operator.outputs
     raise Missing(
-        f"the size of its tensor '{printable(writer.tensors[place].name)}' depends on values"
+        f"the size of its tensor '{printable(writer.tensors[place].name)}' depends on values "
+        "of tensors"
     )
 
 
@@ -159,7 +160,7 @@ def _unique(writer: Writer, operator: TfliteOperator) -> None:
     """
     data = given(operator, 0)
     if len(operator.outputs) != 2 or len(writer.tensors[data].shape) != 1:
-        raise Missing("its data are not a vector, or it has not two results")
+        raise Missing("its data are not a vector, or it does not have two results")
     dtype = writer.tensors[data].dtype
     name, sortable = writer.stored(data), dtype
     if dtype not in UNIQUE_TYPES:
@@ -187,7 +188,7 @@ def _broadcast_args(writer: Writer, operator: TfliteOperator) -> None:
         try:
             common_shape = np.broadcast_shapes(*map(tuple, shapes))
         except ValueError:
-            raise Missing(f"the shapes {shapes[0]} and {shapes[1]} do not fit") from None
+            raise Missing(f"the shapes {shapes[0]} and {shapes[1]} cannot be broadcast") from None
         writer.fold(result, np.array(common_shape).astype(writer.tensors[result].dtype))
         return
     names = []

@@ -83,7 +83,7 @@ def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
     if not isinstance(places, tuple) or len(places) != len(own) or list(places) != sorted(places):
         raise Missing("its dimensions do not fit its data")
     if any(not 0 <= place < len(wanted) for place in places):
-        raise Missing(f"its result has no dimensions {list(places)}")
+        raise Missing(f"its result does not have the dimensions {list(places)}")
     shape = [1] * len(wanted)
     for place, size in zip(places, own, strict=True):
         shape[place] = size
@@ -104,7 +104,7 @@ def _clamp(writer: Writer, operator: TfliteOperator) -> None:
 def _compare(writer: Writer, operator: TfliteOperator) -> None:
     number = operator.integer("ComparisonDirection")
     if not 0 <= number < len(COMPARISONS):
-        raise Missing(f"its comparison {number} is not known")
+        raise Missing(f"its comparison {number} is not supported")
     kind = COMPARISONS[number]
     names = [writer.real(given(operator, i)) for i in (0, 1)]
     result = writer.node(kind.removeprefix("Not"), names, "Equal" * (kind == "NotEqual"))
@@ -142,7 +142,7 @@ def _shift_left(writer: Writer, operator: TfliteOperator) -> None:
     places, result = [given(operator, i) for i in (0, 1)], output(operator)
     dtype = writer.tensors[result].dtype
     if np.dtype(dtype).kind not in "iu":
-        raise Missing(f"it shifts {dtype}")
+        raise Missing(f"it shifts numbers of type {dtype}")
     names = [
         logic.cast(writer, writer.stored(place), "uint64", f"Cast{i}")
         for i, place in enumerate(places)
@@ -200,7 +200,7 @@ MULTIPLIED = frozenset(("float32", "float64", "int32", "int64", "uint32", "uint6
 
 def _check_axes(axes: Sequence[int], rank: int) -> None:
     if len(set(axes)) != len(axes) or any(not 0 <= axis < rank for axis in axes):
-        raise Missing(f"it names the axes {list(axes)} of {rank} dimensions")
+        raise Missing(f"it lists the axes {list(axes)} of {rank} dimensions")
 
 
 def _multiply(writer: Writer, operator: TfliteOperator) -> None:
@@ -250,9 +250,9 @@ def _convolve(writer: Writer, operator: TfliteOperator) -> None:
         )
     ]
     if any(sorted(order) != list(range(rank)) for order in orders) or rank < 3:
-        raise Missing(f"its dimensions {orders} are not those of {rank}-dimensional data")
+        raise Missing(f"its dimensions {orders} do not match {rank}-dimensional data")
     if operator.integer("BatchGroupCount", 1) != 1:
-        raise Missing("it has groups of batches")
+        raise Missing("it has batch groups")
     count = rank - 2
     strides, base, dilations = (
         operator.integers(option) or [1] * count

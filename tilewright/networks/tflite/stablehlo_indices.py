@@ -32,7 +32,9 @@ REDUCTIONS: Mapping[str, str] = {
 def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> str:
     """Return the scalar inputs from position `first` on as one int64 vector."""
     if len(operator.inputs) != first + rank:
-        raise Missing(f"it has {len(operator.inputs) - first} indices for {rank} dimensions")
+        raise Missing(
+            f"it has {len(operator.inputs) - first} indices, but its data have {rank} dimensions"
+        )
     one = writer.add("shape", np.array([1], np.int64))
     names = [
         writer.node("Reshape", [indices_of(writer, given(operator, first + i)), one], f"Start{i}")
@@ -62,7 +64,7 @@ def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
     data, result = given(operator, 0), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     if len(sizes) != len(shape) or any(not 0 <= a <= b for a, b in zip(sizes, shape, strict=True)):
-        raise Missing(f"a slice of {sizes} does not fit into {list(shape)}")
+        raise Missing(f"a slice of shape {sizes} does not fit into {list(shape)}")
     if not shape:
         move(writer, data, result, lambda name: writer.node("Identity", [name]))
         return
@@ -117,7 +119,7 @@ def _places(
         name = writer.node("Transpose", [name], "Vectors", perm=order)
         own = [own[axis] for axis in order]
     if own[-1] != len(axes) or any(not 0 <= axis < len(shape) for axis in axes):
-        raise Missing(f"its indices have {own[-1]} numbers for the axes {list(axes)}")
+        raise Missing(f"its indices have {own[-1]} numbers, but the axes are {list(axes)}")
     if most is not None:
         name = clamp(writer, name, [most[axis] for axis in axes])
     if list(axes) != list(range(len(shape))):
@@ -179,7 +181,7 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
         or any(not 0 <= a <= b for a, b in zip(sizes, shape, strict=True))
         or any(not 0 <= axis < rank or sizes[axis] > 1 for axis in collapsed)
     ):
-        raise Missing(f"slices of {sizes} do not fit into {list(shape)}")
+        raise Missing(f"slices of shape {sizes} do not fit into {list(shape)}")
     starts, batch = _places(
         writer, indices, operator.integer("IndexVectorDim"), operator.integers("StartIndexMap"),
         shape, [b - a for a, b in zip(sizes, shape, strict=True)],
@@ -188,7 +190,7 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
     places = _spread_starts(writer, starts, batch, grid, rank)
     total = len(batch) + grid.ndim - 1
     if len(offsets) != grid.ndim - 1 or any(not 0 <= axis < total for axis in offsets):
-        raise Missing(f"the dimensions {offsets} of its result are not those of a slice")
+        raise Missing(f"the dimensions {offsets} of its result do not match its slices")
     batched = [axis for axis in range(total) if axis not in offsets]
     back = [int(axis) for axis in np.argsort([*batched, *offsets])]
 
@@ -206,7 +208,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     off.
     """
     if len(operator.inputs) != 3:
-        raise Missing(f"it has {len(operator.inputs)} inputs in place of 3")
+        raise Missing(f"it has {len(operator.inputs)} inputs instead of 3")
     data, indices, updates = (given(operator, i) for i in range(3))
     result = output(operator)
     shape, own = writer.tensors[data].shape, writer.tensors[updates].shape
@@ -323,7 +325,7 @@ def _order(writer: Writer, operator: TfliteOperator) -> tuple[int, bool]:
             )
             if descends is not None and len(at) == 2 and sorted(at) == [at[0] & ~1, at[0] | 1]:
                 return at[0] // 2, descends == (at[0] < at[1])
-    raise Missing("its graph that compares is no single comparison of two elements")
+    raise Missing("its comparison graph is not a single comparison of two elements")
 
 
 RULES: Mapping[str, Rule] = {

@@ -207,7 +207,9 @@ def combiner(writer: Writer, operator: TfliteOperator, option: str) -> str:
                 is_logical = graph.tensors[graph.inputs[0]].dtype == "bool"
                 if is_logical == (function in ("all", "any")):
                     return function
-    raise Missing("its graph that combines two numbers is no single sum, product, bound or logic")
+    raise Missing(
+        "its reduction graph is not a single sum, product, minimum, maximum or logical operation"
+    )
 
 
 def spread(
@@ -296,7 +298,7 @@ def _reduce_windows(writer: Writer, operator: TfliteOperator) -> None:
     """Convert REDUCE_WINDOW, whose window, strides and dilations are inputs; it has no padding."""
     number = operator.integer("ReduceFunction")
     if not 0 < number < len(FUNCTIONS):
-        raise Missing(f"its function {number} is not known")
+        raise Missing(f"its function {number} is not supported")
     window, strides, dilations = (
         writer.integers(given(operator, i), what)
         for i, what in ((2, "its window"), (3, "its strides"), (4, "its dilations"))
@@ -359,7 +361,7 @@ def _write_windows(
         windowed = writer.node("Gather", [name, windows], f"Windows{axis}", axis=axis)
         name = numbers.reduce(windowed, [axis + 1], f"Reduce{axis}")
     if tuple(sizes) != writer.tensors[result].shape:
-        raise Missing(f"its windows make {sizes} of its data, not its result")
+        raise Missing(f"its windows turn its data into {sizes}, not into its result")
     writer.write(result, numbers.back(numbers.combine(start, name)))
 
 

@@ -91,7 +91,7 @@ class Missing(Exception):
 def check_elements(count: int) -> None:
     """Raise `Missing` if a constant of `count` elements is too large to be created."""
     if count > MAX_ELEMENTS:
-        raise Missing(f"it takes {count} places, and at most {MAX_ELEMENTS} are listed")
+        raise Missing(f"it has {count} positions, but at most {MAX_ELEMENTS} can be listed")
 
 
 class OperatorBudget:
@@ -207,7 +207,7 @@ class Writer:
             Missing: the tensor is not constant. The message begins with `what`.
         """
         if place not in self._values:
-            raise Missing(f"{what} must be constant, here it is computed")
+            raise Missing(f"{what} must be constant, not computed")
         return self._values[place]
 
     def integers(self, place: int, what: str) -> list[int]:
@@ -218,7 +218,7 @@ class Writer:
         """
         values = self.constant(place, what)
         if values.dtype.kind not in "iu":
-            raise Missing(f"{what} must be of integers, here of {values.dtype}")
+            raise Missing(f"{what} must have an integer type, not {values.dtype}")
         return [int(value) for value in values.ravel()]
 
     def stored(self, place: int, layout: TfliteLayout = FILED) -> str:
@@ -432,7 +432,9 @@ class Writer:
     def write_complex(self, place: int, result: str) -> None:
         """Write a complex result of shape (…, 2), with real and imaginary parts."""
         if place in self._names:
-            raise Missing("its complex numbers are an output of the network, and ONNX has none")
+            raise Missing(
+                "its complex numbers are an output of the network, which ONNX does not support"
+            )
         self._complex.add(place)
         self.write_stored(place, result)
 
@@ -531,12 +533,12 @@ class Writer:
         """Check that a tensor may be written, and record which operator writes it."""
         rank = len(self.tensors[place].shape)
         if layout is FIRST and rank != 4:
-            raise Missing(f"its result has {rank} dimensions, not those of an image")
+            raise Missing(f"its result has {rank} dimensions, which are not those of an image")
         if self.is_known(place):
             name = printable(self.tensors[place].name)
             raise ModelFileError(
-                f"two operators compute the tensor '{name}', or one an input or a constant; the "
-                "file is damaged, convert it again"
+                f"two operators compute the tensor '{name}', or an operator overwrites an "
+                "input or a constant; the file is damaged, convert it again"
             )
         self._written_by[place] = self._operator
 
@@ -546,7 +548,7 @@ class Writer:
         if quantisation is None:
             return
         if quantisation.scales.size > 1 or not quantisation.scales.all():
-            raise Missing("its result has a scale for each channel, or the scale 0")
+            raise Missing("its result has one scale per channel, or the scale 0")
         if self.tensors[place].dtype == "int32":
             raise Missing("its result is quantised to 32 bits")
 
@@ -556,7 +558,7 @@ class Writer:
         """
         shape = self.tensors[place].shape
         if len(shape) != 4:
-            raise Missing(f"its data have {len(shape)} dimensions, not those of an image")
+            raise Missing(f"its data have {len(shape)} dimensions, which are not those of an image")
         base = self._written_by.get(place, self.tensors[place].name)
         if not self.is_open(place) and (shape[3] == 1 or shape[1] * shape[2] == 1):
             sizes = self.add(f"{base}/shape", np.array(layout.of(shape), np.int64))

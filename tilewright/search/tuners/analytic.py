@@ -47,8 +47,8 @@ class _ByEstimates(BaseExplorer[OptionsT]):
         """
         if problem.estimate is None:
             raise NoEstimates(
-                f"tuner '{self.name}' needs closed-form estimates and this target offers none; "
-                "choose another tuner, for example default"
+                f"the tuner '{self.name}' needs closed-form estimates, which this target "
+                "does not provide; choose another tuner, for example 'default'"
             )
         space, tried = problem.space, history.tried(problem.space)
         rng = problem.rng(0, "pool")
@@ -92,11 +92,14 @@ class AnalyticTiling(_ByEstimates[Options]):
 class EstimateOptions(Options):
     """Options of `estimate`. It compiles as many configs as `default`."""
 
-    alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
+    alpha: float = Field(
+        3.0, ge=0, description="configs lowered in addition to the batch, per trial"
+    )
     looking: float = Field(
         1.0,
         ge=0,
-        description="time for lowering beyond a batch at most, as a multiple of the batch's",
+        description="time limit for lowering additional configs, as a multiple of the time "
+        "that the batch takes",
     )
 
 
@@ -127,9 +130,9 @@ class EstimatedLatency(_ByEstimates[EstimateOptions]):
 
 register(
     "tps", AnalyticTiling,
-    summary="VTA++'s analytic choice: least estimated DRAM bytes first; learns nothing",
+    summary="analytic choice of VTA++: lowest estimated DRAM traffic first; learns nothing",
 )  # fmt: skip
 register(
     "estimate", EstimatedLatency, EstimateOptions,
-    summary="least estimated latency first; learns nothing",
+    summary="lowest estimated latency first; learns nothing",
 )  # fmt: skip

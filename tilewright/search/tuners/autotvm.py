@@ -33,13 +33,17 @@ class AutoTVMOptions(Options):
     each. Here these features are computed from the knobs (`models.loop_features`).
     """
 
-    features: Literal["knob", "itervar"] = Field("knob", description="what the model sees")
+    features: Literal["knob", "itervar"] = Field("knob", description="features that the model uses")
 
     plan: int = Field(64, ge=1, description="configs planned between two fits of the model")
-    chains: int = Field(128, ge=1, description="parallel annealing chains, kept between plans")
-    steps: int = Field(500, ge=1, description="annealing steps at most")
-    patience: int = Field(50, ge=1, description="steps without a change of the best set to stop")
-    greed: float = Field(0.05, ge=0, le=1, description="last share of a plan that is random")
+    chains: int = Field(
+        128, ge=1, description="parallel annealing chains, which continue in the next plan"
+    )
+    steps: int = Field(500, ge=1, description="largest number of annealing steps")
+    patience: int = Field(
+        50, ge=1, description="steps without a change of the best set, after which annealing stops"
+    )
+    greed: float = Field(0.05, ge=0, le=1, description="fraction of a plan that is random")
 
 
 class AutoTVM(BaseExplorer[AutoTVMOptions]):

@@ -27,8 +27,12 @@ class BacoOptions(Options):
     The kernels see the knobs on a log scale.
     """
 
-    first: int = Field(10, ge=1, description="random trials before the models are asked")
-    pool: int = Field(4096, ge=64, description="candidates scored where a space is too large")
+    first: int = Field(10, ge=1, description="random trials before the models are used")
+    pool: int = Field(
+        4096,
+        ge=64,
+        description="number of candidates to score where a space is too large to score completely",
+    )
     trees: int = Field(100, ge=1, description="trees of the feasibility forest")
 
 
@@ -90,5 +94,5 @@ def _knobs(space: Space, configs: Configs) -> Features:
 
 register(
     "baco", Baco, BacoOptions,
-    summary="BaCO: Gaussian process × random-forest feasibility, on knobs alone",
+    summary="BaCO: Gaussian process × random-forest feasibility, using knobs only",
 )  # fmt: skip

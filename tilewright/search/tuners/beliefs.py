@@ -33,16 +33,21 @@ one row per field."""
 WEIGHTS = "weights"
 """Name of an array in the explorer's state: weights of the transferred model for P and A, shape
 (2,)."""
-_DRAFT = Feature("draft", text="how much slower than the best so far by a price a count (log2)")
-_FULLEST = Feature("estimate", text="estimated share of the fullest scratchpad (log2)")
-_ESTIMATE = Feature("estimate by draft", text="estimated latency by the draft's (log2)")
+_DRAFT = Feature(
+    "draft", text="slowdown against the best so far, predicted by the counter regression (log2)"
+)
+_FULLEST = Feature("estimate", text="estimated usage of the fullest scratchpad (log2)")
+_ESTIMATE = Feature(
+    "estimate by draft",
+    text="estimated latency relative to the counter regression's prediction (log2)",
+)
 PARTS_OF_V = ("compiles", "V", "runs")
 """Models of validity: `compiles` predicts whether a config compiles. `V` and `runs` predict whether
 a compiled program is valid, `V` from its knobs, `runs` also from its hidden features."""
 
 
 @dataclass(frozen=True)
-class TunerBeliefs:
+class Beliefs:
     """All predictions of latency and validity that `ml2tuner` can make between two rounds.
 
     Attributes:

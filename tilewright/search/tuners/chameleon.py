@@ -33,19 +33,27 @@ class ChameleonOptions(PPOOptions):
     """Options of CHAMELEON. Descriptions say where paper and code leave a value open."""
 
     first: int = Field(64, ge=1, description="random trials before the first fit of the cost model")
-    starts: int = Field(128, ge=1, description="random configs the agent walks from")
-    episodes: int = Field(2, ge=1, description="episodes between two fits (open in the paper)")
+    starts: int = Field(128, ge=1, description="random configs from which the agent starts walking")
+    episodes: int = Field(2, ge=1, description="episodes between two fits (not given in the paper)")
     clip: float = Field(0.2, gt=0, description="PPO's clip of the probability ratio (paper: 0.3)")
     entropy: float = Field(0.3, ge=0, description="weight of the policy's entropy (paper: 0.1)")
-    temperature: float = Field(0.1, gt=0, description="of the softmax over down, stay, up")
+    temperature: float = Field(
+        0.1, gt=0, description="temperature of the softmax over down, stay and up"
+    )
     kept: int = Field(
-        64, ge=1, description="untried configs met that are clustered, best first (open there)"
+        64,
+        ge=1,
+        description="number of best visited, untried configs to cluster (not given in the paper)",
     )
-    knee: float = Field(2.5, gt=1, description="factor by which 8 more clusters must cut the error")
+    knee: float = Field(
+        2.5, gt=1, description="factor by which 8 more clusters must reduce the error"
+    )
     others: Literal["mode", "random"] = Field(
-        "mode", description="knobs beside the two clustered: the cluster's mode (paper), or random"
+        "mode",
+        description="values of the knobs that are not clustered: the most frequent one of "
+        "the cluster (paper), or random",
     )
-    greed: float = Field(0.05, ge=0, le=1, description="last share of a plan that is random")
+    greed: float = Field(0.05, ge=0, le=1, description="fraction of a plan that is random")
 
 
 class Chameleon(BaseExplorer[ChameleonOptions]):
@@ -231,6 +239,6 @@ def representatives(
 
 register(
     "chameleon", Chameleon, ChameleonOptions,
-    summary="CHAMELEON: reinforcement learning explores, a measurement a cluster",
+    summary="CHAMELEON: reinforcement learning explores, one measurement per cluster",
     extra="neural", modules=("jax", "optax"),
 )  # fmt: skip

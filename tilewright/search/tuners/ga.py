@@ -23,9 +23,9 @@ Flat = NDArray[np.int64]
 class GeneticOptions(Options):
     """Options of GATuner. The defaults are TVM's."""
 
-    population: int = Field(100, ge=2, description="configs a generation")
-    elites: int = Field(3, ge=1, description="best configs that stay parents")
-    mutation: float = Field(0.1, ge=0, le=1, description="chance of a knob to be redrawn")
+    population: int = Field(100, ge=2, description="configs per generation")
+    elites: int = Field(3, ge=1, description="number of best configs that stay parents")
+    mutation: float = Field(0.1, ge=0, le=1, description="probability that a knob is redrawn")
 
 
 class Genetic(BaseExplorer[GeneticOptions]):

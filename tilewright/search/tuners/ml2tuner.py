@@ -1,4 +1,4 @@
-"""The tuner `ml2tuner`: Models P, V and A of ML²Tuner, with expected improvement.
+"""The tuners `ml2tuner`, `default` and `default-blind`: Models P, V and A, by expected improvement.
 
 The published method (arXiv 2411.10764, `ml2tuner-published`) ranks candidates greedily, and spends
 its first trials on random configs. This tuner keeps the three models and chooses differently:
@@ -12,10 +12,10 @@ its first trials on random configs. This tuner keeps the three models and choose
 4. Model V learns from every compile and from every trial.
 5. Models V and A of a workload also learn from the workloads of the run that were tuned before.
 
-With the option `estimates` it also starts from closed-form estimates of the target, where it offers
-them: they rank the first batch, and they are the mean of the processes, which learn only the
-estimates' error. A model that learned on other hardware (`Problem.transferred`) takes the same
-place where there are no estimates.
+`default` also starts from closed-form estimates, where the target offers them. The estimates rank
+the first batch and are the mean of the Gaussian processes, which learn only the error of the
+estimates. Where there are no estimates, a model that learned on other hardware
+(`Problem.transferred`) takes their place in `default` and `default-blind`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,16 @@ from tilewright.search.prior import Prior, estimated
 from tilewright.search.problem import Belief, Problem
 from tilewright.search.registry import register
 from tilewright.search.shared_trials import SharedTrials, with_trials
-from tilewright.search.tuners.beliefs import PARTS_OF_V, TunerBeliefs
+from tilewright.search.tuners.beliefs import PARTS_OF_V, Beliefs
 from tilewright.search.tuners.ml2tuner_options import ML2TunerOptions
 from tilewright.targets.base import Configs, Lowered
 from tilewright.targets.features import Features
 
 _FIRST_TRIALS = 4  # trials of the first round, at least
+# Configs compiled before the first trial, without and with estimates. The estimates name good
+# configs by themselves: 16 of these are near the best (benchmarks.tuners.shared_models), and the
+# first result comes sooner.
+_FIRST_COMPILES = (96, 16)
 _LEAST_WORK = 0.75  # share of these that has the least work; the rest is spread over the space
 _SPREAD_OVER = 4096  # configs that the first round is chosen from
 _NEAR = 4.0  # expected errors from the best estimate within which the first batch is spread
@@ -69,7 +73,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return self.options.share
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        beliefs = TunerBeliefs(self.options, self.learners, problem, ExplorerState())
+        beliefs = Beliefs(self.options, self.learners, problem, ExplorerState())
         compiled = history.configs[:0] if history.compiled is None else history.compiled
         ran = np.asarray(history.status != "compile_error", dtype=np.bool_)
         lowered = np.concatenate([history.configs, compiled, history.failed])
@@ -260,7 +264,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     # -- candidates -----------------------------------------------------------------------------
 
     def _pool(
-        self, beliefs: TunerBeliefs, history: History, seen: NDArray[np.int64], blind: bool,
+        self, beliefs: Beliefs, history: History, seen: NDArray[np.int64], blind: bool,
         rng: np.random.Generator,
     ) -> tuple[Configs, Prior | None]:  # fmt: skip
         """Return the configs that the models score, and their prior predictions.
@@ -292,7 +296,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return configs, beliefs.prior(configs)
 
     def _promising(
-        self, beliefs: TunerBeliefs, history: History, every: Candidates, prior: Prior | None,
+        self, beliefs: Beliefs, history: History, every: Candidates, prior: Prior | None,
         features: Features, wanted: int, batch: int,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Choose the candidates to compile.
@@ -326,7 +330,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return np.concatenate([short[sure], drawn])
 
     def _improving(
-        self, beliefs: TunerBeliefs, history: History, asked: ModelInput, goal: float,
+        self, beliefs: Beliefs, history: History, asked: ModelInput, goal: float,
         chance: NDArray[np.float64], n: int, pending: Configs | None,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Choose `n` candidates by the expected improvement that Model P predicts.
@@ -360,7 +364,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return rows[rows < len(asked.offset)][:n]
 
     def _spread(
-        self, beliefs: TunerBeliefs, few: Candidates, wanted: int, rng: np.random.Generator
+        self, beliefs: Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
         """Combine the candidates of a transferred model with configs spread over the space.
 
@@ -383,7 +387,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return few.before(Candidates(configs[rows], beliefs.scores(configs[rows], prior, None)))
 
     def _order(
-        self, beliefs: TunerBeliefs, history: History, configs: Configs, hidden: Features,
+        self, beliefs: Beliefs, history: History, configs: Configs, hidden: Features,
         said: Belief | None, n: int,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Choose which `n` compiled programs are measured, and in which order.
@@ -425,7 +429,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return self._first_order(beliefs, configs, prior, features, hidden, chance)[:n]
 
     def _first_order(
-        self, beliefs: TunerBeliefs, configs: Configs, prior: Prior | None, features: Features,
+        self, beliefs: Beliefs, configs: Configs, prior: Prior | None, features: Features,
         hidden: Features, chance: NDArray[np.float64],
     ) -> NDArray[np.int64]:  # fmt: skip
         """Return the order in which compiled programs are measured before there is any trial.
@@ -461,7 +465,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     # -- models ---------------------------------------------------------------------------------
 
     def _learn_validity(
-        self, beliefs: TunerBeliefs, models: dict[str, CostModel], history: History,
+        self, beliefs: Beliefs, models: dict[str, CostModel], history: History,
         prior: Prior | None,
     ) -> None:  # fmt: skip
         """Fit the parts of Model V, the validity classifier, and add them to `models`.
@@ -519,7 +523,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             models["runs"] = self._classifier(problem)
             models["runs"].fit(visible.beside(hidden.named("hidden")), label.astype(np.float64))
 
-    def _fit_shared(self, beliefs: TunerBeliefs, models: dict[str, CostModel]) -> None:
+    def _fit_shared(self, beliefs: Beliefs, models: dict[str, CostModel]) -> None:
         """Fit the shared models on trials of earlier workloads, and add them to `models`.
 
         This happens before the first trial. The shared models are Model V, which predicts validity,
@@ -550,7 +554,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         models["shared_A"].fit(features, target - np.repeat(bias, list(map(len, valid))))
 
     def _taught(
-        self, beliefs: TunerBeliefs, history: History, compiled: Configs, hidden: Features,
+        self, beliefs: Beliefs, history: History, compiled: Configs, hidden: Features,
         features: Features, target: NDArray[np.float64], noise: NDArray[np.float64] | None,
     ) -> tuple[Features, NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Add compiled but unmeasured programs to the training data of Model P.
@@ -601,7 +605,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return beliefs.remembered(flat, self.options.passed) if len(flat) else state
 
     def _goal(
-        self, beliefs: TunerBeliefs, history: History, role: Literal["P", "A"],
+        self, beliefs: Beliefs, history: History, role: Literal["P", "A"],
         predicted: NDArray[np.float64],
     ) -> float:  # fmt: skip
         """Return the log2 latency to beat: that of the best trial, or the lowest predicted one.
@@ -623,20 +627,21 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             n, self.options.batch if len(history) else max(self.options.batch, _FIRST_TRIALS)
         )
 
-    def _compiles(self, beliefs: TunerBeliefs, history: History, batch: int) -> int:
+    def _compiles(self, beliefs: Beliefs, history: History, batch: int) -> int:
         """Return how many configs to lower, so that a batch of `batch` trials can be chosen
         among them."""
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
         alpha = self.options.warm_alpha if warm else self.options.alpha
         if not len(history):
-            alpha = max(self.options.first / batch - 1.0, 0.0)
+            usual = _FIRST_COMPILES[beliefs.estimates]
+            alpha = max((self.options.first or usual) / batch - 1.0, 0.0)
         return beliefs.problem.compiles(batch, alpha, self.options.looking)
 
     def _has_a(self, state: ExplorerState) -> bool:
         return {"A", "draft"} <= set(state.models)
 
-    def _beliefs(self, problem: Problem, state: ExplorerState) -> TunerBeliefs:
-        return TunerBeliefs(self.options, self.learners, problem, state)
+    def _beliefs(self, problem: Problem, state: ExplorerState) -> Beliefs:
+        return Beliefs(self.options, self.learners, problem, state)
 
     def _classifier(self, problem: Problem) -> CostModel:
         return self.learners.validity(problem.seed, calibrate=0)
@@ -651,4 +656,13 @@ def _compiled_trials(trials: SharedTrials) -> tuple[Features, Features, NDArray[
 register(
     "ml2tuner", ML2Tuner, ML2TunerOptions,
     summary="ML²Tuner's models P, V and A, with expected improvement among compiled programs",
+)  # fmt: skip
+register(
+    "default", ML2Tuner, ML2TunerOptions,
+    summary="Tilewright's own tuner: ml2tuner, with closed-form estimates as its models' mean",
+    transfers=True, estimates=True,
+)  # fmt: skip
+register(
+    "default-blind", ML2Tuner, ML2TunerOptions,
+    summary="the same without estimates, for hardware that provides none", transfers=True,
 )  # fmt: skip

@@ -34,23 +34,34 @@ class PublishedML2TunerOptions(Options):
     The paper leaves many values open; a default is the paper's only if its description says so.
     """
 
-    alpha: float = Field(1.0, ge=0, description="configs lowered beyond the batch, per trial (α)")
-    veto: float = Field(0.5, ge=0, le=1, description="V's threshold on the probability of valid")
-    first: int = Field(16, ge=1, description="random trials before the models are asked")
+    alpha: float = Field(
+        1.0, ge=0, description="configs lowered in addition to the batch, per trial (α)"
+    )
+    veto: float = Field(
+        0.5, ge=0, le=1, description="V's threshold on the probability of being valid"
+    )
+    first: int = Field(16, ge=1, description="random trials before the models are used")
     explore: float = Field(
-        0.0, ge=0, le=1, description="share of a batch drawn at random, whatever the models say"
+        0.0, ge=0, le=1, description="fraction of each batch that is drawn at random"
     )
     first_v: int = Field(
         0, ge=0, description="random trials before V vetoes; 0 for as many as `first`"
     )
     learner: Literal["xgboost", "lightgbm", "gaussian"] = Field(
-        "xgboost", description="of all three models; V has XGBoost's trees beside 'gaussian'"
+        "xgboost",
+        description="type of all three models; with 'gaussian', V still uses XGBoost's trees",
     )
     rounds: int = Field(120, ge=1, description="boosting rounds")
-    pool: int = Field(4096, ge=16, description="candidates scored where a space is too large")
-    use_p: bool = Field(True, description="rank by P; otherwise in random order")
-    use_v: bool = Field(True, description="let V veto")
-    use_a: bool = Field(True, description="lower more than is measured and let A re-rank")
+    pool: int = Field(
+        4096,
+        ge=16,
+        description="number of candidates to score where a space is too large to score completely",
+    )
+    use_p: bool = Field(True, description="rank candidates by P; otherwise in random order")
+    use_v: bool = Field(True, description="let V veto candidates")
+    use_a: bool = Field(
+        True, description="lower more configs than are measured and let A re-rank them"
+    )
 
 
 class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
@@ -210,16 +221,17 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
 
 register(
     "ml2tuner-published", PublishedML2Tuner, PublishedML2TunerOptions,
-    summary="ML²Tuner, the published method: P proposes, V vetoes, A re-ranks what was compiled",
+    summary="ML²Tuner as published: P proposes, V vetoes, A re-ranks compiled configs",
 )  # fmt: skip
 register(
     "p", PublishedML2Tuner, PublishedML2TunerOptions,
-    summary="published ML²Tuner with Model P alone: proposes by predicted speed",
+    summary="published ML²Tuner with Model P only: proposes by predicted speed",
     use_v=False, use_a=False,
 )  # fmt: skip
 register(
     "p+v", PublishedML2Tuner, PublishedML2TunerOptions,
-    summary="published ML²Tuner without Model A: P proposes, V vetoes what will likely fail",
+    summary="published ML²Tuner without Model A: P proposes, V vetoes configs that will "
+        "probably fail",
     use_a=False,
 )  # fmt: skip
 register(

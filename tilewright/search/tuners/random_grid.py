@@ -38,4 +38,4 @@ class Grid(BaseExplorer[Options]):
 
 
 register("random", Random, summary="random order without repetition; learns nothing")
-register("grid", Grid, summary="the space in order, first knob fastest; learns nothing")
+register("grid", Grid, summary="the space in order, the first knob changes fastest; learns nothing")

@@ -209,8 +209,9 @@ class BoardBench:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             messages = str(getattr(error, "stderr", "") or "").strip().splitlines()
             raise BoardDown(
-                f"the board cannot be reset: '{self.options.reset}' failed ({error})"
-                f"{': ' + messages[-1] if messages else ''}; repair it, and start the worker again"
+                f"the board cannot be reset, because '{self.options.reset}' failed "
+                f"({error}){': ' + messages[-1] if messages else ''}; repair the board, and "
+                "start the worker again"
             ) from None
 
     def _build(self) -> None:
@@ -226,11 +227,11 @@ class BoardBench:
                 wanted, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise BoardDown(f"the runtime cannot be built: {error}; install make and cc") from None
+            raise BoardDown(f"building the runtime failed: {error}; install make and cc") from None
         if done.returncode:
             message = done.stderr.strip() or done.stdout.strip()
             raise BoardDown(
-                f"the runtime cannot be built with --driver '{self.options.driver}': {message}"
+                f"building the runtime with --driver '{self.options.driver}' failed: {message}"
             )
         about = [self.options.cflags, str(self.options.repeats)]
         content = hashlib.sha256("\0".join(about).encode() + source)
@@ -263,11 +264,11 @@ class BoardBench:
             except subprocess.TimeoutExpired:
                 _kill(process)
                 process.communicate()
-                return self._broken("timeout", f"no end within {self.options.seconds:g} s")
+                return self._broken("timeout", f"not finished within {self.options.seconds:g} s")
             finally:
                 self._running = None
         if self._closed:
-            raise BoardDown("its worker was ended")
+            raise BoardDown("the worker of the board was stopped")
         cause = (error_output.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
         if process.returncode == _TIMED_OUT:
             return self._broken("timeout", cause)

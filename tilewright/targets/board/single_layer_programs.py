@@ -100,12 +100,13 @@ def check_loadable(workload: Workload, spec: VtaSpec) -> None:
     """
     if spec.machine.inp_bits != 8 or spec.machine.wgt_bits != 8 or spec.machine.acc_bits != 32:
         raise WorkloadError(
-            f"{spec.name}: boards run int8 with int32 sums, this machine has other types"
+            f"{spec.name} cannot run on a board: boards compute in int8 with int32 sums, but "
+            "this machine has other types"
         )
     if any(op.kind == "add" for op in workload.epilogue):
         raise WorkloadError(
-            f"{workload}: a tensor of int32 that is added lies in no artifact; write 'residual N' "
-            "in the epilogue instead of 'add'"
+            f"{workload}: artifacts cannot contain an int32 tensor that is added; write "
+            "'residual N' in the epilogue instead of 'add'"
         )
 
 

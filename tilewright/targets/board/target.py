@@ -163,8 +163,9 @@ def board_on(cluster: str, name: str, space: str) -> BoardTarget:
     if not workers:
         names = ", ".join(BOARD + board for board in sorted(offered)) or "none"
         raise TargetError(
-            f"no worker of {cluster} offers {BOARD}{name} (boards there: {names}); start one "
-            f"beside the board ('tilewright board serve {name} --cluster {cluster}')"
+            f"no worker of {cluster} offers {BOARD}{name} (available boards: {names}); start "
+            f"a worker on the machine of the board ('tilewright board serve {name} --cluster "
+            f"{cluster}')"
         )
     about = connection.ask(describe_board, name, workers=workers)[workers[0]]
     machine = rebuild("vta", as_object(about["spec"]), space)

@@ -48,7 +48,7 @@ BOARD_RESOURCE = "board"
 """
 BOARD = "board:"
 """Prefix of the resource that names a board, and of the name of a board's target."""
-KEYS_STEP = "'tilewright cluster keys DIR' makes keys and prints Dask's settings for them"
+KEYS_STEP = "'tilewright cluster keys DIR' creates keys and prints Dask's settings for them"
 _ADDRESS = re.compile(r"tls://(?:[^\s/@,:]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 _LOCAL = re.compile(r"local:([1-9]\d{0,2})")
 
@@ -73,8 +73,8 @@ def check_address(address: str) -> None:
     if _ADDRESS.fullmatch(address) or _LOCAL.fullmatch(address):
         return
     raise ClusterError(
-        f"--cluster {address}: write tls://HOST:PORT, the address of a Dask scheduler, or local:N "
-        "for N processes of this machine (connections without TLS are refused)"
+        f"--cluster {address}: write tls://HOST:PORT, the address of a Dask scheduler, or "
+        "local:N for N processes on this machine (connections without TLS are refused)"
     )
 
 
@@ -228,7 +228,7 @@ class Cluster:
             answers: dict[str, Any] = self._client.run(function, *arguments, workers=list(workers))
         except Exception as error:
             raise ClusterError(
-                f"a worker of {self.address} does not answer: {_one_line(error)}"
+                f"a worker of {self.address} does not respond: {_one_line(error)}"
             ) from None
         return answers
 
@@ -258,7 +258,7 @@ class Cluster:
                 )  # fmt: skip
             except Exception as error:  # the connection closed between two steps
                 if client.status == "running":
-                    raise ClusterError(f"Dask refuses the call: {_one_line(error)}") from None
+                    raise ClusterError(f"Dask rejects the call: {_one_line(error)}") from None
                 continue
             try:
                 if self._finished(client, future, board, among, stop):
@@ -267,8 +267,8 @@ class Cluster:
             finally:
                 self._forget(future)
         raise ClusterError(
-            f"the scheduler at {self.address} lost the same call {MOST_LOSSES + 1} times; see its "
-            "log, and start the same command again: it resumes from what was measured"
+            f"the scheduler at {self.address} lost the same call {MOST_LOSSES + 1} times; "
+            "see its log, then repeat the command to resume from the recorded measurements"
         )
 
     def _finished(
@@ -327,16 +327,18 @@ class Cluster:
         cause = error.__cause__ or error
         if isinstance(error, distributed.KilledWorker):
             return (
-                f"the same batch ended {error.allowed_failures + 1} workers of {self.address}, for "
-                "lack of memory or by a program that crashes; see the workers' logs, or use "
-                "--isolate SECONDS, with which only the program that crashes fails"
+                f"the same batch crashed {error.allowed_failures + 1} workers of "
+                f"{self.address}, because memory ran out or a program crashed; see the "
+                "workers' logs, or use --isolate SECONDS, so that only the program that "
+                "crashes fails"
             )
         if "deserialization of the task graph" in said or isinstance(cause, ImportError):
             return (
-                f"the scheduler or a worker of {self.address} has no Tilewright, or another "
-                f"version ({_one_line(cause)}); install the command's version on all of them"
+                "Tilewright is not installed at the scheduler or a worker of "
+                f"{self.address}, or has another version ({_one_line(cause)}); install the "
+                "version of this command on all of them"
             )
-        return f"a worker of {self.address} failed at a call: {said}; see its log"
+        return f"a call failed at a worker of {self.address}: {said}; see the worker's log"
 
     def _restricted(self, client: distributed.Client, board: str) -> list[str]:
         """Return the addresses of the workers that may execute a call; empty if all may.
@@ -403,9 +405,9 @@ class Cluster:
                             continue
             if time.monotonic() > end:
                 raise ClusterError(
-                    f"the scheduler at {self.address} is gone for {_patience():g} s; start it and "
-                    "its workers again, and then the same command: it resumes from what was "
-                    "measured"
+                    f"the scheduler at {self.address} has been unreachable for "
+                    f"{_patience():g} s; start it and its workers again, then repeat the "
+                    "command to resume from the recorded measurements"
                 )
             time.sleep(0.2)
 
@@ -426,8 +428,9 @@ class Cluster:
         start = "'tilewright board serve'" if board else "'dask worker'"
         offering = f"that offers {BOARD}{board} " if board else ""
         return (
-            f"the cluster at {self.address} has no worker {offering}for {_patience():g} s; start "
-            f"one ({start}) and the same command again: it resumes from what was measured"
+            f"the cluster at {self.address} has had no worker {offering}for {_patience():g} "
+            f"s; start one ({start}), then repeat the command to resume from the recorded "
+            "measurements"
         )
 
 
@@ -450,12 +453,12 @@ def dask_security(role: str) -> distributed.Security:
         if not value:
             raise ClusterError(f"{variable} is not set: {KEYS_STEP}")
         if not Path(value).is_file():
-            raise ClusterError(f"{variable}: there is no file {value}; {KEYS_STEP}")
+            raise ClusterError(f"{variable}: the file {value} does not exist; {KEYS_STEP}")
     try:
         security.get_connection_args(role)
     except (OSError, ValueError) as error:
         raise ClusterError(
-            f"Dask's settings for TLS name no key with its certificate ({error}); {KEYS_STEP}"
+            f"Dask's TLS settings name no key that matches the certificate ({error}); {KEYS_STEP}"
         ) from None
     return security
 
@@ -534,7 +537,7 @@ def _start_local(address: str) -> distributed.LocalCluster | None:
             )  # fmt: skip
     except Exception as error:
         raise ClusterError(
-            f"--cluster {address}: the processes cannot be started: {_one_line(error)}"
+            f"--cluster {address}: the worker processes cannot be started: {_one_line(error)}"
         ) from None
 
 
@@ -577,12 +580,12 @@ def _unreachable(address: str, error: BaseException) -> str:
     # A scheduler that refuses our certificate hangs up, and the alert may be lost on the way.
     if re.search(r"certificate|SSL\w*Error|\[SSL|ConnectionResetError|BrokenPipeError", said):
         return (
-            f"the scheduler at {address} and this command do not accept each other's certificates "
-            f"({said}): give both the keys of one cluster ({KEYS_STEP})"
+            f"the scheduler at {address} and this command do not accept each other's "
+            f"certificates ({said}); give both of them keys of the same cluster ({KEYS_STEP})"
         )
     return (
-        f"no Dask scheduler answers at {address} within {REACH_SECONDS:g} s ({said}); start one "
-        "with 'dask scheduler --protocol tls', and let this machine reach it"
+        f"no Dask scheduler responds at {address} within {REACH_SECONDS:g} s ({said}); start "
+        "one with 'dask scheduler --protocol tls', and check that this machine can reach it"
     )
 
 

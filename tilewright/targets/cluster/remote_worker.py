@@ -83,8 +83,8 @@ def check_version(command: Json) -> None:
     """
     if command != version("tilewright"):
         raise ClusterError(
-            f"it has Tilewright {version('tilewright')}, and the command has {command}; install "
-            "the same version on both"
+            f"it has Tilewright {version('tilewright')}, but the command has {command}; "
+            "install the same version on both"
         )
 
 
@@ -160,7 +160,7 @@ def rebuild_target(
         return rebuild(kind, specification, space)
     found = target_kinds().get(kind)
     if found is None or preset not in ("", *found.presets()):
-        raise TargetError(f"it has no target of the kind '{kind}' that is called '{preset}'")
+        raise TargetError(f"it has no target '{preset}' of the kind '{kind}'")
     return found.make(preset, found.space_named(space))
 
 
@@ -199,8 +199,9 @@ def target_of(specification: Mapping[str, Json]) -> Target:
         target = _target(json.dumps(about, sort_keys=True), threading.get_ident())
     if target.fingerprint != wanted:
         raise ClusterError(
-            f"its target {target.name} has the fingerprint {target.fingerprint}, and that of the "
-            f"command has {wanted}: other sources of Tilewright, or other hardware"
+            f"its target {target.name} has the fingerprint {target.fingerprint}, but the "
+            f"command's target has {wanted}: it has other sources of Tilewright, or other "
+            "hardware"
         )
     return target
 
@@ -258,7 +259,7 @@ def _check_configs(target: Target, workload: Workload, configs: NDArray[Any]) ->
     sizes = target.space(workload).cardinalities
     fit = configs.dtype == np.int32 and configs.ndim == 2 and configs.shape[1] == len(sizes)
     if not fit or (configs < 0).any() or (configs >= sizes).any():
-        raise ClusterError(f"{workload}: configs lie outside the space of its target")
+        raise ClusterError(f"{workload}: some configs are outside of the space of its target")
 
 
 def _unlowered(workload: Workload, configs: Configs) -> Lowered:

@@ -138,7 +138,7 @@ class CpuBench:
         run = self._run(module, *argument_sets)
         seconds = time_kernel(run, self.reference, once, quiet_reference, self.timing)
         if problem := self._wrong(tensors, arguments):
-            return CpuMeasurement(np.empty(0), "wrong_result", f"{problem}, not at the first call")
+            return CpuMeasurement(np.empty(0), "wrong_result", f"{problem} (not at the first call)")
         return CpuMeasurement(seconds)
 
     def wrong_values(
@@ -193,8 +193,8 @@ class CpuBench:
         if error <= self.timing.tolerance:  # False for NaN
             return ""
         return (
-            f"run: the output differs from the reference by {error:.2g} of its largest value; "
-            f"{self.timing.tolerance:g} is allowed"
+            f"run: the output differs from the reference by {error:.2g} of its largest "
+            f"value; at most {self.timing.tolerance:g} is accepted"
         )
 
     def _once(self, module: RuntimeModule, *argument_sets: list[RuntimeTensor]) -> float:

@@ -137,7 +137,8 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
         function = scheduled(workload, spec, values)
     except DoesNotApply as error:
         raise WorkloadError(
-            f"{workload}: the schedule {dict(values)} does not apply ({error}); choose another"
+            f"{workload}: the schedule {dict(values)} cannot be applied ({error}); choose "
+            "another schedule"
         ) from None
     made = kernel_for(workload, spec)
     image = workload.operator == "conv2d"

@@ -164,7 +164,7 @@ class Runner:
             return "wrong_result", str(header["reason"]), nothing
         seconds = arrays.get("seconds", nothing)
         if not len(seconds) or not (np.isfinite(seconds) & (seconds > 0)).all():
-            return "wrong_result", "run: the process answered with times that cannot be", nothing
+            return "wrong_result", "run: the process returned invalid times", nothing
         return "valid", "", seconds
 
     def _call_for(self, call: str, lowered: Lowered, row: int, space: Space, seed: int) -> Frame:
@@ -206,8 +206,8 @@ class Runner:
             reply = {"message": str(error), "error": error.kind}
         if "error" in reply:
             raise RunnerDown(
-                f"the process that runs kernels cannot be used ({reply.get('message')}); try it "
-                "alone: python -c 'import tvm'"
+                f"the process that runs kernels failed ({reply.get('message')}); try to "
+                "import TVM alone: python -c 'import tvm'"
             )
         return reply
 

@@ -175,8 +175,8 @@ def stream_of(funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike) -> CommandStream
         ) from None
     if len({len(part) for part in columns}) != 1:
         raise TilewrightError(
-            f"a command stream has {len(columns[0])} function codes, but {len(columns[1])} and "
-            f"{len(columns[2])} operands; pass as many of each"
+            f"a command stream has {len(columns[0])} function codes, but {len(columns[1])} "
+            f"and {len(columns[2])} operands; pass arrays of equal length"
         )
     return CommandStream(*columns)
 

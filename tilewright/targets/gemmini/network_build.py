@@ -37,7 +37,10 @@ from tilewright.targets.im2col import Unfold
 from tilewright.targets.layer import Layer
 from tilewright.targets.workload import Workload
 
-WHY_NOT_BARE = "a Gemmini is run by a processor; 'tilewright export --format gemmini-c' writes C"
+WHY_NOT_BARE = (
+    "only a processor can run a network on a Gemmini; 'tilewright export --format gemmini-c' "
+    "writes C code for it"
+)
 Reading = tuple[str, Form, Unfold | None]
 
 
@@ -83,7 +86,9 @@ def lower_layer(
     w = layer.workload
     lowering = WorkloadLowering.of(w, spec)
     if pick.space != lowering.space.name or (layer.weight is None and layer.weight_from is None):
-        raise WorkloadError(f"{layer.name} has no schedule of the space '{pick.space}'; tune it")
+        raise WorkloadError(
+            f"{layer.name} has no schedule of the space '{pick.space}'; tune it in that space"
+        )
     pixels = w.batch * w.out_height * w.out_width
     data = plan.place(layer.data, data_form(layer, shapes[layer.data]), layer.unfold)
     output = plan.place(layer.output, form_of(shapes[layer.output], w.out_channels, pixels))

@@ -194,7 +194,7 @@ def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDAr
     """
     first = at - MEMORY_BASE
     if first < 0 or stride < 1 or first + count * stride > len(memory):
-        raise ValueError(f"{count} rows of {stride} bytes at {at:#x} lie beyond the memory")
+        raise ValueError(f"{count} rows of {stride} bytes at {at:#x} extend beyond the memory")
     return memory[first : first + count * stride].view(np.int8).reshape(count, stride)
 
 
@@ -230,7 +230,8 @@ class MemoryPlan:
         if self.end > MEMORY_BASE + MEMORY_BYTES:
             raise WorkloadError(
                 f"the network needs more than the {MEMORY_BYTES >> 20} MiB of the machine's "
-                "memory; leave layers to the CPU with --keep-float, or build parts of it"
+                "memory; keep layers on the CPU with --keep-float, or build parts of the "
+                "network"
             )
         return at
 

@@ -84,7 +84,7 @@ class GemminiProgram:
         described = as_object(read_json(files[PROGRAM].decode()))
         size = as_int(described["memory_bytes"])
         if not 0 < size <= MEMORY_BYTES or len(files[COMMANDS]) % 24:
-            raise ProgramDamaged("its memory or commands have an odd size; build it again")
+            raise ProgramDamaged("the sizes of its memory or commands are invalid; build it again")
         memory, at, constants = np.zeros(size, np.uint8), 0, []
         for piece in as_list(described["constants"]):
             address, count = map(as_int, as_list(piece))

@@ -53,17 +53,20 @@ class Average(Pattern):
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
         pooled = any(isinstance(pattern, Pool) for pattern in patterns)
         if anchor.operator != "conv2d" or pooled or anchor.dtype != "int8":
-            raise WorkloadError("only a conv2d in int8, without a pool, has an average (avg)")
+            raise WorkloadError("only an int8 conv2d without a pool can have an average (avg)")
         rows, columns = size_left(
             anchor, (pattern for pattern in patterns if not pattern.is_behind)
         )
         if (self.height, self.width) != (rows, columns):
             raise WorkloadError(
-                f"its average is of {self.height}×{self.width} pixels, and it has {rows}×{columns}"
+                f"its average covers {self.height}×{self.width} pixels, but its output has "
+                f"{rows}×{columns}"
             )
         wrong = next((op for op in self.epilogue if op.kind not in CONSTANTS), None)
         if wrong is not None:
-            raise WorkloadError(f"'{wrong}': an average's epilogue has constants alone")
+            raise WorkloadError(
+                f"'{wrong}' is not possible: the epilogue of an average can only use constants"
+            )
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         return 1, 1

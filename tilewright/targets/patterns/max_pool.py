@@ -39,7 +39,10 @@ class Pool(Pattern):
         if "mk" in sizes.values:
             return cls(*sizes.two("mk", 1), *sizes.two("ms", 1), *sizes.four("mp"))
         if set(cls.keys) & set(sizes.values):
-            raise WorkloadError(f"'{sizes.text}' pools its sums (ms, mp) and lacks mk, the window")
+            raise WorkloadError(
+                f"'{sizes.text}' pools its sums (ms, mp) but has no mk, the size of the window; "
+                "add mk"
+            )
         return None
 
     def __str__(self) -> str:
@@ -53,13 +56,13 @@ class Pool(Pattern):
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
         if anchor.operator != "conv2d":
-            raise WorkloadError("only the sums of a conv2d are pooled (mk)")
+            raise WorkloadError("only the sums of a conv2d can be pooled (mk)")
         if min(self.kernel_h, self.kernel_w, self.stride_h, self.stride_w) < 1:
-            raise WorkloadError("a pool's window and stride must be at least 1")
+            raise WorkloadError("the window and stride of a pool must be at least 1")
         check_pads(self)
         check_windows(self)
         if min(self.size(anchor.sums_height, anchor.sums_width)) < 1:
-            raise WorkloadError("the pool's window is larger than its padded image")
+            raise WorkloadError("the window of the pool is larger than its padded image")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         rows = height + self.pad_top + self.pad_bottom - self.kernel_h

@@ -52,7 +52,8 @@ class Shortcut(Pattern):
         keys = set(cls.keys) & set(sizes.values)
         if keys and not {"xc", "xi"} <= keys:
             raise WorkloadError(
-                f"'{sizes.text}' has a shortcut and lacks xc, its channels, or xi, its image"
+                f"'{sizes.text}' has a shortcut but lacks its channels (xc) or its image "
+                "size (xi); add the missing key"
             )
         return cls(sizes.one("xc", 1), *sizes.two("xi", 1), *sizes.two("xs", 1)) if keys else None
 
@@ -67,17 +68,21 @@ class Shortcut(Pattern):
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
         pooled = any(isinstance(pattern, Pool) for pattern in patterns)
         if anchor.operator != "conv2d" or pooled or anchor.groups != 1:
-            raise WorkloadError("only a conv2d in one group, without a pool, has a shortcut (xc)")
+            raise WorkloadError(
+                "only a conv2d with a single group and without a pool can have a shortcut (xc)"
+            )
         if anchor.dtype != "int8":
-            raise WorkloadError("a shortcut (xc) is of integers")
+            raise WorkloadError("a shortcut (xc) needs an integer workload")
         if any(op.kind in ("add", *RESIDUALS) for op in self.epilogue):
-            raise WorkloadError("a shortcut's epilogue reads no tensor of the output's size")
+            raise WorkloadError(
+                "the epilogue of a shortcut cannot read a tensor of the output's size"
+            )
         own = self.beside(anchor)
         size = size_left(anchor, (pattern for pattern in patterns if not pattern.is_behind))
         if (own.sums_height, own.sums_width) != size:
             raise WorkloadError(
-                f"its shortcut gives {own.sums_height}×{own.sums_width} pixels, and it "
-                f"{size[0]}×{size[1]}"
+                f"its shortcut computes {own.sums_height}×{own.sums_width} pixels, but the "
+                f"convolution computes {size[0]}×{size[1]}"
             )
 
     def beside(self, anchor: Anchor) -> Anchor:

@@ -75,7 +75,10 @@ def _bits(number: int) -> float:
 
 
 def _of_integers(reals: Reals, _: int, __: Tensors) -> Reals:
-    raise TypeError("steps of reals are computed by targets that have them, not on integers")
+    raise TypeError(
+        "steps of real numbers cannot be computed on integers; only targets that support them "
+        "compute them"
+    )
 
 
 def _names(verb: str) -> Mapping[str, int]:

@@ -205,8 +205,9 @@ def _stock_form(workload: Workload) -> tuple[Workload, str]:
 
 def _no_schedule(workload: Workload, spec: VtaSpec) -> WorkloadError:
     return WorkloadError(
-        f"{workload} has no schedule in the template space of '{spec.name}': even the smallest "
-        "tile does not fit; choose a target with larger scratchpads or leave the layer to the CPU"
+        f"{workload} has no schedule in the template space of '{spec.name}', because even "
+        "the smallest tile does not fit; choose a target with larger scratchpads, or run "
+        "the layer on the CPU"
     )
 
 

@@ -53,7 +53,7 @@ def redesigned(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
     unknown = sorted(set(values) - {knob.name for knob in KNOBS})
     if unknown:
         raise SpecError(
-            f"no hardware knob is called {', '.join(unknown)}; there are "
+            f"there is no hardware knob {', '.join(unknown)}; the knobs are "
             f"{', '.join(knob.name for knob in KNOBS)}"
         )
     keys = spec.model_dump(by_alias=False) | dict(values)

@@ -113,7 +113,7 @@ def warm_up(report: Callable[[str], None]) -> None:
     total = sum(map(len, GROUPS)) + len(REMAINING)
 
     def count_job() -> None:
-        report(f"compiling simulator kernels, {next(numbers)} of {total}, once per installation")
+        report(f"compiling simulator kernels, {next(numbers)} of {total} (once per installation)")
 
     def run_groups(share: range) -> None:
         command = [sys.executable, "-P", "-m", __name__, *map(str, share)]

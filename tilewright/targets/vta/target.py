@@ -403,19 +403,20 @@ class VtaTarget:
         """
         if workload.dequantises:
             raise WorkloadError(
-                f"{self.name} computes in integers, and '{workload.epilogue[0]}' makes reals of "
-                "them; write '>> N', or name the target cpu"
+                f"{self.name} computes with integers, but '{workload.epilogue[0]}' converts "
+                "them to real numbers; write '>> N', or choose the target cpu"
             )
         if any(step.kind == "shr_even" for step in workload.epilogue):
             raise WorkloadError(
-                f"{self.name} shifts and does not round to even, as in '{workload.epilogue_text}'; "
-                "write '+ N' and '>> N', or name a target that rounds: --target gemmini"
+                f"{self.name} shifts without rounding to even, which "
+                f"'{workload.epilogue_text}' needs; write '+ N' and '>> N', or choose a "
+                "target that rounds: --target gemmini"
             )
         if workload.dtype != "int8" or workload.operator == "batch_matmul":
             raise WorkloadError(
-                f"{self.name} computes conv2d, dense and max_pool in int8, not {workload} "
-                f"({workload.dtype}); leave out dtype=float32, or name a target that computes it: "
-                "--target cpu"
+                f"{self.name} computes conv2d, dense and max_pool in int8, but not "
+                f"{workload} ({workload.dtype}); leave out dtype=float32, or choose a target "
+                "that supports it: --target cpu"
             )
         return Lowering.of(workload, self.spec, self.space_name, self.stock)
 

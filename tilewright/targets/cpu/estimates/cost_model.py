@@ -96,14 +96,21 @@ class CpuMachine:
 
 
 COLUMNS = (
-    Feature("seconds", "latency", "", "seconds a call"),
+    Feature("seconds", "latency", "", "seconds per call"),
     Feature("multiply_cycles", "work", "compute", "cycles of register tiles, of the busiest core"),
     Feature("near_bytes", "bytes", "load", "bytes from the second cache to the first, all cores"),
     Feature("far_bytes", "bytes", "load", "bytes from beyond the second cache, all cores"),
     Feature("other_cycles", "", "", "cycles of copies, transforms and epilogues, busiest core"),
-    Feature("registers", "", "compute", "vectors a register tile needs, by registers there are"),
-    Feature("busiest", "", "", "the busiest core's part of all work"),
-    Feature("code", "share", "", "unrolled code by the most that is tried; far above 1 beyond it"),
+    Feature(
+        "registers",
+        "",
+        "compute",
+        "vector registers that a register tile needs, relative to the number of registers",
+    ),
+    Feature("busiest", "", "", "fraction of all work that the busiest core does"),
+    Feature(
+        "code", "share", "", "size of the unrolled code, relative to the largest that is compiled"
+    ),
 )
 """Columns of an estimate, in order."""
 

@@ -306,13 +306,14 @@ def check_dots(workload: Workload, spec: CpuSpec) -> None:
     """
     if workload.dtype == "int8" and not computes_int8(spec):
         raise WorkloadError(
-            f"{spec.name} computes no int8: {spec.model or 'this processor'} is no x86, and has no "
-            "dot products of AArch64 (asimddp); write dtype=float32, or name another target"
+            f"{spec.name} cannot compute int8: {spec.model or 'this processor'} is neither "
+            "an x86 processor nor an AArch64 one with dot products (asimddp); write "
+            "dtype=float32, or choose another target"
         )
     if workload.dequantises and spec.precision == "f32":
         raise WorkloadError(
-            f"{spec.name} computes quantised layers in float32; write precision=int8, or leave "
-            "precision out"
+            f"{spec.name} computes quantised layers in float32; write precision=int8, or "
+            "leave out the precision"
         )
 
 

@@ -60,8 +60,8 @@ class WorkloadLowering:
             check_program(lowering.geometry, spec.machine, lowering.vendor[1])
         except LoweringFailure as failure:
             raise WorkloadError(
-                f"{workload}: no schedule runs on {spec.name}, for in the smallest program "
-                f"{failure}; leave it to the CPU"
+                f"{workload}: no schedule can run on {spec.name}, because in the smallest "
+                f"program {failure}; run this layer on the CPU"
             ) from None
         return lowering
 
@@ -103,7 +103,9 @@ class WorkloadLowering:
         # files of earlier versions do not contain the dataflow
         knobs = {**TileSchedule._field_defaults, **knobs}
         if space != self.space.name or set(knobs) != set(TileSchedule._fields):
-            raise WorkloadError(f"{self.workload}: no schedule of the space '{self.space.name}'")
+            raise WorkloadError(
+                f"{self.workload}: this is not a schedule of the space '{self.space.name}'"
+            )
         try:
             return program_of(self.geometry, self.spec.machine, TileSchedule(**knobs))
         except LoweringFailure as failure:

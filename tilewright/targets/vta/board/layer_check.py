@@ -87,7 +87,7 @@ def check_described(program: BoardProgram, layers: Sequence[Checked]) -> None:
         BoardError: the descriptions do not match.
     """
     if len(program.steps) != len(program.segments):
-        raise _foreign("the program has other steps than segments")
+        raise _foreign("the program has steps other than segments")
     end = segment = 0
     for number, layer in enumerate(layers):
         if not segment <= layer.segment < len(program.segments):
@@ -108,13 +108,13 @@ def check_described(program: BoardProgram, layers: Sequence[Checked]) -> None:
                 room = program.buffers[piece.buffer].bytes if in_range else 0
                 size = piece.last - piece.first
                 if piece.first != done or size < 1 or not 0 <= piece.offset <= room - size:
-                    raise _foreign(f"a tensor of layer {number} lies in no buffer")
+                    raise _foreign(f"a tensor of layer {number} is in no buffer")
                 done = piece.last
 
 
 def _foreign(why: str) -> BoardError:
     return BoardError(
-        f"the layers described are not those of the program: {why}; copy the artifact again, or "
+        f"the described layers do not match the program: {why}; copy the artifact again, or "
         "build it again from its model"
     )
 
@@ -173,13 +173,13 @@ def _check_sizes(number: int, layer: Checked, geo: Geometry, m: Machine) -> None
             program reads or writes.
     """
     if layer.workload.macs > WORK_LIMIT:
-        raise _foreign(f"layer {number} is more work than is checked")
+        raise _foreign(f"layer {number} is too large to be checked")
     element = element_bytes(m)
     for region in regions(geo, m):
         pieces = layer.places.get(region.name, ())
         size = region.elements * int(element[region.memory])
         if region.name != "uops" and (pieces[-1].last if pieces else 0) != size:
-            raise _foreign(f"the {region.name} of layer {number} have other than {size} bytes")
+            raise _foreign(f"the {region.name} of layer {number} does not have {size} bytes")
 
 
 def _run(

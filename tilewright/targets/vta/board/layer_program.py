@@ -113,7 +113,7 @@ def space_of(name: str) -> SpaceName:
     if name == STOCK:
         return "template"
     if name not in get_args(SpaceName):
-        raise WorkloadError(f"there is no space of schedules '{name}'; tune again")
+        raise WorkloadError(f"there is no schedule space '{name}'; tune again")
     return cast(SpaceName, name)
 
 
@@ -146,8 +146,8 @@ def lower_layer(
     code, insns, uops, _ = lowering.program(row)
     if code:
         raise WorkloadError(
-            f"layer {layer.name}: its schedule {list(config)} of the space {space} makes no "
-            f"program: {FAILURES[code].reason}; tune it again"
+            f"layer {layer.name}: its schedule {list(config)} of the space {space} cannot be "
+            f"compiled: {FAILURES[code].reason}; tune it again"
         )
     m = lowering.machine
     words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)

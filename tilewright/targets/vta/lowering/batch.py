@@ -115,7 +115,7 @@ class Lowering:
         if workload.operator == "max_pool":
             if kind == "unchecked":
                 raise WorkloadError(
-                    f"{workload}: the unchecked space has convolutions only; use another space"
+                    f"{workload}: the unchecked space only supports convolutions; use another space"
                 )
             space = pool_space(geometry, kind)
         elif kind == "template":
@@ -132,8 +132,8 @@ class Lowering:
             space = unchecked_space()
             if (epilogue[:, 0] != EPILOGUE_IMMEDIATE).any():
                 raise WorkloadError(
-                    f"{workload}: the unchecked space has no bias or residual; use the extended "
-                    "space"
+                    f"{workload}: the unchecked space supports no bias or residual; use the "
+                    "extended space"
                 )
         return cls(
             workload, spec, kind, stock, spec.machine, layout_of(spec), geometry,

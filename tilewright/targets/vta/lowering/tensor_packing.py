@@ -263,8 +263,9 @@ def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
         (least, most), shifts = channel_shift(w).amounts, tensors["shr_channel"]
         if not least <= shifts.min() <= shifts.max() <= most:
             raise WorkloadError(
-                f"channels are shifted by {shifts.min()} to {shifts.max()} bits, and the epilogue "
-                f"of {w} promises {least} to {most}; say '>> channel' in it for any"
+                f"the channels are shifted by {shifts.min()} to {shifts.max()} bits, but the "
+                f"epilogue of {w} promises {least} to {most}; write '>> channel' in it for "
+                "any amount"
             )
         whole[-1] = least
         whole[-1, : w.out_channels] = shifts
@@ -272,8 +273,9 @@ def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
     if bias is not None:
         if geo.bias_lift and not geo.bias_lowest <= bias.min() <= bias.max() < SUMS:
             raise WorkloadError(
-                f"a bias from {bias.min()} to {bias.max()}: its schedules are exact from "
-                f"{geo.bias_lowest} to {SUMS - 1}; say 'bias 32' in the epilogue for any"
+                f"the bias ranges from {bias.min()} to {bias.max()}, but the schedules are "
+                f"only exact from {geo.bias_lowest} to {SUMS - 1}; write 'bias 32' in the "
+                "epilogue for any bias"
             )
         whole[0, : w.out_channels] = bias
         whole[0] += geo.bias_lift << shifts if len(kinds) > 1 else geo.bias_lift
