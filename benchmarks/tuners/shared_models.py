@@ -144,7 +144,7 @@ def regret_after(cycles: list[int], trials: int, best: int) -> float:
 def network_trials(
     cycles: Sequence[list[int]], rounds: Sequence[list[int]], best: Sequence[int],
     counts: Sequence[int],
-) -> int:  # fmt: skip
+) -> int | None:  # fmt: skip
     """Return the trials of all layers until the network reaches the goal.
 
     All layers have the same budget of trials, which grows until the sum of their best cycles is
@@ -157,7 +157,7 @@ def network_trials(
         counts: number of calls of each layer.
 
     Returns:
-        The number of trials; all trials if the goal is not reached.
+        The number of trials; None if the goal is not reached.
     """
     goal = (1 + GOAL) * float(np.dot(best, counts))
     curves = [_best_after_rounds(*layer) for layer in zip(cycles, rounds, strict=True)]
@@ -169,7 +169,7 @@ def network_trials(
             latency += count * (reached[place] if place >= 0 else np.inf)
         if latency <= goal:
             return spent
-    return sum(map(len, cycles))
+    return None
 
 
 def _best_after_rounds(
@@ -185,6 +185,7 @@ def table_of(rows: pd.DataFrame) -> Table:
     """Return a row per tuner: trials to the goal, and the regret after four trials.
 
     The trials until the whole network reaches the goal are the mean over seeds, with their range.
+    A seed that does not reach it counts all its trials, and the mean is marked by "≥".
     """
     rows = rows.assign(count=rows.get("count", 1))
     cycles = [list(map(int, cycle)) for cycle in rows["cycles"]]
@@ -205,7 +206,7 @@ def table_of(rows: pd.DataFrame) -> Table:
     for (space, tuner), group in rows.groupby(["space", "tuner"], sort=False):
         sums = group.groupby("seed")["needed"].sum()
         later = group[group["place"] >= 3]["needed"]
-        whole = [
+        reached = [
             network_trials(
                 [list(map(int, each)) for each in one["cycles"]],
                 [list(map(int, each)) for each in one["rounds"]],
@@ -214,10 +215,15 @@ def table_of(rows: pd.DataFrame) -> Table:
             )
             for _, one in group.groupby("seed")
         ]
+        spent = own["cycles"].map(len).groupby(own["seed"]).sum()
+        whole = [
+            total if each is None else each for each, total in zip(reached, spent, strict=True)
+        ]
+        mark = "≥" if None in reached else ""
         table.add_row(
             str(space), str(tuner), str(len(sums)), f"{sums.mean():.1f}",
             f"{sums.min()}-{sums.max()}", f"{later.mean():.1f}",
-            f"{np.mean(whole):.1f} ({min(whole)}-{max(whole)})",
+            f"{mark}{np.mean(whole):.1f} ({min(whole)}-{max(whole)})",
             f"{group.groupby('seed')['compiles'].sum().mean():.0f}",
             f"{group['early'].mean():.2%}", f"{group['late'].mean():.2%}",
         )  # fmt: skip
