@@ -215,7 +215,7 @@ def table_of(rows: pd.DataFrame) -> Table:
             )
             for _, one in group.groupby("seed")
         ]
-        spent = own["cycles"].map(len).groupby(own["seed"]).sum()
+        spent = group["cycles"].map(len).groupby(group["seed"]).sum()
         whole = [
             total if each is None else each for each, total in zip(reached, spent, strict=True)
         ]

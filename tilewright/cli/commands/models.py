@@ -119,7 +119,8 @@ def train(
 ) -> None:
     """Train or fine-tune a model, and evaluate it.
 
-    The model is trained on most of a dataset and evaluated on the rest."""
+    The model is trained on most of a dataset and evaluated on the rest.
+    """
     from tilewright.evaluation.datasets.training import check_training
     from tilewright.tuning.output_dir import check_folder
 

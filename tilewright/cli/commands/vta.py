@@ -74,7 +74,8 @@ def cycles(
 ) -> None:
     """Simulate the timing of a program.
 
-    Prints the cycles from launch to FINISH, and how busy each unit is."""
+    Prints the cycles from launch to FINISH, and how busy each unit is.
+    """
     from tilewright.reports.timeline import activities, write_plot, write_timeline
     from tilewright.targets.vta.program import words_of
     from tilewright.targets.vta.timing import WORK_LIMIT, CycleLimitExceeded, simulate_program
@@ -173,7 +174,8 @@ def disasm(
 ) -> None:
     """Disassemble a stream into a readable listing.
 
-    'asm' turns the listing back into the same bytes."""
+    'asm' turns the listing back into the same bytes.
+    """
     from tilewright.targets.vta.disassembler import disassemble
     from tilewright.targets.vta.program import words_of
 
