@@ -121,7 +121,7 @@ def test_the_share_of_each_co_design_method_is_what_its_raw_rows_give(
     runs = read_runs(ROOT / "benchmarks" / "rows" / f"codesign-{name}.parquet")
     truth = read_truth(ROOT / "tests" / "data" / "codesign" / "truth")
     page = (ROOT / "docs" / "evidence" / f"{where}.md").read_text()
-    lines = summary(runs, truth, against).partition("beside")[0].splitlines()[1:]
+    lines = summary(runs, truth, against).partition("relative to")[0].splitlines()[1:]
     assert len(lines) == len({run["entry"] for run in runs}) == entries
     for line in lines:
         match = re.search(r"hypervolume ([\d.]+)% \(([\d.]+)%-([\d.]+)%\)", line)

@@ -452,7 +452,7 @@ def test_caches_of_the_future_are_made_again(newest: Path) -> None:
     target = make_target("vta-pynq", "extended")
     assert read_ground_truth(table, target, parse_workload(LAYERS[1], USUAL)) is None
     serializer = RecordSerializer()
-    with pytest.raises(DamagedRecord, match="another version"):
+    with pytest.raises(DamagedRecord, match="another format version"):
         serializer.loads(earlier.future_record(serializer.dumps(Record(b""))))
     assert {name for name, format_ in FORMATS.items() if format_.cache} == {
         "finished_runs", "ground_truth", "stage",

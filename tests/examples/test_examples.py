@@ -58,7 +58,7 @@ def installed(name: str, folder: Path) -> Path:
 def test_every_example_is_run_here() -> None:
     known = {
         "README.md", "tune_a_layer.py", "offload_in_tvm.py", "my_vta.json", "roofline", "greedy",
-        "data", "add_a_target.ipynb", "ask_logged_models.ipynb", "tune_a_layer.ipynb",
+        "data", "models", "add_a_target.ipynb", "ask_logged_models.ipynb", "tune_a_layer.ipynb",
     }  # fmt: skip
     assert {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"} == known
 

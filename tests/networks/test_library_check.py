@@ -114,9 +114,9 @@ def test_element_types_and_shapes_are_compared_before_values() -> None:
     real = np.ones((2, 3), np.float32)
     assert output_error("y", real, real, 1e-4).error == 0
     wide = output_error("y", real.astype(np.float64), real, 1e-4)
-    assert (wide.error, wide.problem) == (np.inf, "it is float64 instead of float32")
-    assert "has shape (3, 2)" in output_error("y", real.T, real, 1e-4).problem
-    with pytest.raises(InaccurateError, match="it is float64 instead of float32"):
+    assert (wide.error, wide.problem) == (np.inf, "its type is float64 instead of float32")
+    assert "its shape is (3, 2)" in output_error("y", real.T, real, 1e-4).problem
+    with pytest.raises(InaccurateError, match="its type is float64 instead of float32"):
         decisive_samples(
             [NetworkSample("normal", {}, {"y": real})], lambda _: {"y": real.astype(np.float64)},
             LENGTHS, 1e-4, "net",

@@ -139,7 +139,7 @@ def test_the_report_says_where_the_pool_went() -> None:
     rows = {row.op_type: row for row in report.operators}
     pool = rows["MaxPool"]
     assert (pool.status, pool.workload) == ("offloaded", None)
-    assert pool.reason == "of the sums of 'conv1'"
+    assert pool.reason == "part of the sums of 'conv1'"
 
 
 def test_a_tuned_folder_decides_where_it_is_given(tmp_path: Path) -> None:

@@ -358,7 +358,7 @@ def test_a_database_of_another_version_is_refused(
     rows(tmp_path, "update trial_store set value = ? where name = 'version'", version)
     before = (tmp_path / FILE).read_bytes()
     for opens in (lambda: TrialStore(tmp_path / FILE), lambda: frame(tmp_path)):
-        with pytest.raises(TrialStoreError, match=r"of trials of version .* reads \d"):
+        with pytest.raises(TrialStoreError, match=r"trial database of version .* reads \d"):
             opens()
     assert (tmp_path / FILE).read_bytes() == before
 

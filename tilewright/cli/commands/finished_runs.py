@@ -80,7 +80,7 @@ def trials(
         raise TilewrightError(f"--export {export}: the file name must end in {', '.join(FORMATS)}")
     if status is not None and status not in STATUSES:
         raise TilewrightError(
-            f"--status {status} does not exist; choose one of {', '.join(STATUSES)}"
+            f"--status {status}: unknown status; choose one of {', '.join(STATUSES)}"
         )
     ours = any(os.path.lexists(folder / name) for name in (FILE, *LEDGERS))
     at_work = who_is_at_work(folder) if ours else None

@@ -122,7 +122,7 @@ def _make_replay(text: str, space: str) -> Target:
 
 REPLAY_KIND = TargetKind(
     name="replay",
-    summary="recorded tables of the stock VTA stack instead of hardware: replay:FILE[,FILE…]",
+    summary="recorded tables of the stock VTA stack: replay:FILE[,FILE…]",
     make=_make_replay,
     check=_check_replay,
 )
