@@ -85,8 +85,8 @@ def _commands() -> list[tuple[tuple[str, ...], str]]:
         (("benchmark", "digits_cnn", "--rounds", "3", "--seconds", "0.01", "--threads", "1"), ""),
         (("clean",), ""),
         (("runs", "list"), ""),
-        (("runs", "show", "front"), ""),
-        (("runs", "delete", "front"), ""),
+        (("runs", "show", "a"), ""),
+        (("runs", "delete", "b"), ""),
         (("board", "list", "--cluster", f"tls://127.0.0.1:{free_port()}"), ""),
         (("board", "runtime", "runtime"), ""),
         (("board", "serve", "lab", "--driver", "/nowhere.o", "--reset", "true"), ""),
@@ -191,7 +191,9 @@ def _leaves(command: object, *path: str) -> list[tuple[str, ...]]:
 def _named(words: tuple[str, ...]) -> tuple[str, ...]:
     """The words that name the command."""
     return words[
-        : 2 if words[0] in ("target", "vta", "dataset", "model", "cluster", "board", "cpu") else 1
+        : 2
+        if words[0] in ("target", "vta", "dataset", "model", "cluster", "board", "cpu", "runs")
+        else 1
     ]
 
 
