@@ -9,6 +9,9 @@ import itertools
 import json
 import shlex
 import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from tilewright.search.trial_store import FILE
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.mlflow_server import EXPERIMENT
 from tilewright.services.prefect_server import Login
+from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace
 from tilewright.tasks.runs_table import FOLDER_TAG, QUESTION_TAG
 from tilewright.tuning.delete_output import NotDeleted
@@ -442,6 +446,37 @@ def test_a_tracked_run_has_the_state_of_its_flow_run_and_its_message(
     tracked = list(listing.tracked_runs([client.get_run(run_id)]))
     (run,) = listing.merge_failed(tracked, [crashed])
     assert (run.row["state"], run.row["message"]) == ("crashed", "out of memory")
+
+
+def test_a_deletion_waits_for_a_busy_database(free_server: tuple[str, list[int]]) -> None:
+    """Prefect's server answers 503 while another process writes to its SQLite file."""
+    address, statuses = free_server
+    statuses += [503, 503, 200, 503, 204]
+    FlowRuns(address).delete("f-1")
+    assert statuses == []
+
+
+@pytest.fixture
+def free_server() -> Iterator[tuple[str, list[int]]]:
+    """A server that answers `[]` with one given status after the other."""
+    statuses: list[int] = []
+
+    class StatusHandler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(statuses.pop(0))
+            self.end_headers()
+            self.wfile.write(b"[]")
+
+        do_DELETE = do_POST
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer((LOOPBACK, 0), StatusHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{LOOPBACK}:{server.server_port}/api", statuses
+        server.shutdown()
 
 
 def test_the_page_does_without_prefect(known: KnownRuns) -> None:
