@@ -49,13 +49,13 @@ deploy: setup ## Register every flow with your Prefect server, and say what to s
 worker: setup ## Run what the deployments ask for, until Ctrl-C
 	@$(BIN)/python -m tilewright.flows.worker
 
-check: setup setup-dev lint ## Lint, type-check and run the quick half of the tests, in two minutes
+check: setup-dev $(VENV)/.compiled-all lint ## Lint, type-check and run the quick half of the tests, in two minutes
 	@$(PYTEST) -m "not slow and not release"
 
-test: setup setup-dev lint ## Lint, type-check and run the test-suite
+test: setup-dev $(VENV)/.compiled-all lint ## Lint, type-check and run the test-suite
 	@$(PYTEST) -m "not nightly and not release"
 
-test-all: setup setup-dev lint ## All tests: those at night, other Pythons, longer fuzzing, PostgreSQL; takes hours
+test-all: setup-dev $(VENV)/.compiled-all lint ## All tests: those at night, other Pythons, longer fuzzing, PostgreSQL; takes hours
 	@$(PYTEST) -m "not release"
 	@$(MAKE) --no-print-directory matrix fuzz team-test
 
@@ -157,10 +157,15 @@ define debian
 		apt-get update --quiet && apt-get install --yes --no-install-recommends $(2); }
 endef
 
-# Whenever their sources changed, so that no two processes compile the same kernels at once.
+# Whenever their sources changed: the kernels that tuning a network uses, and all of them for tests, so
+# that no two processes compile the same kernels at once.
 $(VENV)/.compiled: $(VENV)/.installed $(shell find tilewright/targets -name '*.py')
 	@echo "compiling kernels"
 	@$(BIN)/tilewright warm-up
+	@touch $@
+
+$(VENV)/.compiled-all: $(VENV)/.compiled
+	@$(BIN)/python -m tilewright.targets.vta.precompile
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock

@@ -214,11 +214,12 @@ def clean(
 def warm_up() -> None:
     """Compile kernels and prepare the database, as 'make setup' does."""
     _compile_kernels()
+    typer.echo("creating the tables of Prefect's database")
     _prepare_database()
 
 
 def _compile_kernels() -> None:
-    """Compile the kernels that the default target uses. numba caches the code on disk."""
+    """Compile the kernels that tuning a network uses. numba caches the code on disk."""
     from tilewright.targets import target_kinds
 
     for kind in target_kinds().values():

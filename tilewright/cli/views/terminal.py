@@ -186,12 +186,12 @@ class Activity(NamedTuple):
     """What a command is doing.
 
     Attributes:
-        step: the step that runs. A new step is reported sooner than one that goes on.
-        progress: how far the step is, such as ", 3 of 10, for 5 s now"; may be empty.
+        step: identity of the step. A new step is reported sooner than one that goes on.
+        text: the line to print: the step, and how far it is.
     """
 
     step: str
-    progress: str = ""
+    text: str
 
 
 class Silence:
@@ -226,17 +226,18 @@ class Silence:
         self._last_line = time.monotonic()
 
     def _break(self) -> None:
-        step, began, reported = "", self._last_line, ""
+        step, began = "", self._last_line
+        reported: str | None = None
         while not self._ended.wait(FIRST_WORD / 8):
             compiling = describe_compilation()
-            activity = Activity(compiling) if compiling else self._activity()
+            activity = Activity(compiling, compiling) if compiling else self._activity()
             now = time.monotonic()
             if activity.step != step:
                 step, began = activity.step, now
             is_due = step != reported and now - max(began, self._last_line) >= FIRST_WORD
             if is_due or now - self._last_line >= QUIET:
                 try:
-                    print_line(self._console, f"… {step}{activity.progress}")
+                    print_line(self._console, f"… {activity.text}")
                 except OSError:
                     return  # a full disk, say: the command meets it when it prints its next line
                 reported, self._last_line = step, now
@@ -289,9 +290,11 @@ class Bars(Progress):
     def _under_way(self) -> Activity:
         task = next((task for task in reversed(self.tasks) if task.visible), None)
         if task is None:
-            return Activity("beginning")
+            return Activity("beginning", "beginning")
+        # The description of a task with a total may say how far it is, and changes with it.
+        step = task.description if task.total is None else f"task {task.id}"
         of = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"
-        return Activity(task.description, f"{of}, for {task.elapsed or 0:.0f} s so far")
+        return Activity(step, f"{task.description}{of}, for {task.elapsed or 0:.0f} s so far")
 
 
 @contextmanager
@@ -302,7 +305,11 @@ def show_working(what: str) -> Iterator[None]:
         with console.status(_Status(what)):
             yield
         return
-    with Silence(console, lambda: Activity(what, f", for {time.monotonic() - began:.0f} s so far")):
+
+    def under_way() -> Activity:
+        return Activity(what, f"{what}, for {time.monotonic() - began:.0f} s so far")
+
+    with Silence(console, under_way):
         yield
 
 

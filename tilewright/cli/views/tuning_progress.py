@@ -176,7 +176,7 @@ class LineDisplay:
     def _under_way(self) -> Activity:
         seconds = round(time.monotonic() - self._since)
         progress = f", for {seconds} s so far" if seconds else ""
-        return Activity(self._stage, f"{progress}{self._shared}")
+        return Activity(self._stage, f"{self._stage}{progress}{self._shared}")
 
 
 class LiveDisplay:
