@@ -137,7 +137,9 @@ def test_sizes_that_an_input_shape_asks_for_are_refused(tmp_path: Path) -> None:
     size.Clear()
     size.dim_param = "n"
     onnx.save(source, tmp_path / "m.onnx")
-    with pytest.raises(ModelFileError, match=r"operator 'op' \(MatMul\) has a result of shape 131072×131072"):
+    with pytest.raises(
+        ModelFileError, match=r"operator 'op' \(MatMul\) has a result of shape 131072×131072"
+    ):
         _ = networks.load(tmp_path / "m.onnx", {"x": (1, 1 << 17)}).examined
     assert networks.load(tmp_path / "m.onnx", {"x": (1, 64)}).examined.found
 

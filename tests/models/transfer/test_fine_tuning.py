@@ -151,7 +151,9 @@ def test_options_are_those_of_the_model_unless_they_are_given() -> None:
 def test_too_few_rows_are_counted() -> None:
     rows = tables()[1]
     few = rows.rows(np.flatnonzero(rows.valid)[: LEAST_VALID - 1])
-    with pytest.raises(TransferError, match=f"^only {LEAST_VALID - 1} of .* dataset build --target"):
+    with pytest.raises(
+        TransferError, match=f"^only {LEAST_VALID - 1} of .* dataset build --target"
+    ):
         continue_from(learned("xgboost")).fit(few, start=learned("xgboost"))
 
 
