@@ -185,7 +185,7 @@ def keeps_its_capabilities(make: Make, workload: Workload) -> None:
     if (estimates := capability(target, Estimates)) is not None:
         table = estimates.estimate(workload, configs)
         assert len(table) == len(configs), "an estimate a config"
-        assert len(table.places("latency")) == 1, "one estimated column means latency"
+        assert len(table.column_indices("latency")) == 1, "one estimated column means latency"
         assert (table.of_meaning("latency") > 0).all(), "an estimated latency is above 0"
         assert len(set(table.names)) == len(table.names), "estimates need names of their own"
     if (costs := capability(target, HasCosts)) is not None:
