@@ -112,6 +112,8 @@ def figures(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
     for tuner, own in rows.groupby("tuner", sort=False):
         for window, (low, high) in WINDOWS.items():
             some = own[(own["trials"] >= low) & (own["trials"] < high)]
+            if not len(some):
+                continue  # its runs were shorter
             for of in ("measured", "compiled"):
                 key = str(tuner), window, of
                 found[key] = hierarchical(_ratio, _sums(some, f"{of} A"), _sums(some, f"{of} P"),
