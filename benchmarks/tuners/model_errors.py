@@ -29,13 +29,13 @@ from rich.table import Table
 
 from benchmarks.intervals import Floats, Interval, hierarchical
 from benchmarks.results import Batch, LayerNames, Redraw, Seeds, Trials, Tuners
-from benchmarks.tuners.enumerated_spaces import SpaceName, enumerated, target_of
+from benchmarks.tuners.enumerated_spaces import SpaceName, enumerate_layers, make_space_target
 from tilewright.evaluation.compare.plan import TunerConfig, parse_tuner_configs
 from tilewright.flows.tuning import learn
 from tilewright.search import LocalRunner, Session, Task, make_task
 from tilewright.search.round_steps import choose_batch, measure_batch
 from tilewright.targets.base import Lowered, Measurements, Target
-from tilewright.targets.ground_truth import replayed
+from tilewright.targets.ground_truth import make_replay_target
 from tilewright.targets.workload import Workload
 
 PUBLISHED = 0.919
@@ -55,10 +55,12 @@ def main(
 ) -> None:
     """Print the ratio of errors, and keep a row a retraining."""
     if redraw is None:
-        target, rows = target_of(where), []
-        for name, workload, truth in enumerated(where, layers, spaces):
+        target, rows = make_space_target(where), []
+        for name, workload, truth in enumerate_layers(where, layers, spaces):
             for tuner, seed in product(parse_tuner_configs(tuners), range(seeds)):
-                run = _run(replayed(target, [truth]), workload, tuner, seed, trials, batch)
+                run = _run(
+                    make_replay_target(target, [truth]), workload, tuner, seed, trials, batch
+                )
                 rows += [{"layer": name, "tuner": tuner.label, "seed": seed} | row for row in run]
         redraw = out
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +71,7 @@ def main(
 def _run(
     target: Target, workload: Workload, tuner: TunerConfig, seed: int, trials: int, batch: int
 ) -> list[dict[str, Any]]:
-    """A row a retraining that a batch followed."""
+    """Return one row per retraining that was followed by a batch."""
     explorer = tuner.explorer
     run, task = LocalRunner(), make_task(target, workload, explorer, seed)
     session, problem = Session.start(task), task.problem
@@ -87,38 +89,38 @@ def _run(
             row |= _errors(task, session, chosen.rows, measured, "measured")
             row |= _errors(task, session, lowered, target.measure(lowered), "compiled")
             rows.append(row)
-        session = session.after(replace(chosen, measured=measured))
+        session = session.extend(replace(chosen, measured=measured))
     return rows
 
 
 def _errors(
     task: Task, session: Session, lowered: Lowered, measured: Measurements, of: str
 ) -> dict[str, float]:
-    """Sums of squared errors over the valid rows, and how many these are."""
+    """Return sums of squared errors over the valid rows, and the number of these rows."""
     state = session.models
     asked = task.explorer.model_inputs(task.problem, state, session.history, lowered)
-    found: dict[str, float] = {f"{of} valid": float(measured.valid.sum())}
+    errors: dict[str, float] = {f"{of} valid": float(measured.valid.sum())}
     for role in ("P", "A"):
         rows = asked[role].rows
         valid = measured.valid[rows]
         said = (state.models[role].predict(asked[role].features) + asked[role].offset)[valid]
-        found[f"{of} {role}"] = float(((said - np.log2(measured.latency[rows][valid])) ** 2).sum())
-    return found
+        errors[f"{of} {role}"] = float(((said - np.log2(measured.latency[rows][valid])) ** 2).sum())
+    return errors
 
 
-def figures(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
+def error_ratios(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
     """RMSE of A over RMSE of P, by tuner, window of trials, and what was predicted."""
-    found = {}
-    for tuner, own in rows.groupby("tuner", sort=False):
+    figures = {}
+    for tuner, group in rows.groupby("tuner", sort=False):
         for window, (low, high) in WINDOWS.items():
-            some = own[(own["trials"] >= low) & (own["trials"] < high)]
+            some = group[(group["trials"] >= low) & (group["trials"] < high)]
             if not len(some):
                 continue  # its runs were shorter
             for of in ("measured", "compiled"):
                 key = str(tuner), window, of
-                found[key] = hierarchical(_ratio, _sums(some, f"{of} A"), _sums(some, f"{of} P"),
+                figures[key] = hierarchical(_ratio, _sums(some, f"{of} A"), _sums(some, f"{of} P"),
                                           paired=True)  # fmt: skip
-    return found
+    return figures
 
 
 def _sums(rows: pd.DataFrame, column: str) -> Floats:
@@ -129,8 +131,10 @@ def _sums(rows: pd.DataFrame, column: str) -> Floats:
 
 
 def _ratio(a: Floats, p: Floats) -> Floats:
-    """Geometric mean over layers of the ratio of root mean squares over runs, which have the same
-    number of rows; arrays (..., layers, runs)."""
+    """Return the geometric mean over layers of ratios of root mean squares over runs.
+
+    All runs have the same number of rows. Both arrays have shape (..., layers, runs).
+    """
     squares = np.sqrt(a.sum(axis=-1) / p.sum(axis=-1))
     return np.asarray(np.exp(np.log(squares).mean(axis=-1)))
 
@@ -142,12 +146,12 @@ def _table(where: str, rows: pd.DataFrame) -> Table:
     )
     for name in ("tuner", "retrainings", "measured next", "compiled in that round", "RMSE of P"):
         table.add_column(name)
-    found = figures(rows)
-    for tuner, window in dict.fromkeys((tuner, window) for tuner, window, _ in found):
+    result = error_ratios(rows)
+    for tuner, window in dict.fromkeys((tuner, window) for tuner, window, _ in result):
         low, high = WINDOWS[window]
-        own = rows[(rows["tuner"] == tuner) & rows["trials"].between(low, high - 1)]
-        error = np.sqrt(own["measured P"].sum() / own["measured valid"].sum())
-        ratios = [found[tuner, window, of].text(3, "-") for of in ("measured", "compiled")]
+        subset = rows[(rows["tuner"] == tuner) & rows["trials"].between(low, high - 1)]
+        error = np.sqrt(subset["measured P"].sum() / subset["measured valid"].sum())
+        ratios = [result[tuner, window, of].text(3, "-") for of in ("measured", "compiled")]
         table.add_row(tuner, window, *ratios, f"{error:.3f}")
     return table
 

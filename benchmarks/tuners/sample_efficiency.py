@@ -37,7 +37,7 @@ from benchmarks.intervals import Floats, Interval, hierarchical, ratio_of_means,
 from benchmarks.layers import JUDGED
 from benchmarks.results import Batch, Jobs, LayerNames, Redraw, Seeds, Trials, Tuners, split_names
 from benchmarks.tuners.enumerated_spaces import TARGETS, layers_named
-from tilewright.cli.views.comparison import comparing, leaderboard_table
+from tilewright.cli.views.comparison import leaderboard_table, show_comparing
 from tilewright.evaluation.compare.benchmark_suite import (
     EnumeratedTestBed,
     TestBed,
@@ -94,7 +94,7 @@ def main(
         test_bed = _test_bed(where, spaces, split_names(layers), live)
         drawn = range(first_seed, first_seed + seeds)
         what = plan(test_bed, parse_tuner_configs(tuners), drawn, trials, batch, enough)
-        with comparing(console) as progress:
+        with show_comparing(console) as progress:
             compared = run_comparison(LocalRunner(progress), what, folder, local_cluster(jobs))
         write_report(compared, folder)
         console.print(leaderboard_table(compared.leaderboards, console.width))
@@ -131,7 +131,10 @@ def _optimum(test_bed: TestBed, name: str) -> int:
 
 
 def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
-    """A row a run. Counts and seconds are until the goal, those named after `LOOK` until then."""
+    """Return one row per run.
+
+    Counts and seconds are until the goal, except those named after `LOOK`, which are until then.
+    """
     look = min(LOOK, results.trials) - 1
     figures = {
         "reached": results.reached,
@@ -146,14 +149,16 @@ def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
     }
     axes = (results.tuners, results.workloads, results.seeds)
     index = pd.MultiIndex.from_product(axes, names=("tuner", "layer", "seed"))
-    rows = pd.DataFrame({name: each.ravel() for name, each in figures.items()}, index).reset_index()
+    rows = pd.DataFrame(
+        {name: figure.ravel() for name, figure in figures.items()}, index
+    ).reset_index()
     rows["invalid in space"] = rows["layer"].map(share)
     rows["development"] = ~rows["layer"].isin(list(JUDGED))
     return rows
 
 
 def _grid(rows: pd.DataFrame, tuner: str, figure: str) -> Floats:
-    """A figure of a tuner's runs, shape (layers, seeds), without seeds of which it is not known."""
+    """Return a figure of a tuner's runs, shape (layers, seeds), for the seeds that have it."""
     mine = rows[(rows["tuner"] == tuner) & rows[figure].notna()]
     table = mine.pivot(index="layer", columns="seed", values=figure)
     return table.reindex(rows["layer"].unique()).to_numpy(np.float64)
@@ -168,28 +173,31 @@ def by_layer(rows: pd.DataFrame) -> Table:
     tuners = rows["tuner"].unique()
     for name in tuners:
         table.add_column(name, justify="right")
-    for layer, own in rows.groupby("layer", sort=False):
+    for layer, group in rows.groupby("layer", sort=False):
         cells = []
         for name in tuners:
-            runs = own[own["tuner"] == name]
+            runs = group[group["tuner"] == name]
             low, middle, high = runs["trials"].quantile([0.25, 0.5, 0.75])
             mark = "" if runs["reached"].all() else "≥"
             regret = runs[f"regret at {LOOK}"].median()
             cells.append(f"{mark}{middle:.0f} ({low:.0f}-{high:.0f})\n{regret:.2%}")
-        kind = " (development)" if own["development"].iloc[0] else ""
-        best = f"{own['optimum'].iloc[0]:,.0f}" if "optimum" in own else "-"
-        invalid = f"{own['invalid in space'].iloc[0]:.0%}"
+        kind = " (development)" if group["development"].iloc[0] else ""
+        best = f"{group['optimum'].iloc[0]:,.0f}" if "optimum" in group else "-"
+        invalid = f"{group['invalid in space'].iloc[0]:.0%}"
         table.add_row(f"{layer}{kind}", invalid, best, *cells)
     return table
 
 
-def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interval | str]]:
-    """Each tuner's figures by column. `invalid` is that until the goal, `invalid a trial` the share
-    of the first trials relative to AutoTVM's: a tuner that ends sooner has fewer of both. Seeds of
-    a tuner and of `beside`, if one is named, are drawn in pairs."""
+def relative_figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interval | str]]:
+    """Each tuner's figures by column.
+
+    `invalid` is that until the goal, `invalid a trial` the share of the first trials relative to
+    AutoTVM's: a tuner that ends sooner has fewer of both. Seeds of a tuner and of `beside`, if one
+    is named, are drawn in pairs.
+    """
     hard = rows[rows["invalid in space"] >= MANY_INVALID]
     known = set(rows["tuner"])
-    found: dict[str, dict[str, Interval | str]] = {}
+    figures: dict[str, dict[str, Interval | str]] = {}
     for name in rows["tuner"].unique():
         cells: dict[str, Interval | str] = {}
         for rival, suffix in ((RIVAL, ""), (QUICK_RIVAL, ", plan 16")):
@@ -211,8 +219,8 @@ def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interva
         if look.size:
             cells["regret"] = f"{np.median(look):.2%}"
             cells["worst layer"] = f"{np.median(look, axis=1).max():.2%}"
-        found[name] = cells
-    return found
+        figures[name] = cells
+    return figures
 
 
 def _ratio(rows: pd.DataFrame, tuner: str, rival: str, figure: str) -> Interval:
@@ -251,17 +259,17 @@ def cost_table(rows: pd.DataFrame) -> Table:
 
 
 def relative_table(rows: pd.DataFrame, beside: str = "") -> Table:
-    """The figures of each tuner, with their intervals."""
+    """Return a table of the figures of each tuner, with their intervals."""
     layers, seeds = rows["layer"].nunique(), rows["seed"].nunique()
     table = Table(
         title=f"relative to {RIVAL}, until within {GOAL:.0%}; regret at {LOOK} trials; intervals "
         f"over {layers} layers and {seeds} seeds"
     )
-    found = figures(rows, beside)
-    names = list(dict.fromkeys(name for cells in found.values() for name in cells))
+    result = relative_figures(rows, beside)
+    names = list(dict.fromkeys(name for cells in result.values() for name in cells))
     for name in ("tuner", *names):
         table.add_column(name, justify="left" if name == "tuner" else "right")
-    for tuner, cells in found.items():
+    for tuner, cells in result.items():
         table.add_row(tuner, *(str(cells.get(name, "-")) for name in names))
     return table
 

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import LayerNames, Redraw, Seeds, Trials, Tuners
-from benchmarks.tuners.enumerated_spaces import TARGETS, SpaceName, layers_named, target_of
+from benchmarks.tuners.enumerated_spaces import TARGETS, SpaceName, layers_named, make_space_target
 from tilewright.evaluation.compare.plan import GOAL, TunerConfig, parse_tuner_configs
 from tilewright.flows.tuning import TEACHERS, tune_round
 from tilewright.search import ExplorerState, History, LocalRunner, Session, make_task
@@ -88,7 +88,9 @@ def workloads_of(where: SpaceName, network: str) -> Counted:
     """
     options = TuningOptions(model=network, target=TARGETS[where])
     model = import_model(network, {})
-    found = extract_subgraphs(model, target_of(where), options.epilogue_mode, options.max_waste, {})
+    found = extract_subgraphs(
+        model, make_space_target(where), options.epilogue_mode, options.max_waste, {}
+    )
     return {
         f"{place}: {each.workload}": (each.workload, each.count)
         for place, each in enumerate(found.subgraphs)
@@ -99,7 +101,7 @@ def _run(
     where: SpaceName, workloads: Counted, tuner: TunerConfig, seed: int, trials: int, batch: int
 ) -> list[dict[str, Any]]:
     """Tune the layers in order. Return a row per layer."""
-    target, run, state, rows = target_of(where), LocalRunner(), ExplorerState(), []
+    target, run, state, rows = make_space_target(where), LocalRunner(), ExplorerState(), []
     if "batch" in type(tuner.explorer.options).model_fields:
         batch = trials  # its own rounds are smaller
     for place, (name, (workload, count)) in enumerate(workloads.items()):
@@ -186,24 +188,24 @@ def table_of(rows: pd.DataFrame) -> Table:
     A seed that does not reach it counts all its trials, and the mean is marked by "≥".
     """
     rows = rows.assign(count=rows.get("count", 1))
-    cycles = [list(map(int, each)) for each in rows["cycles"]]
-    fastest = [min((c for c in each if c > 0), default=10**18) for each in cycles]
+    cycles = [list(map(int, cycle)) for cycle in rows["cycles"]]
+    fastest = [min((c for c in cycle if c > 0), default=10**18) for cycle in cycles]
     best = rows.assign(best=fastest).groupby(["space", "layer"])["best"].transform("min")
     runs = list(zip(cycles, rows["rounds"], best, strict=True))
     rows = rows.assign(
         best=best,
-        needed=[trials_to_goal(each, list(own), least) for each, own, least in runs],
-        early=[regret_after(each, 4, least) for each, _, least in runs],
-        late=[regret_after(each, len(each), least) for each, _, least in runs],
+        needed=[trials_to_goal(item, list(own), least) for item, own, least in runs],
+        early=[regret_after(item, 4, least) for item, _, least in runs],
+        late=[regret_after(item, len(item), least) for item, _, least in runs],
     )
     table = Table(title=f"trials to {GOAL:.0%} above the fastest schedule that was found")
     columns = ("space", "tuner", "seeds", "all layers", "range over seeds", "per later layer",
                "whole network", "compiles", "regret after 4", "at the end")  # fmt: skip
     for name in columns:
         table.add_column(name)
-    for (space, tuner), own in rows.groupby(["space", "tuner"], sort=False):
-        sums = own.groupby("seed")["needed"].sum()
-        later = own[own["place"] >= 3]["needed"]
+    for (space, tuner), group in rows.groupby(["space", "tuner"], sort=False):
+        sums = group.groupby("seed")["needed"].sum()
+        later = group[group["place"] >= 3]["needed"]
         reached = [
             network_trials(
                 [list(map(int, each)) for each in one["cycles"]],
@@ -211,9 +213,9 @@ def table_of(rows: pd.DataFrame) -> Table:
                 list(one["best"]),
                 list(one["count"]),
             )
-            for _, one in own.groupby("seed")
+            for _, one in group.groupby("seed")
         ]
-        spent = own["cycles"].map(len).groupby(own["seed"]).sum()
+        spent = group["cycles"].map(len).groupby(group["seed"]).sum()
         whole = [
             total if each is None else each for each, total in zip(reached, spent, strict=True)
         ]
@@ -222,8 +224,8 @@ def table_of(rows: pd.DataFrame) -> Table:
             str(space), str(tuner), str(len(sums)), f"{sums.mean():.1f}",
             f"{sums.min()}-{sums.max()}", f"{later.mean():.1f}",
             f"{mark}{np.mean(whole):.1f} ({min(whole)}-{max(whole)})",
-            f"{own.groupby('seed')['compiles'].sum().mean():.0f}",
-            f"{own['early'].mean():.2%}", f"{own['late'].mean():.2%}",
+            f"{group.groupby('seed')['compiles'].sum().mean():.0f}",
+            f"{group['early'].mean():.2%}", f"{group['late'].mean():.2%}",
         )  # fmt: skip
     return table
 

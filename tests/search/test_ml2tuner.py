@@ -63,11 +63,11 @@ def test_programs_that_were_not_measured_stay_candidates() -> None:
     space, session = task.problem.space, after_rounds(task)
     reused = 0
     for _ in range(6):
-        before = space.ravel(session.history.unmeasured(space)[0])
+        before = space.ravel(session.history.unmeasured_configs(space)[0])
         session = after_rounds(task, session=session)
         new = space.ravel(session.history.configs[-2:])
         reused += int(np.isin(new, before).sum())
-        left = space.ravel(session.history.unmeasured(space)[0])
+        left = space.ravel(session.history.unmeasured_configs(space)[0])
         assert not np.isin(left, space.ravel(session.history.configs)).any()
     assert reused > 0
 
