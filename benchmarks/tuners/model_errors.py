@@ -114,6 +114,8 @@ def error_ratios(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
     for tuner, group in rows.groupby("tuner", sort=False):
         for window, (low, high) in WINDOWS.items():
             some = group[(group["trials"] >= low) & (group["trials"] < high)]
+            if not len(some):
+                continue  # its runs were shorter
             for of in ("measured", "compiled"):
                 key = str(tuner), window, of
                 figures[key] = hierarchical(_ratio, _sums(some, f"{of} A"), _sums(some, f"{of} P"),
