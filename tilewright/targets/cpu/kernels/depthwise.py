@@ -114,8 +114,8 @@ class Depthwise:
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
         block_registers = vectors(_block(w, spec), spec.lanes)
-        # Small kernels are unrolled completely, larger ones only along a row of taps. A second row of
-        # sums pays only if the code of both rows of taps that share its data is unrolled.
+        # Small kernels are unrolled completely, larger ones only along a row of taps. A second row
+        # of sums pays only if the two rows of taps that share its data are both unrolled.
         whole = w.kernel_h * w.kernel_w <= 9 and w.kernel_h > 1
         unrolled_taps = w.kernel_w * (w.kernel_h if whole else 1)
 
