@@ -50,8 +50,10 @@ def has_row(rows: pd.DataFrame, key: Mapping[str, object]) -> bool:
 
 
 class KeptRows:
-    """The rows of a benchmark's parts in one JSON file, which is written after each row, so that a
-    stopped benchmark resumes."""
+    """Rows of a benchmark's parts in one JSON file.
+
+    The file is written after each row, so that a benchmark that was stopped can resume.
+    """
 
     def __init__(self, path: Path, parts: Iterable[str]) -> None:
         self.path = path

@@ -100,8 +100,8 @@ def write_model(model: str, input_shapes: Mapping[str, tuple[int, ...]], folder:
             f"'{model}' is a torch.export file, which the other engines cannot read; export "
             "the model with torch.onnx.export"
         )
-    found = model_with_weights(model)
-    for info in found.graph.input:
+    result = model_with_weights(model)
+    for info in result.graph.input:
         if info.name in input_shapes:
             dimensions, sizes = info.type.tensor_type.shape.dim, input_shapes[info.name]
             if len(dimensions) != len(sizes):
@@ -112,8 +112,8 @@ def write_model(model: str, input_shapes: Mapping[str, tuple[int, ...]], folder:
             for dimension, size in zip(dimensions, sizes, strict=True):
                 dimension.dim_value = size
     path = folder / MODEL
-    large = found.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF
-    onnx.save(found, path, save_as_external_data=large)
+    large = result.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF
+    onnx.save(result, path, save_as_external_data=large)
     return path
 
 

@@ -135,13 +135,13 @@ def build_program(
         kept = noisiest_layers(options, made)
         if not kept:
             raise
-        said = (
+        message = (
             f"int8 was too inaccurate for {', '.join(kept)}, which the CPU now computes in "
             f"floating point: {error}"
         )
         options = options.model_copy(update={"keep_float": (*options.keep_float, *kept)})
         built = build_program(run, options, target, network, refused)
-        return replace(built, warnings=(said.partition(";")[0], *built.warnings))
+        return replace(built, warnings=(message.partition(";")[0], *built.warnings))
     return BuiltArtifact(manifest, made.warnings)
 
 
@@ -158,12 +158,12 @@ def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> Bu
         made, warnings = compile_one(run, options, target, run(read_model, options))
         return BuiltArtifact(run(write_library, options, made), warnings)
     model = run(read_sizes, options)
-    each = []
+    library = []
     for at in model.wanted:
         sized = options.model_copy(update={"input_shapes": at.shapes})
-        each.append(compile_one(run, sized, target, run(read_model, sized)))
-    joined = run(join_sizes, options, target, model, [made for made, _ in each])
-    said = dict.fromkeys(warning for _, warnings in each for warning in warnings)
+        library.append(compile_one(run, sized, target, run(read_model, sized)))
+    joined = run(join_sizes, options, target, model, [made for made, _ in library])
+    said = dict.fromkeys(warning for _, warnings in library for warning in warnings)
     return BuiltArtifact(run(write_library, options, joined), tuple(said))
 
 
@@ -216,9 +216,11 @@ def compile_one(
         longer = compiles.in_float32() if options.schedules is None else None
         if longer is None:
             raise
-        said = f"its layers compute in float32, because in {traits_of(target).float_type} {error}"
+        message = (
+            f"its layers compute in float32, because in {traits_of(target).float_type} {error}"
+        )
     made, warnings = compile_one(run, options, longer, model, refused)
-    return made, (said.partition(";")[0], *warnings)
+    return made, (message.partition(";")[0], *warnings)
 
 
 def choose_schedules(
@@ -323,13 +325,15 @@ def tuned_picks(
     picks: dict[Workload, Pick] = {}
     for done, workload in enumerate(different):
         emit(SchedulesFound(done, len(different)))
-        tried = _tried(workload, target, trials, seed) if trials else None
+        tried = _tune_briefly(workload, target, trials, seed) if trials else None
         picks[workload] = pick_without_trials(workload, target, seed, tried)
     emit(SchedulesFound(len(different), len(different)))
     return [picks[workload] for workload in workloads]
 
 
-def _tried(workload: Workload, target: Target, trials: int, seed: int) -> tuple[float, Pick] | None:
+def _tune_briefly(
+    workload: Workload, target: Target, trials: int, seed: int
+) -> tuple[float, Pick] | None:
     """Tune a workload with a few trials, without a store.
 
     Args:

@@ -76,7 +76,7 @@ def deploy_all(folder: Path) -> list[str]:
 def apply_automations(file: Path) -> list[str]:
     """Create or update the automations that a file lists. Returns one line per automation."""
     with _client() as client:
-        return [_apply(client, each) for each in _automations(file)]
+        return [_apply(client, automation) for automation in _automations(file)]
 
 
 def _client() -> SyncPrefectClient:
@@ -158,13 +158,13 @@ def _deploy(file: Path) -> list[str]:
         capture_output=True, text=True, check=False, timeout=60 * MINUTES,
         env=os.environ | {"PYTHONPATH": module_path()},
     )  # fmt: skip
-    said = printable(done.stdout + done.stderr, keep="\n")
+    message = printable(done.stdout + done.stderr, keep="\n")
     if done.returncode:
         raise DeployError(
-            f"Prefect rejected {file}; correct the file and repeat the command:\n{said.strip()}"
+            f"Prefect rejected {file}; correct the file and repeat the command:\n{message.strip()}"
         )
     listed = yaml.safe_load(file.read_text())["deployments"]
-    return [f"deployed {each['entrypoint'].rpartition('.')[2]}/{each['name']}" for each in listed]
+    return [f"deployed {item['entrypoint'].rpartition('.')[2]}/{item['name']}" for item in listed]
 
 
 def _close_forms(client: SyncPrefectClient) -> None:
@@ -172,14 +172,16 @@ def _close_forms(client: SyncPrefectClient) -> None:
     from prefect.client.schemas import actions, filters
 
     ours = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[POOL]))
-    for each in client.read_deployments(work_pool_filter=ours):
-        closed = {**(each.parameter_openapi_schema or {}), "additionalProperties": False}
-        client.update_deployment(each.id, actions.DeploymentUpdate(parameter_openapi_schema=closed))
+    for deployment in client.read_deployments(work_pool_filter=ours):
+        closed = {**(deployment.parameter_openapi_schema or {}), "additionalProperties": False}
+        client.update_deployment(
+            deployment.id, actions.DeploymentUpdate(parameter_openapi_schema=closed)
+        )
 
 
 def _automations(file: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = yaml.safe_load(file.read_text())["automations"]
-    return found
+    result: list[dict[str, Any]] = yaml.safe_load(file.read_text())["automations"]
+    return result
 
 
 def _apply(client: SyncPrefectClient, wanted: dict[str, Any]) -> str:

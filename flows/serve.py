@@ -1,5 +1,7 @@
-"""Serves the tuning flow as a Prefect deployment from this machine, without a work pool or
-worker."""
+"""Serves the tuning flow as a Prefect deployment from this machine.
+
+There is no work pool and no worker.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ def print_one_line_per_run() -> None:
     """Let runs print one line each, without the logs of Prefect and MLflow.
 
     Prefect's pages have its log. Both libraries read the variables when they are imported, so call
-    this before. The processes of runs inherit the variables.
+    this before. The processes of runs
+    inherit the variables.
     """
     os.environ[SERVING] = "true"
     os.environ.setdefault(LOG_LEVEL, "CRITICAL")
@@ -135,8 +138,7 @@ def serve_tuning(
 
 
 def deployment_name(options: TuningOptions) -> str:
-    """Return the default name of a deployment: network and target, in characters that Prefect
-    allows."""
+    """Return the default name of a deployment: network and target, in allowed characters."""
     return re.sub(r"[/%&<>]+", "-", options.short_name)
 
 
@@ -177,10 +179,10 @@ def serving_process(deployment: DeploymentResponse) -> str:
     if deployment.work_pool_name:
         return ""
     heard = deployment.status is DeploymentStatus.READY
-    found = _STAMP.fullmatch(deployment.version or "")
-    if found is None:
+    match = _STAMP.fullmatch(deployment.version or "")
+    if match is None:
         return "another process" if heard else ""
-    pid, host, started, space = found.groups()
+    pid, host, started, space = match.groups()
     stamp = ProcessStamp(int(pid), int(started), host, space)
     alive = stamp.is_alive()
     return stamp.describe() if alive or (alive is None and heard) else ""
@@ -188,14 +190,13 @@ def serving_process(deployment: DeploymentResponse) -> str:
 
 def _own_stamp() -> str:
     """Return a description of this process in the format of `_STAMP`."""
-    own = ProcessStamp.own()
+    own = ProcessStamp.of_this_process()
     return f"process {own.pid} on {own.host}, started {own.started} in {own.space}"
 
 
 @contextmanager
 def _prefect_without_home() -> Iterator[None]:
-    """Import Prefect without creating its home folder, since nothing should be created before all
-    checks."""
+    """Import Prefect without creating its home folder, because checks come before any file."""
     named = "PREFECT_HOME" in os.environ
     os.environ.setdefault("PREFECT_HOME", os.devnull)
     try:

@@ -115,7 +115,7 @@ def partition_for_vta(
     for name in keep_float:
         if name not in view.types:
             raise UnknownName("variable of main", name, sorted(view.types))
-    accelerator = Accelerator.of(machine)
+    accelerator = Accelerator.for_target(machine)
     graph = graph_of_module(
         view.flat, view.types, view.outputs, traits_of(machine).blocks, keep_float=keep_float,
         unfold=lambda plain: unfold_for(plain, accelerator),
@@ -174,9 +174,9 @@ def _steps(
         if not isinstance(run, list):
             yield run
             continue
-        own = [picks[place[layer.output]] for layer in run]
+        matching = [picks[place[layer.output]] for layer in run]
         outputs = _read_elsewhere(graph, run)
-        content = serialise_program(graph, run, outputs, own, target, kind)
+        content = serialise_program(graph, run, outputs, matching, target, kind)
         digest = hashlib.sha256(content).hexdigest()
         values = tuple(graph.values[name] for name in outputs)
         yield OffloadedCall(RUN, digest, content, inputs_of(run), values)
@@ -206,12 +206,12 @@ def _read_elsewhere(graph: IntegerGraph, run: Sequence[Layer]) -> list[str]:
         graph: the network in integers.
         run: the group of layers.
     """
-    own = {layer.output for layer in run}
+    matching = {layer.output for layer in run}
     read = set(graph.results.values())
     for step in graph.steps:
         if not isinstance(step, Layer):
             read.update(step.inputs)
-        elif step.output not in own:
+        elif step.output not in matching:
             read.update(inputs_of([step]))
     return [layer.output for layer in run if layer.output in read]
 

@@ -23,8 +23,10 @@ class FittedModel:
     """Number of features of a model that was read from a file, or None if it is unknown."""
 
     def remember(self, x: Features) -> None:
-        """Store the columns of `x` as those that the model is fitted on. Every `fit` calls this
-        method."""
+        """Store the columns of `x` as those that the model is fitted on.
+
+        Every `fit` calls this method.
+        """
         self.columns, self.width = x.names, None
 
     def check(self, x: Features) -> None:

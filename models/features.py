@@ -281,7 +281,7 @@ def words(name: str) -> str:
     if name.endswith("_volume"):
         return f"{_volume(name.removesuffix('_volume'))} (log2)"
     if name.startswith("rest_"):
-        tile, thread = _rest(name.removeprefix("rest_"))
+        tile, thread = _split_thread_knob(name.removeprefix("rest_"))
         return f"1 if the number of {_knob(tile)} is not a multiple of the {_knob(thread)}"
     if "_is_" in name:
         knob, _, value = name.rpartition("_is_")
@@ -297,9 +297,8 @@ def _volume(name: str) -> str:
     return f"{_SETS.get(kind, kind)} elements in flight, all threads and slots"
 
 
-def _rest(text: str) -> tuple[str, str]:
-    """Split a name such as `tile_h_oc_nthread` into the names of the tile knob and the thread
-    knob."""
+def _split_thread_knob(text: str) -> tuple[str, str]:
+    """Split a name such as `tile_h_oc_nthread` into the names of its tile and thread knobs."""
     axis, _, thread = text.removeprefix("tile_").partition("_")
     return f"tile_{axis}", thread
 
@@ -358,7 +357,7 @@ def loop_features(workload: Workload, space: Space, configs: Configs) -> Feature
         below = below - length
     split = {f"tile_{axis}" for axis in AXES}
     columns |= {name: value for name, value in knobs.items() if name not in split}
-    return Features.of(np.stack(list(columns.values()), axis=1), list(columns))
+    return Features.from_names(np.stack(list(columns.values()), axis=1), list(columns))
 
 
 def _nest(

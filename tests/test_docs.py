@@ -158,9 +158,9 @@ def _check_options(words: list[str]) -> None:
     command = typer.main.get_command(app)
     context = click.Context(command)
     while hasattr(command, "commands"):
-        found = command.commands.get(words[0])
-        assert found is not None, f"no command {words[0]}"
-        command, words = found, words[1:]
+        result = command.commands.get(words[0])
+        assert result is not None, f"no command {words[0]}"
+        command, words = result, words[1:]
         context = click.Context(command, parent=context)
     known = {
         name
@@ -194,7 +194,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     name: str, workplace: Path, request: pytest.FixtureRequest
 ) -> None:
     """Commands first, and then Python, which reads what they left."""
-    packages = [installed(each, workplace) for each in PACKAGES.get(name, ())]
+    packages = [installed(item, workplace) for item in PACKAGES.get(name, ())]
     environment = _environment(workplace, packages)
     if name in RECORDED:
         environment |= request.getfixturevalue("prefect_server").settings

@@ -36,8 +36,8 @@ def test_links_lead_to_pages_and_files_without_a_page_are_text() -> None:
 
 def _commands(command: Any, name: str) -> Iterator[str]:
     yield name
-    for each, found in getattr(command, "commands", {}).items():
-        yield from _commands(found, f"{name} {each}")
+    for item, result in getattr(command, "commands", {}).items():
+        yield from _commands(result, f"{name} {item}")
 
 
 def test_the_reference_has_every_command_and_its_options() -> None:
@@ -58,5 +58,5 @@ def test_a_table_of_options_has_every_field() -> None:
 
 
 def test_examples_of_docstrings_are_code() -> None:
-    found = doctests.fenced("Add.\n\n>>> f(1)\n2\n\nMore.")
-    assert found == "Add.\n\n```pycon\n>>> f(1)\n2\n```\n\nMore."
+    result = doctests.fenced("Add.\n\n>>> f(1)\n2\n\nMore.")
+    assert result == "Add.\n\n```pycon\n>>> f(1)\n2\n```\n\nMore."

@@ -62,11 +62,11 @@ def main() -> None:
         "--jobs", type=int, default=2, help="number of networks that are tuned at the same time"
     )
     options = parser.parse_args()
-    found = KeptRows(options.redraw or options.out, PARTS)
+    rows = KeptRows(options.redraw or options.out, PARTS)
     parts = options.parts.split(",") if options.parts else list(PARTS)
     if options.redraw is not None:
         for name in parts:
-            print(PARTS[name].summary(found.rows[name]))
+            print(PARTS[name].summary(rows.rows[name]))
         return
     quick = options.quick
     options.rows = options.rows or (60_000 if quick else 2_000_000)
@@ -78,8 +78,8 @@ def main() -> None:
         options.model = options.model or _model(options)
     for name, part in PARTS.items():
         if name in parts:
-            part.measure(options, found)
-            print(part.summary(found.rows[name]), flush=True)
+            part.measure(options, rows)
+            print(part.summary(rows.rows[name]), flush=True)
 
 
 def _dataset(folder: Path, rows: int) -> Path:

@@ -32,7 +32,7 @@ def main(
     weight = rng.normal(size=columns) * np.exp(-np.arange(columns) / 4.0)
     x, pool = rng.normal(size=(trials, columns)), rng.normal(size=(candidates, columns))
     y = np.sin(x @ weight) + 0.3 * (x @ weight) + 0.01 * rng.normal(size=trials)
-    known, asked = Features.of(x, names), Features.of(pool, names)
+    known, asked = Features.from_names(x, names), Features.from_names(pool, names)
     process, zeros = ModelLibrary().surrogate(0), np.zeros(candidates)
     with BLAS_ON_ONE_THREAD:
         process.fit(known, y)  # loads libraries

@@ -1,5 +1,4 @@
-"""Types that all kinds of transfer models share: predictions, training results and common
-options."""
+"""Types that all transfer models share: predictions, training results and common options."""
 
 from __future__ import annotations
 

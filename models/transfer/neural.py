@@ -73,8 +73,7 @@ _REFINING = {"epochs": 30, "learning_rate": 1e-4, "held": 0.2}
 
 
 class _Neural(Transferred):
-    """Base class of the neural models: weights, and the mean and standard deviation of each
-    column."""
+    """Base class of neural models: weights, and mean and standard deviation of each column."""
 
     file: ClassVar[str] = "model.safetensors"
     options: Any
@@ -90,7 +89,7 @@ class _Neural(Transferred):
 
         self._scale = _scale_of(lesson.x) if start is None else start._scale
         self._weights, learned = descend(
-            self._network(), lesson, self._scaled, self.options, self.seed,
+            self._network(), lesson, self._normalise_rows, self.options, self.seed,
             None if start is None else start._weights,
         )  # fmt: skip
         return learned
@@ -98,9 +97,9 @@ class _Neural(Transferred):
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
         from tilewright.models.transfer.jax_networks import ask
 
-        return ask(self._network(), self._weights, x, self._scaled)
+        return ask(self._network(), self._weights, x, self._normalise_rows)
 
-    def _scaled(self, x: Matrix) -> Matrix:
+    def _normalise_rows(self, x: Matrix) -> Matrix:
         """Normalise rows of shape (rows, columns); unknown values stay NaN."""
         scaled = (x - self._scale["mean"]) / self._scale["deviation"]
         return np.clip(scaled, -_CLIP, _CLIP, out=scaled)
@@ -138,7 +137,7 @@ class MLP(_Neural):
         return Perceptron(len(self.columns), self.options.units, self.options.layers)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
-        return numpy_mlp.ask(self._weights, self.options.layers, self._scaled(x))
+        return numpy_mlp.ask(self._weights, self.options.layers, self._normalise_rows(x))
 
 
 class Attention(_Neural):
@@ -204,14 +203,13 @@ def tokens_of(names: Sequence[str]) -> TransferTokens:
             others.append(place)
     return TransferTokens(
         tuple(columns_by_knob),
-        tuple(tuple(each) for each in columns_by_knob.values()),
+        tuple(tuple(item) for item in columns_by_knob.values()),
         tuple(others),
     )
 
 
 def _is_parts(knob: str, names: Sequence[str]) -> bool:
-    """Return whether `parts_X` is the number of parts that knob X makes, rather than a knob of that
-    name."""
+    """Return whether `parts_X` is the number of parts that knob X makes, not a knob itself."""
     return knob.startswith("parts_") and f"{_GROUP}log2_{knob.removeprefix('parts_')}" in names
 
 

@@ -40,7 +40,7 @@ _KINDS = {
 }
 
 
-def kinds() -> list[str]:
+def list_kinds() -> list[str]:
     """Return the names of all kinds."""
     return list(_KINDS)
 
@@ -51,7 +51,7 @@ def make_model(
     """Build an untrained transfer model.
 
     Args:
-        kind: name of the kind, as in `kinds`.
+        kind: name of the kind, as in `list_kinds`.
         seed: seed of the random generator.
         options: option values by name; missing options have their defaults.
 
@@ -63,7 +63,7 @@ def make_model(
     return model_class(seed, options_of(model_class, options))
 
 
-def refined(
+def continue_from(
     start: Transferred, seed: int = 0, options: Mapping[str, object] | None = None
 ) -> Transferred:
     """Return an untrained model that can continue the training of `start`.
@@ -114,13 +114,13 @@ def load_model(folder: Path, *, trusted: bool = False) -> Transferred:
         model = kind(index.seed, options_of(kind, index.options))
     except TransferError as error:
         raise TransferError(f"{folder} contains no usable model: {error}; train it again") from None
-    model.read(folder, index)
+    model.load_saved(folder, index)
     return model
 
 
 def _find(kind: str, learning: bool) -> type[Transferred]:
     if kind not in _KINDS:
-        raise UnknownName("kind of model", kind, kinds())
+        raise UnknownName("kind of model", kind, list_kinds())
     entry = _KINDS[kind]
     needed = entry.to_learn if learning else entry.to_ask
     absent = [name for name in needed if importlib.util.find_spec(name) is None]

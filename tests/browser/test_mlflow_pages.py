@@ -65,7 +65,7 @@ def test_two_runs_compared(site: Site, page: Page, picture: Picture) -> None:
         expect(tuned.first).to_be_visible()
 
 
-def test_a_registered_model(site: Site, page: Page, picture: Picture) -> None:
+def test_a_registered_model_is_shown(site: Site, page: Page, picture: Picture) -> None:
     page.goto(f"{site.address('MLflow')}/#/models?{KIND}")
     _without_assistant(page)
     name = page.get_by_role("link", name="tilewright.vta-pynq.template").first
@@ -90,8 +90,10 @@ def _without_assistant(page: Page) -> None:
 
 
 def _closed(news: Locator) -> None:
-    """By its cross; by a key where it has none. It may be gone or still on its way: a caller that
-    waits for something beneath it looks again."""
+    """By its cross; by a key where it has none.
+
+    It may be gone or still on its way: a caller that waits for something beneath it looks again.
+    """
     cross = news.locator("[aria-label='Close'], .du-bois-light-modal-close").first
     try:
         cross.click(timeout=2000)

@@ -99,6 +99,6 @@ def _open_artifact(site: Site, page: Page, run: str, key: str) -> None:
         "artifacts": {"key": {"any_": [key]}, "flow_run_id": {"any_": [run]}},
         "sort": "CREATED_DESC",
     }
-    found = site.ask("artifacts/filter", asked)
-    assert found, f"the run left no artifact {key}"
-    page.goto(f"{site.address('Prefect')}/artifacts/artifact/{found[0]['id']}")
+    result = site.ask("artifacts/filter", asked)
+    assert result, f"the run left no artifact {key}"
+    page.goto(f"{site.address('Prefect')}/artifacts/artifact/{result[0]['id']}")

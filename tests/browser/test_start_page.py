@@ -46,7 +46,9 @@ def start(site: Site, page: Page) -> Page:
     return page
 
 
-def test_three_clicks_to_the_settings_that_won(site: Site, start: Page, picture: Picture) -> None:
+def test_three_clicks_lead_to_the_settings_that_won(
+    site: Site, start: Page, picture: Picture
+) -> None:
     question = start.get_by_label("Network and target")
     expect(question).to_have_value("digits_cnn on vta-pynq")
     best = min(site.runs, key=lambda tuner: site.runs[tuner]["total"]["tuned_seconds"])
@@ -179,7 +181,7 @@ def test_an_empty_workspace_says_what_to_type(
 ) -> None:
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
     workspace, port = Workspace(tmp_path), free_port()
-    credentials = Credentials.of(workspace)
+    credentials = Credentials.for_workspace(workspace)
     server = start_dashboard(workspace, LOOPBACK, port, credentials, {}, folder=tmp_path)
     try:
         server.wait()

@@ -57,12 +57,12 @@ def test_build_says_what_it_made(built: Place) -> None:
 def test_run_gives_outputs_and_json(copy: Place) -> None:
     done = copy.run("run", "art", "--input", "x.npz", "--output", "y.npz", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    said = json.loads(done.stdout)
-    assert {"cycles", "milliseconds", "cpu_milliseconds", "layers"} <= said.keys()
+    document = json.loads(done.stdout)
+    assert {"cycles", "milliseconds", "cpu_milliseconds", "layers"} <= document.keys()
     manifest = copy.json("art/manifest.json")
-    assert said["cycles"] == manifest["cycles"]["stream"]
-    assert said["milliseconds"] == pytest.approx(said["cycles"] / 1e5)
-    assert sum(layer["cycles"] for layer in said["layers"]) == said["cycles"]
+    assert document["cycles"] == manifest["cycles"]["stream"]
+    assert document["milliseconds"] == pytest.approx(document["cycles"] / 1e5)
+    assert sum(layer["cycles"] for layer in document["layers"]) == document["cycles"]
     outputs = unpack_arrays((copy.folder / "y.npz").read_bytes())
     (name,) = outputs
     assert outputs[name].shape == (1, 10)
@@ -73,15 +73,15 @@ def test_successive_images_overlap_and_give_what_each_gives(copy: Place) -> None
     np.savez(copy.folder / "x3.npz", input=held_out()[0][:3])
     done = copy.run("run", "art", "--input", "x3.npz", "--output", "y3.npz", "--pipeline", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    said = json.loads(done.stdout)
-    assert (said["images"], said["has_islands"]) == (3, False)
-    total = said["cpu_milliseconds"] + said["accelerator_milliseconds"]
-    assert said["latency_milliseconds"] == pytest.approx(total)
-    assert said["images_per_second"] == pytest.approx(1e3 / total)
-    rates = [said[f"{kind}images_per_second"] for kind in ("", "overlapped_", "bound_")]
+    document = json.loads(done.stdout)
+    assert (document["images"], document["has_islands"]) == (3, False)
+    total = document["cpu_milliseconds"] + document["accelerator_milliseconds"]
+    assert document["latency_milliseconds"] == pytest.approx(total)
+    assert document["images_per_second"] == pytest.approx(1e3 / total)
+    rates = [document[f"{kind}images_per_second"] for kind in ("", "overlapped_", "bound_")]
     assert rates == sorted(rates)
     assert rates[0] < rates[1]
-    assert said["more_dram_bytes"] > 0
+    assert document["more_dram_bytes"] > 0
     (name, together), = unpack_arrays((copy.folder / "y3.npz").read_bytes()).items()  # fmt: skip
     for at in range(3):
         np.savez(copy.folder / "x.npz", input=held_out()[0][at : at + 1])
@@ -130,10 +130,10 @@ def test_a_profile_is_a_table_and_a_picture(copy: Place) -> None:
 def test_verify_finds_every_layer_right(copy: Place) -> None:
     done = copy.run("verify", "art", "--json")
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["right"] is True
-    assert len(said["layers"]) == len(copy.json("art/manifest.json")["layers"])
-    assert not any(layer["wrong"] for layer in said["layers"])
+    document = json.loads(done.stdout)
+    assert document["right"] is True
+    assert len(document["layers"]) == len(copy.json("art/manifest.json")["layers"])
+    assert not any(layer["wrong"] for layer in document["layers"])
 
 
 RUN = ("run", "art", "--input", "x.npz", "--output", "y.npz")

@@ -66,7 +66,9 @@ def client(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
 def test_a_comparison_is_a_run_with_a_run_per_tuner_and_seed_below_it(
     logged: Logged, client
 ) -> None:  # type: ignore[no-untyped-def]
-    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    runs = client.search_runs(
+        [experiment.experiment_id for experiment in client.search_experiments()]
+    )
     assert {run.info.status for run in runs} == {"FINISHED"}
     (above,) = (r for r in runs if "mlflow.parentRunId" not in r.data.tags)
     assert above.info.run_id in logged.printed
@@ -79,13 +81,15 @@ def test_a_comparison_is_a_run_with_a_run_per_tuner_and_seed_below_it(
     for row in board["tuners"]:
         assert above.data.metrics[f"final_regret/{row['tuner']}"] == row["regret"]
         assert f"| {row['tuner']} |" in above.data.tags["mlflow.note.content"]
-    names = {each.path for each in client.list_artifacts(above.info.run_id)}
+    names = {artifact.path for artifact in client.list_artifacts(above.info.run_id)}
     assert {"report.html", "comparison.json"} <= names
 
 
 def test_settings_are_parameters_and_figures_agree_with_the_record(logged: Logged, client) -> None:  # type: ignore[no-untyped-def]
     document = logged.place.json("compared/comparison.json")
-    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    runs = client.search_runs(
+        [experiment.experiment_id for experiment in client.search_experiments()]
+    )
     for record in document["runs"]:
         (run,) = [r for r in runs if r.data.params.get("seed") == str(record["seed"])
                   and r.data.params.get("tuner") == record["tuner"]]  # fmt: skip

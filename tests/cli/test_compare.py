@@ -145,15 +145,15 @@ class _Addresses(HTMLParser):
 
 def test_the_report_stands_alone_and_names_every_tuner_and_workload(folder: Path) -> None:
     page = (folder / REPORT).read_text()
-    found = _Addresses(page)
-    assert all(re.fullmatch(r"\w+ #\S+", load) for load in found.loads), found.loads[:3]
+    result = _Addresses(page)
+    assert all(re.fullmatch(r"\w+ #\S+", load) for load in result.loads), result.loads[:3]
     assert "@import" not in page
     assert not re.search(r"url\((?!#|&quot;#|\"#)", page)
-    assert not {"script", "link", "iframe", "img"} & set(found.tags)
+    assert not {"script", "link", "iframe", "img"} & set(result.tags)
     for text in ("default", "random", "ml2tuner:first=8:alpha=2", "C10 · 1×1/2 256→512 @14",
                  "C6 · 3×3/2 128→256 @28", "37,817", "245,735"):  # fmt: skip
         assert text in page
-    assert found.tags.count("svg") == 6 + 2 * 3  # plots, and lines of three tuners in two legends
+    assert result.tags.count("svg") == 6 + 2 * 3  # plots, and lines of three tuners in two legends
     ids = re.findall(r'\bid="([^"]+)"', page)
     referenced = set(re.findall(r'(?:href="#|url\(#)([^")]+)', page))
     assert referenced <= set(ids)

@@ -146,7 +146,7 @@ def test_no_command_takes_a_folder_for_a_model_or_an_empty_name(
     done = place.call(*arguments)
     assert done.returncode == 2, done.stdout
     assert hint in done.stderr
-    assert {each.name for each in place.folder.iterdir()} <= {"mine", "home"}
+    assert {path.name for path in place.folder.iterdir()} <= {"mine", "home"}
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ found = [str(out), str(other)] + [as_typed(text.format(out=out)) for text in (
 def test_relative_paths_of_variables_count_from_there(
     tmp_path: Path, name: str, given: str, meant: str
 ) -> None:
-    found = left(tmp_path, f"found = os.environ[{name!r}]", **{name: given})
-    assert found == meant.format(here=tmp_path, above=tmp_path.parent)
+    result = left(tmp_path, f"found = os.environ[{name!r}]", **{name: given})
+    assert result == meant.format(here=tmp_path, above=tmp_path.parent)
 
 
 def test_names_come_before_files(tmp_path: Path) -> None:

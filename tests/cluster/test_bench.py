@@ -87,10 +87,10 @@ def _measured(bench: BoardBench, workload: Workload, count: int) -> tuple[Lowere
     configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 40 * count))
     lowered = target.lower(workload, configs)
     rows = lowered.rows(np.flatnonzero(lowered.ok)[:count])
-    found = loadable(target.lowering_of(rows), rows)
-    assert found.reasons == [""] * len(rows)
-    sent = [files for files in found.rows if files is not None]
-    return rows, checked_measurements(len(rows), bench.measure(sent, found.blobs))
+    result = loadable(target.lowering_of(rows), rows)
+    assert result.reasons == [""] * len(rows)
+    sent = [files for files in result.rows if files is not None]
+    return rows, checked_measurements(len(rows), bench.measure(sent, result.blobs))
 
 
 @pytest.mark.slow(seconds=0.5)
@@ -128,7 +128,7 @@ def test_each_fault_costs_its_program_and_is_reset(
     assert bench.counts == Counts(programs=6, wrong=1, time_outs=2, failures=0, resets=3)
 
 
-def test_one_program_at_a_time(bench: BoardBench, board: SimulatedBoard) -> None:
+def test_one_program_is_measured_at_a_time(bench: BoardBench, board: SimulatedBoard) -> None:
     threads = [threading.Thread(target=_measured, args=(bench, DENSE, 2)) for _ in range(3)]
     for thread in threads:
         thread.start()

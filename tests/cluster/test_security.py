@@ -76,8 +76,10 @@ def test_holders_of_a_key_are_answered(cluster: DaskCluster, addresses: list[str
 def test_nobody_else_is_answered(
     cluster: DaskCluster, addresses: list[str], tmp_path: Path
 ) -> None:
-    """Neither by the scheduler nor by a worker: without a certificate, with one of another
-    authority, or without TLS."""
+    """Neither the scheduler nor a worker answers a stranger.
+
+    Strangers come without a certificate, with one of another authority, or without TLS.
+    """
     make_keys(other := tmp_path / "other")
     nothing = _context(cluster.keys / AUTHORITY, None)
     foreign = _context(cluster.keys / AUTHORITY, other / CLIENT)
@@ -112,23 +114,23 @@ def test_the_key_of_a_command_opens_no_port(cluster: DaskCluster) -> None:
 @pytest.mark.slow(seconds=3)
 def test_everything_listens_on_loopback_alone(cluster: DaskCluster) -> None:
     for name in "scheduler", "worker":
-        found = listening(cluster.processes[name].pid)
-        assert {address.ip for address in found} == {"127.0.0.1"}, name
+        result = listening(cluster.processes[name].pid)
+        assert {address.ip for address in result} == {"127.0.0.1"}, name
 
 
 @pytest.mark.slow(seconds=8)
 def test_processes_of_this_machine_have_keys_of_their_own() -> None:
     """`local:N` listens on loopback, and takes a certificate that is in memory alone."""
-    found = Cluster("local:1")
+    cluster = Cluster("local:1")
     try:
-        assert found._local is not None
-        addresses = [found._local.scheduler_address, *found._workers()]
+        assert cluster._local is not None
+        addresses = [cluster._local.scheduler_address, *cluster._workers()]
         assert all(address.startswith("tls://127.0.0.1:") for address in addresses)
         for address in addresses:
             assert _answer(address.replace("tls://", "tcp://")) == ""
-        assert {each.ip for each in listening(os.getpid()) if each.port > 0} <= {"127.0.0.1"}
+        assert {item.ip for item in listening(os.getpid()) if item.port > 0} <= {"127.0.0.1"}
     finally:
-        found.close()
+        cluster.close()
 
 
 # -- keys --------------------------------------------------------------------------------------
@@ -158,11 +160,11 @@ def test_another_user_of_the_machine_reads_no_key(tmp_path: Path) -> None:
             folder.chmod(folder.stat().st_mode | 0o005)
 
     def look() -> list[str]:
-        found = []
+        results = []
         for name in (AUTHORITY, NODE, CLIENT):
             with suppress(PermissionError):
-                found.append((keys / name).read_text())
-        return found
+                results.append((keys / name).read_text())
+        return results
 
     assert as_nobody(look) == []
 
@@ -239,7 +241,7 @@ def test_a_command_with_a_foreign_certificate_is_one_sentence(
     make_keys(other := tmp_path / "other")
     monkeypatch.setattr("tilewright.targets.cluster.connection.REACH_SECONDS", 2.0)
     foreign = {
-        f"distributed.comm.tls.client.{each}": str(other / CLIENT) for each in ("cert", "key")
+        f"distributed.comm.tls.client.{item}": str(other / CLIENT) for item in ("cert", "key")
     }
     with (
         dask.config.set(foreign),

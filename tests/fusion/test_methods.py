@@ -25,7 +25,7 @@ def costs_of(timed: Evaluator) -> Objective:
     own = timed.problem
 
     def costs(several: Sequence[Labelling]) -> list[float]:
-        return [float(timed(each).cycles) for each in several]
+        return [float(timed(item).cycles) for item in several]
 
     return Objective(costs, 1 << len(own), own.segments, own.groups)
 

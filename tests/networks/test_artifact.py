@@ -227,9 +227,9 @@ def test_numbers_beyond_eight_bits_are_cut_off(art: Path) -> None:
 
 def test_schedules_do_not_depend_on_immediates() -> None:
     graph = in_integers(small_cnn())
-    found = canonical_workloads(graph)
-    assert found == [canonical(layer.workload) for layer in graph.layers]
-    assert all(workload == canonical(workload) for workload in found)
+    workloads = canonical_workloads(graph)
+    assert workloads == [canonical(layer.workload) for layer in graph.layers]
+    assert all(workload == canonical(workload) for workload in workloads)
 
 
 def test_what_crosses_the_border_twice_stays_int8() -> None:

@@ -19,7 +19,7 @@ from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.networks import zoo
 from tilewright.networks.errors import DynamicShapeError, ModelFileError
-from tilewright.networks.onnx.files import read, stub, tensor_bytes
+from tilewright.networks.onnx.files import read_model_file, stub, tensor_bytes
 from tilewright.networks.quantisation import model_with_weights
 
 
@@ -242,8 +242,8 @@ def test_shapes_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
 def test_a_written_model_is_whole_and_reads_back(tmp_path: Path) -> None:
     path = zoo.write("mobilenet_v2", tmp_path / "new" / "m.onnx", seed=3)
     assert [entry.name for entry in path.parent.iterdir()] == ["m.onnx"]
-    assert read(path) == zoo.build("mobilenet_v2", seed=3)
-    assert read(path) != zoo.build("mobilenet_v2", seed=4)
+    assert read_model_file(path) == zoo.build("mobilenet_v2", seed=3)
+    assert read_model_file(path) != zoo.build("mobilenet_v2", seed=4)
 
 
 # --- torch.export archives, which may run code when they are read ---------------------------------

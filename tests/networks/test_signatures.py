@@ -20,7 +20,7 @@ from tilewright.networks.artifact.manifest import (
     read_files,
     read_manifest,
     reason_for_doubt,
-    sealed,
+    serialise_manifest,
     write_folder,
 )
 
@@ -55,7 +55,7 @@ def rewritten(folder: Path, change: Callable[[dict[str, Json]], object]) -> Path
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest.pop("sha256")
     change(manifest)
-    (folder / "manifest.json").write_bytes(sealed(manifest))
+    (folder / "manifest.json").write_bytes(serialise_manifest(manifest))
     return folder
 
 
@@ -112,9 +112,9 @@ def test_a_workspace_that_came_with_the_artifact_is_not_believed(
 
 def _with_inode(real: Callable[..., os.stat_result], other: os.stat_result) -> object:
     def faked(path: object, *args: object, **kwargs: object) -> os.stat_result:
-        found = real(path, *args, **kwargs)
+        result = real(path, *args, **kwargs)
         same = str(path) == "art"
-        return os.stat_result((found[0], other.st_ino, *found[2:])) if same else found
+        return os.stat_result((result[0], other.st_ino, *result[2:])) if same else result
 
     return faked
 

@@ -123,16 +123,16 @@ def test_a_round_that_cannot_be_true_is_made_again_from_its_trials(
 
 def test_claims_and_owners_that_cannot_be_true_hold_nobody_up(whole: Path, tmp_path: Path) -> None:
     shutil.copy(whole / FILE, tmp_path)
-    here = ProcessStamp.own().space
+    here = ProcessStamp.of_this_process().space
     for pid, started, space in (("me", 1, "x"), (-1, 1, here), (1 << 62, 1, here), (1, "x", "y")):
         rows(
             tmp_path, "insert into trial_owners (folder, token, host, space, pid, started, beats) "
             "values ('', 't', 'h', ?, ?, ?, 0)", space, pid, started,
         )  # fmt: skip
         with TrialStore(tmp_path / FILE) as store:
-            assert store.owner() is not None
+            assert store.describe_owner() is not None
         with read_store(tmp_path) as store:
-            assert store.owner() is None
+            assert store.describe_owner() is None
 
 
 @pytest.mark.parametrize(

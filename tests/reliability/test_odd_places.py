@@ -39,8 +39,10 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.mark.nightly(seconds=14)
 def test_a_run_in_a_folder_of_odd_letters_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    """An empty TILEWRIGHT_HOME is as good as none. Nor has the user a home, where libraries
-    keep caches of fonts: pictures are drawn without."""
+    """An empty TILEWRIGHT_HOME is as good as none.
+
+    Nor has the user a home, where libraries keep caches of fonts: pictures are drawn without.
+    """
     folder = tmp_path / "a ?b#c%d &é"
     folder.mkdir()
     done = run(folder, *TUNE, workspace="", HOME="/proc/nowhere")

@@ -47,7 +47,7 @@ def test_every_damaged_file_of_a_run_is_noticed_and_made_anew(
     assert not marker.exists()
     again = left(place)
     assert again.schedules == whole.schedules
-    pictures = [each / "out" / "convergence.png" for each in (place.folder, whole.place.folder)]
+    pictures = [item / "out" / "convergence.png" for item in (place.folder, whole.place.folder)]
     assert pictures[0].read_bytes() == pictures[1].read_bytes()
     assert again.trials == whole.trials
     made = [path for path in files if _is_whole(path)]

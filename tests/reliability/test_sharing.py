@@ -131,7 +131,7 @@ def test_a_stopped_process_that_wakes_up_loses_what_others_have_made(tmp_path: P
         with asleep.turn():
             index, kept = asleep.settle(0, first)
         assert (index, kept.tolist()) == (1, [0, 1])
-        assert len(awake.finished()) == 2
+        assert len(awake.finished_rounds()) == 2
     assert len(tables(tmp_path)["trials"]) == 6
 
 
@@ -162,8 +162,10 @@ def test_commands_share_a_run_on_postgresql(tmp_path: Path, killed: str, databas
 
 
 def check_shared_run(folder: Path, killed: str, *options: str) -> None:
-    """The owner stands still until the others have made trials. Every trial is made once, and the
-    results are those of the trials."""
+    """The owner stands still until the others have made trials.
+
+    Every trial is made once, and the results are those of the trials.
+    """
     place = Place(folder)
     with ExitStack() as started:
         owner = started.enter_context(place.start(*COMMAND, *options))
@@ -189,9 +191,9 @@ def check_shared_run(folder: Path, killed: str, *options: str) -> None:
         mine = trials[(trials["workload"] == row["id"]) & (trials["status"] == "valid")]
         assert row["trials"] == COUNT
         assert row["tuned_seconds"] == pytest.approx(mine["seconds"].min())
-    with read_store(folder / "out") as store, store.reading() as connection:
+    with read_store(folder / "out") as store, store.read_snapshot() as connection:
         assert connection.execute(sa.select(CLAIMS)).all() == []
-        assert store.owner() is None
+        assert store.describe_owner() is None
 
 
 def stop_between_transactions(command: subprocess.Popen[str], out: Path) -> None:

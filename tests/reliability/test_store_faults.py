@@ -56,12 +56,12 @@ def test_an_owner_that_is_stopped_stays_the_owner_and_is_named_as_stopped(tmp_pa
         with pytest.raises(RunInUse, match=rf"stopped: resume it with 'kill -CONT {holder.pid}'"):
             TrialStore(tmp_path / FILE, lease_seconds=0.2)
         with read_store(tmp_path) as store:
-            assert f"process {holder.pid}" in str(store.owner())
+            assert f"process {holder.pid}" in str(store.describe_owner())
     finally:
         holder.kill()
         holder.wait()
     with read_store(tmp_path) as store:
-        assert store.owner() is None
+        assert store.describe_owner() is None
 
 
 def _move_owner(folder: Path) -> None:
@@ -181,9 +181,9 @@ def test_readers_keep_nobody_from_writing(tmp_path: Path) -> None:
 
 def test_a_thread_that_reads_opens_no_second_connection(tmp_path: Path) -> None:
     """It would wait for a writer that waits for the end of what the first connection reads."""
-    with TrialStore(tmp_path / FILE) as store, store.reading() as first:
+    with TrialStore(tmp_path / FILE) as store, store.read_snapshot() as first:
         assert store.note("version") == str(1 + len(MIGRATIONS))
-        with store.reading() as second:
+        with store.read_snapshot() as second:
             assert second is first
 
 
@@ -290,7 +290,7 @@ def test_a_run_that_died_is_read_where_nothing_can_be_written(tmp_path: Path) ->
         assert (disk / f"{FILE}-wal").exists()
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         with read_store(disk) as store:
-            assert store.owner() is None
+            assert store.describe_owner() is None
             assert store.runs() == {}
 
 
@@ -358,7 +358,7 @@ def test_a_database_of_another_version_is_refused(
     rows(tmp_path, "update trial_store set value = ? where name = 'version'", version)
     before = (tmp_path / FILE).read_bytes()
     for opens in (lambda: TrialStore(tmp_path / FILE), lambda: frame(tmp_path)):
-        with pytest.raises(TrialStoreError, match=r"of trials of version .* reads \d"):
+        with pytest.raises(TrialStoreError, match=r"trial database of version .* reads \d"):
             opens()
     assert (tmp_path / FILE).read_bytes() == before
 

@@ -44,8 +44,8 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def schema(folder: Path) -> dict[str, str]:
     """The statements that create the tables of a database, without differences in white space."""
-    found = rows(folder, "select name, sql from sqlite_master where sql is not null")
-    return {row["name"]: re.sub(r"\s+", " ", row["sql"]) for row in found}
+    result = rows(folder, "select name, sql from sqlite_master where sql is not null")
+    return {row["name"]: re.sub(r"\s+", " ", row["sql"]) for row in result}
 
 
 def version(folder: Path) -> str:
@@ -123,7 +123,7 @@ def test_a_postgresql_database_migrates_once_and_not_by_half(
         for _ in range(2):
             with TrialStore(url, "first") as store:
                 assert tables(store) == before
-        with TrialStore(url, "first") as store, store.reading() as connection:
+        with TrialStore(url, "first") as store, store.read_snapshot() as connection:
             columns = {column["name"] for column in sa.inspect(connection).get_columns("trials")}
             assert "joules" in columns
             assert store.version == written

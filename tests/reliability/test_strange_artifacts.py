@@ -119,7 +119,7 @@ def test_files_that_are_large_together_are_not_read(count: int, art: Path) -> No
 
 def test_a_large_manifest_is_not_read(art: Path) -> None:
     os.truncate(art / "manifest.json", MAX_JSON_BYTES + 1)
-    with pytest.raises(UnsafeFile, match="larger than 33554432 bytes"):
+    with pytest.raises(UnsafeFile, match="larger than the limit of 33554432 bytes"):
         load(art)
 
 

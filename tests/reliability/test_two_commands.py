@@ -156,11 +156,13 @@ OTHER = [*TUNE, "--tuner", "random", "--trials", "2", "--batch", "2", "--seed"]
 @pytest.mark.alone  # nine processes at once
 @pytest.mark.nightly(seconds=40)
 def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_server: Login) -> None:
-    """Three that are equal but for their folders, five with other seeds, on a workspace that none
-    of them finds."""
+    """Eight commands that start at once in a new workspace keep their records apart.
+
+    Three are equal except for their folders; five have other seeds.
+    """
     place = Place(tmp_path, prefect_server)
     asked = [EQUAL] * 3 + [[*OTHER, str(seed)] for seed in range(5)]
-    commands = [[*each, "--out", f"out-{i}"] for i, each in enumerate(asked)]
+    commands = [[*item, "--out", f"out-{i}"] for i, item in enumerate(asked)]
     done = warm.run(
         [json.dumps(commands)], tmp_path, place.environment, 600,
         module="tests.reliability.commands_at_once",

@@ -85,7 +85,7 @@ def test_the_share_of_invalid_trials_is_told_with_those_that_mattered() -> None:
 
 def test_no_two_curves_look_alike_and_none_hides_another() -> None:
     styles = line_styles(list("abcdef"))
-    assert len({(each.colour, each.dashes) for each in styles}) == len(styles)
-    widths = [each.width for each in styles]
+    assert len({(style.colour, style.dashes) for style in styles}) == len(styles)
+    widths = [style.width for style in styles]
     assert widths == sorted(set(widths), reverse=True)
-    assert line_styles(["alone"])[0].drawn["linestyle"] == "-"
+    assert line_styles(["alone"])[0].line_options["linestyle"] == "-"

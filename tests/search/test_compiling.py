@@ -60,7 +60,7 @@ def test_where_compiling_is_dear_every_compile_is_a_trial(tuner: str) -> None:
     rounds = list(tune(metered, table.workload, make_explorer(tuner), trials=8, batch=8))
     configs = np.concatenate([each.configs for each in rounds])
     assert metered.compiled == len(configs) == 8
-    rows = table.at(configs)
+    rows = table.rows_of_configs(configs)
     assert table.spent is not None
     spent = table.spent.compiling[rows].sum() + table.spent.measuring[rows].sum()
     assert metered.seconds == pytest.approx(spent)

@@ -61,9 +61,9 @@ def test_commands_that_start_at_once_know_the_same(workspace: Workspace) -> None
     for command in commands:
         assert command.stdin is not None
         command.stdin.close()
-    found = {command.stdout.read() for command in commands if command.stdout is not None}
+    result = {command.stdout.read() for command in commands if command.stdout is not None}
     assert [command.wait() for command in commands] == [0] * 8
-    assert found == {workspace_secret(workspace) + "\n"}
+    assert result == {workspace_secret(workspace) + "\n"}
 
 
 def _copied(workspace: Workspace, there: Path) -> None:

@@ -73,9 +73,9 @@ def test_files_of_numpy_are_read_as_numpy_reads_them(compressed: bool) -> None:
     buffer = io.BytesIO()
     (np.savez_compressed if compressed else np.savez)(buffer, **ARRAYS)  # type: ignore[arg-type]
     with np.load(io.BytesIO(buffer.getvalue()), allow_pickle=False) as expected:
-        found = unpack_arrays(buffer.getvalue())
-        assert list(found) == expected.files
-        for name, array in found.items():
+        arrays = unpack_arrays(buffer.getvalue())
+        assert list(arrays) == expected.files
+        for name, array in arrays.items():
             assert array.dtype == expected[name].dtype
             assert array.flags.writeable
             assert array.flags.aligned

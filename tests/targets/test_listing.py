@@ -43,7 +43,7 @@ def test_recorded_streams_come_back_from_their_listing(part: str) -> None:
         assert (assemble(disassemble(insns, spec), spec) == insns).all()
 
 
-def test_listing_of_a_double_buffered_program(golden: Callable[[str, str], None]) -> None:
+def test_a_double_buffered_program_is_listed(golden: Callable[[str, str], None]) -> None:
     stream = next(s for s in streams("functional") if "conv_vthread2" in s.meta["id"])
     spec = VtaSpec.from_mapping(stream.config)
     golden("conv_vthread2.lst", disassemble(words_of(stream.insns), spec))

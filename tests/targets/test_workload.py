@@ -53,7 +53,7 @@ def test_the_kinds_of_steps_and_their_order_do(one: str, other: str) -> None:
 )  # fmt: skip
 def test_a_right_shift_says_by_what(text: str, amounts: tuple[int, int]) -> None:
     (step,) = of(text).epilogue
-    assert step.amounts == amounts
+    assert step.shift_range == amounts
     assert str(step) == text
 
 
@@ -89,12 +89,12 @@ def test_ids_are_those_of_files_that_there_are(text: str, known: str) -> None:
 
 def test_post_operations_are_in_the_order_they_are_computed_in() -> None:
     workload = parse_workload(BOTH)
-    kinds = [type(each) for each in workload.post]
+    kinds = [type(item) for item in workload.post]
     assert kinds[0] is Shortcut
     assert kinds[-1] is Average
     assert workload.post[1:-1] == workload.epilogue
     assert workload.with_patterns(*reversed(workload.patterns)) == workload
-    assert workload.without(Average).with_steps(()).post == (workload.shortcut,)
+    assert workload.remove_pattern(Average).with_steps(()).post == (workload.shortcut,)
     assert (workload.results_height, workload.out_height) == (8, 1)
 
 

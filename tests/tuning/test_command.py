@@ -35,16 +35,16 @@ OPTIONS = (
 
 def read(model: type[CommandOptions], words: list[str]) -> CommandOptions:
     """Return the options that a command line stands for."""
-    found: list[CommandOptions] = []
+    results: list[CommandOptions] = []
 
     def command(options: CommandOptions) -> None:
-        found.append(options)
+        results.append(options)
 
     command.__annotations__["options"] = model
     app = typer.Typer()
     app.command()(with_options(command))
     CliRunner().invoke(app, words, catch_exceptions=False, standalone_mode=False)
-    return found[0]
+    return results[0]
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -62,7 +62,7 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
     if context.params.get("as_json"):
         about = {
             "tilewright": version("tilewright"), "python": platform.python_version(),
-            "formats": {name: each.to_json() for name, each in FORMATS.items()},
+            "formats": {name: format_.to_json() for name, format_ in FORMATS.items()},
         }  # fmt: skip
         typer.echo(json.dumps(about, indent=2))
     else:
@@ -175,7 +175,7 @@ def main() -> None:
     leave_working_folder()
     try:
         check_words(sys.argv[1:])
-        if _starved() and not {"--help", "--version"} & set(sys.argv):
+        if _is_memory_limited() and not {"--help", "--version"} & set(sys.argv):
             raise MemoryError  # before a library waits for ever for memory, as OpenBLAS does
         _call()
     except KeyboardInterrupt:
@@ -191,18 +191,18 @@ def _explain(error: Exception) -> NoReturn:
     if isinstance(error, BrokenPipeError):
         sys.exit(1)
     known = isinstance(error, TilewrightError)
-    if isinstance(error, MemoryError) or (_starved() and not known):
+    if isinstance(error, MemoryError) or (_is_memory_limited() and not known):
         sys.stderr.write(f"error: {NO_MEMORY}\n")  # by what is loaded and compiled already
         sys.exit(USAGE_ERROR)
-    from tilewright.cli.error_messages import explained
+    from tilewright.cli.error_messages import explain_error
 
-    message = explained(error)
+    message = explain_error(error)
     if message is None and not known:
         raise error
     _fail(message or str(error), USAGE_ERROR)
 
 
-def _starved() -> bool:
+def _is_memory_limited() -> bool:
     """Return whether a memory limit of the shell is too low for the libraries."""
     return any(0 <= limit < LEAST_MEMORY for limit in resource.getrlimit(resource.RLIMIT_AS))
 

@@ -111,7 +111,7 @@ def end_stopped() -> NoReturn:
     os._exit(stopped_status())
 
 
-def interruptible(work: Callable[[], T]) -> T:
+def run_interruptible(work: Callable[[], T]) -> T:
     """Run `work`, compiled code that ignores Ctrl-C, in a thread, and return its result.
 
     The end of the process does not wait for the thread. Raises the errors of `work`, and

@@ -52,7 +52,7 @@ def check_words(words: list[str]) -> None:
         ArgumentError: one of them is not, or an option names an empty folder.
     """
     for flag, value in pairwise([*words, "-"]):
-        if (flag in FOLDERS and not value) or flag in [f"{each}=" for each in FOLDERS]:
+        if (flag in FOLDERS and not value) or flag in [f"{folder}=" for folder in FOLDERS]:
             raise ArgumentError(
                 f"{flag.rstrip('=')} '' is an empty path; give a path ('.' is the "
                 "current folder), or leave the option out"

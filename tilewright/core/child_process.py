@@ -99,7 +99,7 @@ class RpcProcess:
         self._tether = -1
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the process exists now."""
         return self._process is not None
 
@@ -298,7 +298,7 @@ def encode(header: Header, arrays: Arrays) -> bytes:
     payload = b""
     if arrays:
         buffer = io.BytesIO()
-        texts = {name: plain(array) for name, array in arrays.items()}
+        texts = {name: to_plain_array(array) for name, array in arrays.items()}
         np.savez(buffer, allow_pickle=False, **texts)
         payload = buffer.getvalue()
     lengths = len(head).to_bytes(8, "little") + len(payload).to_bytes(8, "little")
@@ -332,7 +332,7 @@ def decode(receive: Callable[[int], bytes], parse: Callable[[bytes], Json] = jso
     return header, arrays
 
 
-def plain(array: NDArray[Any]) -> NDArray[Any]:
+def to_plain_array(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array with objects converted to text, so that reading it never needs pickle."""
     array = np.asarray(array)
     return array.astype(np.str_) if array.dtype == object else array

@@ -47,7 +47,7 @@ class Format:
         """
         return document.get(self.key, self.unmarked)
 
-    def reads(self, version: Json) -> bool:
+    def can_read(self, version: Json) -> bool:
         """Return whether this program can read files of a version, which may be any JSON value."""
         return type(version) is int and version in self.read
 
@@ -58,12 +58,13 @@ class Format:
             place: path of the file, for the message.
             version: version in the file, as returned by `version_in`.
         """
-        if self.reads(version):
+        if self.can_read(version):
             return ""
-        description = "without a version" if version is None else f"of version {_shown(version)}"
-        return (
-            f"{place} is {self.name} {description}, this program reads {' and '.join(self._known)}"
+        description = (
+            "without a version" if version is None else f"of version {_version_text(version)}"
         )
+        known = " and ".join(self._known_versions)
+        return f"{place} is {self.name} {description}, this program reads {known}"
 
     def refusal(self, place: object, version: Json) -> str:
         """Return why a file of some version cannot be read, and what the user should do about it.
@@ -76,7 +77,7 @@ class Format:
         return why and f"{why}; {self.otherwise}"
 
     @property
-    def _known(self) -> list[str]:
+    def _known_versions(self) -> list[str]:
         return [str(version) for version in self.read]
 
     def to_json(self) -> dict[str, Json]:
@@ -87,7 +88,7 @@ class Format:
         }  # fmt: skip
 
 
-def _shown(version: Json) -> str:
+def _version_text(version: Json) -> str:
     """Return a version for a message, or only its type if it is a list or an object."""
     if isinstance(version, list | dict):
         return "[...]" if isinstance(version, list) else "{...}"

@@ -120,11 +120,11 @@ def read_private(
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _unfit(path, (error.strerror or str(error)).lower(), remedy) from None
+        raise _unfit_error(path, (error.strerror or str(error)).lower(), remedy) from None
     try:
         state = os.fstat(handle)
         if reason := _reason_for_doubt(state):
-            raise _unfit(path, reason, remedy)
+            raise _unfit_error(path, reason, remedy)
         return os.read(handle, limit).decode(errors="replace"), state
     finally:
         os.close(handle)
@@ -142,7 +142,7 @@ def _reason_for_doubt(state: os.stat_result) -> str:
     return ""
 
 
-def _unfit(path: Path, reason: str, remedy: str) -> SecretError:
+def _unfit_error(path: Path, reason: str, remedy: str) -> SecretError:
     return SecretError(f"{path} cannot be used for a secret: {reason}; {remedy}")
 
 

@@ -30,7 +30,7 @@ class ProcessStamp:
     space: str
 
     @staticmethod
-    def own() -> ProcessStamp:
+    def of_this_process() -> ProcessStamp:
         """Return the stamp of this process."""
         pid = os.getpid()
         return ProcessStamp(pid, _status(pid)[1], socket.gethostname(), _space())

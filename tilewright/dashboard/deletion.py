@@ -52,7 +52,8 @@ def plan_deletion(known: KnownRuns, run_id: str) -> Deletion:
     sentences = []
     systems = [name for name in ("MLflow", "Prefect") if run.row[name.lower()]]
     if systems:
-        sentences.append(f"The record in {' and '.join(systems)} is deleted.")
+        records = "record is" if len(systems) == 1 else "records are"
+        sentences.append(f"The {records} deleted in {' and '.join(systems)}.")
     folder = run.folder
     if folder is None or not _holds(folder, run):
         if folder is not None and folder.is_dir():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +24,8 @@ from tilewright.core.files import Json, as_list, as_object, as_text, read_json
 from tilewright.flows.serve import FLOW
 
 ANSWER_SECONDS = 10.0
+BUSY_SECONDS = 0.1
+"""Time before a request is repeated that found Prefect's database busy."""
 MOST_FAILED = 200
 """Prefect returns at most this many records per request."""
 _STATES = {"FAILED": "failed", "CRASHED": "crashed"}
@@ -67,8 +70,7 @@ class FlowRuns:
 
     @classmethod
     def from_environment(cls) -> FlowRuns | None:
-        """Return the flow runs of the server that Prefect's variables name; None if there is
-        none."""
+        """Return the flow runs of the server in PREFECT_API_URL; None if it is not set."""
         address = os.environ.get("PREFECT_API_URL", "")
         return cls(address, os.environ.get("PREFECT_API_AUTH_STRING", "")) if address else None
 
@@ -111,8 +113,7 @@ class FlowRuns:
             data=None if asked is None else json.dumps(asked).encode(),
         )  # fmt: skip
         try:
-            with urlopen(request, timeout=ANSWER_SECONDS) as reply:
-                text = reply.read()
+            text = _answer(request)
             return read_json(text) if text else None
         except HTTPError as error:
             if method == "DELETE" and error.code == HTTPStatus.NOT_FOUND:
@@ -120,6 +121,23 @@ class FlowRuns:
             raise FlowRunsUnavailable(f"Prefect answers {error.code} {error.reason}") from None
         except (OSError, ValueError, HTTPException) as error:
             raise FlowRunsUnavailable(f"Prefect does not answer: {error}") from None
+
+
+def _answer(request: Request) -> bytes:
+    """Send a request and return the body of the answer.
+
+    The request is repeated while the server says that its SQLite file is busy (status 503). Raises
+    `OSError` or `HTTPException` if it fails.
+    """
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        try:
+            with urlopen(request, timeout=ANSWER_SECONDS) as reply:
+                return bytes(reply.read())
+        except HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
+                raise
+        time.sleep(BUSY_SECONDS)
 
 
 def _read_flow_run(run: Mapping[str, Json]) -> FailedFlowRun:

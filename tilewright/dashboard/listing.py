@@ -1,5 +1,7 @@
-"""Lists the runs of a workspace: those tracked by MLflow, output directories of untracked runs, and
-runs that failed in Prefect before they reached MLflow.
+"""Lists the runs of a workspace for the start page.
+
+They are the runs that MLflow tracks, the output directories of untracked runs, and the runs that
+failed in Prefect before they reached MLflow.
 
 Reading a thousand runs from MLflow takes seconds. All runs are therefore read only occasionally; in
 between, only those that began or changed are read.
@@ -106,34 +108,37 @@ class ListedComparison:
     leaderboards: tuple[Leaderboard, ...]
 
 
-class Paced(Generic[T]):
+class ThrottledValue(Generic[T]):
     """A cached value that is read again at most once per interval.
 
     The interval is at least a second, and it grows with the time that reading the value takes.
 
     Args:
         read: reads the value.
+        share: minimum interval between two readings, as a multiple of the time that a reading
+            takes; `SHARE` by default.
 
     Attributes:
         value: the value; it does not exist before the first call of `renewed`.
     """
 
-    def __init__(self, read: Callable[[], T]) -> None:
-        self._read, self._due = read, -math.inf
+    def __init__(self, read: Callable[[], T], share: float | None = None) -> None:
+        self._read, self._share, self._due = read, share, -math.inf
         self.value: T
 
     def expire(self) -> None:
         """Let the next call of `renewed` read the value, whatever the interval."""
         self._due = -math.inf
 
-    def renewed(self) -> bool:
+    def refresh(self) -> bool:
         """Read the value again if the interval has passed. Return whether it was read."""
         begin = time.monotonic()
         if begin < self._due:
             return False
         self.value = self._read()
         end = time.monotonic()
-        self._due = end + max(1.0, SHARE * (end - begin))
+        share = SHARE if self._share is None else self._share
+        self._due = end + max(1.0, share * (end - begin))
         return True
 
 
@@ -155,9 +160,10 @@ class KnownRuns:
         self.workspace, self.start, self.flow_runs = workspace, start, flow_runs
         self._turn = threading.RLock()
         self._tracked = TrackedRuns(workspace)
-        self._folders = Paced(lambda: list(output_folders(start)))
-        self._compared = Paced(lambda: list(comparisons(start)))
-        self._failed = Paced(self._read_failed)
+        self._folders = ThrottledValue(lambda: list(output_folders(start)))
+        self._compared = ThrottledValue(lambda: list(comparisons(start)))
+        # A server that is starting answers late; waiting for it costs no processor time.
+        self._failed = ThrottledValue(self._read_failed, share=1)
         self._kept: dict[str, RunTrials] = {}
 
     @property
@@ -173,19 +179,19 @@ class KnownRuns:
         """
         with self._turn:
             tracked = self._tracked.runs()
-            self._folders.renewed()
-            known = {_settings(each) for each in tracked}
-            ids = {each.id for each in tracked}
-            beside = [found for each in self._folders.value if (found := folder_run(each, ids))]
-            beside = [each for each in beside if _settings(each) not in known]
-            self._failed.renewed()
+            self._folders.refresh()
+            known = {_settings(item) for item in tracked}
+            ids = {item.id for item in tracked}
+            beside = [run for item in self._folders.value if (run := folder_run(item, ids))]
+            beside = [item for item in beside if _settings(item) not in known]
+            self._failed.refresh()
             runs = [*merge_failed(tracked, self._failed.value), *beside]
-            return sorted(runs, key=lambda each: str(each.row["began"]), reverse=True)
+            return sorted(runs, key=lambda item: str(item.row["began"]), reverse=True)
 
     def comparisons(self) -> list[ListedComparison]:
         """Return the finished comparisons of tuners in folders below `start`."""
         with self._turn:
-            self._compared.renewed()
+            self._compared.refresh()
             return self._compared.value
 
     def find(self, run_id: str) -> ListedRun:
@@ -195,10 +201,10 @@ class KnownRuns:
             RunUnreadable: no run has this ID.
             MlflowException: MLflow does not answer.
         """
-        found = next((each for each in self.runs() if each.id == run_id), None)
-        if found is None:
+        run = next((item for item in self.runs() if item.id == run_id), None)
+        if run is None:
             raise RunUnreadable("the run does not exist; it may have been deleted")
-        return found
+        return run
 
     def forget(self, run: ListedRun) -> None:
         """Remove a deleted run from the list. The next call of `runs` reads what changed."""
@@ -228,14 +234,14 @@ class KnownRuns:
             ended = run.row["state"] == FINISHED or run.row["watch"] is not None
             if not run.row["tracked"] and run.folder is None:
                 raise RunUnreadable("the run failed before its first trial")
-            found = self._ended(run) if ended else self._ongoing(run)
+            result = self._trials_of_ended(run) if ended else self._trials_of_ongoing(run)
             if ended:
-                self._kept[run.id] = found
+                self._kept[run.id] = result
                 if len(self._kept) > MOST_KEPT:
                     del self._kept[next(iter(self._kept))]
-            return found
+            return result
 
-    def _ended(self, run: ListedRun) -> RunTrials:
+    def _trials_of_ended(self, run: ListedRun) -> RunTrials:
         client = self._tracked.client
         if not run.row["tracked"] or client is None:
             assert run.folder is not None, "a run is somewhere"
@@ -245,7 +251,7 @@ class KnownRuns:
                 client.download_artifacts(run.id, name, folder)
             return finished_trials(Path(folder))
 
-    def _ongoing(self, run: ListedRun) -> RunTrials:
+    def _trials_of_ongoing(self, run: ListedRun) -> RunTrials:
         held = None if run.folder is None else read_run(run.folder)
         if run.folder is None or held is None or settings_of(held) != settings_of(run.row):
             raise RunUnreadable("the output directory was removed or now contains another run")
@@ -262,7 +268,7 @@ class TrackedRuns:
     def __init__(self, workspace: Workspace) -> None:
         self.client: MlflowClient | None = None
         self._workspace = workspace
-        self._all = Paced(self._read)
+        self._all = ThrottledValue(self._read)
         self._looked = 0.0
 
     def runs(self) -> list[ListedRun]:
@@ -277,7 +283,7 @@ class TrackedRuns:
         if self.client is None:
             return []
         now = time.time() * 1000
-        if not self._all.renewed():
+        if not self._all.refresh():
             self._renew_some(self.client)
         self._looked = now
         active = [
@@ -371,8 +377,11 @@ def merge_failed(
 
 
 def _failed_run(run: FailedFlowRun, link: str) -> ListedRun:
-    """Return a flow run without a tracked run as a row. Raise `ValueError` if its number or date
-    cannot be read."""
+    """Return a flow run without a tracked run as a row.
+
+    Raises:
+        ValueError: its number or date cannot be read.
+    """
     given = {
         name: run.parameters.get(name, None if field.is_required() else field.get_default())
         for name, field in TuningOptions.model_fields.items()
@@ -399,9 +408,9 @@ def _failed_run(run: FailedFlowRun, link: str) -> ListedRun:
 
 def figures_row(figures: FourFigures) -> dict[str, Json]:
     """Return the latencies and gains of a run or a layer, by their names in `FIGURE_KEYS`."""
-    each = {f"{name}_ms": milliseconds_of(seconds_of(getattr(figures, name))) for name in FIGURES}
+    row = {f"{name}_ms": milliseconds_of(seconds_of(getattr(figures, name))) for name in FIGURES}
     return {
-        **each,
+        **row,
         "gain": figures.gain_over(RULE),
         "gain_over_fallback": figures.gain_over(FALLBACK),
     }
@@ -519,8 +528,11 @@ def _read_folder(
 
 
 def _command(folder: Path, held: RunFile, summary: RunSummary) -> str:
-    """Return the command that repeats an untracked run. Raise `TilewrightError` if a value is not
-    valid any more."""
+    """Return the command that repeats an untracked run.
+
+    Raises:
+        TilewrightError: a value is not valid any more.
+    """
     network = held["network"]
     alone = network["place"].startswith(f"{network['name']}; ")  # a workload with its epilogue
     options = TuningOptions.parse(
@@ -536,10 +548,10 @@ def _command(folder: Path, held: RunFile, summary: RunSummary) -> str:
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat(follow_symlinks=False)
+        result = path.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return result.st_ino, result.st_size, result.st_mtime_ns
 
 
 def _has_no_owner(folder: Path) -> bool:

@@ -62,8 +62,8 @@ def application(known: KnownRuns) -> Starlette:
 
     def answered(ask: Callable[[Request], Answer]) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:  # not async: Starlette gives it a thread
-            found, good = answer_or_error(lambda: ask(request))
-            return JSONResponse(found, 200 if good else 404, HEADERS)
+            result, good = answer_or_error(lambda: ask(request))
+            return JSONResponse(result, 200 if good else 404, HEADERS)
 
         return respond
 
@@ -98,7 +98,7 @@ def application(known: KnownRuns) -> Starlette:
 
 
 def _serve(descriptor: int, folder: str) -> None:
-    credentials = Credentials.inherited()
+    credentials = Credentials.from_environment()
     workspace = current_workspace()
     os.environ |= mlflow_login(workspace)
     known = KnownRuns(workspace, Path(folder), FlowRuns.from_environment())

@@ -68,11 +68,11 @@ def enumerate_space(
     lowered, measured = enumerates.enumerate(workload, progress)
     seconds = time.perf_counter() - start
     return EnumeratedSpace(
-        frame(target.space(workload), lowered, measured), _best(measured), seconds
+        frame(target.space(workload), lowered, measured), _best_latency(measured), seconds
     )
 
 
-def _best(measured: Measurements) -> Latency | None:
+def _best_latency(measured: Measurements) -> Latency | None:
     if not measured.valid.any():
         return None
     row = int(np.argmin(np.where(measured.valid, measured.latency, np.inf)))
@@ -97,9 +97,9 @@ def frame(space: Space, lowered: Lowered, measured: Measurements) -> pd.DataFram
         "status": measured.status,
         "failure": lowered.failures,
         "reason": measured.reason,
-        "cycles": _known(measured.cycles),
+        "cycles": _known_numbers(measured.cycles),
     }
-    columns |= {name: _known(numbers) for name, numbers in measured.counters.items()}
+    columns |= {name: _known_numbers(numbers) for name, numbers in measured.counters.items()}
     return pd.DataFrame(columns)
 
 
@@ -128,5 +128,5 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def _known(numbers: NDArray[np.int64]) -> pd.Series[int]:
+def _known_numbers(numbers: NDArray[np.int64]) -> pd.Series[int]:
     return pd.Series(numbers, dtype="Int64").mask(numbers < 0)

@@ -62,12 +62,15 @@ class ToyTarget:
 
     @property
     def fingerprint(self) -> str:
+        """Digest of the target's behaviour and of its listed configs."""
         return f"toy-{self.mood}-{zlib.crc32(repr(self.listed).encode()):08x}"
 
     def hardware_features(self) -> dict[str, float]:
+        """Return one feature: the size of the scratchpad."""
         return {"scratchpad": 64.0}
 
     def space(self, workload: Workload) -> Space:
+        """Return a small space of tile sizes and threads."""
         knobs = (
             Knob("tile_h", (1, 2, 4, 8, 16)), Knob("tile_w", (1, 2, 4, 8, 16)),
             Knob("tile_co", (1, 2, 4)), Knob("nthread", (1, 2)),
@@ -75,6 +78,7 @@ class ToyTarget:
         return Space("toy", knobs, self.listed)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs; in the mood `mixed`, those with large tiles fail to compile."""
         area, bytes_moved = self._sizes(workload, configs)
         broken = area > 96
         if self.mood == "none_compiles":
@@ -90,6 +94,7 @@ class ToyTarget:
         )  # fmt: skip
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Measure programs, which fail as the mood says."""
         area, bytes_moved = self._sizes(lowered.workload, lowered.configs)
         status = np.where(lowered.ok, "valid", "compile_error").astype(object)
         if self.mood == "mixed":
@@ -107,6 +112,7 @@ class ToyTarget:
         return Measurements(status, reason, cycles, seconds)
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
+        """Return estimated latency, bytes moved and tile area of each config."""
         area, bytes_moved = self._sizes(workload, configs)
         table = np.stack([900 + 45_000 / area, bytes_moved, area / 64], axis=1)
         return Features(table, ESTIMATES)
@@ -227,8 +233,8 @@ def _run(
     batch: int = 8,
     seed: int = 0,
 ) -> list[Round]:
-    found = tune(target or ToyTarget(), WORKLOAD, explorer, trials=trials, batch=batch, seed=seed)
-    return list(found)
+    result = tune(target or ToyTarget(), WORKLOAD, explorer, trials=trials, batch=batch, seed=seed)
+    return list(result)
 
 
 def _flat(rounds: list[Round]) -> NDArray[np.int64]:

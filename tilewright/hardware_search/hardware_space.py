@@ -49,7 +49,7 @@ class HardwareSpace:
                 f"{base.name} has no hardware knobs; choose a VTA or a Gemmini, such as vta-pynq"
             )
         self.base, self.budget, self.clock, self._family = base, budget, clock, family
-        self.space = _bounded(family.designs(), bounds or {})
+        self.space = _restrict_space(family.designs(), bounds or {})
         self._made: dict[int, Target] = {}
         if not budget > 0 or not np.isfinite(budget):
             raise ImpossibleHardware(
@@ -95,7 +95,7 @@ class HardwareSpace:
         return self._made[row]
 
     def _build(self, point: NDArray[np.int32]) -> Target:
-        return self._family.redesigned(self.space.describe(point.tolist()), self.clock)
+        return self._family.redesign(self.space.describe(point.tolist()), self.clock)
 
     def row_of(self, point: NDArray[np.integer]) -> int | None:
         """Return the row of a machine in `points`.
@@ -135,7 +135,7 @@ def area_of(target: Target) -> float:
     return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has asked whether it knows
 
 
-def _bounded(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
+def _restrict_space(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
     """Restrict the hardware knobs of a space to bounds.
 
     Args:
@@ -151,10 +151,12 @@ def _bounded(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
             raise ImpossibleHardware(
                 f"there is no hardware knob {name}; the knobs are {', '.join(names)}"
             )
-    return Space(space.name, tuple(_within(knob, bounds.get(knob.name)) for knob in space.knobs))
+    return Space(
+        space.name, tuple(_restrict_knob(knob, bounds.get(knob.name)) for knob in space.knobs)
+    )
 
 
-def _within(knob: Knob, bound: tuple[int, int] | None) -> Knob:
+def _restrict_knob(knob: Knob, bound: tuple[int, int] | None) -> Knob:
     if bound is None:
         return knob
     low, high = bound

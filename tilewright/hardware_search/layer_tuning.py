@@ -43,6 +43,7 @@ class BudgetedRunner(LocalRunner):
         self._evaluator, self._design = evaluator, design
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        """Execute a step; lowering and measuring count towards the budget."""
         mine: dict[object, Callable[..., Any]] = {
             round_steps.lower_and_choose: self._lower,
             round_steps.measure_batch: self._measure,
@@ -98,7 +99,7 @@ class LayerTuning:
         options: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         self.design, self.evaluator, self.seed = design, evaluator, seed
-        self._tuner, self._options = tuner, _looking(tuner) | dict(options or {})
+        self._tuner, self._options = tuner, _alpha_option(tuner) | dict(options or {})
         self._run = BudgetedRunner(evaluator, design)
         self._layers: dict[int, tuple[Task, Session]] = {}
 
@@ -132,7 +133,7 @@ class LayerTuning:
                 break
             if batch.rows.ok.any():
                 measured = self._run(round_steps.measure_batch, task, batch, {})
-                session = session.after(replace(batch, measured=measured))
+                session = session.extend(replace(batch, measured=measured))
                 until = self.evaluator.compiled + RETRIES
                 continue
             # known without a measurement: look elsewhere
@@ -160,7 +161,7 @@ class LayerTuning:
         return task, Session.start(task)
 
 
-def _looking(tuner: str) -> dict[str, object]:
+def _alpha_option(tuner: str) -> dict[str, object]:
     """Return `ALPHA` as the tuner's option `alpha`; empty if the tuner has no such option."""
     known = registered_tuners().get(tuner)
     return {"alpha": ALPHA} if known is not None and "alpha" in known.options.model_fields else {}

@@ -55,7 +55,7 @@ class CodesignOptions(CommandOptions):
     )
     seed: Seed = 0
     out: Annotated[str, CliOption(value="path", default="codesigned/<networks>")] = Field(
-        default="", description="Folder for the results."
+        default="", description="Output directory."
     )
     target: Annotated[str, CliOption(value="target")] = Field(
         default="vta-pynq",
@@ -114,6 +114,7 @@ class CodesignOptions(CommandOptions):
         return printable(as_typed(", ".join(self.networks)))
 
     def default_value(self, name: str) -> Any:
+        """Return the default of an option; that of `out` depends on the other options."""
         if name == "out" and self.out:
             return str(self.model_copy(update={"out": ""}).folder)
         return super().default_value(name)
@@ -124,5 +125,6 @@ class CodesignOptions(CommandOptions):
         if self.out:
             return Path(self.out)
         return (
-            Path("codesigned") / "+".join(Path(each).stem for each in self.networks)[:_LONGEST_NAME]
+            Path("codesigned")
+            / "+".join(Path(network).stem for network in self.networks)[:_LONGEST_NAME]
         )

@@ -113,7 +113,7 @@ def search_designs(
 
 def nothing_whole(evaluator: BudgetedEvaluator) -> str:
     """Return the error message for a search in which no machine has schedules for all layers."""
-    layers = min((len(each.layers) for each in evaluator.designs().values()), default=0)
+    layers = min((len(design.layers) for design in evaluator.designs().values()), default=0)
     step = "repeat the command with more --trials"
     if evaluator.left:  # the search ended by itself, so that more would not be asked for either
         step = (

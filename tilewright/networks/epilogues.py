@@ -120,7 +120,7 @@ def requantise_shift(call: FusedCall) -> tuple[int, bool]:
             `FLOAT_SHIFT` if a scale is unknown.
         exact: whether all scale ratios are powers of two, so that shifting is exact.
     """
-    data, weight, out = call.data_quantisation, call.weight_quantisation, _written(call)
+    data, weight, out = call.data_quantisation, call.weight_quantisation, _output_quantisation(call)
     if not (data and weight and out and data.scale and weight.scale and out.scale):
         return FLOAT_SHIFT, True
     steps = [data.scale[0] * scale for scale in weight.scale if scale > 0]
@@ -169,7 +169,7 @@ def int8_notes(call: FusedCall) -> list[str]:
     return notes
 
 
-def _written(call: FusedCall) -> Quantisation | None:
+def _output_quantisation(call: FusedCall) -> Quantisation | None:
     """Return the quantisation of the call's output, or None if the call is not requantised.
 
     This is the quantisation of its last `quantise` step; a ReLU after it keeps the scale.
@@ -188,7 +188,7 @@ def _data_zero(call: FusedCall) -> int:
 
 
 def _out_zero(call: FusedCall) -> int:
-    out = _written(call)
+    out = _output_quantisation(call)
     return _zeros(out)[0] if out else 0
 
 

@@ -168,8 +168,8 @@ def cheaper_on_cpu(decisions: Sequence[OffloadDecision]) -> tuple[str, ...]:
     Operators that cannot be offloaded are not included.
     """
     return tuple(
-        each.fused.node for each in decisions
-        if each.workload is None and each.accelerator_seconds is not None
+        decision.fused.node for decision in decisions
+        if decision.workload is None and decision.accelerator_seconds is not None
     )  # fmt: skip
 
 
@@ -182,16 +182,16 @@ def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
     Returns:
         One (workload, calls per inference, operator names) per workload, in the order of first use.
     """
-    found: dict[Workload, list[Layer]] = {}
+    workloads: dict[Workload, list[Layer]] = {}
     for layer in graph.layers:
-        found.setdefault(canonical(layer.workload), []).append(layer)
+        workloads.setdefault(canonical(layer.workload), []).append(layer)
     return [
         ExtractedWorkload(w, len(same), tuple(dict.fromkeys(map(_name, same))))
-        for w, same in found.items()
+        for w, same in workloads.items()
     ]
 
 
-def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
+def report_placement(report: ModelReport, graph: IntegerGraph) -> ModelReport:
     """Return a report that states where each operator runs in the given integer graph."""
     owners: dict[str, Layer] = {}
     for layer in graph.layers:
@@ -201,8 +201,8 @@ def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
     return replace(
         report,
         operators=tuple(
-            _operator(each, graph, owners, passes, on_cpu, report.quantised)
-            for each in report.operators
+            _operator(operator, graph, owners, passes, on_cpu, report.quantised)
+            for operator in report.operators
         ),
         workloads=tuple(
             WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
@@ -222,8 +222,10 @@ def with_nothing(report: ModelReport, reason: str) -> ModelReport:
     return replace(
         report,
         operators=tuple(
-            replace(_bare(each), status="cpu", reason=reason) if each.workload is not None else each
-            for each in report.operators
+            replace(_bare(operator), status="cpu", reason=reason)
+            if operator.workload is not None
+            else operator
+            for operator in report.operators
         ),
         workloads=(),
         offloaded_macs=0,

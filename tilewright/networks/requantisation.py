@@ -298,7 +298,11 @@ def shift_of_channels(shifts: NDArray[np.integer]) -> EpilogueOp:
     """
     least, most = int(shifts.min()), int(shifts.max())
     near = EpilogueOp("shr_channel", max(least, NEAR_SHIFTS[0]))
-    return near if near.amounts[0] <= least and most <= near.amounts[1] else replace(near, value=0)
+    return (
+        near
+        if near.shift_range[0] <= least and most <= near.shift_range[1]
+        else replace(near, value=0)
+    )
 
 
 FINE_BITS = 7

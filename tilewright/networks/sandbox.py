@@ -114,7 +114,7 @@ class SandboxedSource:
                 )
             raise _to_error(self.name, kind, str(reply.get("message", "")))
         try:
-            return _examined().validate_python(reply["examined"])
+            return _examined_adapter().validate_python(reply["examined"])
         except (ValidationError, KeyError):
             raise errors.ModelFileError(
                 f"the reader process gave no valid result for '{self.name}'; the file is "
@@ -130,32 +130,38 @@ class SandboxedSource:
         return f"this shell's limit of {least / (1 << 30):.3g} GiB of memory (ulimit -v)"
 
     def prepare(self) -> None:
-        self._opened.prepare()
+        """Read the weights and normalise the model with them."""
+        self._source_here.prepare()
 
     def weighted(self) -> onnx.ModelProto:
         """Return the model with its weights. The file is read in this process."""
-        return self._opened.weighted()
+        return self._source_here.weighted()
 
     def fixed(self) -> NormalGraph:
-        return self._opened.fixed()
+        """Return the model with all of its data and static shapes."""
+        return self._source_here.fixed()
 
     def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
+        """Examine the model, and split it into its compiled part and the regions after it."""
         if not without_layers:  # nothing is compiled, so TVM needs no weights
-            self._opened.prepare()
-            self._opened.examine()
-        return self._opened.split(without_layers=without_layers)
+            self._source_here.prepare()
+            self._source_here.examine()
+        return self._source_here.split(without_layers=without_layers)
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
-        return self._opened.as_region(regions, macs)
+        """Return the whole model as one onnxruntime region."""
+        return self._source_here.as_region(regions, macs)
 
     def refusing(self, operators: Mapping[str, str]) -> Source:
-        return self._opened.refusing(operators) if operators else self
+        """Return the same model, in which onnxruntime runs further operators."""
+        return self._source_here.refusing(operators) if operators else self
 
     def whole(self) -> Whole:
-        return self._opened.whole()
+        """Import the whole model with its weights."""
+        return self._source_here.whole()
 
     @cached_property
-    def _opened(self) -> Source:
+    def _source_here(self) -> Source:
         """The model, read in this process."""
         return read_source(self._path, self._shapes)
 
@@ -174,7 +180,7 @@ def _to_error(name: str, kind: str, message: str) -> TilewrightError:
 
 
 @lru_cache(maxsize=1)
-def _examined() -> TypeAdapter[Examined]:
+def _examined_adapter() -> TypeAdapter[Examined]:
     """Return the (cached) pydantic adapter that converts an analysis to and from JSON."""
     return TypeAdapter(Examined)
 
@@ -183,7 +189,7 @@ def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
     shapes = as_object(header["shapes"])
     sizes = {name: [as_int(size) for size in as_list(shape)] for name, shape in shapes.items()}
     examined = read_source(Path(as_text(header["path"])), sizes).examine()
-    return {"examined": _examined().dump_python(examined, mode="json")}, {}
+    return {"examined": _examined_adapter().dump_python(examined, mode="json")}, {}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.core.child_process import Header, Limits, RpcFailed, RpcProcess, arguments, serve
 from tilewright.core.files import as_text
 from tilewright.networks.errors import ModelFileError, first_line
-from tilewright.networks.onnx.files import load_weights, read
+from tilewright.networks.onnx.files import load_weights, read_model_file
 
 if TYPE_CHECKING:
     import onnx
@@ -57,11 +57,11 @@ def convert_exported(path: Path, *, allow_code: bool) -> onnx.ModelProto:
         raise ModelFileError(
             f"cannot read '{path}': {error.strerror}; check the file and its permissions"
         ) from None
-    return _converted(str(path.absolute()), state.st_mtime_ns, state.st_size)
+    return _convert_archive(str(path.absolute()), state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=1)  # because a build reads a model twice
-def _converted(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
+def _convert_archive(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
     """Convert an archive. The result is cached for each version of a file.
 
     Args:
@@ -82,7 +82,7 @@ def _converted(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
         if "error" in reply:
             raise ModelFileError(str(reply.get("message") or reply["error"]))
         converted = Path(folder) / _MODEL
-        return load_weights(read(converted), converted.parent)
+        return load_weights(read_model_file(converted), converted.parent)
 
 
 def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:

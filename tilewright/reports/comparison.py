@@ -29,13 +29,13 @@ def invalid_note(rows: Sequence[LeaderboardRow]) -> str:
 
     It stands below the leaderboard, because the share of invalid trials alone does not rank tuners.
     """
-    said = ", ".join(
+    message = ", ".join(
         f"{row.tuner} {percent(row.invalid_share or 0.0)} ({count(row.invalid_to_goal or 0.0)})"
         for row in rows
     )
     return (
         "Share of invalid trials, and how many of them came before the first schedule "
-        f"within {percent(GOAL)} of the optimum: {said}. Later trials have little effect on "
+        f"within {percent(GOAL)} of the optimum: {message}. Later trials have little effect on "
         "the result, so a tuner with a larger share than random search can still need fewer "
         "trials."
     )
@@ -183,7 +183,7 @@ def report(comparison: Comparison) -> bytes:
             "seconds": plots.seconds(results, rows),
         }
         if len(facts) > 1:
-            titles = [each.title for each in facts]
+            titles = [fact.title for fact in facts]
             pictures["by_workload"] = plots.convergence_by_workload(results, titles)
     return render(
         "comparison.html.jinja",
@@ -199,7 +199,7 @@ def report(comparison: Comparison) -> bytes:
         attempts=plots.ATTEMPTS,
         heat_maps=heat_maps(results, rows),
         facts=facts,
-        counted=all(each.optimum.cycles > 0 for each in facts),
+        counted=all(fact.optimum.cycles > 0 for fact in facts),
         options=_options(plan),
         live=isinstance(test_bed, EnumeratedTestBed) and test_bed.live,
     )

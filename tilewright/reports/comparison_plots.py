@@ -111,7 +111,7 @@ def invalid_trials(results: Results) -> Markup:
     for k, style in enumerate(line_styles(results.tuners)):
         low, middle, high = band(results.invalid[k].mean(axis=0)[:, x - 1])
         axes.fill_between(x, low, high, color=style.colour, alpha=0.15, lw=0)
-        axes.plot(x, middle, **style.drawn)
+        axes.plot(x, middle, **style.line_options)
     axes.set(xlabel="trials per workload", ylabel="invalid trials", xlim=(0, results.trials))
     axes.set_ylim(0, None)
     _plain(axes)
@@ -181,7 +181,7 @@ def _curve(axes: Axes, regret: Floats, style: LineStyle) -> None:
     known = middle < _CEILING
     ends = (low[known], high[known])
     axes.fill_between(x[known], *ends, step="post", color=style.colour, alpha=0.14, lw=0)
-    axes.plot(x[known], middle[known], drawstyle="steps-post", clip_on=False, **style.drawn)
+    axes.plot(x[known], middle[known], drawstyle="steps-post", clip_on=False, **style.line_options)
 
 
 def _regret_axes(axes: Axes, trials: int) -> None:
@@ -242,8 +242,10 @@ def _ends(row: LeaderboardRow, name: str) -> Floats:
     Returns:
         Low end, median and high end, float array of shape (3,).
     """
-    found = row.interval(name)
-    return np.array([np.inf] * 3 if found is None else [found.low, found.middle, found.high])
+    interval = row.interval(name)
+    return np.array(
+        [np.inf] * 3 if interval is None else [interval.low, interval.middle, interval.high]
+    )
 
 
 def _shown(regret: Floats) -> Floats:

@@ -73,7 +73,7 @@ def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[st
         )
         for row in rows
     ]  # fmt: skip
-    reads = [[as_int(each) for each in as_list(row["reads"])] for row in rows]
+    reads = [[as_int(read) for read in as_list(row["reads"])] for row in rows]
     mode = said["mode"]
     return render(
         "fusion.html.jinja",

@@ -15,7 +15,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, write_atomically
 from tilewright.reports.number_format import milliseconds
 from tilewright.reports.templates import render
-from tilewright.targets.vta.cycle_breakdown import Spans, kinds, stalls
+from tilewright.targets.vta.cycle_breakdown import Spans, instruction_kinds, stalls
 from tilewright.targets.vta.instruction_format import MODULE_NAMES, OPCODE_NAMES
 from tilewright.targets.vta.timing import CycleReport
 from tilewright.targets.vta.timing.simulator import ACTIVITIES
@@ -152,16 +152,16 @@ def draw_timeline(
 
 
 def _draw_lanes(axes: Axes, report: CycleReport, first: int, last: int) -> None:
-    kind = kinds(report)
+    kind = instruction_kinds(report)
     ran = (report.starts >= 0) & (report.ends >= 0)
     for name, colour in KIND_COLOURS.items():
         for module in range(len(MODULE_NAMES)):
             mine = ran & (kind == name) & (report.modules == module)
-            spans = Spans(report.starts[mine], report.ends[mine]).within(first, last)
+            spans = Spans(report.starts[mine], report.ends[mine]).clip(first, last)
             _draw_spans(axes, module, spans, colour, name)
     for (unit, reason), gaps in stalls(report).items():
         _draw_spans(
-            axes, MODULE_NAMES.index(unit), gaps.within(first, last), STALL_COLOURS[reason],
+            axes, MODULE_NAMES.index(unit), gaps.clip(first, last), STALL_COLOURS[reason],
             STALL_LABELS[reason], zorder=0,
         )  # fmt: skip
     axes.set(xlim=(first, last), xlabel="cycle")
@@ -272,7 +272,7 @@ def _instructions(report: CycleReport) -> list[list[int | str]]:
         Index, index of the unit, kind, first cycle and end cycle of each instruction.
     """
     ran = np.flatnonzero(report.ends >= 0)
-    kind = kinds(report)
+    kind = instruction_kinds(report)
     return [
         [int(i), int(report.modules[i]), str(kind[i]), int(report.starts[i]), int(report.ends[i])]
         for i in ran
@@ -306,10 +306,10 @@ def write_joined(path: Path, reports: Sequence[object], title: str, clock_mhz: f
         TilewrightError: the file name has an unknown suffix.
         OSError: the file cannot be written.
     """
-    write_plot(path, joined(reports), title, clock_mhz)
+    write_plot(path, join_reports(reports), title, clock_mhz)
 
 
-def joined(reports: Sequence[object]) -> CycleReport:
+def join_reports(reports: Sequence[object]) -> CycleReport:
     """Join the reports of several simulations into one report.
 
     Each simulation begins in the cycle in which the previous one ends.

@@ -122,7 +122,7 @@ class Agent:
         self.seed = _seed(rng)
         return met
 
-    def expects(self, places: Places) -> NDArray[np.float64]:
+    def predict_returns(self, places: Places) -> NDArray[np.float64]:
         """Predict with the critic which return a walk earns that starts at each config.
 
         Args:
@@ -131,14 +131,14 @@ class Agent:
         Returns:
             Predicted returns, shape (n,).
         """
-        found, size = [], _QUERIED
+        result, size = [], _QUERIED
         with self._jax.on_cpu():
             for begin in range(0, len(places), size):
                 seen = (places[begin : begin + size] / self.cardinalities).astype(np.float32)
                 asked = _padded_rows(seen, size)  # one shape, one program
                 act = self._networks.act(self._learned.weights, np.uint32(0), 0, asked)
-                found.append(np.asarray(act[2], np.float64)[: len(seen)])
-        return np.concatenate(found) if found else np.empty(0)
+                result.append(np.asarray(act[2], np.float64)[: len(seen)])
+        return np.concatenate(result) if result else np.empty(0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return everything that was learned as float32 vectors of shape (numbers,)."""
@@ -164,7 +164,7 @@ class Agent:
             places = moved
             if not walking.any():
                 break
-        return _Walk(*(np.stack(each) for each in zip(*steps, strict=True))), np.concatenate(met)
+        return _Walk(*(np.stack(item) for item in zip(*steps, strict=True))), np.concatenate(met)
 
     def _learn(self, walk: _Walk, rng: np.random.Generator) -> None:
         """Train actor and critic for several epochs of minibatches on the steps of one episode."""

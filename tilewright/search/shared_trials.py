@@ -61,8 +61,8 @@ def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
         trials: trials of the finished workload.
     """
     values = (
-        trials.visible.matrix, _described(trials.visible), trials.compiled,
-        trials.hidden.matrix, _described(trials.hidden), trials.valid,
+        trials.visible.matrix, _column_descriptions(trials.visible), trials.compiled,
+        trials.hidden.matrix, _column_descriptions(trials.hidden), trials.valid,
         trials.log_latency, trials.estimate,
     )  # fmt: skip
     number = len(trials_in(state))
@@ -71,8 +71,7 @@ def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
 
 
 def trials_in(state: ExplorerState) -> list[SharedTrials]:
-    """Return the trials of earlier workloads that a tuner's state holds, in the order of
-    addition."""
+    """Return the trials of earlier workloads in a tuner's state, in the order of addition."""
     shared: list[SharedTrials] = []
     while _name(len(shared), _PARTS[0]) in state.arrays:
         visible, columns, compiled, hidden, counters, valid, log_latency, estimate = (
@@ -91,7 +90,7 @@ def trials_in(state: ExplorerState) -> list[SharedTrials]:
     return shared
 
 
-def _described(features: Features) -> NDArray[np.str_]:
+def _column_descriptions(features: Features) -> NDArray[np.str_]:
     """Return the descriptions of the columns as JSON."""
     return np.array([json.dumps([asdict(column) for column in features.columns])], dtype=np.str_)
 

@@ -133,11 +133,11 @@ def measured_columns(trial: Trial) -> dict[str, Any]:
     )
     return {
         "status": trial.status, "reason": reason, "cycles": trial.cycles, "seconds": seconds,
-        "repeats": dump(repeats),
+        "repeats": to_json_text(repeats),
     }  # fmt: skip
 
 
-def dump(value: object) -> str:
+def to_json_text(value: object) -> str:
     """Return a value as JSON text. Equal values give equal texts."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 

@@ -84,7 +84,7 @@ def _table(
     return sa.Table(name, _TABLES, *columns, *more)
 
 
-def _rejected() -> sa.Column[Any]:
+def _rejected_column() -> sa.Column[Any]:
     return sa.Column("rejected", sa.Text)  # why a row is not used; rejected rows are never deleted
 
 
@@ -92,14 +92,14 @@ ABOUT = _table("trial_store", "name value", run=False)
 RUNS = _table("trial_runs", "folder workload target run", run=False)
 TRIALS = _table(
     "trials", "config knobs status reason repeats", "round slot cycles",
-    sa.Column("seconds", sa.Double), _rejected(),
+    sa.Column("seconds", sa.Double), _rejected_column(),
 )  # fmt: skip
 ROUNDS = _table(
-    "trial_rounds", "failed errors", "round trials lowered", _rejected(),
+    "trial_rounds", "failed errors", "round trials lowered", _rejected_column(),
     # Version 2 added it at the end, as ALTER TABLE does.
     sa.Column("compiled", sa.Text, nullable=False, server_default="[]"),
 )  # fmt: skip
-VALIDATIONS = _table("trial_validations", "choice measured", "block", _rejected())
+VALIDATIONS = _table("trial_validations", "choice measured", "block", _rejected_column())
 CLAIMS = _table("trial_claims", "token configs host space", "pid started seconds")
 OWNERS = _table("trial_owners", "folder token host space", "pid started beats", run=False)
 for table, columns in (
@@ -176,10 +176,10 @@ class TrialStore:
         self._lock, self._open = threading.RLock(), _OpenConnections()
         self._closed = threading.Event()
         self._file: os.stat_result | None = None
-        with self._explaining():
+        with self._explain_errors():
             self._engine = self._postgres() if self._url else self._sqlite()
         try:
-            with self._explaining():
+            with self._explain_errors():
                 self._check()
                 if not read_only:
                     self._begin_writing()
@@ -228,7 +228,7 @@ class TrialStore:
             yield self._open.writer
             return
         self._check_usable()
-        with self._explaining(), self._lock, self._engine.begin() as connection:
+        with self._explain_errors(), self._lock, self._engine.begin() as connection:
             if self._url:
                 connection.execute(sa.text(f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'"))
                 lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(self.folder, _LOCK))
@@ -241,7 +241,7 @@ class TrialStore:
                 self._open.writer = None
 
     @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
+    def read_snapshot(self) -> Iterator[sa.Connection]:
         """Return a context for reading a consistent state.
 
         Raises:
@@ -252,7 +252,7 @@ class TrialStore:
             yield current
             return
         self._check_usable()
-        with self._explaining(), self._engine.connect() as connection:
+        with self._explain_errors(), self._engine.connect() as connection:
             self._open.reader = connection.execution_options(reads=True)
             try:
                 yield self._open.reader
@@ -260,7 +260,7 @@ class TrialStore:
                 self._open.reader = None
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         """Convert errors of a database into `TrialStoreError`s that say what to do next."""
         try:
             yield
@@ -326,9 +326,8 @@ class TrialStore:
         return engine
 
     def _check(self) -> None:
-        """Reject a database that is damaged, contains executable SQL, or has an unsupported
-        version."""
-        with self.reading() as connection:
+        """Reject a database that is damaged, contains executable SQL, or has an unknown version."""
+        with self.read_snapshot() as connection:
             if not self._url:
                 if odd := connection.exec_driver_sql(_FOREIGN).scalar():
                     raise TrialStoreError(
@@ -344,7 +343,7 @@ class TrialStore:
 
     def _begin_writing(self) -> None:
         if isinstance(self.place, Path):
-            with self.reading() as connection:
+            with self.read_snapshot() as connection:
                 use_write_ahead_log(connection.connection.driver_connection)
             self._file = self.place.stat()
 
@@ -362,8 +361,8 @@ class TrialStore:
                 self.note(TRIAL_STORE.key, str(version))
 
     def _version(self) -> int:
-        found = self.note(TRIAL_STORE.key)
-        version = int(found) if found.isascii() and found.isdigit() else -1
+        result = self.note(TRIAL_STORE.key)
+        version = int(result) if result.isascii() and result.isdigit() else -1
         if refusal := TRIAL_STORE.refusal(str(self), version):
             raise TrialStoreError(refusal)
         return version
@@ -382,18 +381,18 @@ class TrialStore:
             with self.transaction() as connection:
                 connection.execute(sa.delete(ABOUT).where(ABOUT.c.name == name))
                 connection.execute(sa.insert(ABOUT).values(name=name, value=value))
-        with self.reading() as connection:
-            found = connection.scalar(sa.select(ABOUT.c.value).where(ABOUT.c.name == name))
-        return "" if found is None else str(found)
+        with self.read_snapshot() as connection:
+            scalar = connection.scalar(sa.select(ABOUT.c.value).where(ABOUT.c.name == name))
+        return "" if scalar is None else str(scalar)
 
     # -- the owner ------------------------------------------------------------------------------
 
-    def owner(self) -> str | None:
+    def describe_owner(self) -> str | None:
         """Return a description of the command that owns the output directory; None if none does.
 
         A command whose process is not visible from here may already have ended.
         """
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             row = connection.execute(
                 sa.select(OWNERS).where(OWNERS.c.folder == self.folder)
             ).first()
@@ -406,15 +405,17 @@ class TrialStore:
         Processes that share a run do not own the output directory.
         """
         mine = sa.select(RUNS.c.id).where(RUNS.c.folder == self.folder)
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             claims = connection.execute(sa.select(CLAIMS).where(CLAIMS.c.run_id.in_(mine)))
             stamps = [stamp_in(row) for row in claims.mappings()]
         alive = [stamp for stamp in stamps if stamp is not None and stamp.is_alive() is not False]
         return alive[0].describe() if alive else None
 
     def _take(self) -> None:
-        """Become the owner. An owner whose process is not visible gets the time for one heartbeat
-        first."""
+        """Become the owner.
+
+        An owner whose process is not visible gets the time for one heartbeat first.
+        """
         token, first, deadline = uuid.uuid4().hex, None, 0.0
         mine = OWNERS.c.folder == self.folder
         while True:
@@ -427,7 +428,9 @@ class TrialStore:
                 if alive is False or (first is not None and time.monotonic() > deadline):
                     connection.execute(sa.delete(OWNERS).where(mine))
                     about = {"folder": self.folder, "token": token, "beats": 0}
-                    connection.execute(sa.insert(OWNERS).values(about | vars(ProcessStamp.own())))
+                    connection.execute(
+                        sa.insert(OWNERS).values(about | vars(ProcessStamp.of_this_process()))
+                    )
                     break
             if first is None:
                 first, deadline = row, time.monotonic() + self._lease
@@ -440,7 +443,7 @@ class TrialStore:
             return
         beat = sa.update(OWNERS).where(OWNERS.c.token == self._token)
         if connection.execute(beat.values(beats=OWNERS.c.beats + 1)).rowcount != 1:
-            holder = self.owner() or "another command, which has ended"
+            holder = self.describe_owner() or "another command, which has ended"
             raise RunInUse(f"{self._refusal(holder)} (it took over while this command was paused)")
 
     def _refusal(self, holder: str) -> str:
@@ -460,7 +463,7 @@ class TrialStore:
     def runs(self) -> dict[int, RunKey]:
         """Return the runs of the output directory by ID, in the order in which they were added."""
         mine = sa.select(RUNS).where(RUNS.c.folder == self.folder).order_by(RUNS.c.id)
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             return {
                 row.id: (str(row.workload), str(row.target), str(row.run))
                 for row in connection.execute(mine)
@@ -488,12 +491,12 @@ class TrialStore:
         """
         numbers = {key: number for number, key in self.runs().items()}
         rows: list[list[object]] = []
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             for key in numbers if keys is None else keys:
                 used = (TRIALS.c.run_id == numbers.get(key)) & TRIALS.c.rejected.is_(None)
                 made = sa.select(TRIALS).where(used).order_by(TRIALS.c.round, TRIALS.c.slot)
                 good, bad = check_rows(TrialRow, connection.execute(made).mappings().all())
-                self.tell(bad)
+                self.report_rejected(bad)
                 rows += [
                     [key[0], number, row["round"], row["config"], json.dumps(row["knobs"]),
                      row["status"], row["reason"], row["cycles"], row["seconds"]]
@@ -503,7 +506,7 @@ class TrialStore:
             {"trial": "int64", "round": "int64", "cycles": "int64", "seconds": "float64"}
         )
 
-    def tell(self, rejected: Sequence[Rejected]) -> None:
+    def report_rejected(self, rejected: Sequence[Rejected]) -> None:
         """Report rejected rows in `problems`."""
         texts = [f"{self}: ignored a trial: {reason}" for _, reason in rejected[:TOLD_ROWS]]
         if len(rejected) > TOLD_ROWS:
@@ -538,14 +541,14 @@ class TrialStore:
             if self.note(imported):
                 return  # another command was faster
             runs = self.add_runs([key for key, _ in contents.trials + contents.rounds])
-            for table, found in ((TRIALS, contents.trials), (ROUNDS, contents.rounds)):
-                if found:
-                    rows = [{"run_id": runs[key], **row} for key, row in found]
+            for table, result in ((TRIALS, contents.trials), (ROUNDS, contents.rounds)):
+                if result:
+                    rows = [{"run_id": runs[key], **row} for key, row in result]
                     connection.execute(sa.insert(table), rows)
             self.note(imported, f"{len(contents.trials)} trials")
-        self.tell(contents.rejected)
+        self.report_rejected(contents.rejected)
 
-    def elsewhere(self) -> tuple[str, str] | None:
+    def postgres_location(self) -> tuple[str, str] | None:
         """Return the PostgreSQL database that holds the trials of this output directory.
 
         Returns:
@@ -595,12 +598,12 @@ def open_store(
             local = TrialStore(folder / FILE, own=own)
         store = stack.enter_context(local)
         with local.transaction():  # of commands that start at once, one says where trials are kept
-            if url and not local.elsewhere() and not local.runs():
+            if url and not local.postgres_location() and not local.runs():
                 number = uuid.uuid4().hex
                 TrialStore(url, number, own=False).close()
                 local.note("folder", number)
                 local.note("url", url)
-        if (elsewhere := local.elsewhere()) is not None:
+        if (elsewhere := local.postgres_location()) is not None:
             store = stack.enter_context(TrialStore(*elsewhere, own=own))
         if url and str(store.place) != url:
             store.problems.append(
@@ -630,7 +633,7 @@ def read_store(folder: Path) -> Iterator[TrialStore]:
             store = stack.enter_context(_reader(folder / FILE))
             if not store.version:  # the command that made the file has not created tables yet
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(store.place))
-            if (elsewhere := store.elsewhere()) is not None:
+            if (elsewhere := store.postgres_location()) is not None:
                 store = stack.enter_context(_reader(*elsewhere))
         yield store
 

@@ -139,7 +139,7 @@ def server_variables() -> dict[str, str]:
         WorkspaceError: the workspace cannot be used.
     """
     workspace = current_workspace()
-    login = find_announced_server(workspace) if workspace.about.exists() else None
+    login = find_announced_server(workspace) if workspace.version_file.exists() else None
     if login is None:
         raise ServerError(
             f"no server of {workspace.root} is running; start one with 'tilewright ui' or "
@@ -274,7 +274,7 @@ def show_pages(
         tell: called with progress messages while the servers start.
     """
     workspace = use_workspace()
-    credentials = Credentials.of(workspace)
+    credentials = Credentials.for_workspace(workspace)
     with ExitStack() as stack:
         prefect = start_prefect_pages(workspace, host, ports[PREFECT], credentials)
         stack.callback(prefect.process.stop)

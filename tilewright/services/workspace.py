@@ -73,7 +73,7 @@ class Workspace:
         return self.root / "mlflow" / "artifacts"
 
     @property
-    def about(self) -> Path:
+    def version_file(self) -> Path:
         """File with the version of the workspace's layout."""
         return self.root / "workspace.json"
 
@@ -98,7 +98,7 @@ def current_workspace() -> Workspace:
     try:
         return Workspace(workspace_root())
     except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
-        raise _unusable(os.environ.get(VARIABLE) or DEFAULT, str(error)) from None
+        raise _unusable_error(os.environ.get(VARIABLE) or DEFAULT, str(error)) from None
 
 
 def use_workspace(workspace: Workspace | None = None) -> Workspace:
@@ -115,15 +115,15 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
     if reason := unfit_for_sqlite(workspace.mlflow_database) or unfit_for_sqlite(
         workspace.prefect_database
     ):
-        raise _unusable(workspace.root, reason)
+        raise _unusable_error(workspace.root, reason)
     try:
         _make_private(workspace)
-        _check_version(workspace.about)
+        _check_version(workspace.version_file)
         for folder in (workspace.prefect_database.parent, workspace.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
-        if not workspace.about.exists():
+        if not workspace.version_file.exists():
             about = {WORKSPACE.key: WORKSPACE.written}
-            write_atomically(workspace.about, canonical(about) + b"\n")
+            write_atomically(workspace.version_file, canonical(about) + b"\n")
         provide_home()
         for name, value in profile_settings().items():
             os.environ.setdefault(name, value)
@@ -137,7 +137,7 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
             provide_mlflow_database(workspace.mlflow_database)
             relocate_artifacts(workspace.mlflow_database, workspace.mlflow_artifacts)
     except OSError as error:
-        raise _unusable(workspace.root, error.strerror or str(error)) from None
+        raise _unusable_error(workspace.root, error.strerror or str(error)) from None
     return workspace
 
 
@@ -176,7 +176,7 @@ def _make_private(workspace: Workspace) -> None:
             )
     if not state.st_mode & _OTHERS_WRITE:
         return
-    if state.st_mode & stat.S_ISVTX or not workspace.about.exists():
+    if state.st_mode & stat.S_ISVTX or not workspace.version_file.exists():
         raise WorkspaceError(
             f"other users can write to the workspace {root}, so its files cannot be trusted; "
             f"remove the permission with: chmod go-w {root}; or set {VARIABLE} to another "
@@ -185,7 +185,7 @@ def _make_private(workspace: Workspace) -> None:
     root.chmod(stat.S_IMODE(state.st_mode) & ~_OTHERS_WRITE)
 
 
-def _unusable(folder: object, reason: str) -> WorkspaceError:
+def _unusable_error(folder: object, reason: str) -> WorkspaceError:
     shown = str(folder) if str(folder).isprintable() else ascii(str(folder))
     return WorkspaceError(
         f"cannot write to {shown}: {reason}; set TILEWRIGHT_HOME to a folder that you can write to"

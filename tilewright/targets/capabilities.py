@@ -240,7 +240,7 @@ class HasDesigns(Protocol):
     def designs(self) -> Space:
         """Return the space of hardware designs. Not every point of it can be built."""
 
-    def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> Target:
+    def redesign(self, values: Mapping[str, int], clock: str = "fixed") -> Target:
         """Return a target for a changed hardware design.
 
         Args:
@@ -652,7 +652,7 @@ def offers(target: object, *kinds: type[Any]) -> Capabilities:
     return dict.fromkeys(kinds, target)
 
 
-def without(offered: Capabilities, *kinds: type[Any]) -> Capabilities:
+def exclude_capabilities(offered: Capabilities, *kinds: type[Any]) -> Capabilities:
     """Return a capability map without the given protocols."""
     return {kind: implementation for kind, implementation in offered.items() if kind not in kinds}
 

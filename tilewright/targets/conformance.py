@@ -88,7 +88,7 @@ def lowers_the_same_again(make: Make, workload: Workload) -> None:
 
     The result must not depend on the other configs of the batch or on earlier calls of `lower`.
     """
-    target, (whole, configs) = make(), _lowered(make(), workload)
+    target, (whole, configs) = make(), _lower_sample(make(), workload)
     again = target.lower(workload, configs)
     _equal_lowered(whole, again, "a second time")
     order = np.random.default_rng(1).permutation(len(configs))
@@ -102,7 +102,7 @@ def types_its_failures(make: Make, workload: Workload) -> None:
 
     Its hidden features must be NaN.
     """
-    lowered, configs = _lowered(make(), workload)
+    lowered, configs = _lower_sample(make(), workload)
     n = len(configs)
     assert lowered.workload == workload, "lower() returned another workload"
     assert np.array_equal(lowered.configs, configs), "lower() returned other configs"
@@ -129,7 +129,7 @@ def keeps_its_programs(make: Make, workload: Workload) -> None:
 
     Such programs can be stored and sent to other processes.
     """
-    lowered, configs = _lowered(make(), workload)
+    lowered, configs = _lower_sample(make(), workload)
     for name, part in lowered.programs.items():
         assert len(part) == len(configs), (
             f"'{name}' has {len(part)} rows for {len(configs)} configs"
@@ -149,8 +149,8 @@ def measures_honestly(make: Make, workload: Workload) -> None:
 
     Configs that did not compile must not be measured.
     """
-    target, (lowered, _) = make(), _lowered(make(), workload)
-    some = lowered.rows(_few(lowered))
+    target, (lowered, _) = make(), _lower_sample(make(), workload)
+    some = lowered.rows(_choose_few_rows(lowered))
     before = [part.values.copy() for part in some.programs.values()]
     measured = target.measure(some)
     assert len(measured) == len(some), f"{len(measured)} measurements of {len(some)} configs"
@@ -183,8 +183,8 @@ def measures_what_was_lowered(make: Make, workload: Workload) -> None:
     the target is deterministic, the numbers must be identical.
     """
     target = make()
-    lowered, _ = _lowered(target, workload)
-    some = lowered.rows(_few(lowered))
+    lowered, _ = _lower_sample(target, workload)
+    some = lowered.rows(_choose_few_rows(lowered))
     whole = target.measure(some)
     order = np.arange(len(some))[::-1]
     for other in (target, make()):
@@ -205,13 +205,13 @@ def copes_with_nothing(make: Make, workload: Workload) -> None:
 def keeps_its_capabilities(make: Make, workload: Workload) -> None:
     """Check that the optional capabilities are consistent with the measurements."""
     target = make()
-    lowered, configs = _lowered(target, workload)
-    some = lowered.rows(_few(lowered))
+    lowered, configs = _lower_sample(target, workload)
+    some = lowered.rows(_choose_few_rows(lowered))
     measured = target.measure(some)
     if (estimates := capability(target, Estimates)) is not None:
         table = estimates.estimate(workload, configs)
         assert len(table) == len(configs), "there must be one row of estimates per config"
-        assert len(table.places("latency")) == 1, (
+        assert len(table.column_indices("latency")) == 1, (
             "exactly one estimated column must have the meaning 'latency'"
         )
         assert (table.of_meaning("latency") > 0).all(), "estimated latencies must be larger than 0"
@@ -255,8 +255,8 @@ def measures_within_bounds(make: Make, workload: Workload) -> None:
     Other processes on the machine can cause larger differences, so run this check alone.
     """
     target = make()
-    lowered, _ = _lowered(target, workload)
-    some = lowered.rows(_few(lowered))
+    lowered, _ = _lower_sample(target, workload)
+    some = lowered.rows(_choose_few_rows(lowered))
     measured, again = target.measure(some), target.measure(some)
     slack = 1.0 if target.deterministic else NOISE
     both = measured.valid & again.valid
@@ -333,14 +333,14 @@ def _sample(size: int, count: int) -> NDArray[np.int64]:
     return np.unique(np.concatenate([[0, size - 1], indices]))
 
 
-def _lowered(target: Target, workload: Workload) -> tuple[Lowered, Configs]:
+def _lower_sample(target: Target, workload: Workload) -> tuple[Lowered, Configs]:
     space = target.space(workload)
     flat = _sample(space.size, SAMPLE)
     configs = space.unravel(flat if space.listed is None else np.asarray(space.listed)[flat])
     return target.lower(workload, configs), configs
 
 
-def _few(lowered: Lowered) -> NDArray[np.int64]:
+def _choose_few_rows(lowered: Lowered) -> NDArray[np.int64]:
     """Return the rows to measure: several that compiled, and one that did not if there is one."""
     return np.concatenate([np.flatnonzero(lowered.ok)[:MEASURED], np.flatnonzero(~lowered.ok)[:1]])
 

@@ -52,7 +52,7 @@ class Unfold:
     width: int
 
     @classmethod
-    def of(cls, workload: Workload, rows: int, cols: int) -> Unfold:
+    def for_patches(cls, workload: Workload, rows: int, cols: int) -> Unfold:
         """Return the rearrangement of a convolution's `rows` × `cols` patches into channels.
 
         Args:

@@ -97,6 +97,8 @@ class RemoteTarget:
         return in_parts(ask, failed, rows)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs in the other process; rows that it loses get the loss as status."""
+
         def ask(rows: NDArray[np.int64]) -> Lowered:
             header, arrays = self.ask("lower", workload, configs[rows])
             return read_lowered(workload, configs[rows], header, arrays)
@@ -108,13 +110,15 @@ class RemoteTarget:
         return joined_lowered(workload, configs, done)
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Measure programs in the other process; rows that it loses get the loss as status."""
+
         def ask(rows: NDArray[np.int64]) -> Measurements:
             programs = write_programs(lowered.rows(rows).programs)
             _, arrays = self.ask("measure", lowered.workload, lowered.configs[rows], programs)
             return checked_measurements(len(rows), arrays)
 
         def failed(rows: NDArray[np.int64], loss: Loss) -> Measurements:
-            return Measurements.nothing(len(rows), STATUS_OF[loss.kind], f"run: {loss.reason}")
+            return Measurements.unmeasured(len(rows), STATUS_OF[loss.kind], f"run: {loss.reason}")
 
         done = self.answers("measure", lowered.workload, ask, failed, np.flatnonzero(lowered.ok))
         measured = joined_measurements(lowered, done)
@@ -264,7 +268,7 @@ def _not_lowered(workload: Workload, configs: Configs, loss: Loss) -> Lowered:
         configs,
         np.full(n, loss.kind, dtype=object),
         np.full(n, f"lower: {loss.reason}", dtype=object),
-        Features.none(n),
+        Features.empty(n),
     )
 
 
@@ -288,7 +292,7 @@ def joined_lowered(
             hidden[rows] = part.hidden.matrix
     names = dict.fromkeys(name for _, part in parts for name in part.programs)
     programs = {
-        name: Ragged.joined([(len(part), part.programs.get(name)) for _, part in parts])
+        name: Ragged.concatenate([(len(part), part.programs.get(name)) for _, part in parts])
         for name in names
     }
     return Lowered(workload, configs, failures, reasons, Features(hidden, columns), programs)
@@ -304,7 +308,7 @@ def joined_measurements(
         parts: the parts, each with the indices of its rows. Rows that are in no part get the status
             `compile_error`.
     """
-    whole = Measurements.nothing(len(lowered))
+    whole = Measurements.unmeasured(len(lowered))
     whole.reason[:] = lowered.reasons
     repeats = [np.empty(0)] * len(lowered)
     for rows, part in parts:
@@ -317,5 +321,5 @@ def joined_measurements(
             for place, row in enumerate(rows.tolist()):
                 repeats[row] = part.repeats[place]
     if any(part.repeats is not None for _, part in parts):
-        return replace(whole, repeats=Ragged.of(repeats))
+        return replace(whole, repeats=Ragged.from_rows(repeats))
     return whole

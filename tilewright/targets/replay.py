@@ -117,7 +117,7 @@ class MeasurementTable:
             hasher.update("\0".join(words).encode())
         return hasher.hexdigest()[:16]
 
-    def at(self, configs: Configs) -> NDArray[np.int64]:
+    def rows_of_configs(self, configs: Configs) -> NDArray[np.int64]:
         """Return the row index of each config.
 
         Args:
@@ -191,14 +191,17 @@ class ReplayTarget:
         return {table.name: table.workload for table in self.tables.values()}
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the features that were recorded."""
         return self._hardware
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the recorded table."""
         return self._table(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Return the recorded hidden features and failures of the configs."""
         table = self._table(workload)
-        rows = table.at(configs)
+        rows = table.rows_of_configs(configs)
         failures = table.failures[rows]
         return Lowered(
             workload=workload,
@@ -209,8 +212,9 @@ class ReplayTarget:
         )
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Return the recorded measurements of the configs."""
         table = self._table(lowered.workload)
-        rows = table.at(lowered.configs)
+        rows = table.rows_of_configs(lowered.configs)
         status = table.status[rows]
         return Measurements(
             status=status,

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, TypeVar, cast, get_args
 
 from tilewright.core.errors import WorkloadError
+from tilewright.core.renamed import warn_renamed
 from tilewright.targets.anchor import KEYS, Anchor, DType, Sizes, anchor_of
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE, EpilogueOp, parse_epilogue, usual
 from tilewright.targets.patterns import PATTERNS
@@ -157,23 +158,28 @@ class Workload(Anchor):
         )
 
     def part(self, kind: type[P]) -> P | None:
+        """Return `find_pattern(kind)`: the earlier name of that method."""
+        warn_renamed("Workload.part", "Workload.find_pattern")
+        return self.find_pattern(kind)
+
+    def find_pattern(self, kind: type[P]) -> P | None:
         """Return the pattern of the given type, or None if there is none."""
         return next((pattern for pattern in self.patterns if isinstance(pattern, kind)), None)
 
     @property
     def pool(self) -> Pool | None:
         """The max-pool of the accumulators, or None."""
-        return self.part(Pool)
+        return self.find_pattern(Pool)
 
     @property
     def shortcut(self) -> Shortcut | None:
         """The shortcut convolution whose results are added to the accumulators, or None."""
-        return self.part(Shortcut)
+        return self.find_pattern(Shortcut)
 
     @property
     def average(self) -> Average | None:
         """The global average of the results, or None."""
-        return self.part(Average)
+        return self.find_pattern(Average)
 
     def with_steps(self, steps: tuple[EpilogueOp, ...]) -> Workload:
         """Return the same workload with other element-wise steps."""
@@ -189,6 +195,11 @@ class Workload(Anchor):
         return self._with((*kept, *patterns), self.epilogue)
 
     def without(self, kind: type[Pattern]) -> Workload:
+        """Return `remove_pattern(kind)`: the earlier name of that method."""
+        warn_renamed("Workload.without", "Workload.remove_pattern")
+        return self.remove_pattern(kind)
+
+    def remove_pattern(self, kind: type[Pattern]) -> Workload:
         """Return the same workload without its pattern of the given type."""
         kept = tuple(pattern for pattern in self.patterns if not isinstance(pattern, kind))
         return self._with(kept, self.epilogue)
@@ -237,7 +248,7 @@ class Workload(Anchor):
     def of_shortcut(self) -> Workload | None:
         """The convolution of the shortcut as a separate workload, or None without a shortcut."""
         for pattern in self.patterns:
-            if (anchor := pattern.beside(self)) is not None:
+            if (anchor := pattern.second_anchor(self)) is not None:
                 sizes = {size.name: getattr(anchor, size.name) for size in fields(Anchor)}
                 return Workload(**sizes, post=pattern.steps)
         return None
@@ -248,7 +259,7 @@ class Workload(Anchor):
 
         Those of a shortcut are included. Maxima and averages do not count.
         """
-        besides = (pattern.beside(self) for pattern in self.patterns)
+        besides = (pattern.second_anchor(self) for pattern in self.patterns)
         return self.macs_of_sums + sum(
             anchor.macs_of_sums for anchor in besides if anchor is not None
         )

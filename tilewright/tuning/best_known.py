@@ -97,9 +97,11 @@ def earlier_winners(task: TuningTask, record: StoredRun) -> list[Schedule]:
     """
     if task.target.deterministic:
         return []
-    found = {config: latency_of_trial(trial) for config, trial in record.winners().items()}
+    result = {config: latency_of_trial(trial) for config, trial in record.winners().items()}
     return [
-        _schedule(task, config, latency) for config, latency in found.items() if latency is not None
+        _schedule(task, config, latency)
+        for config, latency in result.items()
+        if latency is not None
     ]
 
 
@@ -123,10 +125,10 @@ def run_that_found(
         return None
     if (history.configs == np.array(chosen.config)).all(axis=1).any():
         return None
-    found = record.first_run_of(chosen.config)
-    if found is None:
+    first_run = record.first_run_of(chosen.config)
+    if first_run is None:
         return None
-    run, trials = found
+    run, trials = first_run
     tuner: str | None = None
     seed: int | None = None
     who = "an earlier run"

@@ -165,7 +165,7 @@ def integer_network(
     """
     from tilewright.networks.integer_network import in_integers
 
-    accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
+    accelerator = Accelerator.for_target(target, "per-channel" if options.per_channel else "full")
     network = network.refusing(refused)
     decisions = network.decisions_on(accelerator)  # before `split`, which then imports nothing
     split = network.split()
@@ -201,8 +201,8 @@ def integer_network(
         tolerance = program_tolerance(quantised=is_quantised(model))
     operators = model_report(network.examined, accelerator, decisions).operators
     return IntegerNetwork(
-        graph, dict(made.quantisation), made.warnings, model, samples.judging, tolerance,
-        _seconds(graph, {each.name: each.cpu_seconds for each in operators}), last,
+        graph, dict(made.quantisation), made.warnings, model, samples.judging_samples, tolerance,
+        _seconds(graph, {operator.name: operator.cpu_seconds for operator in operators}), last,
     )  # fmt: skip
 
 
@@ -289,7 +289,7 @@ def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> In
     Raises:
         PickError: the network does not offer one of these fusions.
     """
-    from tilewright.networks.fusion import choices, fused
+    from tilewright.networks.fusion import apply_labels, choices
 
     offered = [str(choice) for choice in choices(graph).offered]
     unknown = [name for name, label in labels.items() if label and name not in offered]
@@ -299,7 +299,7 @@ def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> In
             "when it is quantised with these options; tune it again, or build it with the "
             "options that it was tuned with"
         )
-    return fused(graph, [labels.get(name, False) for name in offered])
+    return apply_labels(graph, [labels.get(name, False) for name in offered])
 
 
 def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) -> PoolRule:

@@ -27,11 +27,11 @@ from tilewright.networks.artifact.library import (
     compile_files,
     region_files,
 )
-from tilewright.networks.artifact.library_check import narrowed
+from tilewright.networks.artifact.library_check import to_float16
 from tilewright.networks.artifact.manifest import write_folder
 from tilewright.networks.artifact.sized_library import join_libraries
 from tilewright.networks.epilogues import is_quantised_call
-from tilewright.networks.onnx.files import read, without_weights
+from tilewright.networks.onnx.files import read_model_file, without_weights
 from tilewright.networks.onnx.neutral_padding import padding_obstacles
 from tilewright.networks.onnx.static_shapes import SizedShapes, named_shapes, shapes_at
 from tilewright.networks.onnx.to_qdq import to_qdq
@@ -198,16 +198,18 @@ def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[
     inputs = made.samples[0].inputs
     last = network.as_region()
     (region,) = last.regions
-    session = RegionSession.of(region, threads=1)
+    session = RegionSession.for_region(region, threads=1)
     # The model may have float16 inputs where the compiled part has float32 inputs.
-    own = {name: inputs[name].astype(each.dtype) for name, each in last.seeded_inputs().items()}
+    matching = {
+        name: inputs[name].astype(input_.dtype) for name, input_ in last.seeded_inputs().items()
+    }
     taken: list[tuple[float, float]] = []
     begun = time.perf_counter()
     while len(taken) < ROUNDS and time.perf_counter() - begun < MOST_SECONDS:
         start = time.thread_time()
         artifact.infer(inputs)
         middle = time.thread_time()
-        session.run(own)
+        session.run(matching)
         taken.append((middle - start, time.thread_time() - middle))
         ours, theirs = np.median(taken[1:] or taken, axis=0).tolist()
         limit = WORTH_IT * theirs
@@ -241,8 +243,8 @@ def compile_library(
     compiled, last = network.split.compiled, network.split.last
     assert compiled is not None
     examined = network.network.examined
-    found = examined.found
-    quantised = any(map(is_quantised_call, found.calls))
+    result = examined.found
+    quantised = any(map(is_quantised_call, result.calls))
     usual = library_tolerance(traits_of(target).float_type, quantised=quantised)
     tolerance = usual if options.tolerance is None else options.tolerance
     macs = sum((*examined.found.macs.values(), *examined.region_macs.values()))
@@ -289,11 +291,11 @@ def _judged(
     else:
         given = read_samples(options.calibration, inputs)
         feeds = (*given.feeds, *given.held_out)
-    expected = [narrowed(source.reference(dict(feed)), source.halves) for feed in feeds]
+    expected = [to_float16(source.reference(dict(feed)), source.halves) for feed in feeds]
     check = Check(feeds, expected, as_text(made.manifest["reference"]))
-    found = accuracy(check, artifact.infer, bound, {})
-    refuse_inaccurate(found, Path(options.model).stem)
-    return replace(made, manifest={**made.manifest, "accuracy": found.to_json()})
+    result = accuracy(check, artifact.infer, bound, {})
+    refuse_inaccurate(result, Path(options.model).stem)
+    return replace(made, manifest={**made.manifest, "accuracy": result.to_json()})
 
 
 @dataclass(frozen=True)
@@ -329,7 +331,7 @@ def read_sizes(options: BuildOptions) -> DynamicModel:
             "--sizes and --input-shape are both given, and each sets the size of the inputs; "
             "leave one of them out"
         )
-    model = read(Path(options.model))
+    model = read_model_file(Path(options.model))
     inputs = named_shapes(model)
     wanted = tuple(shapes_at(inputs, options.sizes))
     weightless = without_weights(to_qdq(model))
@@ -347,7 +349,7 @@ def join_sizes(
         model: the model with its sizes.
         made: compiled files, one per size, in the order of `model.wanted`.
     """
-    sizes = [each.sizes for each in model.wanted]
+    sizes = [item.sizes for item in model.wanted]
     return join_libraries(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)
 
 

@@ -94,8 +94,7 @@ def check_deletable(folder: Path, root: Path) -> Path:
 
 
 def delete_output(folder: Path, root: Path, *, keep_trials: bool) -> DeletedOutput:
-    """Delete the files of the run in an output directory, and the directory if nothing else is
-    left.
+    """Delete the files of the run in an output directory, and the directory if it is empty then.
 
     Trials in a PostgreSQL database are deleted there.
 
@@ -145,18 +144,23 @@ def _stores(folder: Path, *, own: bool) -> Iterator[list[TrialStore]]:
     with ExitStack() as stack:
         local = stack.enter_context(TrialStore(folder / STORE, own=own, read_only=not own))
         stores = [local]
-        if local.version and (elsewhere := local.elsewhere()) is not None:
+        if local.version and (elsewhere := local.postgres_location()) is not None:
             stores.append(stack.enter_context(TrialStore(*elsewhere, own=own, read_only=not own)))
         for store in stores:
-            holder = store.version and ((None if own else store.owner()) or store.sharing())
+            holder = store.version and (
+                (None if own else store.describe_owner()) or store.sharing()
+            )
             if holder:
                 raise RunInUse(f"{folder} is being written by {holder}; wait for it to end")
         yield stores
 
 
 def _below(folder: Path, root: Path) -> Path:
-    """Return the path of `folder` relative to `root`. Raise `NotDeleted` if it lies elsewhere or is
-    reached through a link."""
+    """Return the path of `folder` relative to `root`.
+
+    Raises:
+        NotDeleted: the folder lies outside of `root`, or is reached through a link.
+    """
     try:
         place, limit = folder.resolve(strict=True), root.resolve(strict=True)
     except FileNotFoundError:

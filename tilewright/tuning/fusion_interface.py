@@ -111,10 +111,10 @@ def labels_of(folder: Path) -> dict[str, bool] | None:
     """
     path = folder / FUSION
     try:
-        found = as_object(read_json_file(path))
-        if refusal := formats.FUSION.refusal(path, formats.FUSION.version_in(found)):
+        result = as_object(read_json_file(path))
+        if refusal := formats.FUSION.refusal(path, formats.FUSION.version_in(result)):
             raise PickError(refusal)
-        rows = [as_object(each) for each in as_list(found["labels"])]
+        rows = [as_object(label) for label in as_list(result["labels"])]
         labels = {as_text(row["name"]): row["fused"] for row in rows}
         if not all(isinstance(label, bool) for label in labels.values()):
             raise ValueError("the field 'fused' of a label is neither true nor false")

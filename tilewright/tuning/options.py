@@ -151,10 +151,10 @@ def check_duration(text: str) -> str:
 
 def seconds_of_duration(text: str) -> int | None:
     """Return the seconds of a duration such as `1h30m`; None for an empty text."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         return None
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return 3600 * hours + 60 * minutes + seconds
 
 
@@ -350,8 +350,7 @@ class TuningOptions(CommandOptions):
 
     @property
     def settings(self) -> str:
-        """Settings that distinguish runs of the same subject, such as `default, seed 0, 64
-        trials`."""
+        """Settings that tell runs of a subject apart, such as `default, seed 0, 64 trials`."""
         trials = f"{self.trials} trial{'' if self.trials == 1 else 's'}"
         return f"{self.tuner}, seed {self.seed}, {trials}"
 
@@ -368,6 +367,7 @@ class TuningOptions(CommandOptions):
         return PLAIN_STEPS if self.epilogue in (AS_IN_NETWORK, PLAIN) else self.epilogue
 
     def default_value(self, name: str) -> Any:
+        """Return the default of an option; that of `out` depends on the other options."""
         if name == "out" and self.out:
             return str(self.model_copy(update={"out": ""}).folder)
         return super().default_value(name)

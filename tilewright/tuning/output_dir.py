@@ -128,7 +128,7 @@ def at_work(folder: Path) -> str | None:
     """
     try:
         with read_store(folder) as store:
-            return store.owner()
+            return store.describe_owner()
     except FileNotFoundError:
         return None
 
@@ -165,19 +165,18 @@ def identity(folder: Path) -> str:
         OSError: the ID cannot be written.
     """
     here = str(folder.resolve())
-    found, place = _identity(folder)
-    if found and place != here and _identity(Path(place))[0] == found:
-        found = ""
-    if not found or place != here:
-        found = found or uuid.uuid4().hex
-        text = json.dumps({"id": found, "place": here})
+    result, place = _identity(folder)
+    if result and place != here and _identity(Path(place))[0] == result:
+        result = ""
+    if not result or place != here:
+        result = result or uuid.uuid4().hex
+        text = json.dumps({"id": result, "place": here})
         write_atomically(identity_file(folder), text.encode())
-    return found
+    return result
 
 
 def _identity(folder: Path) -> tuple[str, str]:
-    """Return the stored ID and the path for which it was written; two empty texts if there is
-    none."""
+    """Return the stored ID and the path for which it was written; two empty texts if none is."""
     try:
         held = as_object(read_json(read_plain(identity_file(folder), limit=1 << 16)))
         return as_text(held["id"]), as_text(held["place"])

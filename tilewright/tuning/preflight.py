@@ -77,7 +77,7 @@ def check_start(options: TuningOptions) -> None:
         raise TransferError(f"--warm-start {options.warm_start}: {error}") from None
     known = registered_tuners()
     if not known[options.tuner].transfers:
-        able = ", ".join(name for name, each in known.items() if each.transfers)
+        able = ", ".join(name for name, item in known.items() if item.transfers)
         raise OptionsError(
             f"--warm-start {options.warm_start}: the tuner '{options.tuner}' cannot start "
             f"from a trained model; choose one that can ({able})"

@@ -72,7 +72,7 @@ def read_written(model: type[M], folder: Path, name: str, problem: type[Tilewrig
             raise problem(f"cannot read {folder / name}: {first['msg']}; tune again") from None
         where = ".".join(map(str, first["loc"]))
         why = f"{name}: {where} {first['msg'].lower()}".strip()
-        raise problem(foreign(folder, why)) from None
+        raise problem(unreadable_message(folder, why)) from None
 
 
 def _present_summary(data: bytes, renamed: Mapping[str, str]) -> bytes:
@@ -95,7 +95,7 @@ def _with_keys(row: Mapping[str, Json], renamed: Mapping[str, str]) -> dict[str,
     return {renamed.get(key, key): value for key, value in row.items()}
 
 
-def foreign(folder: Path, why: object) -> str:
+def unreadable_message(folder: Path, why: object) -> str:
     """Return the error message for a folder that this version cannot read.
 
     Args:

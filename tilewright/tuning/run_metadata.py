@@ -120,7 +120,7 @@ def run_key(options: TuningOptions, tasks: Iterable[TuningTask]) -> str:
     shared trials and fusion.
     """
     runs = sorted(task.store_key for task in tasks)
-    about: list[Json] = [options.trials, [list(each) for each in runs]]
+    about: list[Json] = [options.trials, [list(run) for run in runs]]
     if options.stop_gain is not None:
         about.append(options.stop_gain)
     if options.fusion:
@@ -151,8 +151,10 @@ def _run_files() -> TypeAdapter[RunFile]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether a folder holds the results of the run in its `run.json`. Raises like
-    `read_run`."""
+    """Return whether a folder holds the results of the run in its `run.json`.
+
+    Raises like `read_run`.
+    """
     return _own_summary(folder) is not None
 
 
@@ -203,9 +205,8 @@ def check_vacant(options: TuningOptions) -> None:
         )
 
 
-def replaced(options: TuningOptions) -> str | None:
-    """Return a note about the earlier run whose results this run replaces; None if there is
-    none."""
+def replacement_note(options: TuningOptions) -> str | None:
+    """Return a note about the earlier run whose results this run replaces; None without one."""
     held = None if options.fresh else read_run(options.folder)
     if held is None or not (options.folder / SUMMARY).is_file():
         return None
@@ -245,16 +246,16 @@ def write_run(
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "workloads": [
             {
-                "id": each.workload.id,
-                "workload": str(each.workload),
-                "epilogue": each.workload.epilogue_text,
-                "names": list(each.names),
-                "count": each.count,
+                "id": subgraph.workload.id,
+                "workload": str(subgraph.workload),
+                "epilogue": subgraph.workload.epilogue_text,
+                "names": list(subgraph.names),
+                "count": subgraph.count,
             }
-            for each in subgraphs
+            for subgraph in subgraphs
         ],
         "key": run_key(options, tasks),
-        "ledger": [list(each) for each in sorted({task.store_key[1:] for task in tasks})],
+        "ledger": [list(item) for item in sorted({task.store_key[1:] for task in tasks})],
         "epilogue": options.steps if options.workload else options.epilogue,
     }
     if options.stop_gain is not None:
@@ -303,8 +304,8 @@ def origin_of(text: str) -> Origin:
     if not path.is_file():
         return {"name": text, "place": text, "digest": ""}
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"name": path.stem, "place": str(path.resolve()), "digest": found}
+        result = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"name": path.stem, "place": str(path.resolve()), "digest": result}
 
 
 def _described(held: RunFile, folder: Path) -> str:

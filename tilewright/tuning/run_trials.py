@@ -1,5 +1,4 @@
-"""Reads the trials of a run, from its files after it ended or from its trial store while it
-runs."""
+"""Reads the trials of a run, from its files when it has ended, else from its trial store."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ class RunTrials:
     table: pd.DataFrame
     about: Mapping[str, str]
 
-    def of(self, workload: str) -> pd.DataFrame:
+    def trials_of_workload(self, workload: str) -> pd.DataFrame:
         """Return the trials of a workload, in order."""
         return self.table[self.table["workload"] == workload].sort_values("trial", kind="stable")
 
@@ -124,8 +123,8 @@ class RunSummary(BaseModel):
     @property
     def figures(self) -> FourFigures:
         """The latencies of an inference."""
-        counts = [each.count for each in self.workloads]
-        return network_figures(counts, [each.figures for each in self.workloads])
+        counts = [workload.count for workload in self.workloads]
+        return network_figures(counts, [workload.figures for workload in self.workloads])
 
 
 def read_summary(folder: Path) -> RunSummary:
@@ -147,7 +146,7 @@ def finished_trials(folder: Path) -> RunTrials:
     """
     summary = read_summary(folder)
     written = read_written(_Schedules, folder, SCHEDULES, RunUnreadable).schedules
-    known = {each.id: each for each in written}
+    known = {row.id: row for row in written}
     if any(row.id not in known for row in summary.workloads):
         raise RunUnreadable(f"{SUMMARY} and {SCHEDULES} contain different layers; tune again")
     layers = [
@@ -182,7 +181,7 @@ def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
         )
         for row in run["workloads"]
     ]  # fmt: skip
-    ours, known = {tuple(each) for each in run["ledger"]}, {each.id for each in layers}
+    ours, known = {tuple(item) for item in run["ledger"]}, {layer.id for layer in layers}
     try:
         with read_store(folder) as store:
             mine = [key for key in store.runs().values() if key[1:] in ours and key[0] in known]

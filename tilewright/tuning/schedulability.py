@@ -33,9 +33,9 @@ def check_fits(target: Target, workloads: Sequence[Workload]) -> list[str]:
     """
     if capability(target, Enumerates) is None:
         return []
-    found = [why_nothing_fits(target, workload) for workload in workloads]
-    reasons = [reason for reason in found if reason]
-    if reasons and len(reasons) == len(found):
+    results = [why_nothing_fits(target, workload) for workload in workloads]
+    reasons = [reason for reason in results if reason]
+    if reasons and len(reasons) == len(results):
         raise NothingFits(f"{reasons[0]}; correct the specification, or choose another --space")
     return reasons
 

@@ -108,8 +108,7 @@ class TuningTask:
         return shared_key(key) if self.shared else key
 
     def describe(self) -> dict[str, Json]:
-        """Return everything that determines the answers of the explorer, apart from the inputs of a
-        step."""
+        """Return everything that determines the explorer's answers, apart from a step's inputs."""
         return {
             "workload": self.workload.to_json(),
             "tuner": self.tuner,
@@ -208,10 +207,10 @@ def state_of(target_name: str) -> tuple[int, int]:
     process.
     """
     try:
-        found = os.stat(target_name)
+        result = os.stat(target_name)
     except OSError:
         return (0, 0)
-    return (found.st_mtime_ns, found.st_size)
+    return (result.st_mtime_ns, result.st_size)
 
 
 @lru_cache(maxsize=64)

@@ -44,7 +44,7 @@ def replace_file(folder: Path, data: bytes, rows: int | None = None) -> None:
     (folder / FIRST).write_bytes(data)
 
     def vouch(about: Any) -> None:
-        record = next(each for each in about["files"] if each["path"] == FIRST)
+        record = next(file for file in about["files"] if file["path"] == FIRST)
         record |= {"bytes": len(data), "sha256": digest(data)}
         if rows is not None:
             about["rows"] += rows - record["rows"]
@@ -89,7 +89,7 @@ def test_a_part_has_the_numbers_and_columns_of_the_whole(dataset: Path) -> None:
 def test_some_rows_are_drawn_by_seed(dataset: Path) -> None:
     whole = read_table(dataset)
     some = [read_table(dataset, rows=50, seed=seed) for seed in (0, 0, 1)]
-    assert [len(each) for each in some] == [50, 50, 50]
+    assert [len(item) for item in some] == [50, 50, 50]
     np.testing.assert_array_equal(some[0].features.matrix, some[1].features.matrix)
     assert not np.array_equal(some[0].features.matrix, some[2].features.matrix, equal_nan=True)
     rows = {row.tobytes() for row in whole.features.matrix}
@@ -138,10 +138,10 @@ def test_rows_may_come_from_elsewhere(tmp_path: Path) -> None:
                    "bytes": len(data), "sha256": digest(data)}],
     }  # fmt: skip
     (tmp_path / "dataset.json").write_text(json.dumps(about))
-    found = read_table(tmp_path)
-    np.testing.assert_array_equal(found.log_latency, [10, 11, np.nan])
+    result = read_table(tmp_path)
+    np.testing.assert_array_equal(result.log_latency, [10, 11, np.nan])
     np.testing.assert_array_equal(
-        found.features.matrix, [[3, np.nan], [3, np.nan], [np.nan, np.nan]]
+        result.features.matrix, [[3, np.nan], [3, np.nan], [np.nan, np.nan]]
     )
 
 
@@ -259,7 +259,7 @@ def _with(name: str, values: Callable[[pa.Table], pa.Array]) -> Callable[[pa.Tab
             "infinite",
         ),
         (_with("hardware batch", lambda t: pa.array([1e300] * len(t))), "infinite"),
-        (_with("hardware batch", lambda t: pa.array([[1.0]] * len(t))), "as float32"),
+        (_with("hardware batch", lambda t: pa.array([[1.0]] * len(t))), "instead of float32"),
         (_with("workload", lambda t: pa.array([1 << 40] * len(t))), "cannot be read"),
     ],
 )
@@ -283,7 +283,7 @@ def test_numbers_of_other_widths_are_read_as_they_are_meant(copy: Path) -> None:
 
 def _widened(table: pa.Table) -> pa.Table:
     wide = {pa.int32(): pa.int64(), pa.int8(): pa.int64(), pa.float32(): pa.float64()}
-    fields = [(each.name, wide.get(each.type, each.type)) for each in table.schema]
+    fields = [(item.name, wide.get(item.type, item.type)) for item in table.schema]
     return table.cast(pa.schema(fields))
 
 
@@ -317,7 +317,7 @@ def test_bytes_that_are_vouched_for_are_read_or_refused(dataset: Path, data: st.
 def test_the_slice_that_ships_is_of_different_hardware() -> None:
     table = read_table(SLICE)
     assert len(table) == 1216
-    kinds = Counter(each.kind for each in read_about(SLICE).hardware)
+    kinds = Counter(device.kind for device in read_about(SLICE).hardware)
     assert kinds == {"vta": 4, "cpu": 4}
     of = {name: table.features.matrix[:, k] for k, name in enumerate(table.features.names)}
     on_cpu = np.isfinite(of["hardware lanes"])

@@ -30,7 +30,7 @@ def knob(target: Target, workload: Workload) -> tuple[int, ...]:
 def with_dataflow(target: Target, workload: Workload, flow: int, count: int) -> NDArray[np.int32]:
     """Drawn configs of nests with that data flow, (n, knobs)."""
     space = target.space(workload)
-    names = [each.name for each in space.knobs]
+    names = [knob.name for knob in space.knobs]
     drawn = space.unravel(np.random.default_rng(3).integers(0, space.size, count))
     for name, value in (("dataflow", flow), ("form", 1)):
         column = names.index(name)

@@ -112,8 +112,10 @@ ADDRESSES = st.one_of(PLAUSIBLE, st.integers(BASE, BASE + SIZE))
     )
 )
 def test_any_stream_runs_or_is_refused_in_the_same_way_twice(commands: list[Command]) -> None:
-    plain = [each for each in commands if not isa.LOOP_WS <= each[0] <= isa.LOOP_STRIDES_DC]
-    columns = [list(each) for each in zip(*plain, strict=True)] or [[], [], []]
+    plain = [
+        command for command in commands if not isa.LOOP_WS <= command[0] <= isa.LOOP_STRIDES_DC
+    ]
+    columns = [list(item) for item in zip(*plain, strict=True)] or [[], [], []]
     assert _outcome(_execute_image, columns) == _outcome(_execute_image, columns)
 
 
@@ -137,7 +139,7 @@ def test_an_empty_stream_does_nothing() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"dim": 8}, "dim = 8: .* only compared with the RTL for 16"),
+        ({"dim": 8}, "dim = 8 .* only compared with the RTL for 16"),
         ({"bus_bytes": 8}, "bus_bytes = 8"),
         ({"scratchpad_rows": 1000}, "scratchpad_rows = 1000 must be a power of two"),
         ({"accumulator_banks": 3}, "accumulator_banks"),
@@ -166,7 +168,7 @@ def test_the_preset_is_the_default_machine(tmp_path: Path) -> None:
 
 def test_memory_that_is_further_away_takes_longer() -> None:
     commands = [CONFIG_LD, (isa.MVIN, BASE, operand(0))]
-    columns = [list(each) for each in zip(*commands, strict=True)]
+    columns = [list(item) for item in zip(*commands, strict=True)]
     near, far = (
         gemmini.cycles(*columns, {"memory_latency_cycles": latency})[0] for latency in (20, 60)
     )

@@ -187,8 +187,11 @@ def test_a_machine_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 def test_workloads_of_one_canonical_form_have_one_space() -> None:
-    """A network's layers take the schedule of their canonical form, so a config must be one of the
-    space of each."""
+    """Workloads with the same canonical form have the same space.
+
+    A network's layers take the schedule of their canonical form, so its config must be in the space
+    of each.
+    """
     target = make_target("gemmini")
     for text in ("dense:n=1,c=2560,o=4", "conv2d:n=1,c=64,h=5,w=5,o=16,k=1,s=1,p=0"):
         for shift in (0, 5, 13, 20):
@@ -207,7 +210,9 @@ def test_workloads_of_one_canonical_form_have_one_space() -> None:
 def test_a_rule_gives_a_schedule_with_a_program_for_every_workload(
     text: str, epilogue: str
 ) -> None:
-    lowering = WorkloadLowering.of(parse_workload(text, epilogue), make_target("gemmini").spec)
+    lowering = WorkloadLowering.for_workload(
+        parse_workload(text, epilogue), make_target("gemmini").spec
+    )
     config = np.array([lowering.config_of(lowering.vendor[1])], np.int32)
     assert lowering.lower(config).ok.all()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.options import OfferedFields, ReadCode, with_options
-from tilewright.cli.signals import interruptible
+from tilewright.cli.signals import run_interruptible
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
 from tilewright.evaluation.engines.options import BenchmarkOptions
@@ -57,7 +57,8 @@ def build(
     """Build an artifact from a network and its schedules.
 
     The artifact is a folder. It holds programs and weights for an accelerator board or, for the
-    target cpu, a compiled library."""
+    target cpu, a compiled library.
+    """
     from tilewright.cli.views.artifact import Building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.flows.build import build_artifact
@@ -75,11 +76,11 @@ def build(
     for warning in made.warnings:
         typer.echo(f"note: {as_typed(warning)}", err=True)
     if unsigned := made.manifest.get("unsigned"):
-        said = (
+        message = (
             f"note: this build is not signed ({unsigned}), so run and verify will require "
             "--allow-code"
         )
-        typer.echo(as_typed(said), err=True)
+        typer.echo(as_typed(message), err=True)
     if as_json:
         typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
     else:
@@ -142,9 +143,10 @@ def run(
     """Run one inference of an artifact.
 
     Artifacts for an accelerator run on its simulator, which agrees with the hardware in every bit
-    and cycle. Libraries run on this machine."""
+    and cycle. Libraries run on this machine.
+    """
     from tilewright.cli.views.artifact import profile_json, show_profile, show_run
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact import CompiledArtifact, SizedLibrary
     from tilewright.networks.artifact.sized_library import Fit
@@ -162,7 +164,7 @@ def run(
             "--profile and --timeline describe a single inference and cannot be combined "
             "with --pipeline; leave out --pipeline"
         )
-    artifact = _loaded(folder, allow_code)
+    artifact = _load_artifact(folder, allow_code)
     arrays = _arrays(inputs)
     if isinstance(artifact, CompiledArtifact | SizedLibrary):
         if pipeline:
@@ -184,13 +186,13 @@ def run(
     if pipeline:
         _run_pipeline(artifact, arrays, output, images, as_json=as_json)
         return
-    with working(f"running {artifact.name}"):
-        outputs, spent = interruptible(lambda: artifact.run(arrays))
+    with show_working(f"running {artifact.name}"):
+        outputs, spent = run_interruptible(lambda: artifact.run(arrays))
     write_atomically(output, pack_arrays(outputs))
     if timeline is not None:
         from tilewright.reports.timeline import write_joined
 
-        reports = [each.report for each in artifact.times]
+        reports = [time.report for time in artifact.times]
         write_joined(timeline, reports, f"{artifact.name} on {artifact.target}",
                      artifact.clock_hz / 1e6)  # fmt: skip
     if as_json:
@@ -206,15 +208,15 @@ def _run_pipeline(
 ) -> None:
     """Run successive images, and show the gain of overlapping them."""
     from tilewright.cli.views.artifact import pipeline_json, show_pipeline
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact.session import join_outputs, split_images
 
     given = split_images(artifact.inputs, arrays)
     wanted = [given[at % len(given)] for at in range(count or len(given))]
-    with working(f"running {artifact.name}"):
-        planned = interruptible(lambda: artifact.plan_images(wanted[0]))
-        made = interruptible(lambda: artifact.run_images(wanted, planned))
+    with show_working(f"running {artifact.name}"):
+        planned = run_interruptible(lambda: artifact.plan_images(wanted[0]))
+        made = run_interruptible(lambda: artifact.run_images(wanted, planned))
     write_atomically(output, pack_arrays(join_outputs(made)))
     if as_json:
         document = pipeline_json(planned, len(wanted))
@@ -230,14 +232,14 @@ def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> Non
         show_library_profile,
         show_library_run,
     )
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact.run import as_arrays
 
     artifact = fit.library
-    with working(f"running {artifact.name}"):
+    with show_working(f"running {artifact.name}"):
         outputs, spent = artifact.run(fit.inputs, layers=profile or as_json)
-    write_atomically(output, pack_arrays(as_arrays(fit.cropped(outputs))))
+    write_atomically(output, pack_arrays(as_arrays(fit.crop_outputs(outputs))))
     if as_json:
         typer.echo(json.dumps(library_profile_json(spent), indent=2, ensure_ascii=False))
     elif profile:
@@ -249,32 +251,36 @@ def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> Non
 def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = False) -> None:
     """Check that an artifact computes the right values.
 
-    The whole network is compared with its source model on stored samples. Every layer is compared
-    with a plain reference implementation on random data."""
+    The whole of an artifact is compared with those of its source model.
+
+    The whole network is compared on stored samples. Every layer is compared
+    with a plain reference implementation on random
+    data.
+    """
     from tilewright.cli.views.artifact import checks_json, show_accuracy, show_checks
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.networks.artifact import CompiledArtifact, SizedLibrary
 
-    artifact = _loaded(folder, allow_code)
+    artifact = _load_artifact(folder, allow_code)
     if isinstance(artifact, CompiledArtifact):
         _verify_libraries([({}, artifact)], as_json=as_json)
         return
     if isinstance(artifact, SizedLibrary):
         _verify_libraries(artifact.libraries, as_json=as_json)
         return
-    with working(f"verifying {artifact.name}"):
-        checks, whole = interruptible(lambda: (list(artifact.verify()), artifact.accuracy()))
-    found = checks_json(artifact, checks, whole)
+    with show_working(f"verifying {artifact.name}"):
+        checks, whole = run_interruptible(lambda: (list(artifact.verify()), artifact.accuracy()))
+    result = checks_json(artifact, checks, whole)
     if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
     else:
         show_checks(artifact, checks, Terminal())
         show_accuracy(artifact, whole, Terminal())
-    if not found["right"]:
+    if not result["right"]:
         raise typer.Exit(1)
 
 
-def _loaded(folder: Path, allow_code: bool) -> AnyArtifact:
+def _load_artifact(folder: Path, allow_code: bool) -> AnyArtifact:
     """Load an artifact. With `allow_code`, print which of its code is executed.
 
     Raises:
@@ -297,23 +303,25 @@ def _verify_libraries(
     Each library comes with the sizes that it was built for; they are empty if it is the only one.
     """
     from tilewright.cli.views.library import errors_json, show_errors
-    from tilewright.cli.views.terminal import Terminal, say, working
+    from tilewright.cli.views.terminal import Terminal, print_line, show_working
 
     console = Terminal()
     documents: list[dict[str, Json]] = []
     for sizes, artifact in libraries:
-        with working(f"verifying {artifact.name}"):
+        with show_working(f"verifying {artifact.name}"):
             errors, whole = list(artifact.verify()), artifact.output_error()
         documents.append(errors_json(artifact, errors, whole) | ({"sizes": sizes} if sizes else {}))
         if not as_json:
             if sizes:
-                say(console, ", ".join(f"{name} {size}" for name, size in sizes.items()) + ":")
+                print_line(
+                    console, ", ".join(f"{name} {size}" for name, size in sizes.items()) + ":"
+                )
             show_errors(artifact, errors, whole, console)
-    right = all(each["right"] for each in documents)
+    right = all(document["right"] for document in documents)
     if as_json:
         alone = len(documents) == 1 and "sizes" not in documents[0]
-        found = documents[0] if alone else {"right": right, "libraries": list[Json](documents)}
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        result = documents[0] if alone else {"right": right, "libraries": list[Json](documents)}
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
     if not right:
         raise typer.Exit(1)
 
@@ -349,8 +357,9 @@ def benchmark(
 ) -> None:
     """Build a network for this CPU and compare its latency with other inference engines.
 
-    Each engine runs in a process of its own, and the engines take turns. Rounds that other work on
-    the machine disturbed do not count."""
+    Each engine runs has a process of its own, and the engines take turns. Rounds that other work on
+    the machine disturbed do not count.
+    """
     from tilewright.cli.views.artifact import Building
     from tilewright.cli.views.library import benchmark_json, show_benchmark
     from tilewright.cli.views.terminal import Terminal
@@ -392,9 +401,11 @@ def cpu_runtime(
         ),
     ] = None,
 ) -> None:
-    """Write the C runtime for libraries that 'tilewright build --target cpu' built.
+    """Write the C runtime for compiled libraries.
 
-    The folder gets a header, its source, an example with a Makefile, and TVM's runtime (6 MB)."""
+    It runs libraries that 'tilewright build --target cpu' built. The folder gets a header, its
+    source, an example with a Makefile, and TVM's runtime (6 MB).
+    """
     from tilewright.networks.artifact.regions import refuse_regions
     from tilewright.networks.compiled.c_interface import write_c_interface
 

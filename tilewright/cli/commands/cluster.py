@@ -25,9 +25,13 @@ def keys(
         ),
     ],
 ) -> None:
-    """Create a certificate authority and two certificates, and print Dask's settings for them.
+    """Create certificates, and print Dask's settings for them.
 
-    Whoever holds a key can run code on the workers."""
+    These are a certificate authority and two certificates: one for the scheduler and the workers,
+    and one for commands.
+
+    Whoever holds a key can run code on the workers.
+    """
     from tilewright.targets.cluster.keys import AUTHORITY, CLIENT, NODE, dask_settings, make_keys
 
     try:
@@ -124,10 +128,11 @@ def serve(
         ),
     ] = 0,
 ) -> None:
-    """Build the C runtime for a board's driver, and share the board as a worker of a Dask cluster.
+    """Share a board as a worker of a Dask cluster.
 
-    The worker has the resources 'board' and 'board:NAME'. It runs programs on the board and nothing
-    else."""
+    The command builds the C runtime for the board's driver. The worker has the resources 'board'
+    and 'board:NAME'. It runs programs on the board and nothing else.
+    """
     from tilewright.targets.board.board_runner import BenchOptions, BoardBench, machine_named
     from tilewright.targets.board.board_worker import serve_board
     from tilewright.targets.board.factory import check_name
@@ -168,8 +173,10 @@ def runtime(
     """Write the C sources that run artifacts on a board.
 
     The sources are written for the VTA that the board's bitstream implements, and refuse artifacts
-    that were built for a different VTA. An artifact contains no sources; it records the digest of
-    the sources that it was built for."""
+    that were built for a different VTA. An
+    artifact contains no sources; it records the digest of
+    the sources that it was built for.
+    """
     from tilewright.networks.artifact.manifest import read_manifest
     from tilewright.targets.board.board_runner import machine_named, write_runtime
 
@@ -192,7 +199,7 @@ def list_boards(
     cluster: SchedulerAddress,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the boards of a cluster and the number of programs that each board ran."""
+    """List the boards of a cluster and what they ran."""
     from tilewright.cli.views.targets import boards_text
     from tilewright.targets.board.board_worker import list_boards
 

@@ -36,7 +36,8 @@ def codesign(
     """Search for accelerator designs and their schedules together.
 
     The result is a Pareto front of chip area and latency. Repeating the command resumes a run that
-    was stopped."""
+    was stopped.
+    """
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})
     _run(options, tracking, bare, as_json)
@@ -47,19 +48,19 @@ def _run(options: CodesignOptions, tracking: TrackingOptions, bare: bool, as_jso
     from tilewright.hardware_search.steps import check
 
     check(options)
-    from tilewright.cli.views.codesign import searching, show_front
+    from tilewright.cli.views.codesign import show_front, show_search
     from tilewright.cli.views.terminal import Terminal
 
     keep_trials(options.folder)
-    with searching(Terminal(stderr=as_json)) as listen:
-        outcome = _bare(options, listen) if bare else _tracked(options, tracking, listen)
+    with show_search(Terminal(stderr=as_json)) as listen:
+        outcome = _run_bare(options, listen) if bare else _run_tracked(options, tracking, listen)
     if as_json:
         typer.echo(json.dumps({"summary": outcome.summary, "front": outcome.front}, indent=2))
         return
     show_front(options, outcome, {} if bare else _links(outcome), Terminal())
 
 
-def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
+def _run_bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
     from tilewright.flows.codesign import codesign
     from tilewright.reports.codesign import draw_front
     from tilewright.search import LocalRunner
@@ -69,7 +70,7 @@ def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
     return outcome
 
 
-def _tracked(
+def _run_tracked(
     options: CodesignOptions, tracking: TrackingOptions, listen: Listener
 ) -> CodesignOutcome:
     from tilewright.hardware_search.steps import pose_problem

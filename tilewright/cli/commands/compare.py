@@ -55,7 +55,8 @@ def compare(
 
     With NETWORKS, whole tuning runs are compared by latency. Without NETWORKS, the tuners run on
     single workloads and are compared with the optimum, which is found by enumeration. Repeating the
-    command runs only what is not finished yet."""
+    command runs only what is not finished yet.
+    """
     bare = bare or not mlflow
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})
@@ -127,21 +128,21 @@ def _compare_networks(
     with comparing_networks(Terminal(stderr=as_json)) as listen:
         listen(StageBegan("plan_networks"))
         plan = plan_networks(options)  # what cannot be starts no server
-        compared, links = _bare(plan, listen) if bare else _tracked(plan, tracking, listen)
+        compared, links = _run_bare(plan, listen) if bare else _run_tracked(plan, tracking, listen)
     if as_json:
         typer.echo(json.dumps(compared.to_json(), indent=2, ensure_ascii=False))
         return
     show_networks(compared, options.folder, links, Terminal())
 
 
-def _bare(plan: NetworksPlan, listen: Listener) -> tuple[NetworkComparison, dict[str, str]]:
+def _run_bare(plan: NetworksPlan, listen: Listener) -> tuple[NetworkComparison, dict[str, str]]:
     from tilewright.flows.comparison import compare_networks
     from tilewright.search import LocalRunner
 
     return compare_networks(LocalRunner(listen), plan.options, plan), {}
 
 
-def _tracked(
+def _run_tracked(
     plan: NetworksPlan, tracking: TrackingOptions, listen: Listener
 ) -> tuple[NetworkComparison, dict[str, str]]:
     """Run the flow with servers, and return the addresses of the comparison's pages by name."""
@@ -156,8 +157,8 @@ def _tracked(
         asked = fields_of(plan.options, tracking)
         for name in ("replay", "live"):
             del asked[name]
-        found: Compared = comparison_flow(listen, plan)(**asked)
-        compared, links = found
+        result: Compared = comparison_flow(listen, plan)(**asked)
+        compared, links = result
         assert compared is not None
         return compared, links
 
@@ -174,7 +175,7 @@ def _prepare() -> None:
 
 
 def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) -> None:
-    from tilewright.cli.views.comparison import comparing, show_left_out, show_workloads
+    from tilewright.cli.views.comparison import show_comparing, show_left_out, show_workloads
     from tilewright.cli.views.terminal import Terminal
     from tilewright.core.process_info import usable_cores
     from tilewright.evaluation.compare.plan import (
@@ -206,7 +207,7 @@ def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) ->
     show_left_out(left_out, console)
     plan = plan_workloads(options, test_bed)
     keep_count("run", lambda: count_rows(options.folder / RUNS))
-    with comparing(console) as progress:
+    with show_comparing(console) as progress:
         run = LocalRunner(progress)
         compared = compare_tuners(run, plan, options.folder, cluster, options.fresh)
     if as_json:

@@ -69,7 +69,7 @@ def trials(
     """Print the trials of a run, best first. The run may still be running, or may have crashed."""
     from tilewright.cli.views.finished_runs import best_trials, show_trials
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.search.ledger_import import LEDGERS
     from tilewright.search.trial_store import FILE
     from tilewright.tuning.output_dir import at_work as who_is_at_work
@@ -80,16 +80,16 @@ def trials(
         raise TilewrightError(f"--export {export}: the file name must end in {', '.join(FORMATS)}")
     if status is not None and status not in STATUSES:
         raise TilewrightError(
-            f"--status {status} does not exist; choose one of {', '.join(STATUSES)}"
+            f"--status {status}: unknown status; choose one of {', '.join(STATUSES)}"
         )
     ours = any(os.path.lexists(folder / name) for name in (FILE, *LEDGERS))
     at_work = who_is_at_work(folder) if ours else None
-    found = read_trials(folder)
-    for problem in found.problems:
+    trials = read_trials(folder)
+    for problem in trials.problems:
         typer.echo(f"note: {as_typed(problem)}", err=True)
     run = read_run(folder) if ours else None
-    names = {} if run is None else {each["id"]: each for each in run["workloads"]}
-    frame = found.table
+    names = {} if run is None else {workload["id"]: workload for workload in run["workloads"]}
+    frame = trials.table
     if layer is not None:
         frame = frame[frame["workload"].isin(_workloads(layer, frame, names))]
     if status is not None:
@@ -103,8 +103,8 @@ def trials(
     if ours:
         ended = "the run is complete" if is_complete(folder) else "the run was stopped"
         state = f"{at_work} is adding trials" if at_work else ended
-    workloads = counted(frame["workload"].nunique(), "workload")
-    typer.echo(f"{counted(len(frame), 'trial')} of {workloads}; {state}")
+    workloads = count_text(frame["workload"].nunique(), "workload")
+    typer.echo(f"{count_text(len(frame), 'trial')} of {workloads}; {state}")
 
 
 def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames]) -> list[str]:
@@ -113,12 +113,12 @@ def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames])
     Raises:
         TilewrightError: there is none.
     """
-    found = [
+    workloads = [
         workload
         for workload in frame["workload"].unique()
         if workload == layer or (workload in names and layer in names[workload]["names"])
     ]
-    if not found:
+    if not workloads:
         known = sorted({name for about in names.values() for name in about["names"]})
         step = (
             f"the layers of this run are {', '.join(known)}"
@@ -126,7 +126,7 @@ def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames])
             else "--csv lists the IDs of the workloads"
         )
         raise TilewrightError(f"--layer {layer}: the run has no trial of this layer; {step}")
-    return found
+    return workloads
 
 
 def _write(frame: pd.DataFrame, path: Path | None, as_json: bool) -> None:
@@ -169,11 +169,14 @@ def diff(
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare RUN_B with RUN_A: latencies of the layers and of the network, share of valid trials,
-    accuracy of the models, and changed settings.
+    """Compare RUN_B with RUN_A.
+
+    The latencies of the layers and of the network, the share of valid trials, the accuracy of the
+    models and the settings are compared.
 
     The exit status is 0 if RUN_B is no worse, 1 if it is worse, and 2 if the runs cannot be
-    compared."""
+    compared.
+    """
     from tilewright.cli.views.finished_runs import show_diff
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.diff import diff_runs
@@ -183,7 +186,7 @@ def diff(
         typer.echo(json.dumps(verdict.to_json(), indent=2, ensure_ascii=False))
     else:
         show_diff(verdict, Terminal())
-    if verdict.worse:
+    if verdict.is_worse:
         raise typer.Exit(WORSE)
 
 
@@ -214,7 +217,12 @@ def explain(
     seed: Annotated[int, typer.Option(help="Seed for drawing the random configs.")] = 0,
 ) -> None:
     """Show which features Models P, V and A rely on, how accurate they are, and what to do next."""
-    from tilewright.cli.views.finished_runs import explaining, show, tell_problems, warn_if_changed
+    from tilewright.cli.views.finished_runs import (
+        show,
+        show_explaining,
+        tell_problems,
+        warn_if_changed,
+    )
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.explain.figures import model_summaries
     from tilewright.evaluation.explain.finished_run import read_folder
@@ -227,7 +235,7 @@ def explain(
     run = read_folder(folder)
     check_folder(place)
     warn_if_changed(run, console)
-    with explaining(run, console) as progress:
+    with show_explaining(run, console) as progress:
         explained = explain_run(run, samples, seed, progress)
     tell_problems(run, console)
     models, advice = model_summaries(explained), advice_of(run, explained)
@@ -268,10 +276,11 @@ def export(
     """Export the schedules or trials of a run in the file format of another tool.
 
     AutoTVM records can only hold schedules of --space template and --space stock. Schedules that
-    stock TVM cannot build are left out, and a message says so."""
+    stock TVM cannot build are left out, and a message says so.
+    """
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact.manifest import is_artifact
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.tuning.export import FORMATS, export_schedules
     from tilewright.tuning.output_dir import check_folder
 
@@ -283,9 +292,9 @@ def export(
     elif form in ("autotvm", "gemmini-c"):
         exported = export_schedules(folder, form, time.time())
         text, left_out = exported.text, exported.left_out
-        said = f"{counted(exported.schedules, 'C function')} of raw commands"
+        said = f"{count_text(exported.schedules, 'C function')} of raw commands"
         if form == "autotvm":
-            said = f"{counted(exported.schedules, 'record')} for autotvm.apply_history_best"
+            said = f"{count_text(exported.schedules, 'record')} for autotvm.apply_history_best"
     else:
         text, said = _trials(folder, form, layer)
     check_folder(out.parent)
@@ -299,7 +308,7 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
     """Return a built network as C text, and a description. Its weights are written beside it."""
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact import Artifact, load
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.tuning.output_dir import check_folder
 
     built = load(folder, allow_code=True)  # which is not run here
@@ -314,22 +323,22 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
     text, weights = files
     check_folder(out.parent)
     write_atomically(header, weights.encode())
-    segments = counted(len(program.ports), "C function")
+    segments = count_text(len(program.ports), "C function")
     return text, f"{segments} of raw commands, one per segment; weights in {printable(header.name)}"
 
 
 def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
     """Return the text of a file of trials, and a description of it."""
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.tuning.export import kernel_tuner_cache, t4_results
     from tilewright.tuning.optuna_study import optuna_journal
     from tilewright.tuning.run_trials import finished_trials
 
     run = finished_trials(folder)
     if form == "optuna":
-        trials, layers = counted(len(run.table), "trial"), counted(len(run.layers), "layer")
+        trials, layers = count_text(len(run.table), "trial"), count_text(len(run.layers), "layer")
         return optuna_journal(run), f"{trials} of {layers}, one Optuna study per layer"
-    known = {name: each for each in run.layers for name in each.names or [each.id]}
+    known = {name: layer for layer in run.layers for name in layer.names or [layer.id]}
     if not name and len(run.layers) > 1:
         raise TilewrightError(
             f"a {form} file holds the trials of a single layer; select one with --layer: "
@@ -339,5 +348,5 @@ def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
         raise UnknownName("layer", name, list(known))
     layer = known[name] if name else run.layers[0]
     write = kernel_tuner_cache if form == "kernel-tuner" else t4_results
-    trials = counted(len(run.of(layer.id)), "trial")
+    trials = count_text(len(run.trials_of_workload(layer.id)), "trial")
     return write(run, layer), f"{trials} of {printable(layer.name)}"

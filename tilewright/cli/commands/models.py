@@ -29,7 +29,7 @@ dataset_commands = typer.Typer(
 
 @dataset_commands.callback()
 def _group() -> None:
-    """A group, though it has one command."""
+    """Make the commands a group, although there is only one."""
 
 
 @dataset_commands.command("build")
@@ -42,11 +42,12 @@ def build(
         bool, typer.Option("--bare", help="Only write the dataset, without Prefect.")
     ] = (False),
 ) -> None:
-    """Measure schedules of the built-in networks' layers on many accelerators.
+    """Measure schedules on many accelerators.
 
-    Name hardware to measure on that hardware only. Repeating the command resumes a build that was
-    stopped."""
-    from tilewright.cli.views.models import building, show_built
+    The workloads are layers of the built-in networks. Name hardware to measure on that hardware
+    only. Repeating the command resumes a build that was stopped.
+    """
+    from tilewright.cli.views.models import show_building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.build import kept_rows
     from tilewright.evaluation.datasets.plan import check_options
@@ -59,20 +60,24 @@ def build(
         check_address(cluster)
     check_folder(out.parent)
     keep_count("row", lambda: kept_rows(out))
-    with building(Terminal(stderr=True)) as listen:
-        build_it = _bare if bare else _tracked
+    with show_building(Terminal(stderr=True)) as listen:
+        build_it = _build_bare if bare else _build_tracked
         about = build_it(out, options, cluster, listen)
     show_built(about, out, Terminal())
 
 
-def _bare(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+def _build_bare(
+    out: Path, options: DatasetOptions, cluster: str, listen: Listener
+) -> DatasetMetadata:
     from tilewright.flows.dataset import build_dataset
     from tilewright.search import LocalRunner
 
     return build_dataset(LocalRunner(listen), out, options, cluster)
 
 
-def _tracked(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+def _build_tracked(
+    out: Path, options: DatasetOptions, cluster: str, listen: Listener
+) -> DatasetMetadata:
     from tilewright.services.start_servers import embedded
 
     with embedded(_prepare_dataset):
@@ -112,7 +117,10 @@ def train(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train or fine-tune a model on most of a dataset, and evaluate it on the rest."""
+    """Train or fine-tune a model, and evaluate it.
+
+    The model is trained on most of a dataset and evaluated on the rest.
+    """
     from tilewright.evaluation.datasets.training import check_training
     from tilewright.tuning.output_dir import check_folder
 
@@ -134,20 +142,22 @@ def score(
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.training import judge_elsewhere
 
-    found = judge_elsewhere(model, dataset, rows, seed)
+    result = judge_elsewhere(model, dataset, rows, seed)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(result, indent=2))
     else:
-        show_scores(found, Terminal())
+        show_scores(result, Terminal())
 
 
 @model_commands.command("trust")
 def trust(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
 ) -> None:
-    """Allow commands on this workspace to load a model that was trained elsewhere.
+    """Trust a model that was trained elsewhere.
 
-    Loading a model can run code, so trust only models of people whom you trust."""
+    Commands on this workspace can then load it. Loading a model can run code, so trust only models
+    of people whom you trust.
+    """
     from tilewright.models.transfer.files import trust_model
 
     trust_model(model)
@@ -168,7 +178,7 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
             from tilewright.flows.training import train_model
             from tilewright.search import LocalRunner
 
-            found = train_model(LocalRunner(listen), options)
+            model = train_model(LocalRunner(listen), options)
         else:
             from tilewright.services.start_servers import embedded
 
@@ -176,11 +186,11 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
                 from tilewright.flows.forms import fields_of
                 from tilewright.flows.training_prefect import training_flow
 
-                found, registered = training_flow(listen)(**fields_of(options))
+                model, registered = training_flow(listen)(**fields_of(options))
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(model, indent=2))
         return
-    show_scores(found, console)
+    show_scores(model, console)
     if registered is not None:
         show_registered(registered, console)
 

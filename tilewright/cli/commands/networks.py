@@ -54,8 +54,9 @@ def inspect(
     """Show where each operator of a network would run: on the accelerator, on the CPU, or nowhere.
 
     Also prints a lower bound of the time on the accelerator and an estimate of the time on the CPU
-    beside it."""
-    from tilewright.cli.views.terminal import Terminal, working
+    beside it.
+    """
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.networks import load
     from tilewright.networks.offloading.accelerator import Accelerator
     from tilewright.targets import make_target
@@ -64,8 +65,8 @@ def inspect(
     check_source(options.model)
     hardware = make_target(options.target)
     say_remarks(options.target)
-    accelerator = Accelerator.of(hardware, options.epilogue_mode, options.max_waste)
-    with working(f"reading {options.model}"):
+    accelerator = Accelerator.for_target(hardware, options.epilogue_mode, options.max_waste)
+    with show_working(f"reading {options.model}"):
         network = load(
             options.model, options.input_shapes or None, sandbox=True,
             calibration=Path(options.calibration) if options.calibration else None,
@@ -101,12 +102,12 @@ def _draw_fusion(
 
 def _page_message(page: Path | None, said: FusionSummary) -> str:
     """Return a message about the page."""
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
 
-    fused = sum(each["fused"] for each in said["decisions"])
+    fused = sum(decision["fused"] for decision in said["decisions"])
     return (
         f"wrote {page}: by estimates, {fused} of "
-        f"{counted(len(said['decisions']), 'decision')} fuse their operators; the "
+        f"{count_text(len(said['decisions']), 'decision')} fuse their operators; the "
         f"network takes {said['cycles']['greedy']:,} cycles, and "
         f"{said['cycles']['none']:,} without fusion"
     )

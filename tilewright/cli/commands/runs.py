@@ -23,8 +23,10 @@ run_commands = typer.Typer(help="List, show and delete runs.", no_args_is_help=T
 def list_runs(
     last: Annotated[int, typer.Option(metavar="N", help="Only the latest N runs.", min=1)] = 20,
 ) -> None:
-    """List the runs of the workspace and of the folders below, the latest first: what the start
-    page of 'tilewright ui' shows."""
+    """List the runs of this workspace and of the folders below, latest first.
+
+    The start page of 'tilewright ui' shows the same runs.
+    """
     from tilewright.cli.views.runs import show_runs
     from tilewright.cli.views.terminal import Terminal
 
@@ -39,8 +41,10 @@ def show(
         str, typer.Argument(metavar="RUN", help="The ID of a run, or its output directory.")
     ],
 ) -> None:
-    """Show the figures of a run, its convergence curve, and the command that repeats it. Of an
-    output directory with several runs, the latest is shown."""
+    """Show the figures of a run, its convergence curve, and the command that repeats it.
+
+    If an output directory contains several runs, the latest one is shown.
+    """
     from tilewright.cli.views.runs import show_run
     from tilewright.cli.views.terminal import Terminal
 
@@ -64,11 +68,16 @@ def delete(
             "all runs to delete.",
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only say what.")] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Delete the runs instead of showing what would be deleted."),
+    ] = False,
 ) -> None:
-    """Say what the deletion of runs includes, and with --yes delete them: the records in MLflow and
-    Prefect, and the results and trials in the output directory. Only output directories below this
-    folder are deleted, and no run that is in progress."""
+    """Delete runs, or show what would be deleted.
+
+    With --yes, the records in MLflow and Prefect are deleted, and the results and trials in the
+    output directory. Output directories outside of this folder and runs in progress are kept.
+    """
     from tilewright.dashboard.deletion import delete_run, plan_deletion
 
     with _known_runs() as known:

@@ -1,5 +1,4 @@
-"""The commands `tilewright targets`, `target show` and `enumerate`: hardware and schedule
-spaces."""
+"""Commands `tilewright targets`, `target show` and `enumerate`: hardware and schedule spaces."""
 
 from __future__ import annotations
 
@@ -34,9 +33,11 @@ def show(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show a target's specification: each key with its unit and meaning, and derived figures.
+    """Show a target's specification and derived figures.
 
-    The derived figures include the area, if it can be estimated."""
+    Each key is shown with its unit and meaning. The derived figures include the area, if it can be
+    estimated.
+    """
     from tilewright.targets.registry import kind_of
 
     kind, rest = kind_of(target)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.paths import target_text
-from tilewright.cli.signals import interruptible
+from tilewright.cli.signals import run_interruptible
 from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.core.working_folder import as_typed
 
@@ -72,14 +72,17 @@ def cycles(
         ),
     ] = None,
 ) -> None:
-    """Simulate the timing of a program: cycles from launch to FINISH, and how busy each unit is."""
+    """Simulate the timing of a program.
+
+    Prints the cycles from launch to FINISH, and how busy each unit is.
+    """
     from tilewright.reports.timeline import activities, write_plot, write_timeline
     from tilewright.targets.vta.program import words_of
     from tilewright.targets.vta.timing import WORK_LIMIT, CycleLimitExceeded, simulate_program
 
     hardware, words, base = _spec(spec), words_of(_read(insns)), _address(insn_base)
     try:
-        report = interruptible(
+        report = run_interruptible(
             lambda: simulate_program(words, hardware, base, work_limit=limit or WORK_LIMIT)
         )
     except CycleLimitExceeded as error:
@@ -110,9 +113,10 @@ def run(
     ] = "functional",
     as_json: AsJson = False,
 ) -> None:
-    """Run a program and write the memory after it, bit for bit.
+    """Run a program and write the memory after it, write the memory bit.
 
-    Also prints how many bytes the program moved and how many operations it computed."""
+    Also prints how many bytes the program moved and how many operations it computed.
+    """
     from tilewright.targets.vta.functional import SEMANTICS, simulate
     from tilewright.targets.vta.program import Program
 
@@ -120,7 +124,7 @@ def run(
         raise UnknownName("semantics", semantics, list(SEMANTICS))
     program = Program.from_bytes(_read(insns), _read(dram), _address(dram_base))
     hardware = _spec(spec)
-    done = interruptible(lambda: simulate(program, hardware, SEMANTICS[semantics]))
+    done = run_interruptible(lambda: simulate(program, hardware, SEMANTICS[semantics]))
     _write(out, done.dram.tobytes())
     left = {name: count for name, count in done.tokens_left.items() if count}
     if as_json:
@@ -141,15 +145,17 @@ def lint(
     dram_base: DramBase = FIRST_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Check a program for invalid instructions and for behaviour that implementations differ in.
+    """Check a program for errors and portability.
 
-    The exit code is 1 if there is a finding."""
+    Findings are invalid instructions, and behaviour in which implementations of the VTA differ. The
+    exit code is 1 if there is a finding.
+    """
     from tilewright.targets.vta.lint import lint as findings_of
     from tilewright.targets.vta.program import Program
 
     program = Program.from_bytes(_read(insns), _read(dram), _address(dram_base))
     hardware = _spec(spec)
-    findings = interruptible(lambda: findings_of(program, hardware))
+    findings = run_interruptible(lambda: findings_of(program, hardware))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -166,7 +172,10 @@ def disasm(
     spec: Spec,
     out: Annotated[Path | None, typer.Option(help="Write the listing to this file.")] = None,
 ) -> None:
-    """Disassemble a stream into a readable listing that 'asm' turns back into the same bytes."""
+    """Disassemble a stream into a readable listing.
+
+    'asm' turns the listing back into the same bytes.
+    """
     from tilewright.targets.vta.disassembler import disassemble
     from tilewright.targets.vta.program import words_of
 
@@ -197,14 +206,15 @@ def asm(
 
 
 def _cycles_text(report: CycleReport, clock_mhz: float) -> str:
-    """Return the totals, and one line per unit: how long it was busy, and how its cycles were
-    spent."""
-    from tilewright.reports.number_format import counted, milliseconds
+    """Return the totals, and one line per unit: how long it was busy, and its cycles by cause."""
+    from tilewright.reports.number_format import count_text, milliseconds
     from tilewright.targets.vta.instruction_format import MODULE_NAMES
 
     total = report.total
     time = f"{milliseconds(total / (clock_mhz * 1e6))} ms at {clock_mhz:g} MHz"
-    lines = [f"{counted(total, 'cycle')}, {time}, {counted(len(report.insns), 'instruction')}"]
+    lines = [
+        f"{count_text(total, 'cycle')}, {time}, {count_text(len(report.insns), 'instruction')}"
+    ]
     for unit in MODULE_NAMES:
         spent = sorted(report.spent(unit).items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {cycles / total:.1%}" for name, cycles in spent)

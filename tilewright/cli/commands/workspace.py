@@ -60,7 +60,7 @@ def ui(
         ),
     ] = False,
 ) -> None:
-    """Start the web pages that show all runs, with links to Prefect and MLflow."""
+    """Start the pages that show all runs, Prefect and MLflow."""
     if env:
         _print_variables()
         return
@@ -70,10 +70,10 @@ def ui(
 
     asked = {RUNS: port, PREFECT: prefect_port, MLFLOW: mlflow_port}
     options = {RUNS: "--port", PREFECT: "--prefect-port", MLFLOW: "--mlflow-port"}
-    check_ports({options[server]: each for server, each in asked.items() if each is not None})
+    check_ports({options[server]: item for server, item in asked.items() if item is not None})
     start, tell = partial(start_dashboard, folder=started_in()), partial(typer.echo, err=True)
     ports = choose_ports(asked, tell)
-    check_ports({options[server]: each for server, each in ports.items()})
+    check_ports({options[server]: port for server, port in ports.items()})
     _warn_if_open(host)
     with show_pages(host, ports, start, tell) as addresses:
         for name, address in addresses.items():
@@ -133,7 +133,8 @@ def serve(
 ) -> None:
     """Serve the tuning flow as a Prefect deployment.
 
-    It runs by a cron expression or at an interval, and on request from Prefect's pages."""
+    It runs by a cron expression or at an interval, and on request from Prefect's pages.
+    """
     from tilewright.services.page_addresses import PREFECT, check_ports
     from tilewright.services.start_servers import choose_ports
     from tilewright.tuning.output_dir import below_root
@@ -190,7 +191,8 @@ def clean(
     """List files of the workspace that can be removed; with --yes, remove them.
 
     These are cached results that no command used for some days, and Prefect's records of runs that
-    ended. MLflow runs, output directories and artifacts are kept."""
+    ended. MLflow runs, output directories and artifacts are kept.
+    """
     from tilewright.cli.views.cleaning import show_removable
     from tilewright.cli.views.terminal import Terminal
     from tilewright.services.retention import DAY, unused_cache
@@ -212,11 +214,12 @@ def clean(
 def warm_up() -> None:
     """Compile kernels and prepare the database, as 'make setup' does."""
     _compile_kernels()
+    typer.echo("creating the tables of Prefect's database")
     _prepare_database()
 
 
 def _compile_kernels() -> None:
-    """Compile the kernels that the default target uses. numba caches the code on disk."""
+    """Compile the kernels that tuning a network uses. numba caches the code on disk."""
     from tilewright.targets import target_kinds
 
     for kind in target_kinds().values():

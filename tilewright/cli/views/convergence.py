@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.tuning.gains import network_figures
 from tilewright.tuning.run_figures import CurveLayer, Floats, Unit, network_curve, unit_of
 from tilewright.tuning.run_trials import RunTrials
 
@@ -13,14 +14,21 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _EIGHTHS = len(_BLOCKS) - 1
 
 
-def curve_of(run: RunTrials) -> tuple[Floats, Unit]:
-    """Return the convergence curve of a finished run and its unit.
+def convergence_lines(run: RunTrials) -> list[str]:
+    """Return the convergence curve of a network as lines of text; no line if there is no trial.
 
     It is the curve of `tuning.run_figures.network_curve`, which the start page and MLflow show.
     """
+    if not len(run.table):
+        return []
     unit = unit_of(run.table)
     layers = [CurveLayer(each.id, each.count, each.figures) for each in run.layers]
-    return network_curve(run.table, layers, unit), unit
+    counts, figures = [each.count for each in layers], [each.figures for each in layers]
+    known = [each for each in figures if each is not None]
+    total = network_figures(counts, known) if len(known) == len(figures) else None
+    bound = None if total is None else total.bound
+    level = None if bound is None else bound.cycles if unit == "cycles" else bound.seconds
+    return draw_curve(network_curve(run.table, layers, unit), unit, level)
 
 
 def draw_curve(curve: Floats, unit: Unit, bound: float | None = None) -> list[str]:
@@ -41,7 +49,7 @@ def draw_curve(curve: Floats, unit: Unit, bound: float | None = None) -> list[st
     known = curve[np.isfinite(curve)]
     if not len(known):
         return []
-    low = float(bound if bound is not None and bound < known.min() else known.min())
+    low = float(bound if bound is not None and 0 < bound < known.min() else known.min())
     high = float(known.max())
     top, bottom = (_label(value, unit) for value in (high, low))
     margin = max(len(top), len(bottom))

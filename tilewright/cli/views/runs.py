@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from tilewright.cli.views.convergence import curve_of, draw_curve
-from tilewright.cli.views.terminal import BREAK, fitted_table, say
+from tilewright.cli.views.convergence import convergence_lines
+from tilewright.cli.views.terminal import BREAK, fitted_table, print_line
 from tilewright.core.user_text import printable
 from tilewright.dashboard.listing import ListedRun
-from tilewright.reports.number_format import counted, percent, speedup
+from tilewright.reports.number_format import count_text, percent, speedup
 from tilewright.tuning.gains import FIGURES
 from tilewright.tuning.run_trials import RunTrials
 
@@ -32,7 +32,7 @@ def show_runs(runs: Sequence[ListedRun], of: int, console: Console) -> None:
         columns = {head: [row[head] for row in rows] for head in rows[0]}
         console.print(fitted_table(columns, _DROPPABLE, console.width, left=_LEFT))
     more = f"; the latest {len(runs)} are shown" if len(runs) < of else ""
-    say(console, f"{counted(of, 'run')}{more}")
+    print_line(console, f"{count_text(of, 'run')}{more}")
 
 
 def show_run(run: ListedRun, trials: RunTrials | None, console: Console) -> None:
@@ -44,26 +44,23 @@ def show_run(run: ListedRun, trials: RunTrials | None, console: Console) -> None
         console: the terminal.
     """
     row = run.row
-    say(console, f"{row['question']}: {row['tuner']}, seed {row['seed']}, {row['trials']} trials")
-    say(console, f"{row['state']}: {row['message']}" if row["message"] else str(row["state"]))
+    print_line(
+        console, f"{row['question']}: {row['tuner']}, seed {row['seed']}, {row['trials']} trials"
+    )
+    print_line(
+        console, f"{row['state']}: {row['message']}" if row["message"] else str(row["state"])
+    )
     figures = [f"{name} {row[f'{name}_ms']:.3g} ms" for name in FIGURES if row[f"{name}_ms"]]
     if figures:
-        say(console, ", ".join(figures))
-    if trials is not None and len(trials.table):
-        curve, unit = curve_of(trials)
-        bounds = [each.figures and each.figures.bound for each in trials.layers]
-        known = [
-            (bound, each.count) for bound, each in zip(bounds, trials.layers, strict=True) if bound
-        ]
-        total = sum((b.cycles if unit == "cycles" else b.seconds) * n for b, n in known)
-        for line in draw_curve(curve, unit, total if len(known) == len(bounds) else None):
-            say(console, line)
+        print_line(console, ", ".join(figures))
+    for line in [] if trials is None else convergence_lines(trials):
+        print_line(console, line)
     for label, value in (
         ("repeat", row["command"]), ("files", run.folder), ("MLflow", row["mlflow"]),
         ("Prefect", row["prefect"]),
     ):  # fmt: skip
         if value:
-            say(console, f"{label:8} {value}")
+            print_line(console, f"{label:8} {value}")
 
 
 def _cells(run: ListedRun) -> dict[str, str]:

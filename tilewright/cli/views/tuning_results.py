@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.cli.views.convergence import curve_of, draw_curve
+from tilewright.cli.views.convergence import convergence_lines
 from tilewright.cli.views.terminal import (
     BREAK,
     cycles_text,
     fitted_table,
-    say,
+    print_line,
     time_text,
 )
 from tilewright.core.errors import TilewrightError
 from tilewright.core.user_text import printable
-from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole
+from tilewright.reports.number_format import (
+    count_text,
+    duration,
+    integer_text,
+    percent,
+    pluralise,
+    speedup,
+)
 from tilewright.reports.run_results import figures_text, sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
@@ -29,8 +37,6 @@ from tilewright.tuning.results import WorkloadRow
 from tilewright.tuning.run_figures import above_limit, valid_share
 from tilewright.tuning.run_trials import finished_trials
 
-_FEWEST_DRAWN = 3
-"""Least number of trials of which a curve is drawn."""
 _SHORT = {"bound": "bound", "roofline": "roof"}
 DROPPABLE = (
     "roofline\ncycles", "gain\n95 %", "fallback\nms", "bound\nms", "rule\nms", "over\nfallback",
@@ -58,16 +64,17 @@ def show_results(
     """
     console.print(results_table(summary, console.width))
     if console.is_terminal:
-        for line in convergence_lines(folder, summary["total"]):
-            say(console, line)
-    say(
+        with suppress(TilewrightError, OSError):
+            for line in convergence_lines(finished_trials(folder)):
+                print_line(console, line)
+    print_line(
         console,
         f"{headline(summary)}\n{coverage(summary)}\n"
         + _sharing(summary)
-        + _reused(summary, reused_stages)
+        + _reuse_text(summary, reused_stages)
         + _validation(summary)
         + _proof(summary)
-        + _fused(summary)
+        + _fusion_text(summary)
         + f"; {summary['wall_seconds']:.0f} s\n"
         f"results in {folder}: {SUMMARY}, {SCHEDULES}, {TRIALS}, {CONVERGENCE}"
         + f", {FUSION_PAGE}" * ("fusion" in summary)
@@ -75,24 +82,6 @@ def show_results(
     )
     for name, address in links.items():
         console.print(f"{name:8} {address}", soft_wrap=True, highlight=False)
-
-
-def convergence_lines(folder: Path, total: Total) -> list[str]:
-    """Return the convergence curve of a finished run as lines of text.
-
-    There is no line if the trials cannot be read or are too few for a curve.
-
-    Args:
-        folder: output directory of the run.
-        total: the total in its `summary.json`.
-    """
-    try:
-        curve, unit = curve_of(finished_trials(folder))
-    except (TilewrightError, OSError):
-        return []
-    if len(curve) < _FEWEST_DRAWN:
-        return []
-    return draw_curve(curve, unit, total["bound_cycles" if unit == "cycles" else "bound_seconds"])
 
 
 def results_table(summary: Summary, width: int = 80) -> Table:
@@ -135,8 +124,8 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str
     """Return the cells of a line by heading: latencies of `row`, and trials of `rows`."""
     figures, (limit, above) = four_figures(row), above_limit(row)
     roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
-    trials = sum(each["trials"] for each in rows)
-    invalid = sum(each["invalid_trials"] for each in rows)
+    trials = sum(row["trials"] for row in rows)
+    invalid = sum(row["invalid_trials"] for row in rows)
     return {
         "fallback\ncycles": cycles_text(figures.fallback),
         "fallback\nms": time_text(figures.fallback),
@@ -152,7 +141,7 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str
         "gain\n95 %": sure_gain(row),
         "over\nfallback": speedup(figures.gain_over(FALLBACK), 1.0),
         f"above\n{_SHORT[limit]}": "" if above is None else f"{above:.1%}",
-        "trials": whole(trials),
+        "trials": integer_text(trials),
         "valid": f"{valid_share(invalid, trials):.0%}",
     }
 
@@ -172,19 +161,19 @@ def coverage(summary: Summary) -> str:
     """
     rows, part = summary["workloads"], summary.get("part", {})
     share = share_of(summary["macs"])
-    said = f"{percent(share)} of the network's MACs"
+    message = f"{percent(share)} of the network's MACs"
     if "layers" in part:
-        said = (
+        message = (
             f"only part of the network: {len(rows)} of its "
             f"{part['workloads_of_network']} workloads, weighted by how often an "
-            f"inference runs them, {said}"
+            f"inference runs them, {message}"
         )
     elif share < 1:
-        said += "; the rest is not tuned"
-    return "; ".join(filter(None, (said, _published(summary))))
+        message += "; the rest is not tuned"
+    return "; ".join(filter(None, (message, _published_text(summary))))
 
 
-def _published(summary: Summary) -> str:
+def _published_text(summary: Summary) -> str:
     """Return for how many workloads the rule is a schedule that the stock compiler publishes.
 
     Returns an empty text if there are no such workloads.
@@ -207,7 +196,7 @@ def _validation(summary: Summary) -> str:
     gain = sure_gain(summary["total"])
     speedup = f"the speedup of the whole network is {gain} with 95 % confidence\n" if gain else ""
     return (
-        f"{counted(int(count), 'validation measurement')} ({duration(seconds)}) determined the "
+        f"{count_text(int(count), 'validation measurement')} ({duration(seconds)}) determined the "
         f"schedules and latencies\n{speedup}"
     )
 
@@ -221,7 +210,7 @@ def _proof(summary: Summary) -> str:
     return f"{timed} and verified {'bit for bit' if exact else 'against numpy'}"
 
 
-def _fused(summary: Summary) -> str:
+def _fusion_text(summary: Summary) -> str:
     """Return how much was fused, if that was decided, and the latency of the whole network."""
     if "fusion" not in summary:
         return ""
@@ -230,15 +219,15 @@ def _fused(summary: Summary) -> str:
     rows = said["decisions"]
     fused = sum(row["fused"] for row in rows)
     beside = [
-        f"{name} {whole(cycles[name])}" for name in cycles if name != mode
+        f"{name} {integer_text(cycles[name])}" for name in cycles if name != mode
     ]  # fmt: skip
     rest = f" ({', '.join(beside)})" if beside else ""
     return (
-        f"\n{fused} of {len(rows)} fusion {plural(len(rows), 'decision')} taken, "
-        f"{mode}: the whole network takes {whole(cycles[mode])} cycles{rest} and "
-        f"moves {whole(said['dram_bytes'][mode])} bytes; {said['evaluations']} fusion "
+        f"\n{fused} of {len(rows)} fusion {pluralise(len(rows), 'decision')} taken, "
+        f"{mode}: the whole network takes {integer_text(cycles[mode])} cycles{rest} and "
+        f"moves {integer_text(said['dram_bytes'][mode])} bytes; {said['evaluations']} fusion "
         f"plans simulated, {said['tuned']} additional "
-        f"{plural(said['tuned'], 'workload')} tuned"
+        f"{pluralise(said['tuned'], 'workload')} tuned"
     )
 
 
@@ -259,11 +248,11 @@ def _sharing(summary: Summary) -> str:
     }
     best = "" if expected is None else f" (largest expected reduction: {expected:.2g})"
     reason = f"{why[sharing['why']]}{best}"
-    most = counted(sharing["most_trials"], "trial")
+    most = count_text(sharing["most_trials"], "trial")
     return f"{sharing['trials']:,} of at most {most}: {reason}\n"
 
 
-def _reused(summary: Summary, stages: int) -> str:
+def _reuse_text(summary: Summary, stages: int) -> str:
     """Return how much was reused; empty if nothing was."""
     rows = summary["workloads"]
     held = sum(row["reused_trials"] for row in rows)
@@ -271,5 +260,5 @@ def _reused(summary: Summary, stages: int) -> str:
         return ""
     trials = sum(row["trials"] for row in rows)
     whose = " of this network's own workloads" if "fusion" in summary else ""
-    also = f" and {counted(stages, 'finished stage')}" if stages else ""
-    return f"reused {held} of {counted(trials, 'trial')}{whose}{also}; --fresh starts over\n"
+    also = f" and {count_text(stages, 'finished stage')}" if stages else ""
+    return f"reused {held} of {count_text(trials, 'trial')}{whose}{also}; --fresh starts over\n"

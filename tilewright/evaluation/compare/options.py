@@ -164,9 +164,9 @@ class CompareOptions(CommandOptions):
         if isinstance(values.get("targets"), str):
             values["targets"] = split_targets(values["targets"], "--target")
         named = tuple(values.get("networks") or ())
-        tables = tuple(each for each in named if str(each).endswith(TABLE_SUFFIXES))
+        tables = tuple(item for item in named if str(item).endswith(TABLE_SUFFIXES))
         if tables:
-            values["networks"] = tuple(each for each in named if each not in tables)
+            values["networks"] = tuple(item for item in named if item not in tables)
             values["replay"] = (*values.get("replay", ()), *tables)
         given = {name: value for name, value in values.items() if value is not None}
         return (_OF_NETWORKS if values.get("networks") else _OF_WORKLOADS) | given
@@ -208,6 +208,7 @@ class CompareOptions(CommandOptions):
         return self
 
     def default_value(self, name: str) -> Any:
+        """Return the default of an option, which may depend on whether networks are compared."""
         usual = _OF_NETWORKS if self.networks else _OF_WORKLOADS
         return usual[name] if name in usual else super().default_value(name)
 

@@ -12,6 +12,7 @@ from tilewright.evaluation.compare.benchmark_suite import TestBed
 from tilewright.evaluation.compare.options import CompareOptions
 from tilewright.models import make_explorer
 from tilewright.search import Explorer
+from tilewright.search.events import Event
 
 Setting = tuple[str, str]
 SEED_LIMIT = 2**31 - 1
@@ -22,6 +23,19 @@ GOAL = 0.01
 
 class PlanError(TilewrightError):
     """An argument of a comparison is invalid."""
+
+
+@dataclass(frozen=True)
+class ComparisonBegan(Event):
+    """Event: the runs of a comparison start.
+
+    Attributes:
+        kept: number of runs that an earlier call finished.
+        runs: number of all runs.
+    """
+
+    kept: int
+    runs: int
 
 
 @dataclass(frozen=True)

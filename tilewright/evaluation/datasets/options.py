@@ -15,9 +15,9 @@ from tilewright.tuning.options import Seed
 
 def _with_kinds(schema: dict[str, JsonValue]) -> None:
     """Let a form offer the kinds of models as choices."""
-    from tilewright.models.transfer.registry import kinds
+    from tilewright.models.transfer.registry import list_kinds
 
-    schema["enum"] = list[JsonValue](kinds())
+    schema["enum"] = list[JsonValue](list_kinds())
 
 
 def _with_splits(schema: dict[str, JsonValue]) -> None:

@@ -49,10 +49,10 @@ def shipped_models(seed: int = 0, folder: Path = FOLDER) -> tuple[GraphModel, Po
         ModelError: a file is damaged or cannot be read.
     """
     model, policy = GraphModel(seed), Policy(seed)
-    for each, name in ((model, MODEL), (policy, POLICY)):
+    for item, name in ((model, MODEL), (policy, POLICY)):
         path = folder / name
         try:
-            each.load(path)
+            item.load(path)
         except FileNotFoundError:
             continue
         except OSError as error:

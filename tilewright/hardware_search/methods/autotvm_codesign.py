@@ -13,7 +13,7 @@ from pydantic import Field
 from tilewright.hardware_search.methods.joint_space import Floats, JointSpace, Places
 from tilewright.hardware_search.methods.published_method import PublishedMethod, PublishedOptions
 from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
-from tilewright.search.tuners.autotvm import cooled, keep_best
+from tilewright.search.tuners.autotvm import keep_best, run_annealing
 
 
 class AutoTvmCodesignOptions(PublishedOptions):
@@ -45,6 +45,7 @@ class AutoTvmCodesign(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
+        """Start without chains of simulated annealing."""
         self.chains: Places | None = None
 
     def promising(
@@ -56,14 +57,15 @@ class AutoTvmCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
+        """Return the points that simulated annealing finds to be the best by the reward model."""
         if self.chains is None:
             self.chains = points.random(self.options.chains, rng)
         kept = _Kept(points, tried, max(self.options.plan, count))
-        self.chains = cooled(
+        self.chains = run_annealing(
             self.chains,
             rewards,
             lambda places: redraw_knobs(points, places, self.options.hardware, rng),
-            kept.look,
+            kept.offer,
             self.options.steps,
             self.options.patience,
             rng,
@@ -88,7 +90,7 @@ class _Kept:
         self.scores = np.full(size, -np.inf)
         self.places: dict[int, NDArray[np.int64]] = {}
 
-    def look(self, places: Places, scores: Floats) -> bool:
+    def offer(self, places: Places, scores: Floats) -> bool:
         """Add points that the chains have visited.
 
         Args:
@@ -108,8 +110,8 @@ class _Kept:
     def best(self) -> Places:
         """Return the points, best first, int array of shape (points, knobs)."""
         order = np.argsort(-self.scores, kind="stable")
-        found = [self.places[key] for key in self.top[order].tolist() if key >= 0]
-        return np.array(found, np.int64).reshape(-1, len(self.points.cardinalities))
+        results = [self.places[key] for key in self.top[order].tolist() if key >= 0]
+        return np.array(results, np.int64).reshape(-1, len(self.points.cardinalities))
 
 
 def redraw_knobs(

@@ -64,6 +64,7 @@ class ChameleonCodesign(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
+        """Create an untrained agent for the knobs of the space."""
         self.agent = Agent(self.options, points.cardinalities, seed, {})
 
     def promising(
@@ -75,6 +76,7 @@ class ChameleonCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
+        """Return the points that the agent visits, after training it with the reward model."""
         met = [
             self.agent.explore(points.random(self.options.starts, rng), rewards)
             for _ in range(self.options.episodes)

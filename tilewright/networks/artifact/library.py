@@ -34,9 +34,9 @@ from tilewright.core.process_info import usable_cores
 from tilewright.core.thread_pools import PerProcess, with_living_pool
 from tilewright.networks.artifact.library_check import (
     decisive_samples,
-    narrowed,
     pack_samples,
     samples_of,
+    to_float16,
     unchecked_outputs,
     unpack_samples,
     worst_output,
@@ -91,7 +91,7 @@ class KernelError:
     bound: float = OF_FLOAT32
 
     @property
-    def wrong(self) -> bool:
+    def is_wrong(self) -> bool:
         """Whether the error is larger than rounding explains."""
         return not self.error <= self.bound
 
@@ -139,12 +139,12 @@ def compile_files(
         ImportFailedError: no linker was found.
     """
     from tilewright.networks.compiled.attention import JoinedAttention
-    from tilewright.networks.compiled.kernel_calls import rewritten
+    from tilewright.networks.compiled.kernel_calls import rewrite_calls
     from tilewright.networks.compiled.library import compiled_library
 
     compiles = compiles_kernels(target)
     kernels = {workload: compiles.kernel(workload, pick.config) for workload, pick in picks.items()}
-    made = rewritten(whole.flat, layers, kernels, compiles.registers)
+    made = rewrite_calls(whole.flat, layers, kernels, compiles.registers)
     attention = JoinedAttention(made, compiles)
     library, weights = compiled_library(
         made.module,
@@ -157,8 +157,8 @@ def compile_files(
     samples = samples_of(last or whole)
     rows = [
         _row(layer, function, picks[layer.workload], target)
-        | ({"moved": [_moved(*each) for each in moved]} if moved else {})
-        | ({"bfloat16": [list(each) for each in stored]} if stored else {})
+        | ({"moved": [_moved_json(*item) for item in moved]} if moved else {})
+        | ({"bfloat16": [list(item) for item in stored]} if stored else {})
         | ({"frames": True} if frames else {})
         | _attention(number, attention)
         for number, (layer, function, moved, stored, frames) in enumerate(
@@ -175,7 +175,7 @@ def compile_files(
         )
     kernels_macs = sum(layer.workload.macs for layer in made.layers)
     manifest = {
-        **_described(last or whole, samples[0], target, target_kind, name, tolerance),
+        **_describe_source(last or whole, samples[0], target, target_kind, name, tolerance),
         "macs": {"total": total_macs, "kernels": kernels_macs},
         "layers": rows,
         "reads": list(whole.inputs),
@@ -186,15 +186,15 @@ def compile_files(
         "regions": write_regions(whole.regions, () if last is None else last.regions, files),
     }
     artifact = CompiledArtifact(manifest, files)
-    for found in artifact.verify(target):
-        if found.wrong:
+    for result in artifact.verify(target):
+        if result.is_wrong:
             raise ArtifactError(
-                f"the kernel of layer {as_text(rows[found.layer]['name'])} of {name} is off "
-                f"by {found.error:.2g} of its largest value on random tensors, but at most "
-                f"{found.bound:g} is accepted; build with more --trials, and please report "
+                f"the kernel of layer {as_text(rows[result.layer]['name'])} of {name} is off "
+                f"by {result.error:.2g} of its largest value on random tensors, but at most "
+                f"{result.bound:g} is accepted; build with more --trials, and please report "
                 "the model"
             )
-    return _checked(artifact, files, manifest, samples, last or whole, tolerance)
+    return _check_outputs(artifact, files, manifest, samples, last or whole, tolerance)
 
 
 def region_files(
@@ -222,7 +222,7 @@ def region_files(
         first = NetworkSample("", last.seeded_inputs(), last.empty_outputs())
     files: dict[str, bytes] = {}
     manifest = {
-        **_described(last, first, target, target_kind, name, OF_FLOAT32),
+        **_describe_source(last, first, target, target_kind, name, OF_FLOAT32),
         "macs": {"total": total_macs, "kernels": 0},
         "layers": [],
         "reads": [],
@@ -232,10 +232,10 @@ def region_files(
         "regions": write_regions((), last.regions, files),
     }
     artifact = CompiledArtifact(manifest, files)
-    return _checked(artifact, files, manifest, samples, last, OF_FLOAT32)
+    return _check_outputs(artifact, files, manifest, samples, last, OF_FLOAT32)
 
 
-def _checked(
+def _check_outputs(
     artifact: CompiledArtifact, files: dict[str, bytes], manifest: dict[str, Json],
     samples: Sequence[NetworkSample], source: LastRegions | Whole, tolerance: float,
 ) -> CompiledFiles:  # fmt: skip
@@ -262,7 +262,7 @@ def _checked(
     return CompiledFiles(files, manifest, kept)
 
 
-def _described(
+def _describe_source(
     source: LastRegions | Whole, sample: NetworkSample, target: Target, target_kind: str,
     name: str, tolerance: float,
 ) -> dict[str, Json]:  # fmt: skip
@@ -314,12 +314,12 @@ def compiles_kernels(target: Target) -> CompilesKernels:
     Raises:
         ArtifactError: the target does not have this capability.
     """
-    found = capability(target, CompilesKernels)
-    if found is None:
+    result = capability(target, CompilesKernels)
+    if result is None:
         raise ArtifactError(
             f"{target.name} cannot compile kernels into libraries; choose the target cpu"
         )
-    return found
+    return result
 
 
 class CompiledArtifact:
@@ -385,7 +385,7 @@ class CompiledArtifact:
             known = {**arrays, **made}
             known |= self._regions.run_last(known)
             made = {value.name: known[value.name] for value in self.outputs}
-        return narrowed(made, self._halves) if self._halves else made
+        return to_float16(made, self._halves) if self._halves else made
 
     @with_living_pool
     def run(
@@ -411,16 +411,16 @@ class CompiledArtifact:
         whole, calls = np.zeros(times), list[Sequence[tuple[str, float]]]()
         if self._compiled:
             arrays = self._read(known)
-            whole = self._ready.timed(arrays, times)
+            whole = self._ready.time_inferences(arrays, times)
             calls = [self._ready.profiled(arrays) for _ in range(times if layers else 0)]
-        found = profile_of(self._call_times(), whole, calls)
+        profile = profile_of(self._call_times(), whole, calls)
         if self._regions:
             seconds = self._regions.time_last({**known, **self._run_compiled(known)}, times)
-            found = replace(
-                found, seconds=found.seconds + seconds,
-                others=(*found.others, ("onnxruntime", seconds)) if layers else (),
+            profile = replace(
+                profile, seconds=profile.seconds + seconds,
+                others=(*profile.others, ("onnxruntime", seconds)) if layers else (),
             )  # fmt: skip
-        return outputs, found
+        return outputs, profile
 
     def verify(self, target: Target | None = None) -> Iterator[KernelError]:
         """Compare every layer's kernel in the library with the reference, on random tensors.
@@ -451,8 +451,10 @@ class CompiledArtifact:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
                 config = tuple(map(as_int, as_list(row["config"])))
                 moved = map(as_object, as_list(row.get("moved", [])))
-                stored = [_stored(each) for each in as_list(row.get("bfloat16", []))]
-                function = self._ready.function(name, [_places(each) for each in moved], stored)
+                stored = [_parse_stored(item) for item in as_list(row.get("bfloat16", []))]
+                function = self._ready.function(
+                    name, [_parse_moved(item) for item in moved], stored
+                )
                 known[name] = compiles.kernel_error(workload, config, function)
             bound = OF_STORED if row.get("bfloat16") else OF_FLOAT32
             errors.append(KernelError(number, known[name], bound))
@@ -604,7 +606,7 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
     }
 
 
-def _stored(value: Json) -> tuple[int, int]:
+def _parse_stored(value: Json) -> tuple[int, int]:
     """Read the manifest entry of a parameter that the network stores in bfloat16.
 
     Returns:
@@ -628,12 +630,12 @@ def _call_time(row: Mapping[str, Json]) -> CallTime:
     )  # fmt: skip
 
 
-def _moved(parameter: int, axes: MovedAxes) -> dict[str, Json]:
+def _moved_json(parameter: int, axes: MovedAxes) -> dict[str, Json]:
     return {"parameter": parameter, "shape": list(axes.shape), "axes": list(axes.axes)}
 
 
-def _places(row: Mapping[str, Json]) -> Moved:
-    """Convert the output of `_moved` to arguments of `LoadedLibrary.function`."""
+def _parse_moved(row: Mapping[str, Json]) -> Moved:
+    """Convert the output of `_moved_json` to arguments of `LoadedLibrary.function`."""
     shape, axes = (list(map(as_int, as_list(row[key]))) for key in ("shape", "axes"))
     return as_int(row["parameter"]), shape, axes
 
@@ -644,10 +646,10 @@ def _tensor(name: str, array: Array) -> dict[str, Json]:
 
 
 def _values(rows: Json) -> tuple[Value, ...]:
-    found = map(as_object, as_list(rows))
+    result = map(as_object, as_list(rows))
     return tuple(
         Value(
             as_text(row["name"]), tuple(map(as_int, as_list(row["shape"]))), as_text(row["dtype"])
         )
-        for row in found
+        for row in result
     )

@@ -129,12 +129,12 @@ class Artifact:
             InputError: an input is missing or has another shape or type.
         """
         made, seconds = infer(self._order, self.program, self._cpu, self._read(inputs))
-        return self._finished(inputs, made), self.profile(seconds)
+        return self._finish_outputs(inputs, made), self.profile(seconds)
 
     @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one inference and return only the outputs, otherwise like `run`."""
-        return self._finished(inputs, self.infer_layers(self._read(inputs)))
+        return self._finish_outputs(inputs, self.infer_layers(self._read(inputs)))
 
     def infer_layers(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the network up to its last layer, without the onnxruntime regions after it.
@@ -161,7 +161,9 @@ class Artifact:
         arrays = check_arrays(self.inputs, inputs)
         return {value.name: arrays[value.name] for value in self._order.inputs}
 
-    def _finished(self, inputs: Mapping[str, Array], made: dict[str, Array]) -> dict[str, Array]:
+    def _finish_outputs(
+        self, inputs: Mapping[str, Array], made: dict[str, Array]
+    ) -> dict[str, Array]:
         """Run the onnxruntime regions after the last layer.
 
         Args:
@@ -192,18 +194,18 @@ class Artifact:
         """
         program = images_in_flight_of(self.program, self.target)
         slowdown = self.host_slowdown
-        estimated = [each for each in self._islands if each is not None]
+        estimated = [island for island in self._islands if island is not None]
         known = len(estimated) == len(self._islands)
         if not known:
             _, spent = infer(self._order, self.program, self._cpu, self._read(image))
-            estimated = [slowdown * spent[each.name] for each in self._order.islands]
+            estimated = [slowdown * spent[island.name] for island in self._order.islands]
         border = [
             (border_seconds(before, slowdown), border_seconds(after, slowdown))
             for before, after in program.border_work()
         ]
         cpu = CpuTimes(estimated, border, "estimated" if known else "measured")
         return plan_pipeline(
-            self._order, program, [each.total for each in self.times], self.clock_hz, cpu
+            self._order, program, [time.total for time in self.times], self.clock_hz, cpu
         )
 
     @with_living_pool
@@ -229,7 +231,7 @@ class Artifact:
         in_flight = planned.taken.steady.in_flight
         read = list(map(self._read, images))
         made = run_images(self._order, program, self._cpu, read, planned.stages, in_flight)
-        return list(map(self._finished, images, made))
+        return list(map(self._finish_outputs, images, made))
 
     def profile(self, cpu_seconds: Mapping[str, float] | None = None) -> Profile:
         """Return the profile of the accelerator. No inference is needed.
@@ -367,9 +369,11 @@ def code_of(manifest: Mapping[str, Json]) -> list[str]:
         ValueError: an entry of the manifest is invalid.
     """
     files = as_object(manifest["files"])
-    islands = [as_object(each) for each in as_list(manifest.get("cpu", []))]
-    operators = [as_object(each) for island in islands for each in as_list(island["operators"])]
-    of_islands = ", ".join(dict.fromkeys(as_text(each["operator"]) for each in operators))
+    islands = [as_object(item) for item in as_list(manifest.get("cpu", []))]
+    operators = [
+        as_object(operator) for island in islands for operator in as_list(island["operators"])
+    ]
+    of_islands = ", ".join(dict.fromkeys(as_text(operator["operator"]) for operator in operators))
     known = {
         CPU_LIBRARY: of_islands or "changes of layout",
         LIBRARY: "the compiled part" if manifest.get("regions") else "the whole network",
@@ -424,8 +428,8 @@ def _values(rows: Json, least: int = 0) -> tuple[Value, ...]:
         least: smallest size of an axis that is accepted; -1 accepts sizes that are known only at
             run time.
     """
-    found = map(as_object, as_list(rows))
-    return tuple(_value(as_text(row["name"]), row, least) for row in found)
+    result = map(as_object, as_list(rows))
+    return tuple(_value(as_text(row["name"]), row, least) for row in result)
 
 
 def _value(name: str, row: Mapping[str, Json], least: int = 0) -> Value:

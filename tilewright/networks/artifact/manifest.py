@@ -62,7 +62,7 @@ def in_the_way(folder: Path) -> str | None:
         return None
     if not folder.is_dir():
         return "it is not a folder"
-    if is_artifact(folder) or all(_IN_PROGRESS.fullmatch(each.name) for each in folder.iterdir()):
+    if is_artifact(folder) or all(_IN_PROGRESS.fullmatch(path.name) for path in folder.iterdir()):
         return None
     return "it contains other files"
 
@@ -70,10 +70,10 @@ def in_the_way(folder: Path) -> str | None:
 def is_artifact(folder: Path) -> bool:
     """Return whether a folder holds an artifact, even a damaged or an unfinished one."""
     try:
-        found = as_object(read_json_file(folder / MANIFEST))
+        result = as_object(read_json_file(folder / MANIFEST))
     except (OSError, ValueError, TilewrightError):
         return False
-    return found.get("format") in FORMATS
+    return result.get("format") in FORMATS
 
 
 def write_folder(
@@ -110,14 +110,14 @@ def write_folder(
     begun = {**head, "unfinished": True, "files": listed, "earlier": earlier}
     for name in (MANIFEST, *listed):
         _path_of(folder, name)
-    write_atomically(folder / MANIFEST, sealed(begun))
+    write_atomically(folder / MANIFEST, serialise_manifest(begun))
     _remove_interrupted(folder, [MANIFEST, *earlier, *listed])
     _remove(folder, earlier)
     for name, data in files.items():
         write_atomically(folder / name, data)
     whole = {**head, **manifest, "files": listed}
     signed = _signed(whole, folder) if any(map(is_code, files)) else {}
-    write_atomically(folder / MANIFEST, sealed({**whole, **signed}))
+    write_atomically(folder / MANIFEST, serialise_manifest({**whole, **signed}))
     return {**manifest, "files": listed, **signed}
 
 
@@ -134,7 +134,7 @@ def _signed(manifest: Mapping[str, Json], folder: Path) -> dict[str, Json]:
         return {UNSIGNED: str(error)}
 
 
-def sealed(manifest: Mapping[str, Json]) -> bytes:
+def serialise_manifest(manifest: Mapping[str, Json]) -> bytes:
     """Serialise a manifest with its own digest.
 
     The digest is computed with zeros in its own place.
@@ -287,8 +287,8 @@ def map_file(
     except (OSError, TilewrightError) as error:
         raise ArtifactError(f"cannot read {path}: {error}; {BUILD_AGAIN}") from None
     with os.fdopen(handle, "rb", buffering=0) as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-        if os.fstat(handle).st_size != size or found != as_text(said["sha256"]):
+        result = hashlib.file_digest(file, "sha256").hexdigest()
+        if os.fstat(handle).st_size != size or result != as_text(said["sha256"]):
             raise ArtifactError(f"{path} has other bytes than when it was built; {BUILD_AGAIN}")
         # a copy on write, because arrays that cannot be written to are not shared with TVM
         return np.frombuffer(mmap.mmap(handle, size, access=mmap.ACCESS_COPY), np.uint8)
@@ -324,8 +324,8 @@ def _files_of(folder: Path) -> dict[str, Json]:
     """
     try:
         manifest = _read_manifest(folder)
-        found = {**as_object(manifest.get("earlier", {})), **as_object(manifest["files"])}
-        return {name: said for name, said in found.items() if not _link_to(folder, name)}
+        files = {**as_object(manifest.get("earlier", {})), **as_object(manifest["files"])}
+        return {name: said for name, said in files.items() if not _link_to(folder, name)}
     except (OSError, ValueError, ArtifactError):
         return {}
 
@@ -351,10 +351,10 @@ def _remove_interrupted(folder: Path, names: Sequence[str]) -> None:
         names: names of the files that were being written.
     """
     for place in {(folder / name).parent for name in names}:
-        own = {(folder / name).name for name in names if (folder / name).parent == place}
+        matching = {(folder / name).name for name in names if (folder / name).parent == place}
         for path in list(place.iterdir()) if place.is_dir() else []:
-            found = _IN_PROGRESS.fullmatch(path.name)
-            if found and found[1] in own:
+            match = _IN_PROGRESS.fullmatch(path.name)
+            if match and match[1] in matching:
                 remove(path)
 
 

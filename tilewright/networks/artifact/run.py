@@ -285,16 +285,16 @@ def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Array]:
     A sequence gives one array per element (`name.0`, `name.1`, …), and a map gives `name.keys` and
     `name.values`.
     """
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for name, value in outputs.items():
         if isinstance(value, Mapping):
             parts = {"keys": np.array(list(value)), "values": np.array(list(value.values()))}
-            found |= {f"{name}.{part}": array for part, array in parts.items()}
+            arrays |= {f"{name}.{part}": array for part, array in parts.items()}
         elif isinstance(value, list):
-            found |= as_arrays({f"{name}.{place}": each for place, each in enumerate(value)})
+            arrays |= as_arrays({f"{name}.{place}": item for place, item in enumerate(value)})
         elif value is not None:
-            found[name] = np.asarray(value)
-    return found
+            arrays[name] = np.asarray(value)
+    return arrays
 
 
 def layer_times(rows: Sequence[LayerTime], times: Sequence[StreamTimes]) -> tuple[LayerTime, ...]:
@@ -304,7 +304,7 @@ def layer_times(rows: Sequence[LayerTime], times: Sequence[StreamTimes]) -> tupl
         rows: the layers.
         times: cycles of each segment and of its layers.
     """
-    cycles = [each for stream in times for each in stream.layers]
+    cycles = [layer for stream in times for layer in stream.layers]
     return tuple(
         LayerTime(r.name, r.names, r.operator, r.macs, spent, r.alone, r.roofline, r.segment)
         for r, spent in zip(rows, cycles, strict=True)
@@ -337,13 +337,13 @@ def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
 
 def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
     """Return an output, converted from its int8 tensor if necessary."""
-    found = tensors.get(value.name)
-    if found is None or (found.dtype == np.int8 and value.dtype != "int8"):
-        found = _tensor(order, tensors, order.results[value.name])
-        if found.dtype == np.int8 and value.dtype != "int8":
+    result = tensors.get(value.name)
+    if result is None or (result.dtype == np.int8 and value.dtype != "int8"):
+        result = _tensor(order, tensors, order.results[value.name])
+        if result.dtype == np.int8 and value.dtype != "int8":
             held = order.values[order.results[value.name]]
-            found = from_int8(found.view(np.int8), value.scale or held.scale, value.dtype)
-    return found.reshape(value.shape).astype(value.dtype, copy=False)
+            result = from_int8(result.view(np.int8), value.scale or held.scale, value.dtype)
+    return result.reshape(value.shape).astype(value.dtype, copy=False)
 
 
 Ports = Sequence[tuple[Sequence[Value], Sequence[Value]]]
@@ -418,14 +418,14 @@ class _Tensors:
 
     def _result(self, value: Value) -> None:
         """Check that an output exists or can be made from its int8 tensor."""
-        found = self.known.get(value.name)
-        if found is None or (found[1] == "int8" and value.dtype != "int8"):
+        result = self.known.get(value.name)
+        if result is None or (result[1] == "int8" and value.dtype != "int8"):
             held = self.order.results.get(value.name, "")
-            found = self._need(held)
+            result = self._need(held)
             scale = value.scale or self._value(held).scale
-            if found[1] == "int8" and value.dtype not in _OF_INT8 and scale is None:
+            if result[1] == "int8" and value.dtype not in _OF_INT8 and scale is None:
                 raise ValueError(f"output '{value.name:.60}' has no scale")
-        if found[0] != _elements(value):
+        if result[0] != _elements(value):
             raise ValueError(f"output '{value.name:.60}' has a different size")
 
     def _value(self, name: str) -> Value:

@@ -44,7 +44,7 @@ def split_images(wanted: Sequence[Value], arrays: Mapping[str, Array]) -> list[d
         for name, count in counts.items()
     }
     others = {name: array for name, array in arrays.items() if name not in counts}
-    return [others | {name: each[image] for name, each in parts.items()} for image in range(images)]
+    return [others | {name: part[image] for name, part in parts.items()} for image in range(images)]
 
 
 def join_outputs(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -57,7 +57,8 @@ def join_outputs(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
         Arrays by name, of shape (images · n, …); scalars give a vector of shape (images,).
     """
     return {
-        name: np.concatenate([np.atleast_1d(each[name]) for each in outputs]) for name in outputs[0]
+        name: np.concatenate([np.atleast_1d(output[name]) for output in outputs])
+        for name in outputs[0]
     }
 
 

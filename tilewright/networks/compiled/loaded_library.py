@@ -81,7 +81,7 @@ class LoadedLibrary:
         main, thread_tensors = self._main, self._caller.tensors
         inputs = list(map(thread_tensors.input, count(), arrays))
         try:
-            with self._regions.raising() if self._regions else nullcontext():
+            with self._regions.reraise_errors() if self._regions else nullcontext():
                 result = main(*inputs, *self._weights)
         except ValueError as error:
             raise refused_inputs(error) from error
@@ -123,7 +123,7 @@ class LoadedLibrary:
             kernel = _narrowing(kernel, bfloat16)
         return _moving(kernel, moved) if moved else kernel
 
-    def timed(self, arrays: Sequence[Array], times: int) -> NDArray[np.float64]:
+    def time_inferences(self, arrays: Sequence[Array], times: int) -> NDArray[np.float64]:
         """Measure the time of several inferences, without passing arrays in and out.
 
         Args:

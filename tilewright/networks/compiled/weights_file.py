@@ -34,12 +34,12 @@ _ROW = np.dtype([("dtype", "<u4"), ("axes", "<u4"), ("shape", "<i8", MOST_AXES),
 def pack_weights(weights: Sequence[NDArray[Any]]) -> bytes:
     """Return the content of a weights file for arrays with at most `MOST_AXES` axes."""
     rows = np.zeros(len(weights), _ROW)
-    end = _aligned(_HEAD.itemsize + rows.nbytes)
+    end = _align_size(_HEAD.itemsize + rows.nbytes)
     for row, array in zip(rows, weights, strict=True):
         row["dtype"], row["axes"] = DTYPES.index(str(array.dtype)), array.ndim
         row["shape"][: array.ndim] = array.shape
         row["at"] = end
-        end = _aligned(end + array.nbytes)
+        end = _align_size(end + array.nbytes)
     content = np.zeros(end, np.uint8)
     head = np.array((MAGIC, FORMAT.written, len(weights)), _HEAD).tobytes() + rows.tobytes()
     content[: len(head)] = np.frombuffer(head, np.uint8)
@@ -83,5 +83,5 @@ def _array(data: NDArray[np.uint8], row: np.void) -> NDArray[Any]:
     return data[at : at + size].view(dtype).reshape(shape)
 
 
-def _aligned(size: int) -> int:
+def _align_size(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT

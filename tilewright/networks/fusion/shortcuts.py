@@ -14,9 +14,9 @@ from tilewright.core.errors import WorkloadError
 from tilewright.networks.fusion.candidates import (
     FusionChoice,
     Refused,
-    divided,
     is_cut,
     is_read_once,
+    split_candidates,
     with_layers,
 )
 from tilewright.networks.integer.graph import IntegerGraph
@@ -30,22 +30,22 @@ _ADDED = {"bias", "offset"}
 """Operations that may come before or after adding a residual without changing the result."""
 
 
-def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
+def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     """Return the shortcuts that can be fused with the last convolution of their block.
 
     The second list contains those that cannot be fused, with reasons.
     """
-    return divided(
+    return split_candidates(
         "shortcut",
         ((shortcut.name, (shortcut.output, last.output), _reason(graph, shortcut, last))
          for shortcut, last in _pairs(graph)),
     )  # fmt: skip
 
 
-def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
+def fuse_shortcuts(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Fuse the shortcuts with the convolutions that write the given tensors."""
     pairs = [(first, last) for first, last in _pairs(graph) if last.output in outputs]
-    fused_layers = {last.output: _summed(first, last) for first, last in pairs}
+    fused_layers = {last.output: _fuse_shortcut(first, last) for first, last in pairs}
     return with_layers(graph, fused_layers, {first.output for first, _ in pairs})
 
 
@@ -61,19 +61,19 @@ def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
     ]
 
 
-def _summed(shortcut: Layer, last: Layer) -> Layer:
+def _fuse_shortcut(shortcut: Layer, last: Layer) -> Layer:
     assert shortcut.weight is not None
     return replace(
         last,
         names=(*shortcut.names, *last.names),
-        workload=_together(shortcut.workload, last.workload),
+        workload=_join_workloads(shortcut.workload, last.workload),
         residual=None,
         shortcut=LayerShortcut(shortcut.data, shortcut.weight, shortcut.bias, shortcut.shifts),
         macs=shortcut.macs + last.macs,
     )
 
 
-def _together(shortcut: Workload, last: Workload) -> Workload:
+def _join_workloads(shortcut: Workload, last: Workload) -> Workload:
     """Return one workload for a shortcut and the last convolution of its block.
 
     Raises `WorkloadError` if there is none.
@@ -109,7 +109,7 @@ def _reason(graph: IntegerGraph, shortcut: Layer, last: Layer) -> str:
     if not set(kinds[: kinds.index("residual")]) <= _ADDED:
         return f"the sums of {last.name} are shifted or clipped before it is added"
     try:
-        _together(w, last.workload)
+        _join_workloads(w, last.workload)
     except WorkloadError as error:
         return str(error)
     return ""

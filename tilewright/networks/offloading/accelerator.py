@@ -66,7 +66,7 @@ class Accelerator:
     rounds_to_even: bool = False
 
     @classmethod
-    def of(
+    def for_target(
         cls,
         target: Target,
         epilogue: EpilogueMode = "full",
@@ -115,7 +115,7 @@ class Accelerator:
         """
         return None if self.bound is None else self.bound(workload).seconds
 
-    def estimated(self, workload: Workload) -> float | None:
+    def estimate_call(self, workload: Workload) -> float | None:
         """Return the target's estimate for a call in the target's unit, or None if there is none.
 
         Raises:
@@ -168,11 +168,11 @@ def _estimate_of(target: Target, sampled: int) -> Callable[[Workload], float]:
             raise WorkloadError(
                 f"{target.name} has no latency estimate for {workload}; measure it instead"
             )
-        found = least_estimate(estimates, workload, space, sampled, np.random.default_rng(0))
-        if found is None:
+        estimate = least_estimate(estimates, workload, space, sampled, np.random.default_rng(0))
+        if estimate is None:
             raise WorkloadError(
                 f"{workload}: according to the estimates of {target.name}, no schedule fits"
             )
-        return found
+        return estimate
 
     return least

@@ -142,7 +142,7 @@ class ModelReport:
     def accelerator_seconds(self) -> float | None:
         """Lower bound on the seconds of the offloaded operators with packing; None if unknown."""
         known = [o.accelerator_seconds for o in self.by_status("offloaded") if o.workload]
-        return None if None in known else sum(each or 0.0 for each in known)
+        return None if None in known else sum(item or 0.0 for item in known)
 
     @property
     def cpu_seconds(self) -> float:
@@ -274,7 +274,7 @@ def _other(
     name = operator.name
     if name in examined.unsupported:
         return OperatorReport(name, "", "unsupported", *examined.unsupported[name])
-    if (reason := examined.outside.get(name)) is not None:
+    if (reason := examined.outside_operators.get(name)) is not None:
         seconds = slowdown * _cpu_seconds(operator, examined)
         return OperatorReport(name, "", "onnxruntime", reason, cpu_seconds=seconds)
     if name in examined.found.constant_nodes:
@@ -363,7 +363,7 @@ def nothing_offloaded(report: ModelReport) -> str:
     for operator in report.operators:
         kinds[operator.op_type, operator.reason, operator.next_step].append(operator)
     heaviest = sorted(
-        kinds.values(), key=lambda same: (-sum(each.macs for each in same), -len(same))
+        kinds.values(), key=lambda same: (-sum(operator.macs for operator in same), -len(same))
     )
     more = (
         f"; {len(heaviest) - SHOWN_KINDS} more kinds of operators"
@@ -381,7 +381,7 @@ def nothing_offloaded(report: ModelReport) -> str:
 
 def _kind(same: list[OperatorReport]) -> str:
     first = same[0]
-    names = ", ".join(f"'{each.name}'" for each in same[:SHOWN_NAMES])
+    names = ", ".join(f"'{operator.name}'" for operator in same[:SHOWN_NAMES])
     dots = ", …" if len(same) > SHOWN_NAMES else ""
     step = f" ({first.next_step})" if first.next_step else ""
     return f"{len(same)} {first.op_type} ({names}{dots}): {first.reason}{step}"

@@ -106,8 +106,8 @@ def candidate_workload(
     """
     if accelerator.computes_floats:
         return _as_it_is(call, accelerator)
-    if found := _obstacle(call, accelerator):
-        return OffloadDecision(call, None, 0, 0.0, *found)
+    if obstacle := _obstacle(call, accelerator):
+        return OffloadDecision(call, None, 0, 0.0, *obstacle)
     blocks = accelerator.blocks
     epilogue = int8_epilogue(call, accelerator.epilogue)
     written_plainly = workload_of(call, blocks).with_steps(epilogue)
@@ -146,8 +146,8 @@ def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
 
 def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
     """Return the decision for a target that computes floats: offload calls with a kernel."""
-    if found := float_obstacle(call):
-        return OffloadDecision(call, None, 0, 0.0, *found)
+    if obstacle := float_obstacle(call):
+        return OffloadDecision(call, None, 0, 0.0, *obstacle)
     try:
         workload = kernel_workload(
             call, accelerator.check, accelerator.float_type, accelerator.epilogue

@@ -31,7 +31,7 @@ MAX_NODES = 100_000
 SMALL_TENSOR_BYTES = 64 * 1024  # external tensors up to this size are read with the model
 
 
-def read(path: Path) -> onnx.ModelProto:
+def read_model_file(path: Path) -> onnx.ModelProto:
     """Parse an ONNX file. External tensors larger than 64 KiB remain stubs until `load_weights`.
 
     Raises:

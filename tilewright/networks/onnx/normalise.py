@@ -174,7 +174,7 @@ def _take_branches(normal: NormalGraph) -> None:
             continue
         taken = "then_branch" if numpy_helper.to_array(condition).all() else "else_branch"
         branch = next(a.g for a in node.attribute if a.name == taken)
-        inner = _inlined(normal, node, branch)
+        inner = _inline_branch(normal, node, branch)
         nodes += inner
         for operator_node in inner:
             normal.add_operator(operator_node)
@@ -184,7 +184,7 @@ def _take_branches(normal: NormalGraph) -> None:
     _lift_constants(normal)
 
 
-def _inlined(
+def _inline_branch(
     normal: NormalGraph, node: onnx.NodeProto, branch: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
     """Return the operators of a branch, with unique tensor and operator names."""

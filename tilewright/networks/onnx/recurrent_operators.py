@@ -96,8 +96,8 @@ def directions_of(node: onnx.NodeProto) -> tuple[str, ...]:
 
 def activations_of(node: onnx.NodeProto) -> list[str]:
     """Return the activations of all directions, spelled like the ONNX operators."""
-    given = [each for a in node.attribute if a.name == "activations" for each in a.strings]
-    named = [each.decode().capitalize() for each in given]
+    given = [string for a in node.attribute if a.name == "activations" for string in a.strings]
+    named = [item.decode().capitalize() for item in given]
     return named or list(ACTIVATIONS[node.op_type]) * len(directions_of(node))
 
 
@@ -121,12 +121,12 @@ def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
             for place in (0, INITIAL_H, INITIAL_C):
                 if given := input_at(node, place):
                     node.input[place] = f"{name}/{given}/steps_first"
-                    before.append(_transposed(given, node.input[place], [1, 0, 2]))
+                    before.append(_transpose_node(given, node.input[place], [1, 0, 2]))
             for place, result in enumerate(node.output):
                 if result:
                     node.output[place] = f"{name}/{result}/steps_first"
                     order = [1, 0, 2] if place else [2, 0, 1, 3]
-                    after.append(_transposed(node.output[place], result, order))
+                    after.append(_transpose_node(node.output[place], result, order))
         nodes += [*before, node, *after]
         added += [*before, *after]
     if added:
@@ -136,7 +136,7 @@ def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     return added
 
 
-def _transposed(source: str, result: str, order: Sequence[int]) -> onnx.NodeProto:
+def _transpose_node(source: str, result: str, order: Sequence[int]) -> onnx.NodeProto:
     return helper.make_node("Transpose", [source], [result], name=f"{result}/transpose", perm=order)
 
 
@@ -169,7 +169,7 @@ class RecurrentWriter:
             name: name of the operator and of its result, without the prefix.
             **attributes: attributes of the operator.
         """
-        name = self._named(name)
+        name = self._free_name(name)
         self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
         return name
 
@@ -184,7 +184,7 @@ class RecurrentWriter:
         """
         if len(sizes) == 1:
             return [source]
-        name = self._named(name)
+        name = self._free_name(name)
         results = [f"{name}.{place}" for place in range(len(sizes))]
         lengths = self.integers(f"{name}/sizes", sizes)
         node = helper.make_node("Split", [source, lengths], results, name=name, axis=axis)
@@ -270,7 +270,7 @@ class RecurrentWriter:
         self._add(name, shape, values)
         return name
 
-    def _named(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         """Return an operator name that is not taken yet, derived from `name`.
 
         The name is taken from then on.
@@ -447,8 +447,8 @@ def unroll_recurrent(normal: NormalGraph) -> None:
         unrolled = _Unrolled(normal, node, shapes, tensors)
         unrolled.write()
         nodes += unrolled.writer.nodes
-        for each in unrolled.writer.nodes:
-            normal.add_operator(each)
+        for item in unrolled.writer.nodes:
+            normal.add_operator(item)
         steps = f"unrolled into {unrolled.steps} steps, whose operators follow"
         normal.absorbed[node.name] = Absorbed(unrolled.projections[0], steps)
     if len(nodes) != len(normal.graph.node):
@@ -502,10 +502,10 @@ class _Unrolled:
             cells.append(cell)
         outputs = [*self._node.output, "", "", ""]
         if outputs[0]:
-            self._whole(all_steps, outputs[0])
+            self._write_all_states(all_steps, outputs[0])
         for role, name, values in (("h", outputs[1], states), ("c", outputs[2], cells)):
             if name:
-                self._last(values, name, role)
+                self._write_last_states(values, name, role)
 
     def _direction(
         self, data: str, place: int, name: str, prefix: str
@@ -522,7 +522,7 @@ class _Unrolled:
             Names of the states after each step, in the order of the data, and of the last state and
                 cell.
         """
-        direction = self._projected(data, place, prefix)
+        direction = self._project_inputs(data, place, prefix)
         state = self._initial(INITIAL_H, place, f"{prefix}initial_h")
         cell = self._initial(INITIAL_C, place, f"{prefix}initial_c")
         order = range(self.steps) if name == "forward" else range(self.steps - 1, -1, -1)
@@ -533,7 +533,7 @@ class _Unrolled:
             made[t] = state
         return made, state, cell
 
-    def _projected(self, data: str, place: int, prefix: str) -> Direction:
+    def _project_inputs(self, data: str, place: int, prefix: str) -> Direction:
         w = self.writer
         shape = (self._inputs, self._columns)
         weight = w.constant(f"{prefix}weight", shape, self._weight(1, place))
@@ -607,7 +607,7 @@ class _Unrolled:
         shape = self.writer.integers(f"{name}_shape", [self._batch, self._hidden])
         return self.writer.emit("Reshape", [given, shape], name)
 
-    def _whole(self, states: Sequence[Sequence[str]], output: str) -> None:
+    def _write_all_states(self, states: Sequence[Sequence[str]], output: str) -> None:
         """Write the states of all steps to an output of shape (steps, directions, batch, hidden).
 
         Args:
@@ -616,16 +616,16 @@ class _Unrolled:
         """
         shape = self.writer.integers("states_shape", [self.steps, 1, self._batch, self._hidden])
         parts = []
-        for place, each in enumerate(states):
-            rows = each[0]
+        for place, state in enumerate(states):
+            rows = state[0]
             if self.steps > 1:
-                rows = self.writer.emit("Concat", each, f"states_{place}", axis=0)
+                rows = self.writer.emit("Concat", state, f"states_{place}", axis=0)
             parts.append(self.writer.emit("Reshape", [rows, shape], f"states_{place}_shaped"))
         if len(parts) > 1:
             self.writer.emit("Concat", parts, "states", axis=1)
         self.writer.nodes[-1].output[0] = output
 
-    def _last(self, states: Sequence[str], output: str, role: str) -> None:
+    def _write_last_states(self, states: Sequence[str], output: str, role: str) -> None:
         """Write the states after the last step to an output of shape (directions, batch, hidden).
 
         Args:

@@ -64,7 +64,7 @@ def fold_constants(normal: NormalGraph, reasons: Mapping[str, str]) -> bool:
     if any(is_stub(tensors[name]) for name in read):
         tensors_made = [stub(name, shapes[name], types[name]) for name in written]
     else:
-        tensors_made = _computed(
+        tensors_made = _compute_constants(
             normal, nodes, [tensors[name] for name in sorted(read)], list(written)
         )
     if not tensors_made:
@@ -76,7 +76,7 @@ def fold_constants(normal: NormalGraph, reasons: Mapping[str, str]) -> bool:
     return True
 
 
-def _computed(
+def _compute_constants(
     normal: NormalGraph, nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto],
     written: list[str],
 ) -> list[onnx.TensorProto]:  # fmt: skip

@@ -75,7 +75,7 @@ class RegionSession:
             ) from error
 
     @classmethod
-    def of(cls, region: RegionModel, threads: int) -> RegionSession:
+    def for_region(cls, region: RegionModel, threads: int) -> RegionSession:
         """Create a session for a region.
 
         Raises:
@@ -142,7 +142,7 @@ class RegionCalls:
                     tvm_ffi.registry.remove_global_func(name)
 
     @contextmanager
-    def raising(self) -> Iterator[None]:
+    def reraise_errors(self) -> Iterator[None]:
         """Reraise an exception of a region with its original type."""
         # TVM turns an exception of a registered function into its own error type.
         self._caller.error = None

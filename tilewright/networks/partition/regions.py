@@ -217,14 +217,14 @@ class _Partitioner:
             if self._not_passable(node.writes) or not late.isdisjoint(node.before):
                 late.add(i)
                 levels[i] = LAST
-        for group in self._connected(levels):
+        for group in self._connected_components(levels):
             # No compiled operator depends on the group, so that it can run after all compiled code.
             if early.isdisjoint(group.nodes):
                 for i in group.nodes:
                     levels[i] = LAST
-        return self._connected(levels)
+        return self._connected_components(levels)
 
-    def _connected(self, levels: Sequence[int]) -> list[_Group]:
+    def _connected_components(self, levels: Sequence[int]) -> list[_Group]:
         """Return the connected components of the operators of each level that are not compiled."""
         groups: list[_Group] = []
         seen: set[int] = set()

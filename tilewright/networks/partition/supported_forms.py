@@ -107,7 +107,7 @@ class Forms:
             if name in self._opsets:
                 self._opsets.setdefault("", self._opsets[name])
 
-    def of(self, node: onnx.NodeProto) -> OperatorForm | None:
+    def form_of(self, node: onnx.NodeProto) -> OperatorForm | None:
         """Return the form of a node.
 
         Return None if its definition is unknown, or if the element type or rank of an input is
@@ -320,7 +320,7 @@ def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str
     forms, shapes, constants = Forms(normal), normal.shapes(), normal.tensors()
     reasons = dict.fromkeys(_constant(normal), "its result does not depend on any input")
     for node in normal.graph.node:
-        form = forms.of(node)
+        form = forms.form_of(node)
         narrowed = ""
         if node.op_type in GATES and node.domain in STANDARD_DOMAINS:
             # Unrolling recurrent operators requires constant weights, and limits the length.

@@ -148,7 +148,7 @@ def _observe_largest(
             seen = np.abs(values[name]).max(initial=0.0)
             largest[name] = float(np.maximum(largest[name], seen))
         if left > 0:
-            watched = {name: _thinned(values[name]).copy() for name in largest}
+            watched = {name: _thin_out(values[name]).copy() for name in largest}
             left -= sum(value.nbytes for value in watched.values())
             if left > 0:
                 kept.append(watched)
@@ -204,7 +204,7 @@ def least_error_exponents(
     tails = {name: Tail() for name in covering_all}
     remaining_runs = map(run, feeds[len(watched) :])
     remaining_values = (
-        {name: _thinned(values[name]) for name in covering_all} for values in remaining_runs
+        {name: _thin_out(values[name]) for name in covering_all} for values in remaining_runs
     )
     for values in chain(watched, remaining_values):
         for name in covering_all:
@@ -215,7 +215,7 @@ def least_error_exponents(
     return {name: tries[name][int(np.argmin(error))] for name, error in errors.items()}
 
 
-def _thinned(values: NDArray[Any]) -> NDArray[Any]:
+def _thin_out(values: NDArray[Any]) -> NDArray[Any]:
     """Return at most `WATCHED_ELEMENTS` values of an array, evenly spaced, of shape (n,)."""
     flat = values.ravel()
     step = -(-len(flat) // WATCHED_ELEMENTS)

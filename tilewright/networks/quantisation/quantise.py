@@ -168,19 +168,19 @@ def quantise_graph(
         calls = calls_behind_folding(calls, folded)
     if calls is None:
         calls = fused_calls(normal)
-    found = plan_layers(normal, calls, options.keep_float)
-    if not found.groups:
+    result = plan_layers(normal, calls, options.keep_float)
+    if not result.groups:
         raise NothingToQuantise(
             f"no layer of '{name}' can run in int8: it has no convolution or product with "
             "constant weights, except for layers that are kept in float"
         )
-    _check_constants(normal, found)
-    operators = {node.op_type for node in normal.graph.node if node.name in found.nodes}
-    run = ModelRunner(normal.model, [*sorted(found.tensors), *float_outputs(normal.model)])
+    _check_constants(normal, result)
+    operators = {node.op_type for node in normal.graph.node if node.name in result.nodes}
+    run = ModelRunner(normal.model, [*sorted(result.tensors), *float_outputs(normal.model)])
     observed = observe(
         normal.model,
         run,
-        found.tensors,
+        result.tensors,
         operators,
         samples.feeds,
         options.method,
@@ -192,17 +192,17 @@ def quantise_graph(
             run, measured, samples.feeds, above=options.method == "minmax",
             watched=observed.watched,
         )  # fmt: skip
-    exponents = choose_exponents(normal, found, measured)
+    exponents = choose_exponents(normal, result, measured)
     if options.per_channel:
-        exponents = by_channel(normal, found, exponents)
-    integer = insert_qdq(normal, found, exponents)
+        exponents = by_channel(normal, result, exponents)
+    integer = insert_qdq(normal, result, exponents)
     layers, outputs = (
-        measure_noise(normal.model, run, integer, found, exponents, samples.judging)
+        measure_noise(normal.model, run, integer, result, exponents, samples.judging_samples)
         if judged
         else ((), ())
     )
     report = QuantisationReport(
-        options.method, options.rule, len(samples.feeds), layers, outputs, found.kept,
+        options.method, options.rule, len(samples.feeds), layers, outputs, result.kept,
         (samples.warning,) if samples.warning else (),
     )  # fmt: skip
     return Quantised(integer, exponents.activations, report)
@@ -231,10 +231,10 @@ def calls_behind_folding(calls: Sequence[FusedCall], folded: FoldedGraph) -> lis
     ]
 
 
-def _check_constants(normal: NormalGraph, found: QuantisationPlan) -> None:
+def _check_constants(normal: NormalGraph, plan: QuantisationPlan) -> None:
     """Raise `QuantisationError` if weights or a bias are not finite or too large for int8."""
     tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
-    for group in found.groups:
+    for group in plan.groups:
         biases = [("bias", nodes[name].input[place]) for name, place in group.biases]
         for kind, name in [("weights", group.weight), *biases]:
             if name is None:

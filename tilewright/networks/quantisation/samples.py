@@ -24,7 +24,7 @@ from tilewright.networks.errors import InputError
 from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.onnx.files import lone_integers
 from tilewright.networks.onnx.graph import NormalGraph, Shape, data_inputs, static_shape
-from tilewright.networks.sample_values import accepted, base_integers
+from tilewright.networks.sample_values import base_integers, find_accepted_inputs
 from tilewright.networks.zoo import digits
 
 DEFAULT_SAMPLES = 8
@@ -82,11 +82,11 @@ class Samples:
     held_out: tuple[Mapping[str, NDArray[Any]], ...] = ()
 
     @property
-    def judging(self) -> tuple[Mapping[str, NDArray[Any]], ...]:
+    def judging_samples(self) -> tuple[Mapping[str, NDArray[Any]], ...]:
         """Samples for measuring errors: the held-out ones, or all if none are held out."""
         return self.held_out or self.feeds
 
-    def restricted(self, names: Collection[str]) -> Samples:
+    def restrict_inputs(self, names: Collection[str]) -> Samples:
         """Return the samples of only some inputs."""
 
         def of(
@@ -123,7 +123,7 @@ def seeded_samples(inputs: Sequence[Input], count: int = DEFAULT_SAMPLES, seed: 
         seed: seed of the random generator. Equal seeds give equal samples.
     """
     random = np.random.default_rng([seed, 0x5A])
-    drawn = [{i.name: _drawn(i, random) for i in inputs} for _ in range(count + HELD_OUT)]
+    drawn = [{i.name: _draw_input(i, random) for i in inputs} for _ in range(count + HELD_OUT)]
     return Samples(tuple(drawn[:count]), SEEDED_WARNING.format(count=count), tuple(drawn[count:]))
 
 
@@ -154,7 +154,7 @@ def _with_integers(model: onnx.ModelProto, inputs: Sequence[Input], samples: Sam
     base, _ = base_integers(kinds, free, other_inputs, reference, lone_integers(model))
     integer_feeds: list[Mapping[str, NDArray[Any]]] = []
     for seed, kind in enumerate(("sizes", "small", "large", "negative")):
-        pair = accepted(kinds, kind, other_inputs, base, reference, seed)
+        pair = find_accepted_inputs(kinds, kind, other_inputs, base, reference, seed)
         integer_feeds.append(base if pair is None else {name: pair[0][name] for name in free})
 
     def in_turn(
@@ -229,8 +229,8 @@ def split_samples(
     names = [i.name for i in inputs]
     if set(arrays) != set(names):
         raise InputError(
-            f"'{source}' contains arrays named {_listed(arrays)}, but the network's inputs "
-            f"are {_listed(names)}; name one array after each input"
+            f"'{source}' contains arrays named {_list_names(arrays)}, but the network's inputs "
+            f"are {_list_names(names)}; name one array after each input"
         )
     stacks = {i.name: _stack(arrays[i.name], i, source) for i in inputs}
     counts = {name: len(stack) for name, stack in stacks.items()}
@@ -303,7 +303,7 @@ def _stack(array: NDArray[Any], spec: Input, source: str) -> NDArray[Any]:
             f"has the shape {shape}; give one sample of that shape, or several as (samples, "
             f"{', '.join(map(str, shape))})"
         )
-    if not _fits(array.dtype, spec.dtype):
+    if not _fits_type(array.dtype, spec.dtype):
         raise InputError(
             f"'{source}' contains '{spec.name}' as {array.dtype}, but the input is "
             f"{spec.dtype}; convert the array"
@@ -323,7 +323,7 @@ def _stack(array: NDArray[Any], spec: Input, source: str) -> NDArray[Any]:
     return converted
 
 
-def _fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+def _fits_type(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     """Return whether values of type `given` are accepted for an input of type `wanted`.
 
     Floats fit any float type, integers any integer type, and other types must be equal.
@@ -332,7 +332,7 @@ def _fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     return given == wanted or given.kind in kinds.get(wanted.kind, "")
 
 
-def _drawn(spec: Input, random: np.random.Generator) -> NDArray[Any]:
+def _draw_input(spec: Input, random: np.random.Generator) -> NDArray[Any]:
     if spec.dtype.kind == "f":
         return random.standard_normal(spec.shape).astype(spec.dtype)
     if spec.dtype.kind == "b":
@@ -355,5 +355,5 @@ def _table_sizes(normal: NormalGraph) -> dict[str, int]:
     return row_counts
 
 
-def _listed(names: Sequence[str] | Mapping[str, object]) -> str:
+def _list_names(names: Sequence[str] | Mapping[str, object]) -> str:
     return ", ".join(f"'{name}'" for name in list(names)[:8]) or "nothing"

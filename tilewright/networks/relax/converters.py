@@ -224,7 +224,7 @@ def _gather(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExp
     """
     data, indices = inputs[:2]
     shape, axis = shape_of(data), attrs.get("axis", 0)
-    if all(isinstance(each, GenericConst) for each in (data, indices)) or not shape:
+    if all(isinstance(item, GenericConst) for item in (data, indices)) or not shape:
         return None
     if isinstance(data, relax.ShapeExpr) or isinstance(indices, relax.ShapeExpr):
         return None
@@ -245,7 +245,7 @@ def _one_hot(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxEx
     none = relax.const(0, str(indices.ty.dtype))
     behind = bb.emit(relax.op.add(indices, relax.const(places, str(indices.ty.dtype))))
     indices = bb.emit(relax.op.where(relax.op.less(indices, none), behind, indices))
-    off, on = (relax.prim_value(tirx.const(each, kind)) for each in values.value.numpy().tolist())
+    off, on = (relax.prim_value(tirx.const(item, kind)) for item in values.value.numpy().tolist())
     return relax.op.one_hot(indices, on, off, places, attrs.get("axis", -1))
 
 
@@ -299,8 +299,8 @@ def _are_signed(inputs: Inputs) -> bool:
 def _without_minus_one(bb: BlockBuilder, divisor: RelaxExpr) -> tuple[RelaxExpr, RelaxExpr]:
     """Return a mask of the divisors that are -1, and the divisor with 1 in their place."""
     dtype = str(divisor.ty.dtype)
-    found = bb.emit(relax.op.equal(divisor, relax.const(-1, dtype)))
-    return found, bb.emit(relax.op.where(found, relax.const(1, dtype), divisor))
+    result = bb.emit(relax.op.equal(divisor, relax.const(-1, dtype)))
+    return result, bb.emit(relax.op.where(result, relax.const(1, dtype), divisor))
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {

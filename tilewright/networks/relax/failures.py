@@ -45,7 +45,7 @@ def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
     node = next((node for node in model.graph.node if node.name == name and name), None)
     if node is None:
         said = (
-            plain(error)
+            plain_message(error)
             or "its tensors or outputs have a form that TVM's importer does not support"
         )
         return f"the model cannot be imported: {said}; export it again with standard operators"
@@ -58,7 +58,7 @@ def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
     )
 
 
-def plain(error: Exception) -> str:
+def plain_message(error: Exception) -> str:
     """Return the message of an exception if it is plain English, otherwise ""."""
     said = last_line(error).strip().rstrip(".;: ")
     sentence = len(said.split()) > 2 and len(said) < 250 and said[0].isalpha()
@@ -96,7 +96,7 @@ def _cause(node: onnx.NodeProto, constants: Collection[str], error: Exception) -
             f"the importer needs the attribute '{error.args[0]}', which the operator does "
             "not have; export the model with an older opset, or remove the operator"
         )
-    if said := plain(error):
+    if said := plain_message(error):
         return f"{said}; export the model without this operator"
     return (
         f"TVM's importer does not support this form of the operator ({_form(node)}); export "

@@ -164,12 +164,12 @@ def _window(match: Match) -> dict[str, Any]:
 
 
 def _step(flat: FlatGraph, link: Link) -> FusedStep:
-    found, reads = quantisation(link.binding), False
+    result, reads = quantisation(link.binding), False
     if link.kind == "add":
         other = link.binding.args[1 - link.position]
-        found, reads = quantisation_of(flat, other), integer_tensor(flat, other) is not None
+        result, reads = quantisation_of(flat, other), integer_tensor(flat, other) is not None
     upper, own = upper_bound(link.binding), step_of(link.binding)
-    return FusedStep(link.kind, link.binding.node, found, upper, own, reads)
+    return FusedStep(link.kind, link.binding.node, result, upper, own, reads)
 
 
 def _constant_nodes(flat: FlatGraph) -> frozenset[str]:

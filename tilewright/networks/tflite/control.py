@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from tilewright.core.user_text import printable
-from tilewright.networks.tflite.elementwise import Rule, given
+from tilewright.networks.tflite.elementwise import Rule, input_index
 from tilewright.networks.tflite.file import Shape, TfliteOperator, TfliteTensor
 from tilewright.networks.tflite.writer import Missing, Writer
 
@@ -120,11 +120,11 @@ def _convert_composite(convert: ConvertInner, writer: Writer, operator: TfliteOp
     for place, result in zip(inner.source.outputs, operator.outputs, strict=True):
         if inner.is_open(place):
             writer.set_open([result])
-        writer.write_stored(result, writer.node("Identity", [inner.stored(place)], "Output"))
+        writer.write_stored(result, writer.node("Identity", [inner.stored_name(place)], "Output"))
 
 
 def _convert_if(convert: ConvertInner, writer: Writer, operator: TfliteOperator) -> None:
-    condition, arguments = given(operator, 0), operator.inputs[1:]
+    condition, arguments = input_index(operator, 0), operator.inputs[1:]
     prefix, graphs, opened = writer.operator, [], set()
     for option, name in (("ThenSubgraphIndex", "then"), ("ElseSubgraphIndex", "else")):
         inner = _inner(writer, operator, option, inline=False)
@@ -143,10 +143,10 @@ def _convert_if(convert: ConvertInner, writer: Writer, operator: TfliteOperator)
             shape: Sequence[int | None] = tensor.shape
             if is_open:
                 shape = [None] * len(tensor.shape)
-            results.append((inner.stored(place), tensor.dtype, shape))
+            results.append((inner.stored_name(place), tensor.dtype, shape))
         graphs.append(inner.inner_graph([], results))
     writer.set_open(opened)
-    chosen = _as_scalar(writer, writer.stored(condition), writer.tensors[condition])
+    chosen = _as_scalar(writer, writer.stored_name(condition), writer.tensors[condition])
     results_of_if = writer.nodes(
         "If", [chosen], len(operator.outputs), then_branch=graphs[0], else_branch=graphs[1]
     )
@@ -197,16 +197,16 @@ def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperat
     finished: list[tuple[str, str, Shape]] = [(_condition(again), "bool", ())]
     for i in carried:
         tensor = body.tensors[outputs[i]]
-        finished.append((body.stored(outputs[i]), tensor.dtype, tensor.shape))
+        finished.append((body.stored_name(outputs[i]), tensor.dtype, tensor.shape))
     body.begin(prefix)
     graph = body.inner_graph(infos, finished)
-    starts = [writer.stored(arguments[i]) for i in carried]
+    starts = [writer.stored_name(arguments[i]) for i in carried]
     final_values = writer.nodes("Loop", ["", begins, *starts], len(carried), body=graph)
     for i, name in zip(carried, final_values, strict=True):
         writer.write_stored(results[i], name)
     for i, result in enumerate(results):
         if i not in carried:
-            same = writer.node("Identity", [writer.stored(arguments[i])], "Unchanged")
+            same = writer.node("Identity", [writer.stored_name(arguments[i])], "Unchanged")
             writer.write_stored(result, same)
 
 
@@ -214,7 +214,7 @@ def _condition(inner: Writer) -> str:
     """Return the only output of a condition graph as a scalar."""
     _check_count("outputs", inner.source.outputs, 1)
     (place,) = inner.source.outputs
-    return _as_scalar(inner, inner.stored(place), inner.tensors[place])
+    return _as_scalar(inner, inner.stored_name(place), inner.tensors[place])
 
 
 def _as_scalar(writer: Writer, name: str, tensor: TfliteTensor) -> str:

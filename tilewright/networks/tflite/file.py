@@ -263,7 +263,7 @@ class TfliteGraph:
     subgraphs: Mapping[int, TfliteGraph] = field(default_factory=dict)
 
 
-def read(path: Path) -> TfliteGraph:
+def read_graph(path: Path) -> TfliteGraph:
     """Parse a TensorFlow Lite file and return its main graph.
 
     Raises:
@@ -332,7 +332,7 @@ class _FlatbufferReader:
                 self._refuse(
                     f"refers to the graph {number}, which does not exist or is the main graph"
                 )
-            self._within(len(subgraphs) + 1, MAX_SUBGRAPHS, "graphs")
+            self._check_length(len(subgraphs) + 1, MAX_SUBGRAPHS, "graphs")
             subgraphs[number] = self._graph(number)
             waiting += _subgraphs_of(subgraphs[number])
         return replace(main, subgraphs=subgraphs)
@@ -341,14 +341,14 @@ class _FlatbufferReader:
         graph = self._model.Subgraphs(number)
         tensors = tuple(
             self._tensor(graph.Tensors(i))
-            for i in range(self._within(graph.TensorsLength(), MAX_TENSORS, "tensors"))
+            for i in range(self._check_length(graph.TensorsLength(), MAX_TENSORS, "tensors"))
         )
         operators = tuple(
             self._operator(graph.Operators(i), len(tensors))
-            for i in range(self._within(graph.OperatorsLength(), MAX_NODES, "operators"))
+            for i in range(self._check_length(graph.OperatorsLength(), MAX_NODES, "operators"))
         )
         ends = [
-            self._places(vector, length, len(tensors), what)
+            self._read_indices(vector, length, len(tensors), what)
             for vector, length, what in (
                 (graph.InputsAsNumpy, graph.InputsLength(), "inputs"),
                 (graph.OutputsAsNumpy, graph.OutputsLength(), "outputs"),
@@ -477,8 +477,10 @@ class _FlatbufferReader:
             kind = (code.CustomCode() or b"custom").decode("utf-8", "replace")
         return TfliteOperator(
             kind,
-            self._places(table.InputsAsNumpy, table.InputsLength(), tensors, f"inputs of {kind}"),
-            self._places(
+            self._read_indices(
+                table.InputsAsNumpy, table.InputsLength(), tensors, f"inputs of {kind}"
+            ),
+            self._read_indices(
                 table.OutputsAsNumpy, table.OutputsLength(), tensors, f"outputs of {kind}"
             ),
             self._read_options(table), custom,
@@ -511,7 +513,7 @@ class _FlatbufferReader:
                     values[name] = value
         return values
 
-    def _places(
+    def _read_indices(
         self, vector: Callable[[], Any], length: int, tensors: int, what: str
     ) -> tuple[int, ...]:
         """Read a vector of tensor indices, and check that the tensors exist.
@@ -536,9 +538,9 @@ class _FlatbufferReader:
             most: largest length that is accepted.
             what: name of the vector, for messages.
         """
-        return tuple(vector().tolist()) if self._within(length, most, what) else ()
+        return tuple(vector().tolist()) if self._check_length(length, most, what) else ()
 
-    def _within(self, length: int, most: int, what: str) -> int:
+    def _check_length(self, length: int, most: int, what: str) -> int:
         """Return `length`; raise `ModelFileError` if it exceeds `most`.
 
         Args:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tilewright.networks.tflite.elementwise import FUSED, Rule, given
+from tilewright.networks.tflite.elementwise import FUSED, Rule, input_index
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.products import bias, shape_of
 from tilewright.networks.tflite.writer import Missing, Writer
@@ -24,7 +24,7 @@ BASIC = 1
 def _step(writer: Writer, operator: TfliteOperator) -> None:
     if operator.integer("KernelType") != BASIC:
         raise Missing(STATE)
-    data, before, weights, _, state = (given(operator, i) for i in range(5))
+    data, before, weights, _, state = (input_index(operator, i) for i in range(5))
     if len(operator.outputs) != 4 or operator.integer("FusedActivationFunction") != FUSED.index(
         "TANH"
     ):

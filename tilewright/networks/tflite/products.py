@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tilewright.networks.tflite.elementwise import Rule, finish, given, output
+from tilewright.networks.tflite.elementwise import Rule, finish, input_index, output
 from tilewright.networks.tflite.file import Shape, TfliteOperator
 from tilewright.networks.tflite.writer import FILED, FIRST, Missing, Writer
 
@@ -58,7 +58,7 @@ def shape_of(writer: Writer, place: int, rank: int, what: str) -> Shape:
 
 
 def _conv(writer: Writer, operator: TfliteOperator) -> None:
-    data, weight = given(operator, 0), given(operator, 1)
+    data, weight = input_index(operator, 0), input_index(operator, 1)
     _, height, width, channels = shape_of(writer, data, 4, "its data")
     first, *kernel, last = shape_of(writer, weight, 4, "its weights")
     if operator.kind == "CONV_2D":
@@ -100,7 +100,7 @@ def turned_weights(writer: Writer, weight: int, order: Sequence[int], axis: int 
 
 
 def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
-    weight, data = given(operator, 1), given(operator, 2)
+    weight, data = input_index(operator, 1), input_index(operator, 2)
     sizes = shape_of(writer, data, 4, "its data")[1:3]
     outputs, *kernel, _ = shape_of(writer, weight, 4, "its weights")
     wanted = shape_of(writer, output(operator), 4, "its results")
@@ -130,7 +130,7 @@ def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _dense(writer: Writer, operator: TfliteOperator) -> None:
-    data, weight, result = given(operator, 0), given(operator, 1), output(operator)
+    data, weight, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     if operator.integer("WeightsFormat"):
         raise Missing("its weights are shuffled for one kind of processor")
     units, inputs = shape_of(writer, weight, 2, "its weights")
@@ -182,7 +182,7 @@ def is_in_order(shape: Shape) -> bool:
 def _matrix_product(writer: Writer, operator: TfliteOperator) -> None:
     operands = []
     for i, option in enumerate(("AdjX", "AdjY")):
-        place = given(operator, i)
+        place = input_index(operator, i)
         real, rank = writer.real(place), len(writer.tensors[place].shape)
         if rank < 2:
             raise Missing(f"its operands have {rank} dimensions")
@@ -222,7 +222,7 @@ def bias(writer: Writer, operator: TfliteOperator, place: int, data: int = 0) ->
         return [writer.real(at)]
     values = writer.constant(at, "its bias")
     if tensor.dtype.startswith("int") and (tensor.quantisation is None or tensor.dtype == "int64"):
-        scales = [writer.tensors[given(operator, i)].quantisation for i in (data, 1)]
+        scales = [writer.tensors[input_index(operator, i)].quantisation for i in (data, 1)]
         if scales[0] is None or scales[1] is None:
             raise Missing("its bias contains integers without a scale")
         step = scales[0].scales.astype(np.float64) * scales[1].scales
@@ -246,7 +246,7 @@ CHANNELS_FIRST, CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 
 
 def _conv_of_volume(writer: Writer, operator: TfliteOperator) -> None:
-    data, weight = given(operator, 0), given(operator, 1)
+    data, weight = input_index(operator, 0), input_index(operator, 1)
     sizes = shape_of(writer, data, 5, "its data")
     *kernel, inputs, _ = shape_of(writer, weight, 5, "its weights")
     if sizes[4] != inputs:
@@ -270,7 +270,7 @@ def _conv_of_volume(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _transposed_conv_of_volume(writer: Writer, operator: TfliteOperator) -> None:
-    weight, data = given(operator, 1), given(operator, 2)
+    weight, data = input_index(operator, 1), input_index(operator, 2)
     sizes = shape_of(writer, data, 5, "its data")
     *kernel, outputs, _ = shape_of(writer, weight, 5, "its weights")
     wanted = shape_of(writer, output(operator), 5, "its results")

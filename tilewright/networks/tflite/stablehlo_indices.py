@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.elementwise import Rule, input_index, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.indices import indices_of, update_slice
 from tilewright.networks.tflite.logic import cast
@@ -37,7 +37,9 @@ def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> 
         )
     one = writer.add("shape", np.array([1], np.int64))
     names = [
-        writer.node("Reshape", [indices_of(writer, given(operator, first + i)), one], f"Start{i}")
+        writer.node(
+            "Reshape", [indices_of(writer, input_index(operator, first + i)), one], f"Start{i}"
+        )
         for i in range(rank)
     ]
     return writer.node("Concat", names, "Starts", axis=0)
@@ -61,7 +63,7 @@ def clamp(writer: Writer, name: str, most: Sequence[int]) -> str:
 
 def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_DYNAMIC_SLICE; the begin is clamped so that the slice fits."""
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     if len(sizes) != len(shape) or any(not 0 <= a <= b for a, b in zip(sizes, shape, strict=True)):
         raise Missing(f"a slice of shape {sizes} does not fit into {list(shape)}")
@@ -82,11 +84,11 @@ def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
-    rank = len(writer.tensors[given(operator, 0)].shape)
+    rank = len(writer.tensors[input_index(operator, 0)].shape)
     update_slice(writer, operator, _starts(writer, operator, 2, rank) if rank else "")
 
 
-def _places(
+def _write_begins(
     writer: Writer, indices: int, vector_axis: int, axes: Sequence[int], shape: Sequence[int],
     most: Sequence[int] | None,
 ) -> tuple[str, list[int]]:  # fmt: skip
@@ -171,7 +173,7 @@ def _spread_starts(
 
 def _gather(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_GATHER element by element; begins are clamped so that slices fit."""
-    data, indices, result = given(operator, 0), given(operator, 1), output(operator)
+    data, indices, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     offsets, collapsed = operator.integers("OffsetDims"), operator.integers("CollapsedSliceDims")
     rank = len(shape)
@@ -182,7 +184,7 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
         or any(not 0 <= axis < rank or sizes[axis] > 1 for axis in collapsed)
     ):
         raise Missing(f"slices of shape {sizes} do not fit into {list(shape)}")
-    starts, batch = _places(
+    starts, batch = _write_begins(
         writer, indices, operator.integer("IndexVectorDim"), operator.integers("StartIndexMap"),
         shape, [b - a for a, b in zip(sizes, shape, strict=True)],
     )  # fmt: skip
@@ -195,8 +197,8 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
     back = [int(axis) for axis in np.argsort([*batched, *offsets])]
 
     def gather(name: str) -> str:
-        found = writer.node("GatherND", [name, places], "Gather")
-        return writer.node("Transpose", [found], perm=back)
+        node = writer.node("GatherND", [name, places], "Gather")
+        return writer.node("Transpose", [node], perm=back)
 
     move(writer, data, result, gather)
 
@@ -209,7 +211,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     """
     if len(operator.inputs) != 3:
         raise Missing(f"it has {len(operator.inputs)} inputs instead of 3")
-    data, indices, updates = (given(operator, i) for i in range(3))
+    data, indices, updates = (input_index(operator, i) for i in range(3))
     result = output(operator)
     shape, own = writer.tensors[data].shape, writer.tensors[updates].shape
     windows = operator.integers("UpdateWindowDims")
@@ -222,7 +224,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
         or any(not 0 <= a < len(own) for a in windows)
     ):
         raise Missing("its updates or its function do not fit its data")
-    starts, batch = _places(
+    starts, batch = _write_begins(
         writer, indices, operator.integer("IndexVectorDim"),
         operator.integers("ScatterDimsToOperandDims"), shape, None,
     )  # fmt: skip
@@ -264,7 +266,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
         check_elements(max(math.prod(own), total))
         counts = np.arange(math.prod(own), dtype=np.int64).reshape(own).transpose(order)
         numbers = writer.add("numbers", counts.ravel())
-        none = writer.filled((total + 1,), -1, "int64")
+        none = writer.filled_constant((total + 1,), -1, "int64")
         last_ones = writer.node("ScatterND", [none, at, numbers], "Last", reduction="max")
         bounds = [writer.add("range", np.array([value], np.int64)) for value in (0, total)]
         last_ones = writer.node("Slice", [last_ones, *bounds], "LastInside")
@@ -289,7 +291,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
 def _sort(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_SORT, which sorts by one tensor and reorders the others accordingly."""
     places, results = operator.inputs, operator.outputs
-    shape = writer.tensors[given(operator, 0)].shape
+    shape = writer.tensors[input_index(operator, 0)].shape
     axis = operator.integer("Dimension", -1)
     if not shape or not -len(shape) <= axis < len(shape) or len(places) != len(results):
         raise Missing(f"it sorts along the axis {axis} of {len(shape)} dimensions")

@@ -42,7 +42,8 @@ class Baco(BaseExplorer[BacoOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        space, tried = problem.space, history.tried(problem.space)
+        """Propose configs with the largest expected improvement; at first, random configs."""
+        space, tried = problem.space, history.tried_indices(problem.space)
         rng = problem.rng(history.round, "generate")
         if "P" not in state.models or history.best is None:
             return Candidates(space.unravel(candidates.sample(space, n, tried, rng)))
@@ -61,6 +62,7 @@ class Baco(BaseExplorer[BacoOptions]):
         return Candidates(configs[rows], scores)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Fit the Gaussian process of latency and the model of validity."""
         valid = history.valid
         if len(history) < self.options.first or valid.sum() < 2:
             return state
@@ -75,7 +77,8 @@ class Baco(BaseExplorer[BacoOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        known = ModelInput.plain(_knobs(problem.space, lowered.configs))
+        """Return the knobs of the configs, which both models take."""
+        known = ModelInput.without_offset(_knobs(problem.space, lowered.configs))
         return dict.fromkeys(state.models, known)
 
 
@@ -89,7 +92,7 @@ def _knobs(space: Space, configs: Configs) -> Features:
         shift = 1.0 if min(knob.values) < 1 else 0.0
         levels = np.log2(np.array(knob.values, dtype=np.float64) + shift)
         columns.append((np.log2(values + shift) - levels.mean()) / max(levels.std(), 1e-9))
-    return Features.of(np.stack(columns, axis=1), [knob.name for knob in space.knobs])
+    return Features.from_names(np.stack(columns, axis=1), [knob.name for knob in space.knobs])
 
 
 register(

@@ -57,13 +57,13 @@ class ChameleonOptions(PPOOptions):
 
 
 class Chameleon(BaseExplorer[ChameleonOptions]):
-    """CHAMELEON: PPO walks on AutoTVM's cost model, and one measurement per cluster of visited
-    configs."""
+    """CHAMELEON: PPO walks on AutoTVM's cost model; one measurement per cluster of configs."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        space, tried = problem.space, history.tried(problem.space)
+        """Propose untried configs of the plan, the rest at random."""
+        space, tried = problem.space, history.tried_indices(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         plan = plan[: len(plan) - int(self.options.greed * len(plan))]
         fresh = plan[~np.isin(plan, tried)][:n]
@@ -72,6 +72,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         return Candidates(space.unravel(np.concatenate([fresh, lucky])))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Fit the cost model, train the agent with it, and plan one config per cluster."""
         due = int(state.arrays.get("due", np.array([self.options.first]))[0])
         if len(history) < due or not history.valid.any():
             return state
@@ -80,7 +81,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         agent = Agent(
             self.options, space.cardinalities, int(rng.integers(1 << 31)), state.arrays
         )  # fmt: skip
-        tried = history.tried(space)
+        tried = history.tried_indices(space)
         met = self._walks(space, agent, model, tried, rng)
         plan = adaptive_sample(space, met, tried, self.options.others, self.options.knee, rng)
         # An empty plan is no end: random trials until as many as the fewest clusters are known.
@@ -167,8 +168,8 @@ def adaptive_sample(
     for cluster, centre in enumerate(centres):
         rows = np.flatnonzero(label == cluster)
         made = representatives(configs[rows], times[rows], two, centre, others, rng)
-        found = space.ravel(made)
-        fresh = found[~np.isin(found, tried) & ~np.isin(found, plan)]
+        result = space.ravel(made)
+        fresh = result[~np.isin(result, tried) & ~np.isin(result, plan)]
         if allowed is not None:
             fresh = fresh[np.isin(fresh, allowed)]
         plan += fresh[:1].tolist()

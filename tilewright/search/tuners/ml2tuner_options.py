@@ -23,6 +23,9 @@ class ML2TunerOptions(Options):
         None, ge=1,
         description="configs lowered before the first trial: 16 with estimates, 96 without (None)",
     )  # fmt: skip
+    spread: bool = Field(
+        True, description="spread the first configs over the space; otherwise draw them at random"
+    )
     batch: int = Field(
         2,
         ge=1,

@@ -60,8 +60,9 @@ class Optuna(BaseExplorer[OptunaOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose untried configs that Optuna's sampler suggests."""
         space, rng = problem.space, problem.rng(history.round, "generate")
-        tried = history.tried(space)
+        tried = history.tried_indices(space)
         n = min(n, space.size - len(tried))
         distributions = _distributions(space, self.options.knobs)
         study = self._study(history, distributions, int(rng.integers(1 << 31)))
@@ -117,16 +118,16 @@ class Optuna(BaseExplorer[OptunaOptions]):
 
 def _distributions(space: Space, kind: str) -> Distributions:
     """Return the distribution of each knob's value index, by knob name."""
-    found: Distributions = {}
+    distributions: Distributions = {}
     for knob in space.knobs:
         count = len(knob.values)
         named = kind == "categorical" or (kind == "mixed" and count == 2)
-        found[knob.name] = (
+        distributions[knob.name] = (
             optuna.distributions.CategoricalDistribution(range(count))
             if named
             else optuna.distributions.IntDistribution(0, count - 1)
         )
-    return found
+    return distributions
 
 
 def _params(config: NDArray[np.int32], distributions: Distributions) -> dict[str, int]:

@@ -90,7 +90,7 @@ def check_scheduler_address(address: str) -> None:
         )
 
 
-def accepted(cluster: str, answer: Any) -> Any:
+def check_answer(cluster: str, answer: Any) -> Any:
     """Return the answer of a worker, unless it is an error message.
 
     Args:
@@ -157,7 +157,9 @@ class Cluster:
         """
         return self._call(threading.Event(), board, function, arguments)
 
-    def each(self, function: Function, calls: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
+    def call_each(
+        self, function: Function, calls: Iterable[Sequence[Any]]
+    ) -> Iterator[tuple[int, Any]]:
         """Call a function many times, and yield the index and the result of each finished call.
 
         At most two calls per slot are submitted at a time, so that `calls` is consumed lazily.
@@ -247,7 +249,7 @@ class Cluster:
     ) -> Any:
         for _ in range(MOST_LOSSES + 1):
             client = self._usable_client()
-            among = self._restricted(client, board)
+            among = self._allowed_workers(client, board)
             try:
                 future = client.submit(
                     function, *arguments,
@@ -261,7 +263,7 @@ class Cluster:
                     raise ClusterError(f"Dask rejects the call: {_one_line(error)}") from None
                 continue
             try:
-                if self._finished(client, future, board, among, stop):
+                if self._wait_for_call(client, future, board, among, stop):
                     with suppress(*_LOST):
                         return future.result(timeout=_patience())
             finally:
@@ -271,7 +273,7 @@ class Cluster:
             "see its log, then repeat the command to resume from the recorded measurements"
         )
 
-    def _finished(
+    def _wait_for_call(
         self, client: distributed.Client, future: distributed.Future, board: str,
         among: Sequence[str], stop: threading.Event,
     ) -> bool:  # fmt: skip
@@ -305,13 +307,13 @@ class Cluster:
                 raise ClusterError("the command was stopped")
             if future.status in ("cancelled", "lost") or client.status != "running":
                 return False
-            able = self._able(client, board)
+            able = self._able_workers(client, board)
             if able:
                 end = time.monotonic() + _patience()
                 if among and not set(among) & set(able):
                     return False
             elif time.monotonic() > end:
-                raise ClusterError(self._nobody(board))
+                raise ClusterError(self._no_worker_message(board))
 
     def _forget(self, future: distributed.Future) -> None:
         """Cancel or release a call, so that the scheduler stops keeping it for this process."""
@@ -340,7 +342,7 @@ class Cluster:
             )
         return f"a call failed at a worker of {self.address}: {said}; see the worker's log"
 
-    def _restricted(self, client: distributed.Client, board: str) -> list[str]:
+    def _allowed_workers(self, client: distributed.Client, board: str) -> list[str]:
         """Return the addresses of the workers that may execute a call; empty if all may.
 
         A call that needs no board must not run on a worker with a board: it would disturb
@@ -353,14 +355,14 @@ class Cluster:
         if board:
             return []
         workers = self._workers(client, SEEN_SECONDS)
-        able = [address for address, each in workers.items() if not _boards(each)]
+        able = [address for address, worker in workers.items() if not _boards(worker)]
         return (able or [_NOBODY]) if len(able) < len(workers) else []
 
-    def _able(self, client: distributed.Client, board: str) -> list[str]:
+    def _able_workers(self, client: distributed.Client, board: str) -> list[str]:
         return [
             address
-            for address, each in self._workers(client).items()
-            if (board in _boards(each) if board else not _boards(each))
+            for address, worker in self._workers(client).items()
+            if (board in _boards(worker) if board else not _boards(worker))
         ]
 
     def _workers(
@@ -378,10 +380,10 @@ class Cluster:
         now = time.monotonic()
         if now - self._seen[0] > age:
             try:
-                found = (client or self._usable_client()).scheduler_info()["workers"]
+                result = (client or self._usable_client()).scheduler_info()["workers"]
             except (OSError, RuntimeError, KeyError):
-                found = {}
-            self._seen = (now, found)
+                result = {}
+            self._seen = (now, result)
         return self._seen[1]
 
     # -- the connection ------------------------------------------------------------------------
@@ -422,9 +424,9 @@ class Cluster:
         except ClusterError:
             raise
         except Exception as error:
-            raise ClusterError(_unreachable(self.address, error)) from None
+            raise ClusterError(_unreachable_message(self.address, error)) from None
 
-    def _nobody(self, board: str) -> str:
+    def _no_worker_message(self, board: str) -> str:
         start = "'tilewright board serve'" if board else "'dask worker'"
         offering = f"that offers {BOARD}{board} " if board else ""
         return (
@@ -478,9 +480,9 @@ def connect(address: str) -> Cluster:
     """
     with _connecting:
         key = (os.getpid(), address)  # a forked process has none of the connections
-        if (found := _connected.get(key)) is None:
-            found = _connected[key] = Cluster(address)
-        return found
+        if (result := _connected.get(key)) is None:
+            result = _connected[key] = Cluster(address)
+        return result
 
 
 def connect_early(address: str, function: Function, *arguments: Any) -> None:
@@ -569,7 +571,7 @@ def _threads(worker: Mapping[str, Any]) -> int:
     return int(worker.get("nthreads", 1))
 
 
-def _unreachable(address: str, error: BaseException) -> str:
+def _unreachable_message(address: str, error: BaseException) -> str:
     """Return the error message for a scheduler that cannot be reached.
 
     Args:
@@ -600,5 +602,5 @@ def causes_of(error: BaseException) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}".rstrip(": ")[:400]
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}".rstrip(": ")[:400]

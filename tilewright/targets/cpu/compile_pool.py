@@ -124,7 +124,7 @@ class _Process(RpcProcess):
 
     def compile(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
         """Compile a config. Raise `CompilerDown` if the process does not start."""
-        if not self.running:
+        if not self.is_running:
             self._load_tvm()
         question: Header = {
             "call": "compile", "workload": workload.to_json(), "spec": spec.to_json(),

@@ -112,10 +112,10 @@ def store_features(function: PrimFunc, target: TvmTarget) -> tuple[float, ...]:
     """
     module = tvm.IRModule({"main": function})
     candidate = meta_schedule.MeasureCandidate(s_tir.Schedule(module), [])
-    return summed(_extractor().extract_from(_context(module, target), [candidate])[0].numpy())
+    return sum_features(_extractor().extract_from(_context(module, target), [candidate])[0].numpy())
 
 
-def summed(rows: NDArray[np.float64]) -> tuple[float, ...]:
+def sum_features(rows: NDArray[np.float64]) -> tuple[float, ...]:
     """Aggregate TVM's features of all stores to one row, by the rule of each column.
 
     Args:

@@ -147,7 +147,7 @@ class CommandStream(NamedTuple):
         """Whether the stream contains commands of the hardware loop LOOP_WS."""
         return bool(((self.funct >= LOOP_WS) & (self.funct <= LOOP_STRIDES_DC)).any())
 
-    def part(self, first: int, end: int) -> CommandStream:
+    def slice_commands(self, first: int, end: int) -> CommandStream:
         """Return the commands from index `first` to index `end`, exclusive."""
         return CommandStream(self.funct[first:end], self.rs1[first:end], self.rs2[first:end])
 

@@ -109,7 +109,7 @@ class HostTensor:
     place: TensorPlace
 
     @classmethod
-    def of(
+    def for_value(
         cls, outside: Value, inside: Value, scale: Scale | None, place: TensorPlace
     ) -> HostTensor:
         """Build the description of an exchanged tensor.
@@ -249,7 +249,7 @@ class MemoryPlan:
         """
         key = (name, form, unfold)
         if key not in self._places:
-            self._places[key] = self._new(name, form, unfold)
+            self._places[key] = self._allocate_place(name, form, unfold)
         return self._places[key]
 
     def _row_bytes(self, names: Collection[str], channels: int) -> int:
@@ -264,7 +264,7 @@ class MemoryPlan:
     def __contains__(self, key: tuple[str, Form, Unfold | None]) -> bool:
         return key in self._places
 
-    def _new(self, name: str, form: Form, unfold: Unfold | None) -> TensorPlace:
+    def _allocate_place(self, name: str, form: Form, unfold: Unfold | None) -> TensorPlace:
         shape = self._values[name].shape
         if unfold is not None:
             channels, pixels = unfold.channels(shape[1]), shape[0] * unfold.height * unfold.width

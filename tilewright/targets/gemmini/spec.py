@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from tilewright.core.errors import SpecError, UnknownName, nearest
+from tilewright.core.errors import SpecError, UnknownName, closest_name
 from tilewright.core.files import as_object, read_json
 
 DIM = 16
@@ -103,7 +103,7 @@ class GemminiSpec(BaseModel):
     clock_mhz: float = Field(
         1000.0, ge=1e-3, le=1e6, allow_inf_nan=False, description="clock, for times [MHz]"
     )
-    source: str = Field("", description="where the figures come from")
+    source: str = Field("", description="source of the figures")
 
     def model_post_init(self, context: object) -> None:
         """Raise `SpecError` if a memory size is not a power of two."""
@@ -125,7 +125,7 @@ class GemminiSpec(BaseModel):
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
-            raise SpecError(_explained(error)) from None
+            raise SpecError(_explain_error(error)) from None
 
     @classmethod
     def load(cls, name_or_path: str) -> GemminiSpec:
@@ -197,11 +197,11 @@ _COMPARED = frozenset({
 _NOT_OF_THE_MACHINE = frozenset({"memory_base", "memory_size"})
 
 
-def _explained(error: ValidationError) -> str:
+def _explain_error(error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        near = nearest(key, [*GemminiSpec.model_fields, "latency", "port_bytes", "DIM"])
+        near = closest_name(key, [*GemminiSpec.model_fields, "latency", "port_bytes", "DIM"])
         meant = f"did you mean {near}?" if near else "remove it"
         return f"the specification has the unknown key {key}; {meant}"
     value, limits = first.get("input"), first.get("ctx", {})

@@ -36,8 +36,11 @@ class Pool(Pattern):
 
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
+        """Return the pool that the keys `mk`, `ms` and `mp` describe; None without them."""
         if "mk" in sizes.values:
-            return cls(*sizes.two("mk", 1), *sizes.two("ms", 1), *sizes.four("mp"))
+            return cls(
+                *sizes.size_pair("mk", 1), *sizes.size_pair("ms", 1), *sizes.padding_sizes("mp")
+            )
         if set(cls.keys) & set(sizes.values):
             raise WorkloadError(
                 f"'{sizes.text}' pools its sums (ms, mp) but has no mk, the size of the window; "
@@ -52,9 +55,11 @@ class Pool(Pattern):
 
     @property
     def title(self) -> str:
+        """Short name for displays, such as `max 3×3/2`."""
         return f"max {self.kernel_h}×{self.kernel_w}/{stride_title(self.stride_h, self.stride_w)}"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
+        """Raise `WorkloadError` unless the anchor may have this pool."""
         if anchor.operator != "conv2d":
             raise WorkloadError("only the sums of a conv2d can be pooled (mk)")
         if min(self.kernel_h, self.kernel_w, self.stride_h, self.stride_w) < 1:
@@ -65,14 +70,16 @@ class Pool(Pattern):
             raise WorkloadError("the window of the pool is larger than its padded image")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width of the pool's output."""
         rows = height + self.pad_top + self.pad_bottom - self.kernel_h
         columns = width + self.pad_left + self.pad_right - self.kernel_w
         return rows // self.stride_h + 1, columns // self.stride_w + 1
 
-    def computed(
+    def apply(
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
+        """Compute the maxima of the anchor's sums."""
         return maxima(self, total)
 
 

@@ -21,7 +21,7 @@ BYTES = ("int8", "uint8")
 LIMITS: Mapping[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 """Smallest and largest value of each integer type."""
 NUMBERS: Mapping[str, int] = {"add_dequantised": 2, "round": 4, "quantise": 4}
-"""Number of entries of `packed` that each kind of step uses."""
+"""Number of entries of `pack_scales` that each kind of step uses."""
 
 Reals = NDArray[Any]
 Tensors = Mapping[str, NDArray[Any]]
@@ -40,7 +40,7 @@ class TensorScale(NamedTuple):
         return least - self.zero, most - self.zero
 
 
-def packed(
+def pack_scales(
     data_zero: int, kinds: Sequence[str], scales: Sequence[TensorScale]
 ) -> NDArray[np.float32]:
     """Pack the scales and zero points of a kernel into one float32 array.

@@ -41,9 +41,18 @@ def tuning_log(schedules: Sequence[NamedSchedule], spec: VtaSpec, written: float
         written: the Unix time that the records get.
     """
     lines, left_out = [], []
-    for each in schedules:
+    for schedule in schedules:
         try:
-            lines.append(record(each.workload, spec, each.space, each.knobs, each.seconds, written))
+            lines.append(
+                record(
+                    schedule.workload,
+                    spec,
+                    schedule.space,
+                    schedule.knobs,
+                    schedule.seconds,
+                    written,
+                )
+            )
         except WorkloadError as error:
             left_out.append(str(error))
     return ExportedText("".join(f"{line}\n" for line in lines), len(lines), tuple(left_out))
@@ -117,7 +126,7 @@ def _stock_lowering(workload: Workload, spec: VtaSpec) -> Lowering:
         _refuse(workload, "stock TVM's templates only support plain convolutions and products")
     if (workload.dilation_h, workload.dilation_w) != (1, 1):
         _refuse(workload, "stock TVM's template does not support dilation")
-    return Lowering.of(workload, spec, "template", stock=True)
+    return Lowering.for_workload(workload, spec, "template", stock=True)
 
 
 def _check_builds(lowering: Lowering, knobs: Mapping[str, int]) -> None:

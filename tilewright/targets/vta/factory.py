@@ -16,7 +16,7 @@ from tilewright.targets.base import Target
 from tilewright.targets.registry import Property, TargetKind
 from tilewright.targets.vta.machine_variants import variants
 from tilewright.targets.vta.spec import VtaSpec, preset_files
-from tilewright.targets.vta.spec_summary import figures, properties
+from tilewright.targets.vta.spec_summary import properties, summary_figures
 
 STOCK = "stock"
 """Name of the template space with the restrictions of the stock compiler."""
@@ -53,7 +53,7 @@ def _vta_of(spec: VtaSpec, space: str) -> Target:
 
 
 def _describe(preset: str) -> Mapping[str, str]:
-    return figures(VtaSpec.load(preset))
+    return summary_figures(VtaSpec.load(preset))
 
 
 def _remarks(text: str) -> Sequence[str]:
@@ -122,7 +122,7 @@ def _make_replay(text: str, space: str) -> Target:
 
 REPLAY_KIND = TargetKind(
     name="replay",
-    summary="recorded tables of the stock VTA stack instead of hardware: replay:FILE[,FILE…]",
+    summary="recorded tables of the stock VTA stack: replay:FILE[,FILE…]",
     make=_make_replay,
     check=_check_replay,
 )

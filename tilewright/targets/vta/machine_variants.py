@@ -37,7 +37,7 @@ MULTIPLIER_LEVELS = 3
 """Delay of an 8-bit multiplication, in levels of an adder tree."""
 
 
-def redesigned(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
+def redesign_spec(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
     """Return a specification with changed hardware knobs.
 
     Args:

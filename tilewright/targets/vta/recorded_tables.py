@@ -80,7 +80,7 @@ def read_stack_table(
         ),
         cycles=count,
         seconds=np.where(count >= 0, count / (clock_mhz * 1e6), np.nan),
-        hidden=Features.none(len(flat)),
+        hidden=Features.empty(len(flat)),
         spent=_spent(columns),
     )
 

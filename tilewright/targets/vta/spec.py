@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from tilewright.core.errors import SpecError, UnknownName, nearest
+from tilewright.core.errors import SpecError, UnknownName, closest_name
 from tilewright.core.files import as_object, read_json
 
 INSTRUCTION_BITS = 128
@@ -451,7 +451,7 @@ def _refuse_unknown(values: Mapping[str, object]) -> None:
     read = {*keys, *fields, "log_block", *NOT_OF_THE_MACHINE}
     for key in values:
         if key not in read:
-            near = nearest(str(key), keys)
+            near = closest_name(str(key), keys)
             meant = f"did you mean {near}?" if near else "remove or correct it:"
             raise SpecError(
                 f"the specification '{values.get('name', 'custom')}' has the unknown key "

@@ -9,7 +9,7 @@ from tilewright.targets.vta.spec import VtaSpec
 KEYS, SIZES, AREA = "specification", "derived figures", "area (model)"
 
 
-def figures(spec: VtaSpec) -> dict[str, str]:
+def summary_figures(spec: VtaSpec) -> dict[str, str]:
     """Return the figures by which users compare machines, by column name of a table."""
     m = spec.machine
     buffers = (

@@ -76,7 +76,7 @@ class CpuMachine:
     far: float
 
     @classmethod
-    def of(
+    def from_rates(
         cls, spec: CpuSpec, peak: float, near: float, far: float, caches: tuple[int, int]
     ) -> CpuMachine:
         """Derive the properties of a core from measured rates of all threads.
@@ -258,7 +258,7 @@ def busiest(chunks: Array, threads: int) -> Array:
     return np.asarray(np.ceil(chunks / threads) / chunks)
 
 
-def moved(
+def moved_bytes(
     bodies: Callable[[Mapping[str, Array]], Mapping[str, Array]],
     extents: Mapping[str, Array],
     loops: Sequence[Mapping[str, Array]],
@@ -286,17 +286,19 @@ def moved(
     for loop in loops:
         size = {name: value * loop.get(name, 1.0) for name, value in size.items()}
         outer_bytes, trips = bodies(size), np.prod(list(loop.values()), axis=0)
-        cached = _fits(sum(inner_bytes.values(), start=np.zeros(1)), cache)
+        cached = _fit_score(sum(inner_bytes.values(), start=np.zeros(1)), cache)
         for name, value in traffic.items():
             growth = outer_bytes[name] / inner_bytes[name]
             traffic[name] = value * (cached * growth + (1 - cached) * np.maximum(trips, growth))
         inner_bytes = outer_bytes
     total = sum(inner_bytes.values(), start=np.zeros(1))
-    uncached = 1 - _fits(total, cache)  # data that stay in the cache between calls are not moved
+    uncached = 1 - _fit_score(
+        total, cache
+    )  # data that stay in the cache between calls are not moved
     return np.asarray(sum(traffic.values(), start=np.zeros(1)) * uncached)
 
 
-def _fits(size: Array, cache: float) -> Array:
+def _fit_score(size: Array, cache: float) -> Array:
     """Return a score of how well `size` bytes fit a cache of `cache` bytes.
 
     The score is 1 up to half the size of the cache, falls linearly, and is 0 from one and a half

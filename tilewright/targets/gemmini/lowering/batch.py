@@ -44,7 +44,7 @@ class WorkloadLowering:
     geometry: BlockGeometry
 
     @classmethod
-    def of(cls, workload: Workload, spec: GemminiSpec) -> WorkloadLowering:
+    def for_workload(cls, workload: Workload, spec: GemminiSpec) -> WorkloadLowering:
         """Prepare the lowering of a workload.
 
         Args:
@@ -55,7 +55,7 @@ class WorkloadLowering:
             WorkloadError: the machine cannot run the workload, or no schedule of it fits the
                 machine.
         """
-        lowering = cls(workload, spec, BlockGeometry.of(workload))
+        lowering = cls(workload, spec, BlockGeometry.for_workload(workload))
         try:
             check_program(lowering.geometry, spec.machine, lowering.vendor[1])
         except LoweringFailure as failure:
@@ -126,7 +126,7 @@ class WorkloadLowering:
                 program = np.zeros((0, 3), np.uint64)
                 failures[row], reasons[row] = failure.name, failure.reason
             command_tables.append(program)
-        programs = {COMMANDS: Ragged.of(command_tables)} if command_tables else {}
+        programs = {COMMANDS: Ragged.from_rows(command_tables)} if command_tables else {}
         return Lowered(
             self.workload, configs, failures, reasons, Features(hidden, HIDDEN), programs,
             self.space.name,

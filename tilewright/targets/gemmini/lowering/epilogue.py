@@ -94,18 +94,18 @@ def store_epilogue(workload: Workload) -> StoreEpilogue:
         elif step.kind in ("residual", "weighted") and not residual:
             residual = step.value if step.kind == "weighted" else 1 << step.value
         else:
-            raise _refused(workload, f"the step '{step}' is not supported")
+            raise _refused_error(workload, f"the step '{step}' is not supported")
     value = 0 if shift is None else shift.value
     scale = np.float32(2.0 ** (value if shift is not None and shift.kind == "shl" else -value))
     if residual > MOST_FACTOR:
-        raise _refused(
+        raise _refused_error(
             workload,
             f"its residual is multiplied by {residual}, but the largest possible factor is "
             f"{MOST_FACTOR}",
         )
     if shift is not None and shift.kind == "shr" and value:
         if not relu or value > MOST_FLOOR_SHIFT:
-            raise _refused(
+            raise _refused_error(
                 workload,
                 f"'{shift}' rounds down, which is only possible before a relu and for at "
                 f"most {MOST_FLOOR_SHIFT} bits; write '>> even {value}'",
@@ -138,13 +138,13 @@ def _clips(workload: Workload, steps: list[EpilogueOp]) -> bool:
         else:
             low = max(low, step.value)
     if seen != {"min", "max"} or high != 127 or low not in (-128, 0):
-        raise _refused(
+        raise _refused_error(
             workload, f"it clips to {low}…{high}, but only -128…127 and 0…127 are possible"
         )
     return low == 0
 
 
-def _refused(workload: Workload, why: str) -> WorkloadError:
+def _refused_error(workload: Workload, why: str) -> WorkloadError:
     return WorkloadError(
         f"{workload}: Gemmini's store unit cannot compute the epilogue "
         f"'{workload.epilogue_text}', because {_REST}: {why}; run the operator on the CPU, "

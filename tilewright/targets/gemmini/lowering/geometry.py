@@ -129,7 +129,9 @@ class BlockGeometry:
     sums_width: int
 
     @classmethod
-    def of(cls, workload: Workload, row_bytes: Callable[[int], int] = aligned_row) -> BlockGeometry:
+    def for_workload(
+        cls, workload: Workload, row_bytes: Callable[[int], int] = aligned_row
+    ) -> BlockGeometry:
         """Compute the geometry of a workload whose tensors are stored consecutively.
 
         The first tensor is at `MEMORY_BASE`.

@@ -66,7 +66,7 @@ def check_tiles(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
     Raises:
         LoweringFailure: a tile does not fit, or the program would be too long.
     """
-    patch, taps, half = Patch.of(g, s), g.kernel_h * g.kernel_w, m.scratchpad_rows // 2
+    patch, taps, half = Patch.for_schedule(g, s), g.kernel_h * g.kernel_w, m.scratchpad_rows // 2
     if g.pool is None:
         sums = s.tile_h * blocks(s.tile_w) * s.tile_n * DIM
     else:

@@ -132,7 +132,7 @@ def lower_layer(
     Raises:
         WorkloadError: the schedule is not in the space, or does not compile.
     """
-    lowering = Lowering.of(layer.workload, spec, space_of(space))
+    lowering = Lowering.for_workload(layer.workload, spec, space_of(space))
     knobs = lowering.space.knobs
     fits = len(knobs) == len(config) and all(
         0 <= index < len(knob.values) for knob, index in zip(knobs, config, strict=True)
@@ -195,7 +195,7 @@ def packed_constants(
     shortcut, shortcut_workload, beside = (
         layer.shortcut,
         layer.workload.of_shortcut,
-        lowering.beside,
+        lowering.shortcut_geometry,
     )
     if shortcut is not None and shortcut_workload is not None and beside is not None:
         weight = {"weight": shortcut.weight.astype(np.int64)}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.tensor_aliasing import lay_out, overlapping
+from tilewright.targets.tensor_aliasing import find_overlap, lay_out
 from tilewright.targets.vta.board.layer_program import regions
 from tilewright.targets.vta.board.program import MAX_BUFFER_BYTES, Buffer, BufferKind, MemoryPiece
 from tilewright.targets.vta.board.relocate import placed_transfers
@@ -53,7 +53,7 @@ class Filled:
     sizes: list[int] = field(default_factory=list)
     places: dict[bytes, list[MemoryPiece]] = field(default_factory=dict)
 
-    def put(self, data: NDArray[np.uint8], element: int) -> list[MemoryPiece]:
+    def store(self, data: NDArray[np.uint8], element: int) -> list[MemoryPiece]:
         """Store data and return its location.
 
         Small data that was stored before, such as common micro-ops, is not stored again. Larger
@@ -271,7 +271,7 @@ def plots_of(
         ) from None
     of = {tensor: group for group in groups for tensor in group}
     for group in groups:
-        pair = overlapping(group, written)
+        pair = find_overlap(group, written)
         if pair is not None:
             one, other = (tensors[tensor].value.name for tensor in pair)
             raise WorkloadError(

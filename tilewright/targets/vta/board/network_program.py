@@ -52,7 +52,7 @@ class Linked:
     begins: NDArray[np.int64]
 
 
-def linked(
+def link_layers(
     steps: Sequence[LayerProgram | HostStep],
     graph: LayerGraph,
     spec: VtaSpec,
@@ -127,10 +127,10 @@ def _fill(
         Location of the data by region name. Buffers of each kind are counted from 0.
     """
     return {
-        "uops": uops.put(program.uops, m.uop_bytes),
-        "weights": constants.put(program.weights, m.wgt_bytes),
-        "bias": constants.put(program.bias, m.acc_bytes),
-        "add": constants.put(program.add, m.acc_bytes),
+        "uops": uops.store(program.uops, m.uop_bytes),
+        "weights": constants.store(program.weights, m.wgt_bytes),
+        "bias": constants.store(program.bias, m.acc_bytes),
+        "add": constants.store(program.add, m.acc_bytes),
     }
 
 

@@ -48,7 +48,7 @@ def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
     if "bias" in kinds:
         tensors["bias"] = draw(20, w.out_channels)
     if "shr_channel" in kinds:
-        least, most = channel_shift(w).amounts
+        least, most = channel_shift(w).shift_range
         tensors["shr_channel"] = rng.integers(least, most + 1, w.out_channels, dtype=np.int64)
     if "add" in kinds:
         tensors["add"] = draw(20, w.batch, w.out_channels, w.results_height, w.results_width)
@@ -260,7 +260,7 @@ def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
     shifts = np.zeros(w.out_channels, np.int64)
     whole = np.zeros((len(kinds), geo.groups * geo.co * m.block_out), np.int64)
     if "shr_channel" in kinds:
-        (least, most), shifts = channel_shift(w).amounts, tensors["shr_channel"]
+        (least, most), shifts = channel_shift(w).shift_range, tensors["shr_channel"]
         if not least <= shifts.min() <= shifts.max() <= most:
             raise WorkloadError(
                 f"the channels are shifted by {shifts.min()} to {shifts.max()} bits, but the "
@@ -301,7 +301,7 @@ def unpacked_vectors(w: Workload, m: Machine, geo: Geometry, packed: NDArray[np.
     vectors = {kind: rows[i, : w.out_channels] for i, kind in enumerate(kinds)}
     if "bias" in vectors:
         shifts = vectors.get("shr_channel")
-        above = 0 if shifts is None else shifts - channel_shift(w).amounts[0]
+        above = 0 if shifts is None else shifts - channel_shift(w).shift_range[0]
         vectors["bias"] = vectors["bias"] - (geo.bias_lift << above) + geo.beside_left
     return vectors
 

@@ -176,7 +176,9 @@ def _simulate_rows(
             unowned(program), addresses[p], unowned(tokens), unowned(ends), unowned(spent),
             unowned(sim),
         )  # fmt: skip
-        outcomes[p] = sim.outcome
+        # A plain loop: for its error message, an assignment of rows compiles numba's strings, too.
+        for field in range(OUTCOME_FIELDS):
+            outcomes[p, field] = sim.outcome[field]
 
 
 @dataclass(frozen=True, eq=False)
