@@ -16,6 +16,7 @@ from benchmarks.codesign import energy as codesign_energy
 from benchmarks.codesign import single_layers as codesign_layers
 from benchmarks.codesign.methods import read_runs, summary
 from benchmarks.codesign.truth_store import read_truth
+from benchmarks.cpu import headroom as cpu_headroom
 from benchmarks.cpu import schedules as cpu_schedules
 from benchmarks.gemmini import dataflows as gemmini_dataflows
 from benchmarks.gemmini import trials as gemmini_trials
@@ -175,6 +176,12 @@ def test_the_table_of_estimates_of_a_cpu_is_what_its_rows_give() -> None:
     table = cpu_schedules.table_of(rows)
     assert table in (ROOT / "docs" / "evidence" / "cpu-estimates.md").read_text()
     assert table.split("|")[-2].strip() in CLAIMS
+
+
+def test_the_table_of_what_a_cpus_layers_can_gain_is_what_its_rows_give() -> None:
+    rows = pd.read_parquet(ROOT / "benchmarks" / "rows" / "cpu-headroom.parquet")
+    table = cpu_headroom.table_of(rows)
+    assert table in (ROOT / "docs" / "evidence" / "cpu.md").read_text()
 
 
 def test_the_table_of_families_held_out_is_what_its_rows_give() -> None:

@@ -55,9 +55,9 @@ Row = dict[str, Any]
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Parquet; what is in it is kept.")] = Path(
-        "built/cpu-headroom.parquet"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Parquet file for the rows; existing rows are kept.")
+    ] = Path("built/cpu-headroom.parquet"),
     layers: LayerNames = "",
     turns: Annotated[int, typer.Option(help="Turns of the second measurement.")] = TURNS,
     redraw: Redraw = None,

@@ -236,7 +236,7 @@ def test_a_float_input_that_is_quantised_twice(tmp_path: Path, sanitized: Path) 
         (lambda g: {"results": (*g.results, Value("w", SHAPE))}, "must compute w, which no"),
         (lambda g: {"results": (g.inputs[0], *g.results)}, "must compute a, which no layer"),
         (lambda g: {"inputs": g.inputs[1:]}, "must compute a, which no input provides"),
-        (lambda g: {"inputs": (*g.inputs, Value("s", (1,), "object"))}, "s is object of shape"),
+        (lambda g: {"inputs": (*g.inputs, Value("s", (1,), "object"))}, "s is object with shape"),
         (lambda g: {"inputs": (*g.inputs, Value("s", (1,) * 9))}, "which the runtime does not"),
     ],
 )

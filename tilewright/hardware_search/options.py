@@ -55,7 +55,7 @@ class CodesignOptions(CommandOptions):
     )
     seed: Seed = 0
     out: Annotated[str, CliOption(value="path", default="codesigned/<networks>")] = Field(
-        default="", description="Folder for the results."
+        default="", description="Output directory."
     )
     target: Annotated[str, CliOption(value="target")] = Field(
         default="vta-pynq",

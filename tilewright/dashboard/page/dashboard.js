@@ -330,8 +330,8 @@ async function drawRun(id) {
   content.push(legendOfFigures());
   if (run.command) content.push(el("h3", {}, "Repeat this run"), el("pre", {}, el("code", {}, run.command)));
   if (found.error) content.push(el("p", { class: "note" }, `Trials: ${found.error}`));
-  if (found.network?.length) content.push(networkCurve(run, found));
-  if (layers.length) content.push(...layerView(layers, knobs));
+  const curve = found.network?.length ? [networkCurve(run, found)] : [];
+  if (layers.length) content.push(...layerView(layers, knobs, curve));
   const settings = Object.entries(run.settings).filter(([name]) => !(name in run)); // others stand above
   if (settings.length) content.push(el("h3", {}, "Settings"), el("dl", {}, ...settings.flatMap(([name, value]) => [el("dt", { title: state.meanings[name] || "" }, name), el("dd", {}, String(value))])));
   if (run.state !== "running") {
@@ -402,12 +402,12 @@ function levelsOf(row) {
 // The curve of the whole network, as the terminal, Prefect and MLflow show it.
 function networkCurve(run, found) {
   const levels = levelsOf(run);
-  return el("figure", {}, el("figcaption", {}, "Best so far over all trials of the network"),
+  return el("figure", { class: "curve" }, el("figcaption", {}, "Best so far over all trials of the network"),
     legend([{ name: "best so far", color: "var(--c0)" }, ...levels.map((each) => ({ ...each, name: `${each.name} (dashed)` }))]),
     lineChart({ series: [{ name: run.tuner, color: "var(--c0)", points: found.network }], levels, width: room(), x: "trials", y: "ms per inference", label: `Best latency of ${run.network} over trials` }));
 }
 
-function layerView(layers, knobs) {
+function layerView(layers, knobs, curve) {
   const rows = el("table", { class: "stack" });
   const total = layers.reduce((sum, each) => sum + weight(each), 0);
   table(rows, LAYERS, layers.map((each) => withAbove({ ...each, tuned_ms: tunedMs(each), share: total ? weight(each) / total : null })));
@@ -419,7 +419,7 @@ function layerView(layers, knobs) {
   const chart = el("figure", {}, el("figcaption", {}, "Best so far"),
     legend([{ name: "best so far", color: "var(--c0)" }, ...levels.map((each) => ({ ...each, name: `${each.name} (dashed)` }))]),
     lineChart({ series: [{ name: layer.name, color: "var(--c0)", points: layer.points }], levels, width: room(), x: "trials", y: "ms per call", label: `Best latency of ${layer.name} over trials` }));
-  const shown = [el("h3", {}, "Layers"), ...whereToWork(layers), el("div", { class: "scroll" }, rows), el("div", { class: "head" }, el("h3", {}, "Trials"), el("label", {}, "Layer ", choice)), el("div", { class: "pair" }, chart, importance(knobs))];
+  const shown = [el("h3", {}, "Layers"), ...whereToWork(layers), el("div", { class: "scroll" }, rows), ...curve, el("div", { class: "head" }, el("h3", {}, "Trials"), el("label", {}, "Layer ", choice)), el("div", { class: "pair" }, chart, importance(knobs))];
   if (knobs?.rows) {
     const part = knobs.rows.length < knobs.trials ? `, ${knobs.rows.length} of ${knobs.trials} trials` : "";
     shown.push(el("figure", {}, el("figcaption", {}, `Knobs of every trial: green is fast, red is slow, grey is invalid${part}`),

@@ -103,7 +103,7 @@ class GemminiSpec(BaseModel):
     clock_mhz: float = Field(
         1000.0, ge=1e-3, le=1e6, allow_inf_nan=False, description="clock, for times [MHz]"
     )
-    source: str = Field("", description="where the figures come from")
+    source: str = Field("", description="source of the figures")
 
     def model_post_init(self, context: object) -> None:
         """Raise `SpecError` if a memory size is not a power of two."""

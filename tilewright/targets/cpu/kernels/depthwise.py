@@ -114,6 +114,10 @@ class Depthwise:
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
         block_registers = vectors(_block(w, spec), spec.lanes)
+        # Small kernels are unrolled completely, larger ones only along a row of taps. A second row
+        # of sums pays only if the two rows of taps that share its data are both unrolled.
+        whole = w.kernel_h * w.kernel_w <= 9 and w.kernel_h > 1
+        unrolled_taps = w.kernel_w * (w.kernel_h if whole else 1)
 
         def cost(tile: tuple[int, int]) -> float:
             rows, columns = tile
@@ -122,10 +126,10 @@ class Depthwise:
 
         fits = [
             (rows, columns)
-            for rows in knobs["tile_rows"][:2]
+            for rows in knobs["tile_rows"][: 2 if whole else 1]
             for columns in knobs["tile_columns"]
             if rows * columns * block_registers <= spec.registers // 2
-            and rows * columns * w.kernel_h * w.kernel_w <= 128
+            and rows * columns * unrolled_taps <= 128
         ] or [(1, 1)]
         rows, columns = min(fits, key=cost)
         blocks = w.out_channels // _block(w, spec)
@@ -133,7 +137,7 @@ class Depthwise:
             "tile_columns": columns, "tile_rows": rows,
             "row_shares": even_shares(w, blocks, spec.threads, knobs["row_shares"]),
             "channels_first": 1, "rows_inside": 0,
-            "unroll_kernel": 2 if w.kernel_h * w.kernel_w <= 9 and w.kernel_h > 1 else 1,
+            "unroll_kernel": 2 if whole else 1,
             "padding": COPY_NOTHING,
         }  # fmt: skip
 

@@ -1,4 +1,7 @@
-"""Converts layers and schedules to files and loads them (`targets.capabilities.Builds`)."""
+"""Builds a network for a VTA board: converts layers and schedules to files, and loads such files.
+
+It implements the protocol `targets.capabilities.Builds`.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ from tilewright.targets.vta.workload_bound import roofline_cycles
 
 
 class VtaProgram:
-    """A built program in a simulated board's memory (`targets.artifact_types.BuiltProgram`)."""
+    """A built network that is loaded into the memory of a simulated board.
+
+    It implements the protocol `targets.artifact_types.BuiltProgram`.
+    """
 
     def __init__(self, program: BoardProgram, layers: Sequence[Checked]) -> None:
         self.program = program
@@ -68,11 +74,11 @@ class VtaProgram:
     def open(
         cls, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]], spec: VtaSpec
     ) -> VtaProgram:
-        """Load a built program.
+        """Load a built network from the files of an artifact.
 
         Args:
             files: content of the artifact's files, by name.
-            layers: descriptions of the layers, as `build` wrote them.
+            layers: JSON descriptions of the layers, as `build` returns them in `Built.layers`.
             spec: the machine.
 
         Raises:
@@ -111,7 +117,14 @@ class VtaProgram:
         return stream_times(self.device, begins, counts)
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
-        """Compare every layer with plain arithmetic on random data."""
+        """Compare the output of every layer with the integer reference, on random data.
+
+        Args:
+            seed: seed of the random activations.
+
+        Yields:
+            One result per layer.
+        """
         return check_layers(self.program, self.layers, seed)
 
     def c_files(self, header: str) -> None:
@@ -196,9 +209,12 @@ def stream_times(
 ) -> list[StreamTimes]:
     """Simulate the cycles of each segment of a loaded program, and of its layers.
 
+    A segment is a sequence of layers that runs as one instruction stream, without the host.
+
     Args:
         device: the loaded program.
-        begins: index of the first instruction of each layer, and the end, shape (layers + 1,).
+        begins: index of the first instruction of each layer, followed by the number of all
+            instructions, shape (layers + 1,).
         counts: number of layers per segment.
     """
     times, done = [], 0
@@ -218,7 +234,7 @@ def stream_times(
 
 
 def alone_cycles(programs: Sequence[LayerProgram], spec: VtaSpec) -> list[int]:
-    """Simulate each layer by itself, on memory of its own.
+    """Simulate the cycles of each layer when it runs alone, as a program with its own memory.
 
     Args:
         programs: the lowered layers.
@@ -300,15 +316,15 @@ def _memory(built: Linked) -> dict[str, Json]:
 
 
 def counters_of(words: Words, spec: VtaSpec) -> dict[str, NDArray[np.int64]]:
-    """Count bytes and iterations of a program.
+    """Count the bytes that a program transfers and the micro-op iterations that it executes.
 
     Args:
         words: instructions, shape (n, 2).
         spec: the machine.
 
     Returns:
-        Totals of shape (1,), named like the counters of a measurement. Bytes exclude padding;
-        iterations exclude those that reset accumulators.
+        Totals by counter name, each an array of shape (1,). The names are those of the counters in
+        `Measurements`. Bytes exclude padding; iterations exclude resets of accumulators.
     """
     m, moved = spec.machine, words[moves(words)]
     elements = field(moved, 64, 16) * field(moved, 80, 16)

@@ -1,6 +1,7 @@
-"""Checks each layer's part of its instruction stream against plain integer arithmetic.
+"""Checks each layer of a built network on a simulated board against plain integer arithmetic.
 
-The weights are read from the program.
+Only the layer's part of the instruction stream is run. The expected output is computed from the
+weights that are stored in the program.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ Values = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Checked:
-    """A layer of a built program.
+    """Description of a layer of a built program, as the check of the layer needs it.
+
+    A segment is a sequence of layers that runs as one instruction stream.
 
     Attributes:
         workload: the workload.
@@ -39,7 +42,7 @@ class Checked:
         segment: index of the layer's segment.
         first: index of the layer's first instruction in the program.
         count: number of instructions.
-        places: location of each tensor, by role.
+        places: memory locations of each tensor, by the tensor's role, such as "data" or "output".
     """
 
     workload: Workload
@@ -122,9 +125,11 @@ def _foreign_error(why: str) -> BoardError:
 def check_layers(
     program: BoardProgram, layers: Sequence[Checked], seed: int
 ) -> Iterator[LayerCheck]:
-    """Run each layer after the layers before it, and compare its output with the reference.
+    """Run the layers of a program in order, and compare the output of each with the reference.
 
-    The activations are random at the beginning of each segment.
+    The activations are filled with random values at the beginning of each segment (a sequence of
+    layers that runs as one instruction stream). Within a segment, a layer reads what the layers
+    before it have written.
 
     Args:
         program: the program.
@@ -202,10 +207,10 @@ def _run(
 
 
 def _fill_weights(device: Device, program: BoardProgram, layer: Checked, geo: Geometry) -> None:
-    """Set the padding of a layer's weights to zero, if the host packs the weights as an activation.
+    """Set the padding to zero in weights that the host packs because they are an activation.
 
-    The device's activations are filled with noise before a check. The noise in the padding of the
-    weights would be multiplied by the noise in the padding of the data.
+    The device's activations are filled with random values before a check. Otherwise, the random
+    values in the padding of the weights would be multiplied by those in the padding of the data.
 
     Args:
         device: the device, whose memory is modified.

@@ -1,7 +1,7 @@
-"""Lowers a layer to a program of its own.
+"""Lowers a single layer to a stand-alone VTA program.
 
-The program consists of instructions with addresses in its own memory, micro-ops, packed weights and
-bias.
+The program consists of instructions, whose addresses refer to the program's own memory, of
+micro-ops, and of packed weights and biases. `link` later joins the programs of several layers.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ CHUNK_BYTES = 1 << 23
 
 @dataclass(frozen=True)
 class MemoryRegion:
-    """A tensor in the memory of a layer's own program.
+    """A contiguous range of a layer's memory that holds one tensor, counted in elements.
 
     Attributes:
-        name: role of the tensor.
+        name: role of the tensor, such as "data" or "output".
         memory: memory type of its elements.
         first: index of its first element.
         elements: number of elements.
@@ -90,7 +90,7 @@ class LayerProgram:
 
     @property
     def residual(self) -> Packing:
-        """Memory layout of the tensor that is added to the layer's sums."""
+        """Memory layout of the residual, a tensor that is added to the layer's accumulators."""
         return residual_packing(self.output, self.lowering.geometry)
 
     @property
@@ -105,7 +105,7 @@ class LayerProgram:
 
 
 def space_of(name: str) -> SpaceName:
-    """Return the space whose lowering handles the schedules of a named space.
+    """Return the name of the schedule space whose lowering handles the schedules of space `name`.
 
     Raises:
         WorkloadError: there is no such space.
@@ -183,11 +183,11 @@ def regions(geo: Geometry, m: Machine) -> list[MemoryRegion]:
 def packed_constants(
     layer: Layer, lowering: Lowering
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the constants of a layer as its program reads them.
+    """Return the constants of a layer in the memory layout that its program reads.
 
     Returns:
-        Weights and values per channel (such as the bias), each of shape (bytes,). The weights are
-        empty if an activation takes their place.
+        Packed weights, and packed values per channel (such as the bias), each as uint8 array of
+        shape (bytes,). The weights are empty if the layer multiplies two activations.
     """
     m, geo = lowering.machine, lowering.geometry
     parts = [] if layer.weight_from else list(_weight_parts(layer, lowering))
@@ -206,10 +206,10 @@ def packed_constants(
 
 
 def packed_addend(layer: Layer, lowering: Lowering) -> NDArray[np.uint8]:
-    """Convert the int32 constants that are added to a layer's sums to their memory layout.
+    """Pack the int32 constants that a layer adds to its accumulators.
 
     Returns:
-        Array of shape (bytes,); empty if the layer has none.
+        uint8 array of shape (bytes,); empty if the layer adds no such constants.
     """
     if layer.add is None:
         return np.zeros(0, np.uint8)

@@ -52,10 +52,10 @@ class Packing:
 
     @property
     def place(self) -> tuple[int, ...]:
-        """Key for comparing layouts: equal if both layouts store a given tensor identically.
+        """Key for comparing layouts. Two layouts that store a tensor identically have equal keys.
 
-        Rows of channels that fit into one element are stored identically in a column and in an
-        image.
+        A single element can hold several rows of channels. Such rows are stored identically in a
+        `column` and in an `image`.
         """
         weights = int(self.form == "weights")
         return weights, self.batches, self.blocks, self.height * self.width, self.block
@@ -72,7 +72,8 @@ class Packing:
 def data_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine) -> Packing:
     """Return the memory layout of a layer's input.
 
-    It is an image, rows of channels, or an image whose pixels are all channels of a dense layer.
+    The input is stored as an image or as rows of channels. For a dense layer that reads an image,
+    all pixels of the image together are the channels.
 
     Args:
         layer: the layer.

@@ -1,9 +1,9 @@
-"""Links the programs of layers into one stream.
+"""Links the programs of several layers into one instruction stream.
 
-Each layer's program starts without anything in flight and ends with FINISH. Between two programs,
-the FINISH is removed and a barrier is inserted: the compute module waits for the last store, and
-then allows the load module to load the activations of the next layer. The first weights of the next
-layer do not wait for stores, only for the last GEMM.
+The program of each layer assumes that no earlier instruction is still running, and ends with
+FINISH. Between two programs, the FINISH is removed and a barrier is inserted: the compute module
+waits for the last store, and then allows the load module to load the activations of the next layer.
+The first weights of the next layer do not wait for stores, only for the last GEMM.
 
     compute  … GEMM ─┐ ALU ─┐          no-op ─┐ …
     store            │      └ STORE ───┘      │
@@ -54,12 +54,14 @@ _TAKERS = {
 
 @dataclass(frozen=True, eq=False)
 class LinkedPart:
-    """The instructions of a layer.
+    """Instructions with the buffer that each of them accesses: one layer, or several linked layers.
 
     Attributes:
         words: instructions, shape (n, 2).
-        buffers: buffer of each transfer, shape (n,), or NOWHERE.
-        constant: mask of the instructions that load constants, which no layer stores, shape (n,).
+        buffers: index of the buffer that each instruction transfers from or to, shape (n,); NOWHERE
+            for an instruction without a transfer.
+        constant: mask of the instructions that load constants, to which no layer writes, shape
+            (n,).
     """
 
     words: Words
@@ -183,15 +185,15 @@ def _without_finish(part: LinkedPart) -> tuple[LinkedPart, int]:
 
 
 def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart, LinkedPart]:
-    """Insert a barrier between the programs of two layers that follow each other in a stream.
+    """Insert a barrier between the programs of two consecutive layers.
 
-    The first activation that the second program loads waits for the barrier, because the first
-    program may write it.
+    The first program may write the activations that the second program loads. The first load of
+    activations in the second program therefore waits for the barrier.
 
     Args:
         before: program of the first layer, without its FINISH.
         after: program of the second layer.
-        flags: flags of the FINISH of the first program. The barrier waits for the same tokens.
+        flags: dependency flags of the removed FINISH. The barrier waits for the same tokens.
 
     Returns:
         The two programs with the barrier.
@@ -227,9 +229,9 @@ def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart
 
 
 def _freed(before: LinkedPart) -> LinkedPart:
-    """Return a program that tells the load module when its last GEMM has read its weights.
+    """Return a program whose last GEMM signals that the weight scratchpad can be overwritten.
 
-    The program sends a token, which allows the weights of the next layer to be loaded.
+    The GEMM sends a token to the load module, which may then load the weights of the next layer.
     """
     words = before.words
     compute = modules(words) == MODULE_COMPUTE

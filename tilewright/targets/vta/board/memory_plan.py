@@ -1,11 +1,12 @@
-"""Memory plan of a network: driver buffers, offsets, and tensors that share memory.
+"""Memory plan of a network: the driver's buffers, and the position of each tensor in them.
 
 Tensors that are not in use at the same time share memory. Offsets are multiples of the element size
 and buffers begin on pages, so that every tensor begins at a whole element.
 
-An output may take the place of an input if this is proved safe for the layer's own program: the
-input must have no later reader, no instruction may read what an earlier one of the same program has
-stored, and each store must wait, by tokens, for the loads of what it overwrites.
+The output of a layer may overwrite one of the layer's inputs if this is proved safe for the layer's
+program: no later layer reads the input, no instruction reads what an earlier instruction of the
+same program has stored, and each store waits, by dependency tokens, for the loads of the data that
+it overwrites.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from tilewright.targets.vta.spec import Machine
 
 @dataclass(eq=False)
 class Filled:
-    """Buffers that hold constants or micro-ops, which are appended one after another.
+    """Buffers of constants or of micro-ops, to which the data of all layers is appended.
 
     Attributes:
         kind: kind of the buffers, "constants" or "uops".
         parts: content of each buffer, in parts.
         sizes: number of bytes used in each buffer.
-        places: location of small data that is already stored, by its bytes.
+        places: for small pieces of data that are already stored, their location, by content.
     """
 
     kind: BufferKind
@@ -54,7 +55,7 @@ class Filled:
     places: dict[bytes, list[MemoryPiece]] = field(default_factory=dict)
 
     def store(self, data: NDArray[np.uint8], element: int) -> list[MemoryPiece]:
-        """Store data and return its location.
+        """Append data to the buffers and return its location.
 
         Small data that was stored before, such as common micro-ops, is not stored again. Larger
         data is split only if it exceeds the maximum buffer size.
@@ -64,7 +65,8 @@ class Filled:
             element: element size in bytes.
 
         Returns:
-            The pieces of the data. Buffers are counted from the first buffer of this kind.
+            The pieces of the data. Their buffer indices begin at 0 for the first buffer of this
+            kind.
         """
         content = data.tobytes() if len(data) <= 1 << 16 else b""
         if content and content in self.places:
@@ -124,13 +126,13 @@ class Filled:
 
 @dataclass(eq=False)
 class Arenas:
-    """Memory blocks for the activations of a network.
+    """Memory blocks (arenas) for the activations of a network, and the position of each activation.
 
-    Activations share memory if they are not in use at the same time.
+    Activations that are not in use at the same time may occupy the same memory.
 
     Attributes:
         sizes: size of each arena in bytes.
-        places: arena and byte offset of each tensor, by the tensor's `id`.
+        places: (arena index, byte offset) of each tensor, by the Python `id` of the tensor object.
     """
 
     sizes: list[int]
@@ -142,16 +144,16 @@ class Arenas:
 
 
 def arenas_of(network: BoardNetwork, machine: Machine, shared: dict[int, BoardTensor]) -> Arenas:
-    """Place all tensors of a network in shared memory.
+    """Assign a memory position to every activation of a network.
 
-    The largest tensor is placed first. Each tensor goes into the smallest gap between tensors that
-    are in use at the same time.
+    Tensors are placed in descending order of size. Each tensor goes into the smallest gap between
+    tensors that are in use at the same time.
 
     Args:
         network: the network.
         machine: the machine.
-        shared: for the `id` of an output tensor, the input tensor whose place it takes. Tensors
-            that lie inside others are placed together with them.
+        shared: in-place outputs: by the `id` of the output tensor, the input tensor that it
+            overwrites. Tensors that lie inside other tensors are placed together with them.
 
     Raises:
         WorkloadError: a tensor is larger than the driver's maximum allocation.
@@ -183,17 +185,17 @@ def arenas_of(network: BoardNetwork, machine: Machine, shared: dict[int, BoardTe
 def _gap(
     rivals: Sequence[tuple[int, int, int]], sizes: Sequence[int], size: int, element: int
 ) -> tuple[int, int]:
-    """Return where to store a new tensor in the arenas, by best fit.
+    """Choose the position of a new tensor in the arenas (memory blocks) by best fit.
 
     The tensor goes into the smallest free gap of at least `size` bytes. If there is no such gap, it
     goes after the last conflicting tensor in the first arena that can still grow.
 
     Args:
-        rivals: (arena, begin, end) of tensors that are in use at the same time.
-        sizes: current sizes of the arenas.
+        rivals: (arena, begin, end) of each conflicting tensor, that is, of each tensor that is in
+            use at the same time.
+        sizes: current sizes of the arenas in bytes.
         size: size of the new tensor in bytes.
-        element: element size of the new tensor in bytes, to a multiple of which the offset is
-            aligned.
+        element: element size of the new tensor in bytes; the offset is a multiple of it.
 
     Returns:
         Index of the arena, and byte offset in it.
@@ -221,13 +223,15 @@ def _gap(
 class Plot:
     """A range of memory for one tensor, or for several tensors that are stored inside one another.
 
+    A step is one layer or one step of the host; steps are numbered in execution order.
+
     Attributes:
         name: name of the largest tensor.
         bytes: size in bytes.
         element: size of the largest element in bytes.
         first: first step in which the memory is in use.
         last: last step in which the memory is in use.
-        members: byte offset of each tensor, by the tensor's `id`.
+        members: byte offset of each tensor within the range, by the tensor's `id`.
     """
 
     name: str
@@ -241,15 +245,16 @@ class Plot:
 def plots_of(
     network: BoardNetwork, machine: Machine, shared: Mapping[int, BoardTensor]
 ) -> list[Plot]:
-    """Return the ranges of memory that a network's tensors need, without their positions.
+    """Return the ranges of memory that a network's activations need, without their positions.
 
     Args:
         network: the network.
         machine: the machine.
-        shared: for the `id` of an output tensor, the input tensor whose place it takes.
+        shared: in-place outputs: by the `id` of the output tensor, the input tensor that it
+            overwrites.
 
     Raises:
-        WorkloadError: two layers would write to the same place.
+        WorkloadError: two layers would write to the same memory.
     """
     tensors = {id(tensor): tensor for tensor in network.tensors}
     written = {
@@ -307,11 +312,11 @@ Legal = Callable[[Placed, str], bool]
 
 
 def in_place(network: BoardNetwork, legal: Legal | None = None) -> dict[int, BoardTensor]:
-    """Find the outputs that can overwrite one of their layer's inputs, which saves memory.
+    """Find the layers whose output can overwrite one of the layer's inputs, which saves memory.
 
     Args:
         network: the network.
-        legal: replacement for `is_legal`, for example with a cache.
+        legal: function to use instead of `is_legal`, for example one with a cache.
 
     Returns:
         The input tensor that is overwritten, by the `id` of the output tensor.
@@ -345,11 +350,11 @@ def in_place(network: BoardNetwork, legal: Legal | None = None) -> dict[int, Boa
 
 
 def is_legal(layer: Placed, role: str) -> bool:
-    """Return whether a layer computes the same result if its output overwrites one of its inputs.
+    """Return whether a layer still computes the correct result if its output overwrites an input.
 
     Args:
         layer: the layer with its tensors.
-        role: the input: "data", "residual" or "shortcut".
+        role: the input that is overwritten: "data", "residual" or "shortcut".
     """
     program, m = layer.program, layer.program.lowering.machine
     element = element_bytes(m)

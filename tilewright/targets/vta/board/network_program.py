@@ -141,7 +141,7 @@ def _places(
     first: Mapping[str, int],
     m: Machine,
 ) -> dict[str, Sequence[MemoryPiece]]:
-    """Return the locations of all of a layer's tensors, by region name.
+    """Return the memory locations of all of a layer's tensors.
 
     Args:
         layer: the layer.
@@ -149,6 +149,9 @@ def _places(
         arenas: locations of the activations.
         first: index of the first buffer of each kind in the whole program.
         m: the machine.
+
+    Returns:
+        The pieces of each tensor, by region name (the role of the tensor, such as "data").
     """
     places: dict[str, Sequence[MemoryPiece]] = {}
     for name, pieces in filled.items():
@@ -164,11 +167,11 @@ def _places(
 def _part(
     layer: Placed, places: Mapping[str, Sequence[MemoryPiece]], fixed: NDArray[np.bool_]
 ) -> LinkedPart:
-    """Return a layer's instructions with offsets in buffers instead of addresses.
+    """Return a layer's instructions, with addresses replaced by offsets in buffers.
 
     Args:
         layer: the layer.
-        places: locations of the layer's tensors, by region name.
+        places: locations of the layer's tensors, by region name (the role of the tensor).
         fixed: mask of the buffers whose content never changes, shape (buffers,).
     """
     words, where = placed_transfers(layer.program, places)
@@ -224,7 +227,9 @@ def _check_packings(network: BoardNetwork, board: BoardProgram) -> None:
 def _steps(
     network: BoardNetwork, graph: LayerGraph, arenas: Arenas, first: int
 ) -> list[ProgramStep]:
-    """Return the segments with the tensors that the host packs before and unpacks after each.
+    """Return the segments of a program with the tensors that each exchanges with the host.
+
+    The host packs the input tensors before a segment runs, and unpacks the outputs after it.
 
     Args:
         network: the segments and their tensors.
@@ -266,6 +271,6 @@ def _steps(
 
 
 def _as_float32(scale: Scale) -> Scale:
-    """Round the step of a scale to float32, because hosts convert in float32."""
+    """Return a quantisation scale whose step is rounded to float32, the precision of the host."""
     with np.errstate(over="ignore"):
         return Scale(float(np.float32(scale.step)), scale.zero_point)

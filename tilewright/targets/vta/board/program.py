@@ -1,9 +1,9 @@
-"""Data structures of a network's program: streams, buffers, relocations and ports.
+"""Data structures of a network's program: instruction streams, buffers, relocations and ports.
 
-There is one stream per segment. The program contains no addresses: a LOAD or STORE holds an element
-offset inside a buffer. When the buffers are allocated, the loader adds the buffer's address,
-divided by the element size, to every field that a relocation names (`dram_base`, bits 26 to 57 of
-an instruction).
+A segment is a sequence of layers that runs as one instruction stream. The program contains no
+addresses: a LOAD or STORE holds an element offset inside a buffer. When the buffers are allocated,
+the loader adds the buffer's address, divided by the element size, to every field that a relocation
+names (`dram_base`, bits 26 to 57 of an instruction).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class MemoryPiece:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stream that runs without interruption.
+    """A part of a network that runs as one instruction stream, without the host.
 
     Attributes:
         first: index of its first instruction.
@@ -165,10 +165,10 @@ class BoardProgram:
 def crossing(
     steps: Sequence[ProgramStep], between: Collection[str] = ()
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Return the tensors that steps take from outside, and those that they return.
+    """Return the tensors that a sequence of steps takes from outside, and those that it returns.
 
     Args:
-        steps: the steps, in order.
+        steps: the segments with the tensors that the host packs and unpacks, in execution order.
         between: names of tensors that the host computes between steps.
 
     Returns:

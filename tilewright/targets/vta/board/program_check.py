@@ -1,9 +1,9 @@
 """Checks a board's program before anything runs.
 
-The program must stay inside its own memory. The C runtime proves the same for the files that it
-loads: a program that passes here passes there. A second check tells whether the C runtime can run a
-program without further software. The runtime packs, copies, quantises and dequantises tensors, and
-nothing else.
+The first check proves that the program stays inside its own memory. The C runtime proves the same
+for the files that it loads, and accepts every program that this check accepts. The second check
+determines whether the C runtime can run a program without additional software: the runtime packs,
+copies, quantises and dequantises tensors, and does no other work of the host.
 """
 
 from __future__ import annotations
@@ -306,8 +306,8 @@ def _check_scale(name: str, scale: Scale) -> None:
 def _check_border(tensors: Sequence[Value], ports: Sequence[Port]) -> None:
     """Check the inputs or the outputs of the whole network.
 
-    Their names must be unique. A port with the name of a tensor must have the tensor's element type
-    and number of elements.
+    Their names must be unique. A port (a tensor that a segment exchanges with the host) that has
+    the name of a network tensor must have the same element type and number of elements.
 
     Args:
         tensors: inputs or outputs of the network.
@@ -332,7 +332,11 @@ def _same(a: Port | Value, b: Port | Value) -> bool:
 
 
 def _check_names(step: ProgramStep) -> None:
-    """Check that loads of the same name are the same tensor, and that stored names are unique."""
+    """Check the tensor names of one step.
+
+    Input tensors with the same name must be the same tensor, and the names of outputs must be
+    unique.
+    """
     seen: dict[str, tuple[object, ...]] = {}
     for port in step.loads:
         tensor = prod(port.shape), port.dtype
@@ -366,11 +370,14 @@ RUNTIME_DTYPES = ("int8", "uint8", "float32")
 
 
 def why_not_bare(program: BoardProgram, host_work: Sequence[str] = ()) -> str:
-    """Return why the C runtime cannot run a program by itself, or an empty string if it can.
+    """Return why the C runtime cannot run a program without additional software.
 
     Args:
         program: the program.
         host_work: names of computations that the host must do in addition.
+
+    Returns:
+        The reason, or an empty string if the C runtime can run the program.
     """
     ports = [port for step in program.steps for port in (*step.loads, *step.stores)]
     foreign = [f"{p.name} is {p.dtype}" for p in ports if p.dtype not in RUNTIME_DTYPES]
@@ -390,7 +397,11 @@ def why_not_bare(program: BoardProgram, host_work: Sequence[str] = ()) -> str:
 
 
 def _why_not_whole(program: BoardProgram) -> str:
-    """Return why the C runtime cannot provide all inputs and outputs; empty if it can."""
+    """Return why the C runtime cannot provide all inputs and outputs of the network.
+
+    Returns:
+        The reason, or an empty string if the C runtime can provide them.
+    """
     step = program.steps[0]
     inputs = {value.name for value in program.inputs}
     stored = {port.name for port in step.stores}

@@ -1,8 +1,9 @@
-"""Writes and reads a board's program as four files: one with tables, and three with bytes.
+"""Writes and reads the four files of a board's program.
 
-`network.bin` contains the tables, in records of fixed size (`docs/reference/board-image.md`). The
-tables refer to bytes in `instructions.bin`, `uops.bin` and `constants.bin`. `network.bin` contains
-the SHA-256 digests of the other files, and ends with its own. Integers are little-endian.
+`network.bin` contains tables with records of fixed size (`docs/reference/board-image.md`). The
+tables refer to bytes in the other files: `instructions.bin`, `uops.bin` and `constants.bin`.
+`network.bin` also contains the SHA-256 digests of the other files, and ends with its own digest.
+Integers are little-endian.
 """
 
 from __future__ import annotations
@@ -163,7 +164,10 @@ def read_image(files: Mapping[str, bytes], spec: VtaSpec) -> BoardProgram:
 
 
 def is_bare(network: bytes) -> bool:
-    """Return whether the C runtime can run the program of a `network.bin` by itself.
+    """Return whether the C runtime can run a program without additional software.
+
+    Args:
+        network: content of the program's `network.bin`.
 
     Raises:
         BoardError: the file is damaged.

@@ -1,4 +1,4 @@
-"""Relocates transfers: replaces addresses by a buffer and an offset, and back."""
+"""Converts the addresses in LOAD and STORE instructions to (buffer, offset) pairs, and back."""
 
 from __future__ import annotations
 

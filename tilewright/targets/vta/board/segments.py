@@ -1,6 +1,7 @@
-"""Divides a network into segments and determines which tensors the host packs and unpacks.
+"""Divides a network into segments: sequences of layers that each run as one instruction stream.
 
-It also determines how long each tensor is in use.
+The module also determines which tensors the host packs before a segment and unpacks after it, and
+during which steps each tensor is in use.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ Key = tuple[str, tuple[int, ...], Unfold | None]
 
 @dataclass(eq=False)
 class BoardTensor:
-    """A packed tensor in memory.
+    """A packed tensor in memory, with the range of steps in which it is in use.
+
+    A step is one layer or one step of the host; steps are numbered in execution order.
 
     Attributes:
         value: the tensor.
         packing: its memory layout.
         unfold: rearrangement before packing, if any.
-        first: first step in which the tensor is in use. Layers and host steps are counted together.
+        first: first step in which the tensor is in use.
         last: last step in which the tensor is in use.
-        loaded: segment before which the host packs the tensor; -1 for none.
-        stored: segment after which the host unpacks the tensor; -1 for none.
-        segment: segment that last wrote the tensor; -1 for none.
+        loaded: index of the segment before which the host packs the tensor; -1 if it does not.
+        stored: index of the segment after which the host unpacks the tensor; -1 if it does not.
+        segment: index of the segment that last wrote the tensor; -1 for none.
     """
 
     value: Value
@@ -76,14 +79,14 @@ class StreamRun:
 
 @dataclass(eq=False)
 class BoardNetwork:
-    """A network that is divided into segments.
+    """A network that is divided into segments, each of which runs as one instruction stream.
 
     Attributes:
         runs: the segments.
-        order: (segment, host step) in execution order. One of the two is -1.
+        order: (segment, host step) in execution order; one of the two indices is -1.
         tensors: all tensors.
-        inside: (part, whole, blocks) for each tensor that lies inside another one; `blocks` is the
-            offset in blocks of channels.
+        inside: (part, whole, blocks) for each tensor that is stored inside another one; `blocks` is
+            the offset of the part in blocks of channels.
     """
 
     runs: list[StreamRun]
@@ -242,18 +245,18 @@ class _Maker:
     def _beside(
         self, cut: ChannelSlice, tensor: BoardTensor, is_part: bool, at: int
     ) -> BoardTensor:
-        """Record that a layer which writes one side of a slice also writes the other side.
+        """Record that a layer which writes one tensor of a slice also writes the other tensor.
 
-        One side is the whole tensor; the other side is a range of its channels.
+        A slice relates two tensors: the whole, and a range of the whole's channels.
 
         Args:
             cut: the slice.
-            tensor: the side that the layer writes.
+            tensor: the tensor that the layer writes.
             is_part: whether `tensor` is the range of channels.
             at: index of the layer in the network.
 
         Returns:
-            The tensor on the other side.
+            The other tensor of the slice.
 
         Raises:
             WorkloadError: the range of channels is not contiguous in memory.

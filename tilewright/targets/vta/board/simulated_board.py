@@ -76,10 +76,11 @@ class Device(DeviceAddresses):
     def run(
         self, step: int, tensors: Mapping[str, NDArray[np.generic]]
     ) -> dict[str, NDArray[np.generic]]:
-        """Run a segment, including the packing before it and the unpacking after it.
+        """Run a segment, including the packing of its inputs and the unpacking of its outputs.
 
         Args:
-            step: index of the step.
+            step: index of the step, which is a segment with the tensors that the host packs and
+                unpacks.
             tensors: inputs by name, in the shapes and types of their ports.
 
         Returns:
@@ -140,10 +141,10 @@ class Device(DeviceAddresses):
 
 
 def packing_of(port: Port, spec: VtaSpec, *, load: bool) -> Packing:
-    """Return the memory layout of a port's tensor.
+    """Return the memory layout of a port, which is a tensor that the host and a segment exchange.
 
-    Tensors that are loaded are in blocks of input channels, tensors that are stored in blocks of
-    output channels.
+    Tensors that the accelerator loads are stored in blocks of input channels. Tensors that it
+    stores are in blocks of output channels.
 
     Args:
         port: the port.
@@ -196,7 +197,10 @@ def unpack_port(port: Port, spec: VtaSpec, raw: NDArray[np.int8]) -> NDArray[np.
 
 
 class VtaImages:
-    """Program for several images on a simulated board (`targets.artifact_types.ImagesInFlight`)."""
+    """A program on a simulated board that has separate buffers for several images in progress.
+
+    It implements the protocol `targets.artifact_types.ImagesInFlight`.
+    """
 
     def __init__(self, program: BoardProgram, images: int) -> None:
         self._steps = len(program.steps)
@@ -204,7 +208,7 @@ class VtaImages:
 
     @property
     def dram_bytes(self) -> int:
-        """Bytes of all memory pages that the driver allocates."""
+        """Size of all memory pages that the driver allocates, in bytes."""
         return self._device.bytes
 
     def run(

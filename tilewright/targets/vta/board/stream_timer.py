@@ -1,7 +1,7 @@
-"""Timer for networks that have most layers in common.
+"""Times networks that share most of their layers, for example candidates of a search.
 
-Each layer is lowered only once, and each proof about a program's memory is made only once. Only
-streams and addresses are computed anew for each network.
+Each layer is lowered only once, and each proof about a program's memory is made only once. Only the
+instruction streams and the addresses are computed anew for each network.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ class VtaStreamTimer:
     def _simulated(
         self, insns: Words, address: int, begins: NDArray[np.int64]
     ) -> tuple[int, int, list[int]]:
-        """Simulate a stream, like `simulate_program` but without details for users.
+        """Simulate the cycles of an instruction stream.
+
+        Unlike `simulate_program`, it collects no times of single instructions.
 
         Args:
             insns: instructions, shape (n, 2).
@@ -122,7 +124,7 @@ class VtaStreamTimer:
         return self._legal[key]
 
     def _each_alone(self, steps: Sequence[LayerProgram | HostStep]) -> list[tuple[int, int]]:
-        """Return the cycles and transferred bytes of each layer alone, on its own memory."""
+        """Return (cycles, transferred bytes) of each layer when it runs alone."""
         programs = [step for step in steps if isinstance(step, LayerProgram)]
         new = {_schedule(program): program for program in programs}
         new = {key: program for key, program in new.items() if key not in self._alone}

@@ -1,7 +1,8 @@
-"""Checks an instruction before it runs, based on its fields and the loaded micro-ops.
+"""Checks an instruction before the functional simulator executes it.
 
-A check appends rows (fault, value, limit, extra) to `found` and counts them in `found[0, 0]`. An
-instruction has at most `MOST_FAULTS` faults.
+The checks use the instruction's fields and the micro-ops that are loaded. A check that finds a
+fault appends a row (fault, value, limit, extra) to the array `found` and increments the number of
+faults in `found[0, 0]`. An instruction has at most `MOST_FAULTS` faults.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def check(
 ) -> int:  # fmt: skip
     """Check one instruction and return its number of faults; their records are in `found[1:]`.
 
-    The time is proportional to the number of micro-ops, not of iterations; `first_hazard` checks
-    iterations.
+    The time that the check takes is proportional to the number of micro-ops. Checks that depend on
+    single loop iterations are in `first_hazard`.
 
     Args:
         m: the machine.
@@ -92,7 +93,17 @@ def check(
 def work_of(
     m: Machine, lay: Layout, rules: SemanticRules, lo: int, hi: int, inp_row: int, acc_row: int
 ) -> int:
-    """Return the cost of executing an instruction, in units of multiply-accumulates."""
+    """Return the estimated cost of simulating an instruction, in units of multiply-accumulates.
+
+    Args:
+        m: the machine.
+        lay: layout of the instruction fields.
+        rules: the semantic rules.
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+        inp_row: values per row of an input element in the simulator's arrays.
+        acc_row: values per row of an accumulator element in the simulator's arrays.
+    """
     opcode = get(lo, hi, 0, 3)
     if opcode in (LOAD, STORE):
         t = transfer_of(lo, hi)

@@ -1,9 +1,10 @@
-"""Executes GEMM and ALU instructions: operations under two hardware loops and a range of micro-ops.
+"""Executes GEMM and ALU instructions in the functional simulator.
 
-The accumulators of a GEMM only receive sums modulo 2³², and its inputs and weights do not change,
-so the order of its iterations is free. The iterations are grouped such that one weight block is
-used for many inputs. The iterations of an ALU instruction run in strict order, because later
-iterations see the results of earlier ones.
+Both kinds of instructions run two hardware loops around a range of micro-ops. A GEMM only adds
+products to accumulators, modulo 2³², and does not change its inputs and weights, so the order of
+its iterations is free. The iterations are grouped such that one weight block is used for many
+inputs. The iterations of an ALU instruction run in strict order, because later iterations see the
+results of earlier ones.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def largest(base: int, outer: int, by_out: int, inner: int, by_in: int) -> int:
 
 @helper
 def gemm(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops) -> None:
-    """Execute a GEMM instruction, or its reset form."""
+    """Execute a GEMM, or a GEMM with the reset flag, which sets accumulators to zero."""
     outer, inner, uops = trips(rules, g)
     if outer == 0 or inner == 0:
         return
@@ -109,13 +110,14 @@ def _uop_nest(
     lay: Layout, uop: NDArray[np.uint64], rules: SemanticRules, g: DecodedLoops, k: int, uops: int,
     outer: int, inner: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Find a repeating pattern in the micro-ops from number `k`.
+    """Find a repeating pattern in the micro-ops, beginning at micro-op number `k`.
 
-    The pattern is `period` micro-ops that are repeated `length` times with the same weights, each
-    time with indices increased by the steps, and all inside the scratchpads.
+    The pattern consists of `period` micro-ops. It is repeated `length` times with the same weights;
+    each time, the accumulator and input indices increase by fixed steps. All indices are inside the
+    scratchpads.
 
     Returns:
-        (period, length, dst step, src step); (1, 1, 0, 0) if there is no pattern.
+        (period, length, accumulator step, input step); (1, 1, 0, 0) if there is no pattern.
     """
     one, none = nb.int64(1), nb.int64(0)
     d, s, t = uop_of(lay, uop[(g.uop_bgn + k) % rules.uop_depth])
@@ -203,7 +205,9 @@ def _reset_accumulators(
     acc: NDArray[np.int32], out: NDArray[np.int32], fresh: NDArray[np.uint8], size: int, depth: int,
     d: int, outer: int, by_out: int, inner: int, by_in: int,
 ) -> None:  # fmt: skip
-    """Clear accumulators of `size` lanes under two loops, with adjacent ones cleared at once.
+    """Set accumulators of `size` lanes to zero, over two loops.
+
+    Adjacent accumulators are cleared together.
 
     Args:
         acc: accumulators, shape (depth · size,).
@@ -331,7 +335,9 @@ def _scattered(
 
 @helper
 def shift_element(acc: NDArray[np.int32], d: int, s: int, size: int, acc_bits: int) -> None:
-    """Execute one iteration of the functional simulator's SHR by a tensor.
+    """Shift one element right by the amounts in another element: one iteration of SHR by a tensor.
+
+    It follows the functional simulator of the original stack.
 
     Args:
         acc: the accumulators, shape (depth · size,).

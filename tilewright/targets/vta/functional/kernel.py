@@ -49,7 +49,7 @@ COUNTER_NAMES = (
 
 
 class ExecutionOutcome(NamedTuple):
-    """Result of a run, except for the memory image. All arrays are int64."""
+    """Result of a run, except for the memory image, as int64 arrays that compiled code fills."""
 
     counters: NDArray[np.int64]  # shape (7,), see COUNTER_NAMES
     # tokens per queue before the run, replaced by those after it; shape (4,)
@@ -59,7 +59,7 @@ class ExecutionOutcome(NamedTuple):
 
 
 def outcome(tokens: tuple[int, int, int, int] = (0, 0, 0, 0)) -> ExecutionOutcome:
-    """Return an empty outcome.
+    """Allocate the arrays for the result of a run.
 
     Args:
         tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start.

@@ -1,11 +1,11 @@
-"""Executes LOAD and STORE: moves values between the memory image and the wider scratchpads.
+"""Executes LOAD and STORE: copies values between the memory image and the simulator's scratchpads.
 
-Memory is little-endian; values narrower than a byte fill it from the low end. The common widths
-have separate loops that vectorise.
+The scratchpad arrays use wider integers than memory does. Memory is little-endian; values narrower
+than a byte fill it from the low end. The common widths have separate loops that vectorise.
 
 Every access stays inside the arrays, whatever the instruction says. Scratchpad indices wrap around,
-bytes outside the image read as zero, and writes outside the image are ignored. `checks` decides
-beforehand whether such an access is an error.
+bytes outside the image read as zero, and writes outside the image are ignored. The module `checks`
+decides beforehand whether such an access is an error.
 """
 
 from __future__ import annotations
@@ -68,9 +68,19 @@ def unpack_weights(
     dram: NDArray[np.uint8], at: int, bits: int,
     wgt: NDArray[np.int16], first: int, block_out: int, block_in: int, elements: int,
 ) -> None:  # fmt: skip
-    """Convert weight elements of shape (block_out, block_in) to tiles of [input pair][output][2].
+    """Copy weight elements of shape (block_out, block_in) to the scratchpad, in its tiled layout.
 
-    The elements are read from byte `at` and written from item `first` of `wgt`.
+    A tile is ordered as [input pair][output][2].
+
+    Args:
+        dram: memory image, shape (n,).
+        at: byte position of the first element in `dram`.
+        bits: width of a weight in bits.
+        wgt: the weight scratchpad, flat.
+        first: index in `wgt` of the first item to write.
+        block_out: output channels per element.
+        block_in: input channels per element.
+        elements: number of elements.
     """
     in_tiles, out_tiles = -(-block_in // LANES), -(-block_out // LANES)
     for n in range(elements):
@@ -147,7 +157,14 @@ def clear_items(target: NDArray[np.int32], first: int, count: int) -> None:
 
 @helper
 def value_at(dram: NDArray[np.uint8], at: int, number: int, bits: int) -> int:
-    """Return signed value number `number` of `bits` bits (a power of two) after byte `at`."""
+    """Return the signed value with index `number` in an array of `bits`-bit values in memory.
+
+    Args:
+        dram: memory image, shape (n,).
+        at: byte position of the array.
+        number: index of the value.
+        bits: width of a value in bits, a power of two.
+    """
     position = number * bits
     place = at + (position >> 3)
     raw = nb.int64(dram[place]) >> (position & 7)
@@ -344,7 +361,9 @@ def keep_stale_output(
     acc: NDArray[np.int32], out: NDArray[np.int32], fresh: NDArray[np.uint8],
     first: int, count: int, size: int,
 ) -> None:  # fmt: skip
-    """Copy accumulators to the OUT scratchpad before they change without their OUT copy.
+    """Save accumulators in the OUT scratchpad before an instruction changes only the accumulators.
+
+    A STORE reads the OUT scratchpad, which then still contains the previous values.
 
     Args:
         acc: accumulators, shape (depth · size,).
@@ -453,9 +472,16 @@ def _fill(
 
 @helper
 def _outside(at: int, step: int, image_bytes: int) -> int:
-    """Return how many elements from byte `at` are not completely inside the image.
+    """Return how many consecutive elements from byte `at` on are not completely inside the image.
 
-    0 means that the first element is inside.
+    Args:
+        at: byte position of the first element; negative before the image.
+        step: distance of two elements in bytes.
+        image_bytes: size of the image in bytes.
+
+    Returns:
+        Number of elements: 0 if the first element is inside the image; a very large number if no
+        later element can be inside.
     """
     if at + step > image_bytes:
         return 1 << 40
@@ -464,7 +490,7 @@ def _outside(at: int, step: int, image_bytes: int) -> int:
 
 @helper
 def _alike(fresh: NDArray[np.uint8], index: int, most: int) -> int:
-    """Return how many elements from `index` have the same value of `fresh`."""
+    """Return the length, at most `most`, of the run of equal `fresh` flags from `index` on."""
     count = 1
     while count < most and fresh[index + count] == fresh[index]:
         count += 1

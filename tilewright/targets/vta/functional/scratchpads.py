@@ -14,8 +14,9 @@ from tilewright.targets.vta.spec import Machine
 
 
 class Scratchpads(NamedTuple):
-    """Flat arrays of the scratchpads, with wider values and with rows padded to whole tiles of 16.
+    """Contents of the scratchpads as flat arrays.
 
+    The arrays use wider integers than the hardware, and rows are padded to multiples of 16 values.
     An input element consists of `batch` rows of `inp_row` values, an accumulator element of `batch`
     rows of `acc_row` values. A weight element consists of (acc_row/16)·(inp_row/16) tiles of [input
     pair][output][2].

@@ -1,4 +1,4 @@
-"""Semantics in which the implementations of VTA differ, and the choice that a simulation makes.
+"""Options for the cases in which the implementations of VTA behave differently.
 
 The instruction set has three implementations: the functional simulator of the original stack, the
 Chisel RTL and the HLS design. A portable program behaves identically on all of them; `Semantics`

@@ -1,4 +1,7 @@
-"""Runs programs one after the other on one memory, as on a board, and explains why one stopped."""
+"""Runs several programs one after the other with the same scratchpads, as a board does.
+
+It also describes why a program stopped before its end.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,15 @@ from tilewright.targets.vta.spec import VtaSpec
 def stuck_modules(
     insns: NDArray[np.uint64], result: ExecutionOutcome
 ) -> list[tuple[int, int, list[int]]]:
-    """Return the modules that have instructions left, when a program has stopped.
+    """Return the accelerator's modules that have instructions left after a program has stopped.
 
     Args:
         insns: instructions, shape (n, 2).
         result: outcome of the run.
 
     Returns:
-        (module, instruction, empty queues that the instruction would pop) per stuck module.
+        (module, index of its next instruction, empty queues that the instruction would pop) per
+        stuck module.
     """
     stuck = []
     for module, instruction in enumerate(result.heads.tolist()):

@@ -1,8 +1,8 @@
-"""Vector kernels in LLVM IR: one tile of GEMM, of the ALU, and of a weight transposition.
+"""Vector kernels in LLVM IR: a tile of a GEMM, an ALU operation or a weight transposition.
 
-They are written as vector IR, because it is unreliable whether a compiler finds these forms in
-scalar loops. No kernel checks its offsets, which count array items; arrays are flat and
-C-contiguous. Integer arithmetic wraps modulo 2³², as in the hardware.
+They are written as vector IR, because a compiler does not reliably vectorise the equivalent scalar
+loops. The kernels do not check offsets, which count array items. Arrays are flat and C-contiguous.
+Integer arithmetic wraps modulo 2³², as in the hardware.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of the files that a board loads, and the C sources of the runtime for one machine.
+"""C sources of the runtime that runs networks on a board, and names of the files it loads.
 
 The sources are part of the installation. An artifact contains only data and the digest of the
 sources.
