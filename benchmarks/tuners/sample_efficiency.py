@@ -208,7 +208,7 @@ def relative_figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str
             cells[f"trials, {beside}"] = hierarchical(ratio_of_medians, mine, other, paired=True)
         if RIVAL in known:
             for figure in ("place", "compiles", "seconds", "real seconds"):
-                if rows[figure].any():
+                if rows.loc[rows["tuner"] == name, figure].any():
                     cells[figure] = _ratio(rows, name, RIVAL, figure)
             if len(hard):
                 for figure, column in (("invalid", "invalid"), ("a trial", f"invalid at {LOOK}")):
