@@ -53,7 +53,7 @@ def execute(
 def classify(
     insn_bytes: bytes, dram: bytes, base: int, spec: Mapping[str, object] | VtaSpec
 ) -> set[str]:
-    """Return the classes of all findings in a program: what is invalid or not portable.
+    """Return the classes of problems that the linter finds in a program: invalid or not portable.
 
     Args:
         insn_bytes: instructions of 16 bytes each.
@@ -62,7 +62,7 @@ def classify(
         spec: specification, or a mapping with the keys of `vta_config.json`.
 
     Returns:
-        Names of the classes; empty if there are no findings.
+        Names of the classes; empty if the linter finds nothing.
     """
     from tilewright.targets.vta.lint import classify as run
 

@@ -33,12 +33,14 @@ _DENSE_KNOBS = ("tile_b", "tile_ci", "tile_co", "oc_nthread")
 
 
 def tuning_log(schedules: Sequence[NamedSchedule], spec: VtaSpec, written: float) -> ExportedText:
-    """Write a log of AutoTVM with one line per schedule that stock TVM has and can build.
+    """Return an AutoTVM log with one line per schedule that stock TVM can build.
+
+    Schedules that stock TVM does not have or cannot build are left out.
 
     Args:
-        schedules: what was tuned.
+        schedules: the tuned schedules, with their workloads.
         spec: the machine.
-        written: the Unix time that the records get.
+        written: Unix timestamp of the records, in seconds.
     """
     lines, left_out = [], []
     for schedule in schedules:
@@ -100,7 +102,7 @@ def record(
 def target_text(spec: VtaSpec) -> str:
     """Return the target string of a stock TVM that is configured for this machine.
 
-    Its model consists of the board and the bitstream.
+    The field `model` of the string names the board and the bitstream.
     """
     sizes = (spec.log_uop_buff_size, spec.log_inp_buff_size, spec.log_wgt_buff_size,
              spec.log_acc_buff_size)  # fmt: skip

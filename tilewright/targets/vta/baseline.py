@@ -126,7 +126,7 @@ def fallback_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def _is_ours(workload: Workload) -> bool:
-    """Return whether only our own schedules can compute the whole workload."""
+    """Return whether only our own schedules can compute the whole workload in one program."""
     return bool(workload.patterns) or any(composed_rows(op) for op in workload.epilogue)
 
 
@@ -176,9 +176,9 @@ def _estimated_baseline(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
-    """Return a schedule with the smallest tiles.
+    """Return a baseline schedule with the smallest tiles.
 
-    Of the schedules with these tiles, it is the first in knob order that compiles.
+    If several schedules have these tiles, the first one in knob order that compiles is returned.
     """
     lowering = Lowering.for_workload(workload, spec, "extended")
     knobs = lowering.space.knobs

@@ -1,4 +1,4 @@
-"""Terms of lower bounds: cycles and bytes that every schedule needs."""
+"""Terms of lower bounds on a workload's latency: cycles and bytes that no schedule can avoid."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class BoundTerms(NamedTuple):
     Attributes:
         geo: packed sizes of the workload.
         machine: the machine.
-        sums: number of accumulators that are sums of products.
-        other: cycles of the compute module for everything but these sums.
-        pixels: bytes of images that are read.
-        parameters: bytes of parameters that are read.
+        sums: number of accumulators in which products are summed.
+        other: cycles of the compute module for everything except these sums.
+        pixels: bytes of the input images that have to be read.
+        parameters: bytes of the parameters, such as weights and biases, that have to be read.
     """
 
     geo: Geometry
@@ -33,7 +33,7 @@ class BoundTerms(NamedTuple):
 
     @property
     def planes(self) -> int:
-        """Number of blocks of output channels in all images."""
+        """Number of blocks of output channels, summed over all images."""
         return self.geo.batches * self.geo.out_blocks
 
     @property
@@ -43,22 +43,27 @@ class BoundTerms(NamedTuple):
 
 
 def needed_pixels(workload: Workload, sums: tuple[int, int] | None = None) -> int:
-    """Return the number of input pixels that at least one of a convolution's results reads.
+    """Return the number of pixels per input channel that a convolution's results read.
 
     Args:
         workload: the workload.
-        sums: only consider the results in this many first rows and columns; None for all results.
+        sums: (rows, columns): only consider the results in this many first rows and columns; None
+            for all results.
     """
     rows, cols = needed_sides(workload, sums)
     return rows * cols
 
 
 def needed_sides(workload: Workload, sums: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Return the numbers of input rows and columns that a convolution's results read.
+    """Return how many input rows and how many input columns a convolution's results read.
 
     Args:
         workload: the workload.
-        sums: only consider the results in this many first rows and columns; None for all results.
+        sums: (rows, columns): only consider the results in this many first rows and columns; None
+            for all results.
+
+    Returns:
+        Number of rows, and number of columns.
     """
     w = workload
     rows, cols = (w.sums_height, w.sums_width) if sums is None else sums
@@ -69,24 +74,25 @@ def needed_sides(workload: Workload, sums: tuple[int, int] | None = None) -> tup
 
 @lru_cache(maxsize=4096)
 def needed_rows(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:
-    """Return the number of image rows (or columns) that at least one output reads.
+    """Return the number of rows (or columns) of an image that at least one output reads.
 
     Args:
-        size: size of the image.
+        size: number of rows (or columns) of the image.
         outputs: number of output rows (or columns).
         stride: stride of the windows.
         kernel: size of a window.
         dilation: distance of two elements of a window.
-        pad: padding before the image, which does not count.
+        pad: padding before the image; rows in the padding are not counted.
     """
     read = {o * stride + k * dilation - pad for o in range(outputs) for k in range(kernel)}
     return sum(0 <= row < size for row in read)
 
 
 def fewest_maxima_of(windows: Windows, oh: int, ow: int, rows: int, cols: int) -> int:
-    """Return the minimum number of element-wise maxima with which a max-pool can be computed.
+    """Return the minimum number of element-wise maximum operations that a max-pool requires.
 
-    Windows are reduced first along one axis and then along the other. The better order counts.
+    Windows are reduced first along one axis and then along the other; the order that needs fewer
+    operations is counted.
 
     Args:
         windows: geometry of the windows.

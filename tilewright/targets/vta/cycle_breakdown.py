@@ -1,6 +1,6 @@
-"""Breakdown of a program's cycles: what its modules do and what they wait for.
+"""Breakdown of a program's cycles: when each module works, and what it waits for.
 
-It also tells which waits delay the compute module.
+The module also determines which of these waits delay the compute module.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Spans:
     ends: NDArray[np.int64]
 
     def clip(self, first: int, last: int) -> Spans:
-        """Return the intervals in the window [first, last).
+        """Return the intervals that overlap the window [first, last), cut to the window.
 
-        Neighbours that are too close to be distinguished in a plot are merged.
+        Neighbouring intervals that are too close to be distinguished in a plot are merged.
         """
         keep = (self.ends > first) & (self.begins < last)
         begins = np.maximum(self.begins[keep], first)
@@ -63,10 +63,10 @@ class Spans:
 
 
 def instruction_kinds(report: CycleReport) -> NDArray[np.str_]:
-    """Return the kind of each instruction, shape (n,).
+    """Return a name for the kind of each instruction, shape (n,).
 
-    It is the name of the opcode, for a load followed by the memory, and "no-op" for an empty
-    transfer.
+    The kind is the name of the opcode. For a LOAD, the name of the memory follows. A transfer
+    without elements is a "no-op".
     """
     opcode = (report.insns[:, 0] & np.uint64(7)).astype(np.int64)
     memory = (report.insns[:, 0] >> np.uint64(7) & np.uint64(7)).astype(np.int64)
@@ -145,12 +145,13 @@ def _last_tokens(
 
 
 def _flagged(report: CycleReport, queue: int, flags: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return a mask of the instructions that send tokens to, or take tokens from, a queue.
+    """Return a mask of the instructions that use a dependency queue in one direction.
 
     Args:
         report: simulated times of a program with n instructions.
         queue: index of the token queue.
-        flags: the two push flags, or the two pop flags.
+        flags: the two push flags, for instructions that send a token to the queue, or the two pop
+            flags, for instructions that take a token from it.
 
     Returns:
         Mask of shape (n,).
@@ -223,11 +224,11 @@ def _first(report: CycleReport, mine: NDArray[np.int64], kind: NDArray[np.str_])
 
 
 def _behind(first: int, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> int:
-    """Return the total number of cycles after cycle `first` that some intervals cover.
+    """Return how many cycles after cycle `first` lie inside the given intervals.
 
     Args:
         first: the cycle.
-        begins: start of each interval.
-        ends: cycle after each interval.
+        begins: start of each interval, shape (n,).
+        ends: cycle after each interval, shape (n,).
     """
     return int(np.maximum(ends - np.maximum(begins, first), 0).sum())

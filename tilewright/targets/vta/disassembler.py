@@ -1,4 +1,4 @@
-"""Writes and reads instruction listings: one line per instruction, without any loss.
+"""Converts instructions to a readable listing, one line per instruction, and back, without loss.
 
     0  LOAD INP  pop=g2l push=l2g sram=0x0 dram=0x2c8 y=9 x=14 stride=14 pad=1,0,1,1
     1  GEMM      pop=l2g push=g2l uop=0:84 loop=14x3 dst=1,0 src=1,1 wgt=0,1

@@ -90,7 +90,7 @@ def _read(path: Path) -> EnergyConstants:
 def energy_of(
     spec: VtaSpec, counters: Mapping[str, NDArray[np.int64] | NDArray[np.float64]]
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the energy of programs, per consumer.
+    """Return the estimated energy of measured programs, split by consumer (such as DRAM).
 
     Args:
         spec: the machine.
@@ -141,13 +141,14 @@ def energy_of(
 def estimated_picojoules(
     spec: VtaSpec, geo: Geometry, operations: int, table: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the estimated energy of schedules.
+    """Estimate the energy of schedules that were not compiled.
 
     Args:
         spec: the machine.
         geo: geometry of the workload.
         operations: number of ALU operations per output.
-        table: estimates with the columns `ESTIMATES`, shape (n, columns).
+        table: closed-form estimates of the schedules, with the columns `ESTIMATES`, shape (n,
+            columns).
 
     Returns:
         Picojoules, shape (n,).

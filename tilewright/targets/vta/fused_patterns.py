@@ -1,7 +1,8 @@
-"""Support of fused patterns: post-operations that have shapes or tensors of their own.
+"""Support of fused patterns on the VTA.
 
-For each pattern, the module defines which workloads can be lowered, by which pipeline, and their
-bounds.
+A pattern is a post-operation of a convolution with shapes or tensors of its own: a max-pool, an
+average pooling or a shortcut. For each kind of pattern, the module defines which workloads can be
+lowered, which functions lower them, and how the pattern changes the lower bound.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ def _as_it_is(
 
 @dataclass(frozen=True)
 class VtaPattern:
-    """Support of one kind of pattern.
+    """Support of one kind of fused pattern, such as an average pooling after a convolution.
 
-    Workloads with patterns have schedules only in the extended space.
+    Workloads with patterns have schedules only in the extended space. A pattern either extends the
+    lowering of that space, or replaces it by a pipeline (schedule space, lowering and estimates) of
+    its own.
 
     Attributes:
         kind: class of the pattern.
@@ -63,10 +66,11 @@ class VtaPattern:
         pipeline: name of the pattern's own pipeline in `lowering.batch`; empty if it has none.
         space: returns the schedule space, if the pattern has its own pipeline.
         estimator: estimates schedules, if the pattern has its own pipeline.
-        lifted: lifts the biases of the pattern (`lowering.bias_lifting`), given a geometry and the
-            rows of `epilogue_steps`, shape (steps, 3).
-        sums_sides: returns the numbers of rows and columns of sums that the pattern reads, if it
-            does not read all of them.
+        lifted: adds a constant to the biases of the pattern so that they can replace the reset of
+            accumulators (`lowering.bias_lifting`), given a geometry and the rows of
+            `epilogue_steps`, shape (steps, 3).
+        sums_sides: returns how many rows and columns of the convolution's sums the pattern reads;
+            None if it reads all of them.
     """
 
     kind: type[Pattern]
@@ -98,9 +102,9 @@ AVERAGE = VtaPattern(Average, check_averaged, _average_bound)
 
 
 def pooled_sides(workload: Workload) -> tuple[int, int]:
-    """Return how many rows and columns of convolution results a max-pool reads.
+    """Return how many rows and how many columns of convolution results a fused max-pool reads.
 
-    They are the first rows and columns, because the windows leave no gaps.
+    The rows and columns that are read are always the first ones, because the windows leave no gaps.
     """
     w, p = workload, workload.pool or Pool(1, 1)
     rows = needed_rows(w.sums_height, w.out_height, p.stride_h, p.kernel_h, 1, p.pad_top)
@@ -200,7 +204,7 @@ VTA_PATTERNS = {item.kind: item for item in (MAX_POOL, SHORTCUT, AVERAGE)}
 
 
 def patterns_of(workload: Workload) -> tuple[VtaPattern, ...]:
-    """Return the supported patterns of a workload, in order.
+    """Return the VTA's support of each fused pattern of a workload, in the order of the patterns.
 
     Raises:
         WorkloadError: the accelerator does not support a pattern.
@@ -212,7 +216,10 @@ def patterns_of(workload: Workload) -> tuple[VtaPattern, ...]:
 
 
 def pipeline_of(workload: Workload) -> VtaPattern | None:
-    """Return the pattern whose own pipeline replaces that of the space, or None.
+    """Return the pattern of a workload that has a pipeline of its own, or None.
+
+    Such a pattern replaces the schedule space, the lowering and the estimates of the workload's
+    space.
 
     Raises:
         WorkloadError: the accelerator does not support a pattern.

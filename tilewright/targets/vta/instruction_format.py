@@ -1,10 +1,10 @@
-"""Bits of instructions and micro-ops: field positions, and functions to pack and read fields.
+"""Binary format of instructions and micro-ops: field positions, packing and unpacking.
 
 There are versions for compiled code and for whole arrays. Two little-endian 64-bit words (`lo`,
-`hi`) hold one instruction. LOAD and STORE are the same for every configuration. The widths of the
-fields of GEMM and ALU depend on the scratchpad depths; the fields are placed upwards, and none
-crosses bit 64. Only this module knows these positions; everything else packs and unpacks through
-it.
+`hi`) hold one instruction. The format of LOAD and STORE is the same for every configuration. The
+widths of the fields of GEMM and ALU depend on the scratchpad depths; the fields are placed from low
+to high bits, and none crosses bit 64. Only this module knows these positions; everything else packs
+and unpacks through it.
 """
 
 from __future__ import annotations
@@ -415,7 +415,7 @@ def modules(words: Words) -> Rows:
 
 
 def moves(words: Words) -> NDArray[np.bool_]:
-    """Return a mask of the instructions that move data between memory and a scratchpad.
+    """Return a mask of the instructions that transfer data between memory and a scratchpad.
 
     Args:
         words: instructions, shape (n, 2).
@@ -428,7 +428,7 @@ def moves(words: Words) -> NDArray[np.bool_]:
 
 
 def multiplies(words: Words) -> NDArray[np.bool_]:
-    """Return a mask of the GEMMs that read inputs and weights.
+    """Return a mask of the GEMMs that multiply, which are all GEMMs without the reset flag.
 
     Args:
         words: instructions, shape (n, 2).
@@ -445,7 +445,7 @@ def dram_bases(words: Words) -> Rows:
 
 
 def with_dram_bases(words: Words, bases: Rows) -> Words:
-    """Return transfers with new start positions.
+    """Return LOAD and STORE instructions with new start positions in memory.
 
     Args:
         words: instructions, shape (n, 2).
@@ -459,9 +459,13 @@ def with_dram_bases(words: Words, bases: Rows) -> Words:
 
 
 def extents(words: Words) -> Rows:
-    """Return the length of each transfer in memory, from its first to after its last element.
+    """Return the length of the memory range that each transfer covers, including gaps between rows.
 
-    The lengths are in elements, shape (n,), and include gaps between rows.
+    Args:
+        words: LOAD and STORE instructions, shape (n, 2).
+
+    Returns:
+        Lengths from the first to after the last element, in elements, shape (n,).
     """
     rows, columns, pitch = (field(words, at, 16) for at in (64, 80, 96))
     return np.where(rows > 0, (rows - 1) * pitch + columns, 0)
@@ -473,7 +477,12 @@ def element_bytes(m: Machine) -> Rows:
 
 
 def no_op(module: int, flags: int) -> Words:
-    """Return an instruction, shape (1, 2), that only passes tokens."""
+    """Return an instruction, shape (1, 2), without an effect except for its dependency tokens.
+
+    Args:
+        module: module that executes the instruction.
+        flags: dependency flags, which say from and to which queues tokens are passed.
+    """
     opcode, memory = (STORE, UOP) if module == MODULE_STORE else (LOAD, UOP)
     if module == MODULE_LOAD:
         memory = INP

@@ -1,8 +1,8 @@
-"""Machines other than the presets: designs for a co-design search, and random specifications.
+"""Machine specifications other than the presets: designs of a hardware search, random ones.
 
 The value of a design's knob has the meaning of its key in `vta_config.json`: log2 of rows, channels
-or bytes, and the port in bits. Properties without a knob (widths of numbers, bursts, latency, tags)
-are those of the specification that the search starts from.
+or bytes, and the width of the memory port in bits. Properties without a knob (widths of numbers,
+bursts, latency, tags) are those of the specification that the search starts from.
 
 For a random specification, block shape, scratchpad sizes and memory port are drawn independently
 and uniformly. Everything that is drawn is part of `VtaTarget.hardware_features`, so that a model

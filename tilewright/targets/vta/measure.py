@@ -1,4 +1,4 @@
-"""Times whole batches: lowers into a temporary buffer, simulates, and keeps only the numbers."""
+"""Lowers and times batches of schedules in one pass, without keeping the programs."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def time_rows(
         every_row: whether to lower and time every row.
 
     Returns:
-        Failure codes (n,), counts (n,) and cycles (n,). The cycles are NO_PROGRAM if lowering
-        failed, and another negative number if the program does not finish (codes of
-        `targets.vta.timing.kernel`).
+        Failure code of each row, shape (n,); record with the counts of each program, shape (n,);
+        and cycles, shape (n,). The cycles are NO_PROGRAM if lowering failed, and another negative
+        number if the program does not finish (codes of `targets.vta.timing.kernel`).
     """
     every = np.arange(len(values))
     rows, which = (every, every) if every_row else lowering.find_distinct(values)

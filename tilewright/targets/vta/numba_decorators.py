@@ -1,9 +1,10 @@
-"""Decorators that compile functions with numba: kernels, which Python calls, and their parts.
+"""Decorators that compile functions with numba: functions that Python calls, and their helpers.
 
-Arguments are passed between compiled functions without overhead: arrays without reference counts,
-named numbers by address, and anything to a `stage` of a kernel. By default, numba counts references
-atomically whenever one compiled function passes an array to another, and copies tuples item by
-item. Where a helper writes no more than one instruction, this would take most of the time.
+With these decorators, arguments are passed between compiled functions without overhead: arrays
+without reference counts, named numbers by address, and anything to a `stage` of a kernel. By
+default, numba counts references atomically whenever one compiled function passes an array to
+another, and copies tuples item by item. Where a helper writes no more than one instruction, this
+would take most of the time.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ def kernel(function: Function) -> Function:
 
 @lru_cache(maxsize=64)
 def as_record(numbers: Numbers) -> Numbers:
-    """Return named integers as a NumPy record, shape (), which compiled code passes by address."""
+    """Convert a named tuple of integers to a NumPy record, shape (), which is passed by address."""
     kind = np.dtype([(name, np.int64) for name in numbers._fields])
     return cast(Numbers, np.array([tuple(numbers)], kind)[0])
 
 
 @intrinsic
 def unowned(_: Any, lent: types.Type) -> Any:
-    """Return the same array, or tuple with arrays, without an owner, for use as a call argument.
+    """Return the same array, or tuple with arrays, without reference counting, as a call argument.
 
-    The caller must keep the owner alive. Arguments of the caller have an owner, and so do objects
-    that the caller uses after the call. numba frees any other array after it was passed to
-    `unowned` and before the call; pass such an array directly to a function that is compiled with
-    `_nrt=False`, which does not count references either.
+    The caller must keep an owner of the array alive during the call. Arguments of the caller have
+    an owner, and so do objects that the caller uses after the call. numba frees any other array
+    after it was passed to `unowned` and before the call; pass such an array directly to a function
+    that is compiled with `_nrt=False`, which does not count references either.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -91,7 +92,7 @@ def set_zero(_: Any, record: Any) -> Any:
 
 @intrinsic
 def rarely(_: Any, condition: types.Type) -> Any:
-    """Return the same truth value, and tell the compiler that it is usually false."""
+    """Return a truth value unchanged, and tell the compiler that it is usually false."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bit = ir.IntType(1)

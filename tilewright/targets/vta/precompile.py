@@ -1,9 +1,9 @@
-"""Compiles kernels of the simulator before their first use, in several processes.
+"""Compiles the numba kernels of lowering and simulators ahead of use, in several processes.
 
-A kernel is compiled by running it on a small input; numba caches the code on disk. The jobs of a
-group share helpers, which a process compiles only once. `python -m
+A kernel is compiled by running it on a small input (a job); numba caches the code on disk. The jobs
+of a group share helper functions, which a process compiles only once. `python -m
 tilewright.targets.vta.precompile 0 2` runs the first and the third group and prints one line per
-job. Without arguments, it compiles what set-up leaves out.
+job. Without arguments, it compiles the kernels that `warm_up` leaves out.
 """
 
 from __future__ import annotations
@@ -126,12 +126,12 @@ def warm_up(report: Callable[[str], None]) -> None:
 def compile_groups(
     groups: range, remaining: Sequence[Callable[[], object]], report: Callable[[str], None]
 ) -> None:
-    """Compile the kernels of some groups, with one process per core.
+    """Compile the kernels of some groups of jobs, with one process per core.
 
     If a process dies, its kernels are compiled by the first command that needs them.
 
     Args:
-        groups: numbers of groups in `GROUPS`.
+        groups: indices into `GROUPS`.
         remaining: jobs that use the kernels of all these groups.
         report: called with a line of progress after each job.
     """

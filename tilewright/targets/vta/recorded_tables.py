@@ -1,4 +1,7 @@
-"""Reads tables that the real TVM + VTA stack recorded for its template space, as replay targets."""
+"""Reads measurement tables that the real TVM + VTA stack recorded, and replays them as a target.
+
+The tables contain schedules of the template space.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ def read_stack_table(
 
 
 def _spent(columns: pd.DataFrame) -> Spent | None:
-    """Return the times of the configs, or None if the table does not contain them."""
+    """Return the build and run times of each config, or None if the table does not contain them."""
     if not set(SECONDS) <= set(columns.columns):
         return None
     build, run = (columns[name].to_numpy(dtype=np.float64) for name in SECONDS)
@@ -163,7 +166,7 @@ def _text(path: Path) -> bytes:
 
 
 def _whole(numbers: pd.DataFrame, least: int, most: int) -> pd.DataFrame:
-    """Convert numbers to int64.
+    """Convert numbers to int64, after checking their range.
 
     Args:
         numbers: the numbers.
@@ -171,7 +174,7 @@ def _whole(numbers: pd.DataFrame, least: int, most: int) -> pd.DataFrame:
         most: largest allowed number.
 
     Raises:
-        ValueError: a number is out of bounds or missing.
+        ValueError: a number is out of range or missing.
     """
     floats = numbers.astype("float64")
     if not ((floats >= least) & (floats <= most)).to_numpy().all():
@@ -237,11 +240,14 @@ def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget
 
 @dataclass(frozen=True)
 class _CarriedEstimates:
-    """Estimates of the template space, for configs of the spaces in recorded tables.
+    """Estimates of template schedules, for configs that are numbered as in recorded tables.
+
+    A recorded table may lack some knob values, so that its knob indices differ from those of the
+    template space.
 
     Attributes:
         template: target that computes the estimates.
-        spaces: space of each table, by workload ID.
+        spaces: schedule space of each table, by workload ID.
     """
 
     template: VtaTarget

@@ -29,7 +29,7 @@ INSTRUCTION_HEAD_BITS = 8  # opcode, four dependency flags, reset_reg
 def scratchpad_problems(
     element_bits: Mapping[str, int], depth_logs: tuple[int, int, int, int]
 ) -> list[str]:
-    """Return what is wrong with the element sizes and depths of the scratchpads.
+    """Return an error message for each invalid element size or depth of a scratchpad.
 
     A depth can be too small or too large.
 
@@ -62,17 +62,17 @@ def scratchpad_problems(
 def word_problems(
     u: int, i: int, w: int, a: int, inp_f: int, wgt_f: int, acc_f: int, uop_bits: int
 ) -> list[str]:
-    """Return the problems of the micro-op, GEMM and ALU words whose fields do not fit.
+    """Return an error message for each instruction word or micro-op whose fields do not fit.
 
     Args:
         u: log2 of the micro-op depth.
         i: log2 of the input depth.
         w: log2 of the weight depth.
         a: log2 of the accumulator depth.
-        inp_f: width of an input factor field.
-        wgt_f: width of a weight factor field.
-        acc_f: width of an accumulator factor field.
-        uop_bits: width of a micro-op.
+        inp_f: width of an input factor field in bits.
+        wgt_f: width of a weight factor field in bits.
+        acc_f: width of an accumulator factor field in bits.
+        uop_bits: width of a micro-op in bits.
     """
     problems = []
     src = max(a, i)
@@ -364,7 +364,7 @@ class VtaSpec(BaseModel):
 
     @cached_property
     def machine(self) -> Machine:
-        """The integers that compiled code needs, as a named tuple."""
+        """The specification's numbers that compiled code needs, as a named tuple of integers."""
         u, i, w, a = self._depth_logs()
         element = self._element_bytes()
         return Machine(

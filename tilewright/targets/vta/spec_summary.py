@@ -1,4 +1,4 @@
-"""Summary of a VTA for users: its keys with unit and meaning, derived figures, and its area."""
+"""Summary of a VTA for users: its configuration keys with units, derived sizes, and its area."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KEYS, SIZES, AREA = "specification", "derived figures", "area (model)"
 
 
 def summary_figures(spec: VtaSpec) -> dict[str, str]:
-    """Return the figures by which users compare machines, by column name of a table."""
+    """Return the sizes and speeds by which users compare machines, by column name of a table."""
     m = spec.machine
     buffers = (
         m.uop_built * m.uop_bytes, m.inp_built * m.inp_bytes,
@@ -26,7 +26,7 @@ def summary_figures(spec: VtaSpec) -> dict[str, str]:
 
 
 def properties(spec: VtaSpec) -> list[Property]:
-    """Return all keys, derived sizes and area figures of a machine."""
+    """Return the properties of a machine: all configuration keys, derived sizes, and its area."""
     return [*_keys(spec), *_sizes(spec), *_area(spec)]
 
 

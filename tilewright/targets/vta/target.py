@@ -120,8 +120,8 @@ class VtaTarget:
     def fingerprint(self) -> str:
         """Digest of everything that measurements depend on.
 
-        That is the specification, the space, whether it has the stock compiler's restrictions, and
-        the sources of lowering and simulators.
+        It covers the specification, the schedule space, whether the stock compiler's restrictions
+        apply, and the source code of lowering and simulators.
         """
         sources = source_digest(Path(__file__).parent, MEASURED_BY)
         parts = [self.spec.fingerprint, self.space_name, self.stock, sources]
@@ -392,7 +392,7 @@ class VtaTarget:
     def traits(self) -> MachineTraits:
         """Block sizes of the GEMM core, and whether schedules can pool accumulators.
 
-        Only schedules of the extended space can.
+        Only schedules of the extended space can pool accumulators.
         """
         blocks = Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
         return MachineTraits(blocks, pools_sums=self.space_name == "extended")
@@ -497,7 +497,9 @@ def _lowered(lowering: Lowering, configs: Configs) -> Lowered:
 def _described(
     lowering: Lowering, configs: Configs, codes: NDArray[np.int64], states: NDArray[np.void]
 ) -> Lowered:
-    """Return a lowered batch with failures and hidden features, but without programs.
+    """Return a lowered batch that holds failures and hidden features (properties of the programs).
+
+    The programs themselves are not included.
 
     Args:
         lowering: lowering of the workload.

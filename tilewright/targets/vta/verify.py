@@ -1,4 +1,4 @@
-"""Verifies that a schedule computes correct results, on the functional simulator."""
+"""Runs schedules on the functional simulator and compares the output with a reference."""
 
 from __future__ import annotations
 
@@ -53,11 +53,12 @@ def wrong_values(
 
 
 def wrong_rows(lowering: Lowering, values: NDArray[np.int64], seed: int = 0) -> NDArray[np.bool_]:
-    """Return which configs of the unchecked space compute wrong results, shape (n,).
+    """Return a mask of the configs of the unchecked space that compute wrong results, shape (n,).
 
-    Programs behave as on the hardware: indices that do not fit wrap around. A config that fits is
-    correct (see `ml2tuner_space.fits`). The others are run on as few channels as show the same
-    collisions, first only their first groups of tiles, because nearly every error shows there.
+    Programs behave as on the hardware: indices that exceed a scratchpad wrap around. A config that
+    fits all scratchpads is correct (see `ml2tuner_space.fits`). Each of the others is run on as few
+    channels as show the same collisions. Only its first groups of tiles are run at first, because
+    nearly every error shows there.
 
     Args:
         lowering: lowering of the workload.
@@ -80,11 +81,12 @@ def wrong_rows(lowering: Lowering, values: NDArray[np.int64], seed: int = 0) -> 
 
 
 def _fewer_channels(lowering: Lowering, threads: int) -> Lowering:
-    """Return the lowering of a workload with fewer channels that shows the same collisions.
+    """Return the lowering of a smaller workload, in which wrapped indices collide in the same way.
 
-    Its programs are faster to run. Two input blocks behave like any larger number of input blocks.
-    Output blocks vary fastest over the threads. The new number of output blocks is equal to the old
-    one modulo `threads`, so that the same thread is the first to compute the next pixels.
+    The workload has fewer channels, so that its programs are faster to run. Two input blocks behave
+    like any larger number of input blocks. Output blocks vary fastest over the threads. The new
+    number of output blocks is equal to the old one modulo `threads`, so that the same thread is the
+    first to compute the next pixels.
 
     Args:
         lowering: the lowering of the original workload.

@@ -26,14 +26,17 @@ from tilewright.targets.workload import Workload
 
 
 def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
-    """Return the minimum number of cycles of each resource.
+    """Return the minimum number of cycles that a workload occupies each resource of the machine.
 
     The resources are the compute module, the read channel and the write channel. The compute module
     executes GEMM, accumulator reset and epilogue with one iteration per cycle, on whole blocks, and
     loads accumulators with one beat per cycle. Maxima of pooled sums and additions of averaged
     results take two cycles each. The read channel transfers the pixels that some output needs, and
     weights, biases and residual once, including those of a shortcut. The write channel transfers
-    the output once. Both transfer packed blocks.
+    the output once. Both channels transfer packed blocks.
+
+    Returns:
+        Cycles by resource name.
 
     Raises:
         WorkloadError: the machine cannot run the workload.
@@ -73,7 +76,9 @@ def _pool_bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
 
 
 def bound_cycles(workload: Workload, spec: VtaSpec) -> int:
-    """Return the largest of `bounds`: cycles that every program of a workload takes at least.
+    """Return a lower bound on the cycles of every program that computes a workload.
+
+    It is the maximum over the resources of the machine, see `bounds`.
 
     Raises:
         WorkloadError: the machine cannot run the workload.
@@ -109,18 +114,18 @@ def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
 
 
 def shifted_residuals(workload: Workload) -> int:
-    """Return the number of residuals that cost a second cycle per accumulator.
+    """Return how many residuals of a workload need two cycles per accumulator instead of one.
 
-    A residual does if its factor, a power of two, exceeds what a weight of the identity matrix can
-    hold.
+    A residual is multiplied with an identity matrix that holds its factor, a power of two. It needs
+    a second cycle if the factor exceeds what a weight of the matrix can hold.
     """
     return sum(op.kind in RESIDUALS and usual(op).value > IDENTITY_BITS for op in workload.epilogue)
 
 
 def _parameter_bytes(workload: Workload, g: Geometry, m: Machine) -> int:
-    """Return the bytes of weights, biases, addends and residual that a workload loads.
+    """Return the bytes of weights, biases, addends and residuals that a workload loads.
 
-    Output blocks that only fill up the last group of channels are not counted.
+    The last group of channels may be filled up with empty output blocks, which are not counted.
     """
     surplus = g.groups * g.co - g.out_blocks
     block = g.ci * g.kh * g.kw * m.wgt_bytes + len(channel_vectors(workload)) * m.acc_bytes
@@ -143,7 +148,7 @@ def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
 
 
 def _operand_bits(w: Workload, m: Machine) -> int:
-    """Return the minimum number of operand bits that a workload reads.
+    """Return the minimum number of bits of operands that every program of a workload reads.
 
     The operands of a shortcut are not counted.
     """
@@ -162,7 +167,7 @@ def _operand_bits(w: Workload, m: Machine) -> int:
 
 
 def _needed_pixels(workload: Workload) -> int:
-    """Return the number of input pixels that at least one output reads."""
+    """Return the number of pixels per input channel that at least one output reads."""
     if workload.operator == "max_pool":
         return needed_pixels(workload)
     sides = (

@@ -1,8 +1,8 @@
-"""Closed-form estimates of schedules: cycles, traffic and scratchpad use, without compiling.
+"""Closed-form estimates of schedules: cycles, transferred bytes and scratchpad use.
 
-The modules of this package compute the columns `ESTIMATES`; `schedule_estimate` selects the right
-one for a workload. The estimates do not tell whether a schedule compiles: a share above 1 only
-means that it is unlikely.
+They need no compilation. The modules of this package compute the columns `ESTIMATES`;
+`schedule_estimate` selects the right module for a workload. The estimates do not tell whether a
+schedule compiles: an estimated share of a scratchpad above 1 only means that it is unlikely to.
 """
 
 from tilewright.targets.features import Feature

@@ -1,8 +1,9 @@
 """Closed-form estimates of extended schedules, including those with a shortcut or an average.
 
-The time of a software pipeline is that of its slowest module, plus what cannot overlap: the first
-load and the last store. The lengths of single instructions follow the Chisel RTL, as in `template`.
-All functions are vectorised over a batch of schedules.
+A program works as a software pipeline of loads, computation and stores. Its time is that of its
+slowest module, plus the transfers that cannot overlap with it: the first load and the last store.
+The lengths of single instructions follow the Chisel RTL, as in `template`. All functions are
+vectorised over a batch of schedules.
 
 With a shortcut, the estimate adds the work of both convolutions per module. To the slowest module
 it adds the part of one convolution that does not overlap.
@@ -28,9 +29,10 @@ from tilewright.targets.vta.spec import Machine
 
 
 def average_cycles(geo: Geometry, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the cycles of the compute module for averaging whole images.
+    """Return the cycles per tile that the compute module needs to average whole images.
 
-    Additions take two cycles, and each bit of the smaller tap takes two operations.
+    An addition takes two cycles. The ALU has no multiplication, so each bit of the smaller of the
+    two averaging weights takes two operations.
 
     Args:
         geo: geometry of the workload.
@@ -186,9 +188,10 @@ def estimate_extended(
 
 
 def _pieces(m: Machine, operations: int, tail: Array) -> tuple[Array, Array]:
-    """Return how the epilogue of the last tile is divided, so that its stores can begin early.
+    """Return how the epilogue of the last tile is divided into pieces, which are stored one by one.
 
-    The pieces shrink if stores are fast.
+    The stores can then begin before the whole epilogue has ended. If stores are faster than the
+    epilogue, the pieces become smaller and smaller.
 
     Args:
         m: the machine.

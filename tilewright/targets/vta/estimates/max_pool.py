@@ -138,7 +138,7 @@ def _parts(geo: Geometry, tiles: Array, th: Array, head: Array, tail: Array) -> 
 def _maxima(
     kernel: int, stride: int, outputs: int, tile: Array, tiles: Array
 ) -> tuple[Array, Array]:
-    """Count the element-wise maxima that a max-pool computes along one axis.
+    """Count the element-wise maximum operations that a max-pool executes along one axis.
 
     Args:
         kernel: window size along the axis.
@@ -148,7 +148,8 @@ def _maxima(
         tiles: number of tiles along the axis, shape (n,).
 
     Returns:
-        Maxima of all tiles together, and number of instructions per tile that compute them.
+        Number of operations in all tiles together, and number of instructions per tile, shape (n,)
+        each.
     """
     per_output = maxima_an_output(kernel, stride)
     more = int(count_maxima(kernel, stride, 3, 3)) - 3 * per_output

@@ -2,10 +2,10 @@
 
 The bounds are computed without lowering and vectorised over a batch. Every term is one that the
 lowering and the machine cannot avoid. Instructions are never overcounted, no instruction waits for
-another without need, and everything that can overlap does. A program is fetched, loads the operands
-of its first GEMM, computes until the end of the last epilogue, and stores the last piece. The bound
-is the maximum of this time, the time of loading without a pause, and the time of storing without a
-pause.
+another without need, and everything that can overlap does. A program has to be fetched, load the
+operands of its first GEMM, compute until the end of the last epilogue, and store the last piece.
+The bound is the maximum of this time, the time of loading without a pause, and the time of storing
+without a pause.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ Knobs = dict[str, Array]
 
 @dataclass(frozen=True)
 class Tiles:
-    """How schedules divide a layer into tiles; all arrays have shape (n,).
+    """Sizes and numbers of the tiles of n schedules; all arrays have shape (n,).
 
     Attributes:
-        rows: height of the largest tile.
-        cols: width of the largest tile.
+        rows: output rows of the largest tile.
+        cols: output columns of the largest tile.
         blocks: output blocks of the largest tile.
-        first_rows: height of the first tile.
-        last_rows: height of the last tile.
-        last_cols: width of the last tile.
+        first_rows: output rows of the first tile.
+        last_rows: output rows of the last tile.
+        last_cols: output columns of the last tile.
         last_blocks: output blocks of the last tile.
         row_tiles: number of tiles along rows.
         col_tiles: number of tiles along columns.
         co_tiles: number of tiles along output blocks.
         steps: number of reduction steps per tile.
-        places: number of tiles along images, rows and columns.
+        places: number of tiles of pixels: tiles along rows × tiles along columns × batches.
         count: number of tiles.
     """
 
@@ -136,13 +136,13 @@ class Inputs:
 
 @dataclass(frozen=True)
 class _Axis:
-    """Totals over the tiles along one axis, each of shape (n,).
+    """Totals over the tiles of n schedules along one axis (rows or columns), shape (n,) each.
 
     Attributes:
-        read: number of rows (or columns) that the tiles read.
-        first: number of rows (or columns) that the first tile reads.
-        inside: number of whole tiles that are inside the image.
-        cols_inside: number of tiles of any size that are inside the image.
+        read: number of input rows (or columns) that the tiles read.
+        first: number of input rows (or columns) that the first tile reads.
+        inside: number of tiles of full size whose input is inside the image.
+        cols_inside: number of tiles of any size whose input is inside the image.
     """
 
     read: Array
@@ -193,10 +193,10 @@ def _kinds(
 
 
 def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
-    """Return which schedules load all inputs, and which load all weights, only once.
+    """Return which schedules load each input only once, and which load each weight only once.
 
-    A schedule does so if its ring of buffers holds all data that is used before the first part is
-    needed again.
+    A schedule does so if its ring of scratchpad slots holds all data that is used before the first
+    part is needed again.
 
     Args:
         knob: knob values by knob name, shape (n,) each.
@@ -217,16 +217,16 @@ def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
 def slow_loads(geo: Geometry, m: Machine, knob: Knobs) -> Flags:
     """Return a mask of the schedules whose weights may take longer to load than to use, shape (n,).
 
-    Such schedules may load weights in parts of any size. The mask includes more schedules than
-    necessary, because it ignores the epilogue.
+    Such schedules may load weights in parts of any size. The mask ignores the epilogue, and may
+    therefore include schedules that load fast enough.
     """
     return np.asarray(load_bound(geo, m, 0, knob["tile_h"] * knob["tile_w"]))
 
 
 def may_stream(geo: Geometry, m: Machine, knob: Knobs, t: Tiles) -> Flags:
-    """Return a mask of the schedules whose weights may pass through the scratchpad as a stream.
+    """Return a mask of the schedules whose weights may be streamed, shape (n,).
 
-    Such weights do not have to fit the scratchpad.
+    Streamed weights pass through the scratchpad, which need not be large enough for all of them.
 
     Args:
         geo: geometry of the workload.
@@ -315,9 +315,9 @@ def bound_extended(
 
 
 def _without_surplus(geo: Geometry) -> Geometry:
-    """Remove the last group if it has fewer blocks than the others.
+    """Return the geometry without the last channel group, if that group has fewer blocks.
 
-    Its work can only increase the cycles, so that the bound stays valid.
+    The work of the last group can only increase the cycles, so that the bound stays valid.
     """
     if geo.groups * geo.co == geo.out_blocks and geo.groups * geo.ci == geo.inp_blocks:
         return geo
@@ -326,13 +326,13 @@ def _without_surplus(geo: Geometry) -> Geometry:
 
 @dataclass(frozen=True)
 class _Layer:
-    """Schedules of a layer that may fit.
+    """A batch of schedules of one workload that may fit the scratchpads.
 
     Attributes:
         geo: geometry of the workload.
         m: the machine.
         ops: operations of the epilogue.
-        knob: knob values.
+        knob: knob values by knob name, shape (n,) each.
         tiles: the tiles.
         each: ALU cycles of the epilogue per accumulator.
         outputs: number of accumulators.
@@ -348,7 +348,7 @@ class _Layer:
 
 
 def _cycles(layer: _Layer) -> Array:
-    """Return the minimum number of cycles from launch to FINISH."""
+    """Return a lower bound on the cycles from launch to FINISH, shape (n,)."""
     geo, m, ops, knob, t = layer.geo, layer.m, layer.ops, layer.knob, layer.tiles
     inputs = Inputs(geo, m, knob, t)
     loads, load = _loads(layer, inputs)
@@ -428,7 +428,7 @@ def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
 
 
 def _bursts(geo: Geometry, t: Tiles) -> Array:
-    """Return the number of memory bursts of all STORE instructions, shape (n,).
+    """Return a lower bound on the memory bursts of all STORE instructions, shape (n,).
 
     A tile that covers only a part of each row needs one burst per row. Otherwise, adjacent rows of
     a tile are one burst.

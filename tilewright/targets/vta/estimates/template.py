@@ -21,7 +21,7 @@ from tilewright.targets.vta.spec import Machine
 
 @helper
 def _inside(start: int, length: int, size: int) -> int:
-    """Return how many of `length` rows, beginning at `start`, are inside 0 … size."""
+    """Return how many of `length` consecutive rows from row `start` on lie in rows 0 … size − 1."""
     return max(0, min(start + length, size) - max(start, 0))
 
 

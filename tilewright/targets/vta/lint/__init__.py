@@ -126,7 +126,7 @@ def classify(
 
 
 def _survey(program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int]) -> tuple[Log, str]:
-    """Analyse a program.
+    """Find all problems of a program.
 
     Args:
         program: the program.

@@ -29,7 +29,7 @@ TOKEN_OVERFLOW_POSSIBLE, MEMORY_RACE = 43, 44
 
 
 class FlagClass(NamedTuple):
-    """A class of findings that is not a fault: its name, severity and message."""
+    """A class of findings that the simulator does not report as faults."""
 
     name: str
     severity: Severity

@@ -1,7 +1,7 @@
-"""Checks that loads and stores access memory in the order in which they are written.
+"""Finds data races in memory: loads and stores that could run in the wrong order.
 
 A load that reads what an earlier STORE writes must wait for it. A STORE that overwrites what an
-earlier load reads must wait for the load. The waiting must be ensured by tokens, regardless of
+earlier load reads must wait for the load. Dependency tokens must ensure the waiting, regardless of
 timing. Stores are in order among themselves, and so are the loads of one module.
 """
 
@@ -94,11 +94,11 @@ def memory_races(
 
 
 def rereads(insns: NDArray[np.uint64], order: NDArray[np.int64], machine: Machine) -> bool:
-    """Return whether an instruction loads what an earlier one has stored.
+    """Return whether a program loads data from memory that one of its own STOREs has written.
 
     Args:
         insns: instructions, shape (n, 2).
-        order: the instructions that run, shape (k,).
+        order: indices of the instructions that run, shape (k,).
         machine: the machine.
     """
     m = machine
@@ -195,17 +195,17 @@ def _transfers(
 def _part(
     met: NDArray[np.int32], begin: int, rows: int, width: int, pitch: int
 ) -> NDArray[np.int32]:
-    """Return the last accesses to the positions of a transfer, shape (rows, width).
+    """Look up the last access to each memory position of a transfer.
 
     Args:
-        met: last access to each position, shape (positions,).
+        met: last access to each position, as an instruction count, shape (positions,).
         begin: first position of the transfer.
         rows: number of rows.
         width: number of positions per row.
         pitch: distance of two rows.
 
     Returns:
-        Instruction counts; 0 for positions outside of `met`.
+        Instruction counts, shape (rows, width); 0 for positions outside of `met`.
     """
     if begin >= 0 and begin + (rows - 1) * pitch + width <= len(met):
         step = met.strides[0]

@@ -1,11 +1,12 @@
-"""Examines a program instruction by instruction for behaviour that differs between implementations.
+"""Finds instructions whose behaviour differs between the implementations of VTA.
 
 No instruction stops the examination. Each `inspect_…` function examines instruction `n` just before
 it runs, with the scratchpads in their state at that time. `clock`, shape (3,), is the number of
 instructions of each module that have certainly finished when instruction `n` has.
 
 In `survey`, the program runs twice in parallel: on zeroed scratchpads and on scratchpads filled
-with noise. If the two store different values, the result depends on the previous content.
+with noise. If the two runs store different values, the result depends on the previous content of
+the scratchpads.
 """
 
 from __future__ import annotations
@@ -153,7 +154,11 @@ def _inspect_stored(
 
 @helper
 def inspect_trips(m: Machine, g: DecodedLoops, n: int, log: Log) -> bool:
-    """Examine the loop counts of a GEMM or ALU instruction. Return whether it does anything."""
+    """Examine the loop counts of a GEMM or ALU instruction.
+
+    Returns:
+        Whether the instruction executes at least one iteration.
+    """
     if g.iter_out == 0 or g.iter_in == 0:
         note(log, c.ZERO_TRIP_COUNT, n, 0, 0, 0)
     if g.uop_end <= g.uop_bgn:
@@ -255,7 +260,7 @@ def run_tensor_shift(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, n: int,
     log: Log,
 ) -> None:  # fmt: skip
-    """Execute a shift by a tensor iteration by iteration and examine its amounts."""
+    """Execute a shift by a tensor, and log amounts that the implementations treat differently."""
     note(log, c.ALU_TENSOR_SHIFT, n, 0, 0, 0)
     outer, inner, uops = trips(rules, g)
     size = m.batch * pads.acc_row

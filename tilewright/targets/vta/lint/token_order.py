@@ -1,9 +1,9 @@
-"""Derives what tokens guarantee: which instructions certainly precede which.
+"""Computes which instructions certainly finish before which, from their dependency tokens.
 
-A queue has one pushing and one popping module, both in order, so that its k-th pop waits for
-exactly its k-th push. From this follows, for every instruction, how many instructions of each
-module have certainly finished before it: its clock. Two accesses are ordered if and only if the
-clocks say so.
+A token queue has one pushing and one popping module, both in order, so that its k-th pop waits for
+exactly its k-th push. The clock of an instruction follows from this: for each module, the number of
+instructions that have certainly finished before it. Two accesses are ordered if and only if their
+clocks show it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def clocks_of(
     insns: NDArray[np.uint64], order: NDArray[np.int64], queues_of_flags: NDArray[np.int64],
     consumers: NDArray[np.int64], tokens: NDArray[np.int64], token_limit: int, log: Log,
 ) -> NDArray[np.int32]:  # fmt: skip
-    """Compute the clock of each instruction.
+    """Compute each instruction's clock: how many instructions have certainly finished by its end.
 
-    It also logs tokens that are left over, and queues in which more than `token_limit` tokens can
-    accumulate if instructions take arbitrarily long.
+    The function also logs tokens that are left over, and queues in which more than `token_limit`
+    tokens can accumulate if instructions take arbitrarily long.
 
     Args:
         insns: instructions, shape (n, 2).
@@ -50,8 +50,8 @@ def clocks_of(
         log: the log to which findings are appended.
 
     Returns:
-        Clocks, shape (n, 3): how many instructions of each module have finished when an instruction
-        has, including itself.
+        Clocks, shape (n, 3): number of instructions of each module that have certainly finished
+        when the instruction has finished, including itself.
     """
     size = len(insns)
     modules = modules_of(insns)
