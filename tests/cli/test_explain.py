@@ -82,7 +82,7 @@ def _with(each: Explained, best: list[float], limit: float, **failures: int) -> 
     [
         ([9.0] * 6 + [8.0] * 2, 7.9, {}, "improving in the last quarter", "--trials 16"),
         ([9.0] + [8.0] * 7, 4.0, {}, "takes 2.00× its bound", "More trials will help little"),
-        ([np.nan] * 8, 4.0, {"timeout": 8}, "is valid", "tilewright trials"),
+        ([np.nan] * 8, 4.0, {"timeout": 8}, "no valid trial", "tilewright trials"),
         ([8.0] * 8, 7.9, {"compile_error": 4}, "4 do not compile, most often: why compile_error",
          "--tuner default"),
         ([9.0] + [8.0] * 63, 7.9, {}, "after trial 2 of 64", "--trials 16 is enough"),

@@ -142,7 +142,7 @@ def test_a_worker_with_another_version_is_refused(tmp_path: Path) -> None:
     with DaskCluster(tmp_path) as own:
         own.worker("old", path=package(tmp_path / "old", "tilewright", "0.0.1"))
         away = on_cluster(here, "vta-pynq", "extended", 0, own.address)
-        with pytest.raises(ClusterError, match=r"it has Tilewright 0\.0\.1, and the command has"):
+        with pytest.raises(ClusterError, match=r"it has Tilewright 0\.0\.1, but the command has"):
             away.lower(CONV, configs)
         own.kill("old")
         own.worker("new")
@@ -169,7 +169,7 @@ def test_what_is_no_call_is_a_sentence() -> None:
     target["version"] = version("tilewright")
     for changes, said in [
         ({"target": target | {"kind": "os:mkdir", "preset": "x"}}, "of the kind"),
-        ({"target": target | {"kind": "vta", "preset": "/etc/passwd"}}, "is called '/etc/passwd'"),
+        ({"target": target | {"kind": "vta", "preset": "/etc/passwd"}}, "no target '/etc/passwd'"),
         ({"configs": np.full((2, 3), 1 << 20)}, "configs are outside of the space"),
         ({"configs": np.zeros((2, 2), np.float64)}, "configs are outside of the space"),
     ]:

@@ -390,7 +390,7 @@ def test_a_forged_record_deletes_no_other_directory(
 @pytest.mark.attack
 @pytest.mark.parametrize("run_id", ["", "..", "../../victim", "folder-", "/etc", "a\0b", "%2e%2e"])
 def test_an_id_is_no_path(known: KnownRuns, run_id: str) -> None:
-    with pytest.raises(RunUnreadable, match="no such run"):
+    with pytest.raises(RunUnreadable, match="the run does not exist"):
         delete_run(known, run_id)
     assert len(known.runs()) == 2
 

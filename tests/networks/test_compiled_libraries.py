@@ -138,7 +138,7 @@ def test_every_kernel_and_the_whole_are_held_against_references(digits: Path) ->
     assert isinstance(artifact, CompiledArtifact)
     checks = list(artifact.verify())
     assert len(checks) == len(artifact.rows) >= 3
-    assert not any(check.wrong for check in checks)
+    assert not any(check.is_wrong for check in checks)
     assert 0 < artifact.output_error() < OF_FLOAT32
 
 
@@ -189,7 +189,7 @@ def test_products_of_attention_read_and_write_heads_where_they_lie(
     moved = [row["moved"] for row in artifact.rows if "moved" in row]
     places = [[item["parameter"] for item in row] for row in moved]  # type: ignore[index, union-attr]
     assert places == [[0], [1, 2]]  # queries, not keys; values and the result
-    assert not any(check.wrong for check in artifact.verify())
+    assert not any(check.is_wrong for check in artifact.verify())
     tokens = np.random.default_rng(3).integers(0, 50, (batch, 9))
     (ours,) = artifact.infer({"tokens": tokens}).values()
     assert close(ours, reference(model, tokens))

@@ -191,7 +191,7 @@ FORMATS = {
     ),
     "results": Format(_results, (f"{TUNING}.read_run:read_written",)),
     "identities": Format(_identities, (f"{TUNING}.output_dir:_identity",)),
-    "co-design runs": Format(_codesigns, (f"{_HARDWARE}:_held", f"{_HARDWARE}:_machines")),
+    "co-design runs": Format(_codesigns, (f"{_HARDWARE}:_read_run_file", f"{_HARDWARE}:_machines")),
     "datasets": Format(
         _datasets,
         tuple(f"{_DATA}.{name}" for name in (
