@@ -65,7 +65,7 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
     spec = specification_of(target)
     if result.machine is not None and spec is not None and result.machine != _machine(spec):
         raise PickError(
-            f"{path} contains schedules for another machine ({printable(result.target)}) than the one "
+            f"{path} contains schedules for another machine ({printable(result.target)}) than that "
             f"of this build ({target.name}): their specifications differ; tune for this target, or "
             "build for that one"
         )
