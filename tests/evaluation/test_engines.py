@@ -99,7 +99,7 @@ def test_another_network_in_its_place_shows_as_a_difference(
 @pytest.mark.slow(seconds=3)
 def test_a_model_that_an_engine_does_not_take_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    with pytest.raises(EngineError, match="onnxruntime does not run the network"):
+    with pytest.raises(EngineError, match="onnxruntime cannot run the network"):
         time_engines({"onnxruntime": tmp_path / "broken.onnx"}, {}, 1, Rounds(1, 1, 0.01))
 
 

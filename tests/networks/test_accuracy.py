@@ -223,7 +223,7 @@ def test_layers_for_which_int8_is_too_coarse_are_computed_in_float(tmp_path: Pat
         "int8 was too inaccurate for second, which the CPU now computes in"
     )
     looser = options.model_copy(update={"out": tmp_path / "other", "tolerance": 0.5})
-    with pytest.raises(ArtifactError, match=r"the bound is 0\.5"):
+    with pytest.raises(ArtifactError, match=r"the tolerance is 0\.5"):
         build_artifact(LocalRunner(), looser)
 
 

@@ -88,7 +88,7 @@ def test_inputs_between_two_sizes_are_padded_and_their_outputs_cut(batched: Path
         feeds = {"x": np.random.default_rng(images).standard_normal((images, 3, 8, 8), np.float32)}
         (ours,), (expected,) = session.run(["y"], feeds), theirs.run(None, feeds)
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
-    message = r"'batch' is [50], and the library was built for 1, 4"
+    message = r"'batch' is [50], but the library was built for 1, 4"
     for wrong in ((5, 3, 8, 8), (0, 3, 8, 8)):
         with pytest.raises(InputError, match=message):
             session.run(None, {"x": np.zeros(wrong, np.float32)})

@@ -178,4 +178,4 @@ def test_paths_that_cannot_be_are_one_message(place: Place, command: str, name: 
 def test_a_folder_that_is_gone_is_one_message(place: Place) -> None:
     done = shell(place, 'mkdir gone; cd gone; rmdir ../gone; "$0" zoo')
     assert done.returncode == 2
-    assert done.stderr.startswith(b"error: the present folder is gone")
+    assert done.stderr.startswith(b"error: the current folder was deleted")

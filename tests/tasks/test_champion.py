@@ -113,7 +113,7 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
         [done.best_cycles for done in tune(target, layer, explorer, trials=16, state=start)]
         for start in (None, state)
     )
-    assert len(warm) == 2
+    assert len(warm) == len(cold)
     assert warm[0] is not None
     assert cold[0] is not None
     assert warm[0] <= cold[0]
@@ -174,4 +174,5 @@ def _proposes(what: ComparisonPlan, target: Target, state: ExplorerState) -> Non
     problem, explorer = problem_of(target, workload, 9), what.tuner_configs[1].explorer
     history = History.empty(problem.space)
     named = explorer.generate(problem, state, history, 8)
-    assert len(explorer.veto(problem, state, history, named, 8)) >= 8
+    # The first round of ml2tuner has four trials where compiling is expensive.
+    assert len(explorer.veto(problem, state, history, named, 8)) >= 4

@@ -70,7 +70,7 @@ def test_trials_elsewhere_are_deleted_with_the_file(
     """A second SQLite file stands in for the PostgreSQL database of a team."""
     out, elsewhere = root / "tuned" / "one", root / "team.sqlite"
     shutil.copy(out / FILE, elsewhere)
-    monkeypatch.setattr(TrialStore, "elsewhere", lambda store: (elsewhere, ""))
+    monkeypatch.setattr(TrialStore, "postgres_location", lambda store: (elsewhere, ""))
     delete_output(out, root, keep_trials=False)
     with TrialStore(elsewhere, read_only=True) as store:
         assert store.runs() == {}
