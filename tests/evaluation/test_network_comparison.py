@@ -141,7 +141,7 @@ def test_a_run_that_vanishes_before_the_end_is_said_and_not_left_out(
     assert judge_networks(plan, kept).runs == done.runs
     (folder / done.runs[3].place / SUMMARY).unlink()
     with pytest.raises(
-        ComparisonError, match=re.escape(f"the results of {done.runs[3].title} are gone")
+        ComparisonError, match=re.escape(f"the results of {done.runs[3].title} were removed")
     ):
         judge_networks(plan, kept)
 
