@@ -246,7 +246,7 @@ def test_a_summary_without_a_version_reads_as_before(tuned: Tuned, tmp_path: Pat
             "summary.json",
             lambda d: d["workloads"][0].update(invalid_trials=99),
             "the number of invalid trials is 99",
-        ),  # fmt: skip
+        ),
         ("schedules.json", lambda d: d.pop("target"), "was not written by this version"),
         ("schedules.json", lambda d: d["schedules"][0].update(workload="x"), "was not written by"),
     ],
