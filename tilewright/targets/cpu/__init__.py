@@ -1,4 +1,4 @@
-"""Target for this processor: TensorIR kernels that LLVM compiles and that are timed here.
+"""Target for the CPU of this machine: TensorIR kernels that LLVM compiles and that are timed here.
 
     target, factory, spec, machine      the target, its name, and the processor's properties
     kernels, layouts                    kernels, and memory layouts of tensors and weights

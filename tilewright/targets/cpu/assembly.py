@@ -75,7 +75,7 @@ def link(assembly: str) -> bytes:
 
 @dataclass(frozen=True)
 class Mix:
-    """Instruction counts of a kernel's functions, except the function that checks its arguments.
+    """Instruction counts of a kernel, without the function that checks its arguments.
 
     Attributes:
         fused: vector multiply-adds and dot products.

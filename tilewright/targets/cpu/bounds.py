@@ -1,4 +1,4 @@
-"""Lower bounds of any schedule of a workload: operations and bytes."""
+"""Lower bounds that hold for every schedule of a workload: operations and bytes."""
 
 from __future__ import annotations
 

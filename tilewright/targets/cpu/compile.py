@@ -100,7 +100,7 @@ def llvm_target(spec: CpuSpec) -> TvmTarget:
 
 
 def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """Build the scheduled TensorIR function of a config.
+    """Build the TensorIR function of a config: the kernel's computation with the config's schedule.
 
     Args:
         workload: the workload.

@@ -15,13 +15,13 @@ from tilewright.targets.workload import Workload
 
 
 class CompileWorker:
-    """Answers calls, one after another, and loads TVM only once."""
+    """Server in a compile process: answers calls one after another, and loads TVM only once."""
 
     def __init__(self) -> None:
         self._compiler = Compiler()
 
     def answer(self, header: Header, arrays: dict[str, Array]) -> tuple[Header, Arrays]:
-        """Answer a call.
+        """Answer a call of the parent process.
 
         Args:
             header: the call's name and values: `ready` loads TVM, `compile` compiles a config.

@@ -78,7 +78,10 @@ def _check_code(specification: Mapping[str, Json]) -> None:
 
 
 def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
-    """Return parts of this processor: each power of two of threads with each vector width."""
+    """Return settings for parts of this processor, as machines to train and test models on.
+
+    There is one setting for each combination of a power of two of threads and a vector width.
+    """
     host = this_machine()
     threads = sorted({host.threads} | {1 << k for k in range(host.threads.bit_length())})
     specifications = [
@@ -162,7 +165,7 @@ def _properties(text: str) -> Sequence[Property]:
 
 
 def _int8_of(spec: CpuSpec) -> str:
-    """Return the name of the instructions that multiply int8 numbers."""
+    """Return the name of the instructions that a processor uses to multiply int8 numbers."""
     pairs = "pmaddwd" if spec.architecture == "x86_64" else "none"
     return spec.int8_tiles or spec.dots or pairs
 

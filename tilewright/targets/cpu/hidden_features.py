@@ -1,6 +1,7 @@
-"""Compute hidden features of a kernel: memory accesses of its loops, and LLVM's instructions.
+"""Computes hidden features of a kernel, which are known after compilation, before it is timed.
 
-TVM's `PerStoreFeature` returns 164 numbers per store statement (after Ansor, Zheng et al. 2020,
+They describe the memory accesses of the kernel's loops, and count LLVM's instructions. TVM's
+`PerStoreFeature` returns 164 numbers per store statement (after Ansor, Zheng et al. 2020,
 appendix B), most of them as log2(1 + number). They are aggregated to one row per kernel. Each
 column's description ends with the rule:
 

@@ -76,7 +76,7 @@ def allows_amx() -> bool:
 
 
 def corrections(known: Collection[str]) -> tuple[str, ...]:
-    """Return corrections of the instruction sets that LLVM assumes for this x86 processor.
+    """Return changes to the instruction sets that LLVM assumes this x86 processor has.
 
     LLVM derives them from the number of the processor's model. A virtual machine may report another
     processor's number, or hide instruction sets.

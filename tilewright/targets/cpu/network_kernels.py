@@ -1,4 +1,4 @@
-"""Provide kernels of this processor for a network's library.
+"""Provides this processor's kernels for the library of a built network.
 
 A kernel may read and write bfloat16 tensors although it was written for float32, so that half as
 many bytes pass between layers (`narrow_parameters`). It still computes in float32: values are
@@ -68,7 +68,7 @@ class NetworkKernels:
 
     @property
     def registers(self) -> int:
-        """Number of vectors of 16 float32 values that the registers hold."""
+        """Capacity of the vector registers, in vectors of 16 float32 values."""
         return self.spec.registers * self.spec.lanes // 16
 
     @property
@@ -189,9 +189,10 @@ def _make_narrowing(
 
 
 def _stored_block(workload: Workload, spec: CpuSpec) -> int:
-    """Return the channels per block with which tiles can load bfloat16 data directly, or 0.
+    """Return the block size with which AMX tiles can load bfloat16 data without copying them.
 
-    0 means that the kernel has to copy the data first.
+    Returns:
+        Channels per block; 0 if the kernel has to copy the data first.
     """
     tiles = isinstance(kernel_for(workload, spec), ConvolutionTiles)
     row = BFLOAT16.in_row

@@ -23,7 +23,7 @@ from tilewright.targets.workload import Workload
 
 
 class RunWorker:
-    """Answers calls, one after another, with its own `CpuBench`.
+    """Server in the process that runs kernels: answers calls one after another with a `CpuBench`.
 
     Args:
         recipe: the specification and the timing parameters, as JSON.
@@ -38,7 +38,7 @@ class RunWorker:
         self._tensors = lru_cache(maxsize=2)(self._new_tensors)
 
     def answer(self, header: Header, arrays: dict[str, Array]) -> tuple[Header, Arrays]:
-        """Answer a call.
+        """Answer a call of the parent process.
 
         Args:
             header: the call's name (`calibrate`, `peak`, `bandwidth`, `prepare`, `verify` or

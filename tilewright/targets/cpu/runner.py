@@ -214,7 +214,7 @@ class Runner:
 
 @contextmanager
 def quiet_machine(*, alone: bool) -> Iterator[None]:
-    """Hold a lock on the machine that all processes of this installation share.
+    """Hold a lock that all processes of this installation share, so that timings are not disturbed.
 
     Args:
         alone: acquire the lock exclusively, so that nothing disturbs a timing. Otherwise acquire it

@@ -1,7 +1,8 @@
-"""Create random tensors of a workload in the layouts of its kernel, and the reference result.
+"""Creates random tensors of a workload in the layouts of its kernel, and the expected output.
 
 `SampleTensors` is used to measure and to test kernels. The rest of the module creates random
-tensors and computes reference results for workloads in float32, in int8, and of quantised reals.
+tensors and computes expected outputs for workloads in float32, for int8 workloads, and for
+quantised workloads, whose integers represent real numbers.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class SampleTensors:
 
 
 def plain_shapes(w: Workload) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of data, weights and output as a model has them.
+    """Return the shapes of data, weights and output as a model stores them, without blocks.
 
     Args:
         w: the workload.
@@ -196,7 +197,7 @@ def reference(
     bias: NDArray[np.float32],
     residual: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Compute the operator and its epilogue with numpy.
+    """Compute the output of a float32 workload, including its epilogue, with numpy.
 
     Args:
         w: the workload.
@@ -363,7 +364,7 @@ Winograd's float32 sums have errors of up to a hundredth of a step."""
 
 @dataclass(frozen=True, eq=False)
 class RandomQuantised:
-    """Random tensors of a workload whose integers represent reals.
+    """Random tensors of a quantised workload, whose integers represent real numbers.
 
     Attributes:
         data: shape (n, c, h, w) or (rows, channels), as in the model.
@@ -434,9 +435,9 @@ class RandomQuantised:
         )
 
     def expected(self, w: Workload) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the smallest and the largest correct result.
+        """Return the smallest and the largest output value that counts as correct, per element.
 
-        They differ where an inner rounding is nearly a tie.
+        The two differ where an inner rounding is nearly a tie.
 
         Args:
             w: the workload.

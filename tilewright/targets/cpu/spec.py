@@ -243,6 +243,6 @@ def dots_of(lanes: int) -> str:
     """Return LLVM's name of this machine's int8 dot-product instructions, or "" if it has none.
 
     Args:
-        lanes: float32 numbers per vector.
+        lanes: float32 numbers per vector, which selects the width of the instructions.
     """
     return DOTS[lanes] if _FLAGS.get(lanes) in machine.flags() else ""

@@ -1,9 +1,9 @@
-"""Decide when a kernel has been timed often enough, and compute its time from the repeats.
+"""Decides when a kernel has been timed often enough, and computes its time from repeated runs.
 
-A repeat during which the operating system took a core away from a thread is not representative and
-is set aside. Repeats of a fixed reference kernel, as long as the kernel's, alternate with the
-kernel's repeats. Influences that slow both down by the same factor (another clock, another process
-on the memory bus, a hypervisor) cancel out:
+A repeat is a number of calls that are timed together. A repeat during which the operating system
+took a core away from a thread is not representative and is set aside. Repeats of a fixed reference
+kernel, as long as the kernel's, alternate with the kernel's repeats. Influences that slow both down
+by the same factor (another clock, another process on the memory bus, a hypervisor) cancel out:
 
     seconds = repeat / median of the reference's repeats × the reference's time on a quiet machine
 

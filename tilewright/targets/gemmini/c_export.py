@@ -130,7 +130,7 @@ class CIdentifiers:
     def create(self, name: str) -> str:
         """Return a new identifier that resembles a name.
 
-        The identifier, and the name of its table (see `words_of`), are not used for anything else.
+        Neither the identifier nor the name of its table (see `words_of`) is returned a second time.
         """
         plain = _NO_IDENTIFIER.sub("_", name)[:LONGEST]
         if not plain or _RESERVED.fullmatch(plain) or _OWN.match(plain):
@@ -144,7 +144,7 @@ class CIdentifiers:
 
 
 def words_of(identifier: str) -> str:
-    """Return the name of the table with a function's commands."""
+    """Return the name of the C table that holds a function's commands."""
     return f"{identifier}_words"
 
 
@@ -254,12 +254,12 @@ def _split(address: int, bases: NDArray[np.int64], ends: NDArray[np.int64]) -> t
 
 @dataclass(frozen=True)
 class SegmentCommands:
-    """One segment of a network.
+    """A segment of a network: layers that run without work of the host in between.
 
     Attributes:
         commands: commands of the segment, shape (n, 3).
-        loads: tensors of the host that the segment reads.
-        stores: tensors of the host that the segment writes.
+        loads: tensors that the host writes before the segment, which reads them.
+        stores: tensors that the segment writes for the host.
     """
 
     commands: CommandTable

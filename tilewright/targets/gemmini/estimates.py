@@ -134,7 +134,7 @@ def _patch_pixels(g: BlockGeometry, s: TileSchedule) -> Any:
 
 
 def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
-    """Return the height and width of the convolution results that one output tile is pooled from.
+    """Return the height and width of the convolution results from which one output tile is pooled.
 
     Without a pool, they are the height and width of the tile.
     """

@@ -1,4 +1,4 @@
-"""Faults of command streams: codes for kernels, and error classes and messages for users."""
+"""Faults of command streams: codes for compiled code, and error classes and messages for users."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ A, B, D = 0, 1, 2
 
 
 class Memories(NamedTuple):
-    """Local memories of the accelerator: scratchpad, accumulator and array. Not thread-safe."""
+    """Content of the accelerator's local memories and of its array. Not thread-safe."""
 
     scratchpad: NDArray[np.int8]  # shape (rows, 16)
     accumulator: NDArray[np.int32]  # shape (rows, 16)
@@ -420,7 +420,7 @@ def read_operand(
 
 @stage
 def exchange(weights: NDArray[np.int32]) -> None:
-    """Swap the weights that the array uses with the weights of the last PRELOAD.
+    """Swap the active weights of the array with the weights that the last PRELOAD loaded.
 
     Args:
         weights: active weights and preloaded weights, shape (2, 16, 16); changed in place.

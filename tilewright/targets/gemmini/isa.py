@@ -55,7 +55,7 @@ def bits(word: int, low: int, width: int) -> int:
 
 @stage
 def local_address(word: int) -> int:
-    """Return the local address of an operand, its low 32 bits."""
+    """Return the local address (scratchpad or accumulator row) in an operand: its low 32 bits."""
     return bits(word, 0, 32)
 
 

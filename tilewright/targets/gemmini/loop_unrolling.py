@@ -90,7 +90,14 @@ def operand(address: int, n_columns: int, n_rows: int) -> int:
 
 @stage
 def accumulator_address(m: GemminiMachine, row: int, adds: int, full: int) -> int:
-    """Encode the local address of an accumulator row."""
+    """Encode the local address of an accumulator row.
+
+    Args:
+        m: the machine.
+        row: the row.
+        adds: 1 if a write adds to the row, 0 if it replaces the row.
+        full: 1 to store int32 values, 0 to store values scaled to int8.
+    """
     return (row & m.address_mask) | (1 << 31) | (adds << 30) | (full << 29)
 
 
@@ -285,13 +292,18 @@ def block_size(loop: NDArray[np.int64], at: int, end: int, pad: int) -> int:
 
 @stage
 def half(total_rows: int, loop_id: int) -> int:
-    """Return the first row of a loop's half of a local memory."""
+    """Return the first row of the half of a local memory that a loop uses.
+
+    Args:
+        total_rows: number of rows of the memory.
+        loop_id: index of the loop; loops alternate between the halves.
+    """
     return loop_id * (total_rows // LOOPS)
 
 
 @stage
 def a_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
-    """Return the row of the first block of A."""
+    """Return the scratchpad row at which the first block of matrix A is stored."""
     if loop[IS_RESADD]:
         return half(m.accumulator_rows, loop[LOOP_ID])
     chosen = loop[A_SPAD_ID]
@@ -300,7 +312,10 @@ def a_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
 
 @stage
 def b_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
-    """Return the row of the first block of B. B is placed at the end of the loop's half."""
+    """Return the scratchpad row at which the first block of matrix B is stored.
+
+    B is placed at the end of the loop's half of the scratchpad.
+    """
     if loop[IS_RESADD]:
         return half(m.accumulator_rows, loop[LOOP_ID])
     chosen = loop[B_SPAD_ID]

@@ -1,7 +1,7 @@
 """Builds networks for Gemmini: converts layers and their schedules to the files of an artifact.
 
-All layers share one memory image. A segment of layers is one command stream. The module implements
-`targets.capabilities.Builds`.
+All layers share one memory image. A segment, which is a sequence of layers without work of the host
+in between, is one command stream. The module implements `targets.capabilities.Builds`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def lower_layer(
 
 
 def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:
-    """Return the memory form in which a layer reads its data.
+    """Return the form in which a layer reads its data: as images or as rows of channels.
 
     Args:
         layer: the layer.
@@ -140,7 +140,9 @@ def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:
 
 
 def form_of(shape: tuple[int, ...], channels: int, pixels: int) -> Form:
-    """Return the memory form of a tensor that a layer treats as a matrix of pixels × channels.
+    """Return the form in which a tensor is stored for a layer: as images or as rows of channels.
+
+    The layer treats the tensor as a matrix of pixels × channels.
 
     Args:
         shape: shape of the tensor.

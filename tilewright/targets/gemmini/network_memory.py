@@ -220,7 +220,13 @@ class MemoryPlan:
         self.end = MEMORY_BASE
 
     def room(self, size: int) -> int:
-        """Allocate `size` bytes and return their address.
+        """Allocate a range of memory.
+
+        Args:
+            size: number of bytes.
+
+        Returns:
+            Address of the range.
 
         Raises:
             WorkloadError: the memory is exhausted.

@@ -1,4 +1,7 @@
-"""Runs a built network on the simulated accelerator (`targets.artifact_types.BuiltProgram`)."""
+"""Runs a built network on the simulated accelerator.
+
+The module implements the protocol `targets.artifact_types.BuiltProgram`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Configuration registers that CONFIG commands set.
+"""Configuration registers of the accelerator, which CONFIG commands set.
 
-The checks and the execution of streams use them.
-
-The value and the limit of a fault are written to `fault`, shape (3,).
+Both the checks and the execution of command streams use them. The value and the limit of a fault
+are written to `fault`, shape (3,).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ STORE_SCALE, EX_SCALE = 3, 4
 
 
 class Registers(NamedTuple):
-    """Configuration of the three units, and the PRELOAD that waits for its COMPUTE."""
+    """Configuration of the load, execute and store units, and the pending PRELOAD."""
 
     config: NDArray[np.int64]  # shape (CONFIG_FIELDS,)
     scales: NDArray[np.float32]  # shape (5,)

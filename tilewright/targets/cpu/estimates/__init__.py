@@ -1,4 +1,4 @@
-"""Estimate the latency of schedules and its parts in closed form, without compiling.
+"""Closed-form estimates of schedules: the latency and its parts, without compiling.
 
     estimate        configs of a workload → `targets.features.Features`
     cost_model      properties of a core, and what all estimates share

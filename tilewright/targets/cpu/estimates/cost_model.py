@@ -218,14 +218,14 @@ def kept_operands(weights: Array, numbers: Array, blocks: Array, pixels_first: M
 
 
 def finish_cycles(sums: Array, steps: Sequence[str]) -> Array:
-    """Return the cycles to clear sums, to apply an epilogue to them, and to store the results.
+    """Return the cycles to clear a tile's sums, apply the epilogue, and store the results.
 
     Args:
         sums: number of vectors of sums, shape (configs,).
         steps: kinds of the epilogue's operations.
 
     Returns:
-        Shape (configs,).
+        Cycles, shape (configs,).
     """
     loads = sum(kind in ("bias", "residual") for kind in steps)
     activation = sum(CYCLES.get(kind, 0.0) for kind in steps)
@@ -234,7 +234,7 @@ def finish_cycles(sums: Array, steps: Sequence[str]) -> Array:
 
 
 def of_vector(block: int) -> float:
-    """Return the relative cost of an instruction on a block of channels.
+    """Return the relative cost of a vector instruction on a block of channels of a given size.
 
     Args:
         block: channels per block.
@@ -299,9 +299,9 @@ def moved_bytes(
 
 
 def _fit_score(size: Array, cache: float) -> Array:
-    """Return a score of how well `size` bytes fit a cache of `cache` bytes.
+    """Return a score from 0 to 1 of how well `size` bytes fit a cache of `cache` bytes.
 
-    The score is 1 up to half the size of the cache, falls linearly, and is 0 from one and a half
-    times its size.
+    The score is 1 up to half the size of the cache, then falls linearly, and is 0 from one and a
+    half times the size of the cache.
     """
     return np.asarray(np.clip(1.5 - size / cache, 0.0, 1.0))

@@ -7,8 +7,9 @@
           tiles down × across
         bias, residual, bounds        on the block, while it is in the first-level cache
 
-If the weights of a block of columns do not fit the first-level cache, the depth is cut into pieces.
-All blocks of rows are multiplied by one piece before the next:
+The depth is the dimension over which products are summed; a step is the part of it that one tile
+holds. If the weights of a block of columns do not fit the first-level cache, the depth is cut into
+pieces. All blocks of rows are multiplied by one piece before the next:
 
       blocks of columns, pieces of the depth, blocks of rows
         load the sums so far, steps of the piece, store the sums or finish the block
@@ -409,7 +410,7 @@ def _build_steps(
 
 
 def first_word(b: TileBlocks, numbers: TileNumbers) -> int:
-    """Return the index of the first word of the tiles of packed weights.
+    """Return the index at which the tiles begin in a buffer of packed weights, in 32-bit words.
 
     Args:
         b: the blocks.

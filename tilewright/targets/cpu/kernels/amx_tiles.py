@@ -44,7 +44,7 @@ CONVERTED = (8, 16)
 
 @dataclass(frozen=True)
 class TileNumbers:
-    """Element type of tiles.
+    """Element type of AMX tiles, bfloat16 or int8, and its properties.
 
     Attributes:
         each: numbers per 32-bit word.

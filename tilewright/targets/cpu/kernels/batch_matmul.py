@@ -1,6 +1,6 @@
-"""Products of two activations, as in attention, in float32 and int8. Nothing is packed in advance.
+"""Kernels for products of two activations, as in attention, in float32 and int8.
 
-In int8, each task packs the second operand for dot products.
+Neither operand is packed in advance. In int8, each task packs the second operand for dot products.
 """
 
 from __future__ import annotations

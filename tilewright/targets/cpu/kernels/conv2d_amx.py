@@ -107,7 +107,7 @@ class ConvolutionTiles:
     def of_stored(
         self, workload: Workload, spec: CpuSpec, values: KnobValues, data_block: int
     ) -> PrimFunc:
-        """Return the same function for data that are stored in bfloat16 already.
+        """Build the kernel for data that are already stored in bfloat16.
 
         If the blocks of channels fill a row of a tile, and there is neither padding nor a stride,
         tiles are loaded from the data without a copy.
@@ -249,7 +249,7 @@ class CopyLayout:
         return self.w.batch * self.blocks * int(np.prod(self.size)) * self.channels
 
     def is_of(self, data: tuple[int, ...]) -> bool:
-        """Return whether data are laid out like the copy, so that they need not be copied.
+        """Return whether data already have the layout of the copy, so that they need not be copied.
 
         Args:
             data: shape of the data, (n, c / block, h, w, block).

@@ -159,7 +159,7 @@ class ConvolutionInt8:
 
 
 def _may_transform(w: Workload) -> bool:
-    """Return whether Winograd's algorithm is available for a workload."""
+    """Return whether the kernel can compute a workload with Winograd's algorithm."""
     return w.dequantises and winograd.serves(w)
 
 
@@ -338,7 +338,7 @@ class _Convolution:
         return read
 
     def _reach(self, rows: int, columns: int) -> tuple[int, int]:
-        """Return how many rows and columns of data the given output rows and columns depend on."""
+        """Return how many rows and columns of data some output rows and columns depend on."""
         w = self.w
         return (
             (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,

@@ -134,10 +134,10 @@ def must_pack(w: Workload, dot: DotProduct) -> bool:
 
 
 class DotShare(Share):
-    """Share of a matrix product that is computed with int8 dot products.
+    """Builder of one task's share of a matrix product, with int8 dot products.
 
-    One step is one dot product per lane, of a step of the data and a vector of packed weights. The
-    packed weights also contain the initial values of the sums.
+    One step is one dot-product instruction per vector of sums. It multiplies a few inputs of a row
+    by a vector of packed weights. The packed weights also contain the initial values of the sums.
     """
 
     sums_type = "int32"
@@ -153,7 +153,7 @@ class DotShare(Share):
         return vector_of(p.lanes)
 
     def begin(self, column: Expression, at: Expression) -> Expression:
-        """Return the first value of an accumulator, from the packed column."""
+        """Return the initial value of an accumulator, which is stored in the packed weights."""
         buffer, place = self._packed_tile(column)
         return self.dot.begin(self.a.workload, buffer[(*place, 0, at)], self.a.zero, 1)
 
@@ -243,7 +243,7 @@ class _SignedFoursShare(DotShare):
 
 
 def share_of(dot: DotProduct) -> type[DotShare]:
-    """Return the class that builds a task with the given dot product.
+    """Return the class that builds a task's share of a product with the given dot product.
 
     Args:
         dot: the dot product.

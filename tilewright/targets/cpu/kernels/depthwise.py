@@ -105,7 +105,7 @@ class Depthwise:
         return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS, MAX_TAPS)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule schedule.
+        """Return the rule's knob values, by name.
 
         Half of the registers hold sums, the others hold data and weights. This limit and the limit
         on unrolled code are our choices. `python -m benchmarks.cpu.networks --networks

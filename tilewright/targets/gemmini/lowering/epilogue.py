@@ -61,7 +61,7 @@ class StoreEpilogue:
 
     @property
     def most_chained(self) -> int:
-        """Number of products that the array may sum before it outputs the result.
+        """Maximum number of products that the array may sum before it outputs the sum.
 
         The array saturates its output to 20 bits. If nothing else is added to the sum, all products
         of an output are in one chain and the scale is large enough, then a sum that saturates at 20
@@ -181,7 +181,9 @@ def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
 
 
 def sums_covered(out: int, pool_stride: int, kernel: int) -> int:
-    """Return how many convolution results `out` adjacent pooled results need, in one dimension.
+    """Return how many adjacent convolution results a number of adjacent pooled results needs.
+
+    The numbers are those of one dimension (rows or columns).
 
     Args:
         out: number of adjacent pooled results.

@@ -1,11 +1,11 @@
-"""Geometry of a workload as products of blocks: sizes, channel groups, addresses and chains.
+"""Geometry of a workload in blocks of 16 × 16: sizes, channel groups, addresses and chains.
 
 Activations are stored pixel by pixel (NHWC). Weights are stored as (group, kernel row, kernel
 column, input channel, output channel). Pixels and rows of weights begin at addresses where a memory
 request can begin, so that their distance is 16 or 32 bytes, or a multiple of 64.
 
-In the output-stationary data flow, the array keeps the sums of a chain of products.
-`epilogue.StoreEpilogue.most_chained` limits the length of a chain.
+In the output-stationary data flow, the array keeps the sums of several successive products (a
+chain) before it writes them. `epilogue.StoreEpilogue.most_chained` limits the length of a chain.
 """
 
 from __future__ import annotations
@@ -313,7 +313,9 @@ def summed_inputs(g: BlockGeometry, columns: int) -> int:
 
 
 def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
-    """Divide blocks into chains of products, each as long as possible.
+    """Divide the blocks of a reduction into chains, whose products the array sums without writing.
+
+    Each chain is as long as possible.
 
     Args:
         inputs: number of products that each block adds to an output.
@@ -331,7 +333,7 @@ def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
 
 
 def has_chains(g: BlockGeometry) -> bool:
-    """Return whether chains of several blocks are possible.
+    """Return whether the array can sum the products of several blocks (a chain) by itself.
 
     Chains write fewer sums to the accumulator. The scale of the epilogue is ignored: workloads that
     differ only in the scale share their schedules (`targets.workload.canonical`), so they need the

@@ -1,9 +1,10 @@
-"""Programs in the nest form: loads, pairs of PRELOAD and COMPUTE, and stores, for any workload.
+"""Programs in the nest form: single loads, multiplications and stores, for any workload.
 
-The lower half of the scratchpad holds data and the upper half holds weights, so that the array
-never reads two operands from one bank. While one stage multiplies, the operands of the next stage
-are loaded and the previous tile is stored, if there are enough buffers. Products are pairs of
-PRELOAD and COMPUTE commands, in either data flow.
+A multiplication is a pair of a PRELOAD and a COMPUTE command. The lower half of the scratchpad
+holds data and the upper half holds weights, so that the array never reads two operands from one
+bank. A stage is a part of a tile's multiplications. While one stage multiplies, the operands of the
+next stage are loaded and the previous tile is stored, if there are enough buffers. Weights or sums
+stay in the array, depending on the data flow.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ Pairs = NDArray[np.uint64]
 
 
 class Places(NamedTuple):
-    """Where the operands and sums of a stage begin in the local memories.
+    """Start rows of a stage's operands and sums in the local memories.
 
     Attributes:
         data: first scratchpad row of the data.
@@ -110,14 +111,17 @@ class _Blocks(NamedTuple):
 def stage_products(
     g: BlockGeometry, s: TileSchedule, patch: Patch, stage: TileStage, places: Places
 ) -> Pairs:
-    """Return the products of a stage, shape (products, 2, 3).
+    """Return the multiplications of a stage as pairs of PRELOAD and COMPUTE commands.
 
     Args:
         g: geometry of the workload.
         s: the schedule.
         patch: layout of the input pixels in the scratchpad.
-        stage: the stage.
+        stage: the stage, which is a part of a tile's multiplications.
         places: location of the stage's operands and sums.
+
+    Returns:
+        Commands, shape (products, 2, 3).
     """
     groups = np.array(pixel_groups(stage.tile), np.int64)  # shape (groups, 3)
     sums = places.sums + sum_rows(g, stage.tile).T  # shape (output blocks, groups)
@@ -140,7 +144,9 @@ def stage_products(
 def _by_weights(
     places: NDArray[np.int64], blocks: _Blocks, pixels: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return products that load each block of weights once and use it for all groups of pixels.
+    """Return the multiplications of a stage such that each block of weights is loaded only once.
+
+    The block is used for all groups of pixels before the next block is loaded.
 
     Args:
         places: accumulator row of each output block and group of pixels, shape (output blocks,
@@ -302,7 +308,7 @@ class _Buffer:
         return self.base + self.number * self.rows
 
     def turn(self) -> None:
-        """Switch to the next buffer."""
+        """Make the next buffer of the ring the current one."""
         self.number = (self.number + 1) % self.count
 
     def take(self, content: object) -> bool:

@@ -1,8 +1,8 @@
-"""Loads of a stage's operands: input pixels, weights, residuals and identity matrices.
+"""Loads the operands of a stage: input pixels, weights, residuals and identity matrices.
 
-The array reads consecutive rows, whatever the stride of the convolution. Pixels are therefore
-sorted by their position modulo the stride (their phase), so that the pixels which one kernel tap
-reads are consecutive.
+A stage is a part of a tile's multiplications. The array reads consecutive rows, whatever the stride
+of the convolution. Pixels are therefore sorted by their position modulo the stride (their phase),
+so that the pixels which one kernel tap reads are consecutive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Hidden features of a program: commands, bytes, rows fed to the array and occupied memory."""
+"""Hidden features of a program: counts that are known after lowering, before it is measured.
+
+They count commands, bytes, rows that are fed to the array, and occupied memory.
+"""
 
 from __future__ import annotations
 

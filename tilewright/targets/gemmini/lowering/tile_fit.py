@@ -1,4 +1,4 @@
-"""Checks that the tiles of a nest program fit into the local memories."""
+"""Checks that the tiles of a program in the nest form fit into the local memories."""
 
 from __future__ import annotations
 

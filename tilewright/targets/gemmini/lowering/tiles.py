@@ -48,7 +48,7 @@ class Tile(NamedTuple):
 
 
 class TileStage(NamedTuple):
-    """The part of a tile's products that uses some of the input channels, or the residual.
+    """A part of a tile's multiplications: some of the input channels, or the residual.
 
     Attributes:
         tile: the tile.
@@ -130,10 +130,12 @@ def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
 
 
 def pixel_groups(tile: Tile) -> list[tuple[int, int, int]]:
-    """Return the pixels of each product of a tile.
+    """Divide the pixels of a tile into groups of up to 16 pixels in one row.
+
+    One multiplication processes one group.
 
     Returns:
-        Row, first column and number of pixels of each group; up to 16 pixels of one row.
+        Row, first column and number of pixels of each group.
     """
     return [(y, x, count) for y in range(tile.height) for x, count in _runs(tile.width)]
 
@@ -154,10 +156,16 @@ def sum_rows(g: BlockGeometry, tile: Tile) -> NDArray[np.int64]:
 
 
 def _runs(width: int) -> list[tuple[int, int]]:
-    """Split a row of pixels into as few groups as possible, given as first column and pixel count.
+    """Split a row of pixels into as few groups of at most 16 pixels as possible.
 
     The last group is a whole block if possible, because the step that also loads the next weights
     takes 16 cycles regardless of its number of rows.
+
+    Args:
+        width: number of pixels of the row.
+
+    Returns:
+        First column and number of pixels of each group.
     """
     runs = -(-width // DIM)
     if runs == 1:

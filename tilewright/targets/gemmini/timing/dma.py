@@ -361,7 +361,7 @@ def ask_translation(s: UnitState, client: int, valid: int, page: int) -> None:
 
 @stage
 def forget_pages(s: UnitState) -> None:
-    """Execute a FLUSH: both units forget their pages."""
+    """Execute a FLUSH: the reader and the writer forget the page that they translated last."""
     s[TLB_KNOWN + TLB_WRITER] = 0
     s[TLB_KNOWN + TLB_READER] = 0
 
@@ -419,7 +419,7 @@ def move_requests(s: UnitState, m: GemminiMachine) -> int:
 
 @stage
 def cross(s: UnitState) -> None:
-    """Choose which unit the crossbar serves, and transfer one beat."""
+    """Choose whether the crossbar serves the reader or the writer, and transfer one beat."""
     reads, writes = s[RD_BUFFER + COUNT] > 0, s[WR_BUFFER + COUNT] > 0
     room = has_room(s, PORT_BUFFER, BUFFER_ENTRIES)
     if s[XB_BEATS_LEFT] == 0:

@@ -333,9 +333,13 @@ def source_of(m: GemminiMachine, address: int, offset: int) -> int:
 
 @stage
 def collide(one: int, two: int) -> bool:
-    """Return whether two operands cannot be read in the same cycle.
+    """Return whether two operands lie in the same bank and cannot be read in the same cycle.
 
     The whole accumulator counts as one bank.
+
+    Args:
+        one: bank number of the first operand.
+        two: bank number of the second operand.
     """
     return one == two or (one >= MOST_BANKS and two >= MOST_BANKS)
 

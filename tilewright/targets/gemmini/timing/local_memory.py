@@ -1,8 +1,8 @@
-"""Timing of the banks of scratchpad and accumulator: read ports and write arbitration.
+"""Timing of the banks of the scratchpad and the accumulator: read ports and write arbitration.
 
 Each bank has an output register; rows of the scratchpad then pass through pipelines of four stages.
-Writes follow Scratchpad.scala: the array has priority over loaded rows, and loaded rows over zeros.
-An accumulating write waits while the same row is in the adder.
+Writes follow Scratchpad.scala: results of the array have priority over loaded rows, and loaded rows
+over rows of zeros. An accumulating write waits while the same row is in the adder.
 
 `s` is the state of all units, shape (STATE_WORDS,).
 """

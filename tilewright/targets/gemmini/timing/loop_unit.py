@@ -212,7 +212,7 @@ def completed_now(s: UnitState) -> int:
 
 @stage
 def starts(s: UnitState) -> int:
-    """Return a bit mask of the generators that start with a loop in this cycle."""
+    """Return a bit mask of the generators that start to work on a loop in this cycle."""
     starting = 0
     for generator in range(GENERATORS):
         if s[LG_STATE + generator] != IDLE:
@@ -297,7 +297,7 @@ def ended_for(s: UnitState, generator: int, other: int) -> bool:
 
 @stage
 def operands_are_ahead(s: UnitState) -> bool:
-    """Return whether A, B and the bias of the next product were loaded.
+    """Return whether the loads of A, B and the bias for the next product have been issued.
 
     The test is the one that the hardware performs, which is not exact for B.
     """

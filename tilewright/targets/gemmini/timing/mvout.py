@@ -138,7 +138,7 @@ def step_store(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 @stage
 def sending_state(s: UnitState) -> int:
-    """Return the state of the controller after the first row of a command."""
+    """Return the state that the store controller enters after the first row of a command."""
     return POOLS if s[ST_POOL_STRIDE] != 0 else SENDS_ROWS
 
 

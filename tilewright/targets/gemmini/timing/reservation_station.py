@@ -125,13 +125,16 @@ def station_entry(part: int, n: int) -> int:
 
 @stage
 def unissued(part: int) -> int:
-    """Return the queue of a part's entries that were not issued yet."""
+    """Return the position of the queue of a part's entries that were not issued yet.
+
+    A part of the station holds the commands of one unit: load, execute or store.
+    """
     return UNISSUED + part * UNISSUED_WORDS
 
 
 @stage
 def part_entries(m: GemminiMachine, part: int) -> int:
-    """Return the number of entries of a part."""
+    """Return the capacity of a part of the station: load, execute or store."""
     if part == LOAD_PART:
         return m.load_entries
     return m.execute_entries if part == EXECUTE_PART else m.store_entries
@@ -427,7 +430,10 @@ def set_ranges(s: UnitState, m: GemminiMachine, e: int, funct: int, a: int, b: i
 
 @stage
 def without_pixels(m: GemminiMachine, start: int, pixels: int) -> int:
-    """Return the first row that repeated pixels can reach, within a half of the scratchpad."""
+    """Return the first scratchpad row to which an MVIN with repeated pixels can write.
+
+    Repeated pixels are written to the rows before `start`, within the same half of the scratchpad.
+    """
     row, middle = start & m.address_mask, m.scratchpad_rows // 2
     floor = middle if row > middle else 0
     row = floor if row < floor + pixels else row - pixels

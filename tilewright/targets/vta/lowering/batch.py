@@ -1,4 +1,4 @@
-"""Lowers whole batches of configs with compiled code, on all cores."""
+"""Lowers batches of schedules of one workload to programs, with compiled code on all cores."""
 
 from __future__ import annotations
 
@@ -179,7 +179,9 @@ class Lowering:
     def cut_program(
         self, values: NDArray[np.int64], groups: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Lower the first groups of tiles of an unchecked schedule.
+        """Lower only the beginning of a schedule of the unchecked space.
+
+        The program ends after some groups of tiles; a group has one tile per virtual thread.
 
         Args:
             values: knob values (not indices), shape (3,).
@@ -301,7 +303,7 @@ def over_chunks(rows: int, run: Callable[[int, int], None]) -> None:
 
 
 def _ragged(chunks: list[NDArray[np.uint64]], lengths: NDArray[np.int64]) -> Ragged:
-    """Concatenate chunks of rows, given the length of each row, shape (n,)."""
+    """Concatenate chunks of rows into a ragged array, given the length of each row, shape (n,)."""
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
     return Ragged(values, offsets)

@@ -1,7 +1,7 @@
-"""Lifts biases by a constant, so that adding the bias replaces the reset of the accumulators.
+"""Adds a constant (a lift) to biases, so that a bias can replace the reset of accumulators.
 
-An accumulator that a tile has finished with holds a clipped value of at most `high`. The maximum of
-this value and a bias that is lifted above `high` is therefore the lifted bias: a single operation
+When a tile is finished, its accumulators hold clipped values of at most `high`. The maximum of such
+a value and a bias that is lifted above `high` is therefore the lifted bias: a single operation
 replaces a reset and an addition. The lift is a multiple of 256 << shift. After the right shift, the
 constants of the clips are raised by the remaining part of the lift. STORE keeps only the low eight
 bits, where this part is invisible.
@@ -90,10 +90,10 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
 
 
 def _averaged_lift(workload: Workload, clips: int) -> int:
-    """Return the lift that the sum over an image contains, divided by 256.
+    """Return the lift of all results that an average sums, divided by 256.
 
-    Each of the averaged results contains the same lift, so that it can be subtracted from their
-    sum.
+    Each of the averaged results contains the same lift, which can therefore be subtracted from
+    their sum.
 
     Args:
         workload: the workload with the average.
@@ -138,9 +138,9 @@ def _largest_sum(w: Workload, m: Machine) -> int:
 
 
 def lifted_geometry(geo: Geometry, lift: Lift) -> Geometry:
-    """Return a geometry whose bias is stored with the lift added.
+    """Return the geometry of a workload whose biases are stored with a lift (a constant) added.
 
-    The lift is subtracted again from an average.
+    The geometry also records that an average has to subtract the lift.
     """
     average = lift.clips >> 8 if geo.average_taps else 0
     return geo._replace(bias_lift=lift.bias, bias_lowest=lift.lowest, average_lift=average)

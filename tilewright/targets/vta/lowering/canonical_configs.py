@@ -1,7 +1,8 @@
-"""Finds configs that are the same extended schedule, by setting ineffective knobs alike.
+"""Finds configs that lead to the same program, by replacing knob values that have no effect.
 
-A schedule is the result of `plan_of` for the knobs. Several values of a knob often give the same
-rows of the first tile, the same ring sizes or the same pieces of the last epilogue.
+Several values of a knob often give the same rows of the first tile, the same ring sizes or the same
+pieces of the last epilogue. Each such value is replaced by the first value with the same effect.
+Configs that are then equal have the same plan (`plan_of`).
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _SLOTS = (2, 3)  # values of the slot knobs other than RESIDENT
 
 
 def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first of each set of equal rows.
+    """Find duplicate rows.
 
     Args:
         values: knob values (not indices), shape (n, knobs).
 
     Returns:
-        Indices of the first rows, shape (rows,), and for each row the position of the first row
-        that equals it, shape (n,).
+        Indices of the first row of each set of equal rows, shape (rows,), and for each row the
+        position in this array of the row that equals it, shape (n,).
     """
     ranges = [int(most) + 1 for most in values.max(axis=0, initial=0)]
     if math.prod(ranges) >= 1 << 63:
@@ -51,7 +52,7 @@ def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
 def set_alike(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], values: NDArray[np.int64]
 ) -> None:
-    """Set the knobs that change nothing to the first value that gives the same plan.
+    """Replace knob values that have no effect by the first value that gives the same plan.
 
     Rows that become equal have the same failure, program and counts.
 

@@ -57,7 +57,7 @@ EXTENDED_KNOBS = (
 
 
 def balanced(n: int, most: int = 1 << 30) -> tuple[int, ...]:
-    """Return the tile sizes, ascending, that divide `n` into 1 to `most` nearly equal parts."""
+    """Return the part sizes, ascending, if `n` is divided into 1 to `most` nearly equal parts."""
     return tuple(sorted({-(-n // parts) for parts in range(1, min(n, most) + 1)}))
 
 

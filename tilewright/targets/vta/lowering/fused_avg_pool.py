@@ -1,4 +1,4 @@
-"""Averages the results of a convolution while they are accumulators.
+"""Lowers average pooling that is fused with a convolution, in the accumulators.
 
 A channel block of an image then stores a single element. A tile contains all results of its blocks,
 followed by two accumulators per block. The weights of an average differ by at most one
@@ -41,7 +41,7 @@ _FIRST, _SECOND, _TO_SECOND, _TO_FIRST, _RESULTS = 0, 1, 2, 3, 4
 
 
 def check_averaged(workload: Workload, is_extended: bool) -> None:
-    """Raise `WorkloadError` for an average outside of the extended space."""
+    """Raise `WorkloadError` if a workload has a fused average outside of the extended space."""
     if workload.average is not None and not is_extended:
         raise WorkloadError(
             f"{workload}: only the extended space averages results in the accumulators; use it, or "
@@ -51,7 +51,7 @@ def check_averaged(workload: Workload, is_extended: bool) -> None:
 
 @stage
 def average_uops(plan: LoweringPlan) -> int:
-    """Return the number of micro-ops for averages; 0 if nothing is averaged."""
+    """Return the number of micro-ops that averages need; 0 if nothing is averaged."""
     if plan.geo.average_taps == 0:
         return 0
     return plan.slots.acc * (_RESULTS + plan.geo.oh * plan.geo.ow)
@@ -59,7 +59,7 @@ def average_uops(plan: LoweringPlan) -> int:
 
 @stage
 def write_average(plan: LoweringPlan, program: GemmProgram) -> None:
-    """Write the micro-ops of averages, after those of the accumulator slots."""
+    """Write the micro-ops of averages, after the one micro-op of each accumulator slot."""
     pixels, count = plan.geo.oh * plan.geo.ow, average_uops(plan) // plan.slots.acc
     for slot in range(plan.slots.acc if count else 0):
         acc, at = slot * plan.slots.acc_size, plan.slots.acc + slot * count
@@ -131,9 +131,9 @@ def end_averaged(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uop
 
 @stage
 def _sum_up(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int) -> None:
-    """Write the weighted sum of all results in the first accumulators.
+    """Write the weighted sum of all results of each block to the block's first accumulator.
 
-    Its micro-ops begin at `at`.
+    `at` is the position of the first micro-op of the average.
     """
     pixels, tco, first = plan.geo.oh * plan.geo.ow, plan.tiling.tco, _to_first(plan)
     count = tco + tile.cos if first < pixels else tile.cos
@@ -162,7 +162,10 @@ def _sum_up(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int) -
 def _take_back_lift(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int, count: int
 ) -> None:
-    """Subtract the lift of the bias from the `count` accumulators that will hold sums."""
+    """Subtract the lift of the bias (`bias_lifting`) from the accumulators that will hold sums.
+
+    `count` is the number of these accumulators.
+    """
     pixels, first, lift = plan.geo.oh * plan.geo.ow, _to_first(plan), plan.geo.average_lift
     if lift == 0:
         return
@@ -180,7 +183,10 @@ def _take_back_lift(
 def _add_results(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, bgn: int, end: int
 ) -> None:
-    """Add the results of a range of micro-ops, for each block, to the accumulators of the sums."""
+    """Write the additions of results to the accumulators that hold the sums of an average.
+
+    `bgn` and `end` are the range of micro-ops of these additions.
+    """
     dst, src = 0, 0
     if tile.cos > 1:
         dst, src = 1, tile.pitch
@@ -194,7 +200,7 @@ def _each_block(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int, opcode: int, use_imm: int,
     immediate: int,
 ) -> None:  # fmt: skip
-    """Write an ALU operation of one micro-op on one accumulator of each block."""
+    """Write an ALU operation with a single micro-op that is repeated for each block of the tile."""
     step = 1 if tile.cos > 1 else 0
     instruction_writer.alu(
         program.state, program.out, plan.lay, at, at + 1, 1, tile.cos, 0, step, 0, step, opcode,

@@ -1,10 +1,11 @@
-"""Lowers convolutions whose sums are max-pooled while they are accumulators.
+"""Lowers max-pools that are fused with a convolution: sums are pooled in the accumulators.
 
-A tile consists of initial values, GEMMs for each phase of the columns, maxima, the epilogue and
-stores. The maximum comes first, so that bias, shift and clips apply only to pooled sums. The
-pipeline is that of extended schedules; a tile ends like that of a max-pool. Columns are stored
-phase by phase, so that a GEMM needs one instruction per phase. A tile of whole rows reuses the sums
-that it shares with the tile above, if that one was computed just before.
+A phase is the set of columns with the same position modulo the stride of the pool. A tile consists
+of initial values, GEMMs for each phase of the columns, maxima, the epilogue and stores. The maximum
+comes first, so that bias, shift and clips apply only to pooled sums. The pipeline is that of
+extended schedules; a tile ends like that of a max-pool. Columns are stored phase by phase, so that
+a GEMM needs one instruction per phase. A tile of whole rows reuses the sums that it shares with the
+tile above, if that one was computed just before.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ _L, _C, _S = 0, 1, 2
 
 
 class Writing(NamedTuple):
-    """A program that is being written, with the state of slots and micro-ops."""
+    """Output buffers of a program that is being written, with the state of slots and micro-ops."""
 
     program: GemmProgram
     maxima: PoolProgram  # the same program, in the form that the max-pool functions take
@@ -123,7 +124,10 @@ def begin_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
 
 @helper
 def reset_sums(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
-    """Reset all accumulators of a tile, except for the line that it reads from the tile above."""
+    """Write the reset of a tile's accumulators, except for a line of sums that it reuses.
+
+    The tile above has computed the reused line, which is read in its old place.
+    """
     sums, o = tile.sums, tile.out
     bgn, end, count, blocks, pitch = sums.slot, sums.slot + 1, o.lines * o.line, sums.cos, o.pitch
     if tile.carried and plan.read_there:
@@ -143,7 +147,7 @@ def reset_sums(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
 
 @helper
 def line_above(plan: PooledPlan, tile: PooledTile) -> int:
-    """Return where the lines begin that a tile reuses from the tile above."""
+    """Return the first accumulator of the lines of sums that a tile reuses from the tile above."""
     above = pooled_tile_at(plan, tile.sums.number - 1, tile.sums.tiles).out
     return above.acc + (above.lines - plan.carried) * above.line
 
@@ -343,10 +347,10 @@ def pooled_space(geo: Geometry) -> Space:
 
 
 def check_pooled(workload: Workload, is_extended: bool) -> None:
-    """Raise `WorkloadError` for pooled sums that cannot be lowered.
+    """Raise `WorkloadError` if a max-pool cannot be fused with its convolution.
 
-    These are pools outside of the extended space, windows with gaps between them, and epilogues
-    that read tensors.
+    Pools are supported only in the extended space, without gaps between windows, and with epilogues
+    that read no tensors.
     """
     pool = workload.pool
     if pool is None:

@@ -1,7 +1,8 @@
-"""Plan of a schedule for a convolution whose sums are max-pooled.
+"""Plan of a schedule for a convolution with a fused max-pool.
 
-A tile is a tile of the pool's output. Its accumulators hold all sums that its windows read,
-including sums in the pool's padding, just as those of a max-pool hold pixels (`max_pool_plan`).
+A tile is a tile of the pool's output. Its accumulators hold all convolution sums that its windows
+read, including sums in the pool's padding, in the layout that a max-pool uses for pixels
+(`max_pool_plan`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ value, and a maximum. A tile that reads the sum in its old place needs none of t
 
 
 class PooledPlan(NamedTuple):
-    """Two views of one schedule: the tiles of sums, and the pooled tiles."""
+    """Plan of a convolution with a fused max-pool, as two views of one schedule.
+
+    One view divides the convolution sums into tiles, the other one the pooled output.
+    """
 
     sums: LoweringPlan
     pool: PoolPlan
@@ -51,7 +55,7 @@ class PooledPlan(NamedTuple):
 
 
 class PooledTile(NamedTuple):
-    """A tile of the output, with the sums that have to be computed and those that do not."""
+    """A tile of the pooled output, with the convolution sums that have to be computed for it."""
 
     sums: SumsTile
     out: PoolTile
@@ -61,7 +65,9 @@ class PooledTile(NamedTuple):
 
 @stage
 def pooled_tiling(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
-    """Return the tiles of a schedule. `th` and `tw` count sums, `first_rows` counts output rows.
+    """Return the tile sizes of a schedule for a convolution with a fused max-pool.
+
+    In the result, `th` and `tw` count convolution sums, and `first_rows` counts output rows.
 
     Args:
         geo: geometry of the workload.
@@ -87,7 +93,7 @@ def pooled_tiling(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
 def pooled_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> PooledPlan:
-    """Return the plan of a schedule.
+    """Return the plan of a schedule: tiles of sums and outputs, scratchpad slots, reused lines.
 
     Args:
         geo: geometry of the workload.
@@ -130,11 +136,17 @@ def pooled_plan_of(
 
 @helper
 def carries(geo: Geometry, knobs: NDArray[np.int64], col_tiles: int, co_tiles: int) -> bool:
-    """Return whether a tile reuses the sums that it shares with the tile above.
+    """Return whether tiles reuse convolution sums of the tile above them.
 
-    It does if the tile above is the previous one and its sums are still in the accumulators.
-    `knobs` has shape (knobs,) or (knobs, n); outside of compiled code, the other arguments may be
-    arrays of n schedules, too.
+    This requires that pooling windows overlap, that the tile above is the previous tile, that its
+    sums are still in the accumulators, and that reusing a sum is cheaper than computing it.
+
+    Args:
+        geo: geometry of the workload.
+        knobs: knob values, shape (knobs,) or (knobs, n). Outside of compiled code, the other
+            arguments may be arrays of n schedules, too.
+        col_tiles: number of tiles along columns.
+        co_tiles: number of tiles along output blocks.
     """
     in_order = (col_tiles == 1) & ((knobs[4] == CHANNELS_OUTER) | (co_tiles == 1))
     cheaper = geo.ci * geo.kh * geo.kw > COPY_CYCLES

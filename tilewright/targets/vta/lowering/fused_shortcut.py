@@ -1,9 +1,10 @@
-"""Lowers convolutions with a shortcut: both are summed in the accumulators.
+"""Lowers convolutions with a fused shortcut: the results of both are summed in the accumulators.
 
-The result of the shortcut is therefore neither stored nor loaded. A tile begins with the shortcut's
-reduction and epilogue, which leave its result, scaled by its power of two, in the accumulators. The
-convolution's own products are added to that. The pipeline is that of extended schedules. The steps
-of both reductions use the same rings, whose slots have the size of the larger of the two operands.
+A shortcut is a second convolution whose result is added. Its result is therefore neither stored nor
+loaded. A tile begins with the shortcut's reduction and epilogue, which leave its result, scaled by
+its power of two, in the accumulators. The convolution's own products are added to that. The
+pipeline is that of extended schedules. The steps of both reductions use the same rings of
+scratchpad slots, whose slots have the size of the larger of the two operands.
 """
 
 from __future__ import annotations
@@ -65,13 +66,15 @@ from tilewright.targets.workload import Workload
 
 
 class SummedPlan(NamedTuple):
-    """An extended schedule of a convolution with a shortcut.
+    """Plan of a convolution with a shortcut (a second convolution whose result is added).
+
+    Vectors are the biases and shift amounts, with one value per channel.
 
     Attributes:
         own: plan of the convolution.
-        beside: plan of the shortcut, with the same tiles and slots, but a different place for its
-            vectors.
-        vectors: number of vectors of both.
+        beside: plan of the shortcut, with the same tiles and scratchpad slots, but with its vectors
+            at another place.
+        vectors: number of vectors of both convolutions together.
     """
 
     own: LoweringPlan
@@ -81,9 +84,10 @@ class SummedPlan(NamedTuple):
 
 @helper
 def beside_of(geo: Geometry) -> Geometry:
-    """Return the geometry of the shortcut alone; its tensors lie in the convolution's memory.
+    """Return the geometry of the shortcut as a convolution of its own.
 
-    Sizes in bytes are omitted, because no lowering reads them.
+    Its addresses lie in the memory of the convolution that it belongs to. Sizes in bytes are
+    omitted, because no lowering reads them.
     """
     return Geometry(
         geo.batches, geo.groups, geo.beside_ci, geo.co, geo.beside_h, geo.beside_w, geo.oh, geo.ow,
@@ -99,7 +103,10 @@ def beside_of(geo: Geometry) -> Geometry:
 def reduction_of(t: GemmTiling, steps: int, first: int) -> GemmTiling:
     """Return the same tiles with another number of reduction steps.
 
-    The steps of the convolution itself begin at step `first`.
+    Args:
+        t: the tiles.
+        steps: new number of reduction steps per tile.
+        first: index of the first step that belongs to the convolution and not to its shortcut.
     """
     return GemmTiling(
         t.th, t.tw, t.tco, t.tci, t.order, t.first_rows, t.row_tiles, t.col_tiles, t.co_tiles,
@@ -134,7 +141,10 @@ def shared_slots(
 
 @helper
 def vectors_behind(s: BufferSlots, places: int) -> BufferSlots:
-    """Return the same slots, with the bias and shift vectors moved by `places` accumulators."""
+    """Return the same scratchpad slots, with the bias and shift vectors stored further back.
+
+    `places` is the number of accumulators by which the vectors are moved.
+    """
     return BufferSlots(
         s.inp, s.inp_size, s.wgt, s.wgt_size, s.acc, s.acc_size, s.bias_at + places,
         s.bias_resident, s.streamed, s.compute_bound, s.wgt_places, s.res, s.res_size,
@@ -186,10 +196,9 @@ def summed_plan_of(
 
 
 def check_summed(workload: Workload, is_extended: bool) -> None:
-    """Raise `WorkloadError` for a shortcut that cannot be lowered.
+    """Raise `WorkloadError` if a shortcut cannot be fused with its convolution.
 
-    These are shortcuts outside of the extended space, and those whose sums also receive another
-    tensor.
+    Shortcuts are supported only in the extended space, and only if no other tensor is added.
     """
     if workload.shortcut is None:
         return
@@ -300,7 +309,7 @@ def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: R
 
 @stage
 def _turned(own: Cursor, by: Cursor) -> Cursor:
-    """Return a cursor with its own kernels, and the ring positions of another cursor."""
+    """Return a cursor that combines the kernels of `own` with the ring positions of `by`."""
     return Cursor(
         by.inp_next, by.wgt_next, by.inp_hint, by.wgt_hint, by.freed, by.loaded, own.kernels,
         own.kernel_hint, by.n_uops,

@@ -160,9 +160,10 @@ def window(tile: int, stride: int, kernel: int, dilation: int) -> int:
 
 
 def merged_groups(workload: Workload, machine: Machine) -> int:
-    """Return how many groups of a convolution are computed as one, with zero weights between them.
+    """Return how many channel groups of a convolution are computed together, as one larger group.
 
-    It is the number for which the channels fill whole blocks, or all groups.
+    The weights between different groups are zero. The number is the smallest one for which the
+    channels fill whole blocks; if there is none, it is the number of all groups.
     """
     if workload.groups == 1:
         return 1
@@ -317,7 +318,11 @@ def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np
 
 
 def composed_rows(op: EpilogueOp) -> list[tuple[int, int, int]]:
-    """Return the rows of a step that consists of ALU operations; none for a basic step."""
+    """Return the ALU operations of an epilogue step that consists of several operations.
+
+    Returns:
+        Rows (operand kind, ALU opcode, immediate); empty for a step that is a single operation.
+    """
     return [
         (_ROW_OF[operation.place], _ALU[operation.operation], operation.value)
         for operation in STEP_KINDS[op.kind].operations(op.value)
@@ -325,7 +330,10 @@ def composed_rows(op: EpilogueOp) -> list[tuple[int, int, int]]:
 
 
 def composed_cycles(op: EpilogueOp) -> int:
-    """Return the cycles per accumulator of a step that consists of ALU operations, else 0."""
+    """Return the cycles per accumulator of an epilogue step of several ALU operations.
+
+    The result is 0 for a step that is a single operation.
+    """
     return sum(_CYCLES[row][1] for row, _, _ in composed_rows(op))
 
 
@@ -337,9 +345,9 @@ def alu_operations(workload: Workload) -> int:
 
 
 def check_composed(workload: Workload, is_extended: bool) -> None:
-    """Raise `WorkloadError` for a step of ALU operations where it is not supported.
+    """Raise `WorkloadError` for an unsupported epilogue step of several ALU operations.
 
-    It is supported only in the extended space, not after a pool, and not in a shortcut.
+    Such steps are supported only in the extended space, not after a pool, and not in a shortcut.
     """
     step = next((op for op in workload.epilogue if op.kind not in _ALU_OF), None)
     if step is not None and not (is_extended and workload.operator != "max_pool"):

@@ -1,4 +1,4 @@
-"""Hidden features of a program: what it reveals after lowering, before anything runs.
+"""Hidden features of a program: properties that are known after lowering, before it is measured.
 
 Waiting is estimated from the tokens in program order, without any timing. A load may start when its
 scratchpad slot is released, and is needed when compute takes its token. The iterations that compute
@@ -86,13 +86,13 @@ _TO_COMPUTE, _FROM_STORE = 0, 3
 
 @allocating_helper
 def count_waits(program: NDArray[np.uint64], lay: Layout, m: Machine, state: ProgramState) -> None:
-    """Fill in the counts of waiting of a program.
+    """Estimate how much of a program's loads and stores the computation cannot hide.
 
     Args:
         program: instructions, shape (instructions, 2).
         lay: layout of the instruction fields.
         m: the machine.
-        state: counts of the program; the other counts are already filled in.
+        state: counts of the program; this function fills in the counts of waiting.
     """
     iterations = state.gemm_iterations + state.alu_iterations + state.reset_iterations
     loaded = state.inp_bytes + state.wgt_bytes + state.acc_bytes

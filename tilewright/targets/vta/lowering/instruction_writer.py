@@ -125,7 +125,8 @@ def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carri
         out: the instructions.
         lo: low word of the instruction.
         hi: high word of the instruction.
-        carrier: module whose next push may become a flag of this instruction, -1 for none.
+        carrier: module whose next token can be sent by setting a flag of this instruction; -1 for
+            none.
     """
     n = state.instructions
     if n < out.shape[0]:
@@ -378,7 +379,7 @@ def alu(
 
 @helper
 def finish(state: ProgramState, out: NDArray[np.uint64]) -> None:
-    """Write a FINISH with everything that compute still has to wait for."""
+    """Write a FINISH instruction that waits for all tokens that compute still has to take."""
     append(state, out, nb.uint64(FINISH) | nb.uint64(take_pops(state, _C)), nb.uint64(0), -1)
 
 

@@ -205,9 +205,9 @@ def prepare(plan: PoolPlan, program: PoolProgram) -> None:
 
 @stage
 def resets_all(plan: PoolPlan) -> bool:
-    """Return whether all slots are reset while the first tile is loaded.
+    """Return whether all accumulator slots are reset while the first tile is loaded.
 
-    They are if that takes no longer than the load.
+    They are if the reset takes no longer than the load.
     """
     slots, first = plan.slots, tile_at(plan, 0)
     pixels = first.blocks * first.ih * first.iw * plan.m.inp_bytes + plan.m.wgt_bytes

@@ -1,10 +1,11 @@
-"""Writes the instructions of a max-pool's tile.
+"""Writes the instructions of one tile of a max-pool.
 
-They move pixels to the accumulators, overwrite padding with the smallest value, take maxima along
-an axis, apply element-wise operations, and store. In the accumulators, a line of a tile holds the
-pixels of an image row that some output reads, phase by phase (see `max_pool_plan`), so that an ALU
-instruction iterates over adjacent elements. Every block of channels has its own lines: micro-ops
-iterate over the blocks, hardware loops over lines and columns.
+The instructions copy pixels to the accumulators, overwrite padding with the smallest value, take
+maxima along an axis, apply element-wise operations, and store the result. In the accumulators, a
+line of a tile holds the pixels of an image row that some output reads, sorted by phase (position
+modulo the stride, see `max_pool_plan`), so that an ALU instruction iterates over adjacent elements.
+Every block of channels has its own lines: micro-ops iterate over the blocks, hardware loops over
+lines and columns.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class PoolProgram(NamedTuple):
 
 
 class PoolTile(NamedTuple):
-    """Rows, columns and channel blocks of an output tile."""
+    """Position and size of an output tile of a max-pool, and its slots in the scratchpads."""
 
     number: int  # number of tiles before this one
     image: int
@@ -76,7 +77,7 @@ class PoolTile(NamedTuple):
 
 @stage
 def find_run(program: PoolProgram, kind: int, line: int, dst: int, src: int) -> int:
-    """Return the first micro-op of a run, or -1 if it does not exist.
+    """Return the position of a run of micro-ops that was written before, or -1 if there is none.
 
     A run is identified by its kind, the length of the tile's lines, and its first elements.
     """
@@ -93,7 +94,7 @@ def find_run(program: PoolProgram, kind: int, line: int, dst: int, src: int) -> 
 def new_run(
     program: PoolProgram, kind: int, line: int, dst: int, src: int, size: int, room: int
 ) -> int:
-    """Reserve space for a new run of micro-ops.
+    """Reserve space for a new run of consecutive micro-ops.
 
     If there is no room, the failure is recorded in the state of the program.
 
@@ -179,7 +180,7 @@ def maximum(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, dst: int, src: int, n0: int, d0: int,
     s0: int, n1: int, d1: int, s1: int,
 ) -> None:  # fmt: skip
-    """Write an ALU instruction that replaces accumulators by the maximum of them and others.
+    """Write an ALU instruction that computes acc[dst] = max(acc[dst], acc[src]) over two loops.
 
     No iteration reads what the previous one wrote, which the RTL forbids: sources come after their
     destinations, or belong to an earlier phase, which a longer line separates from them.
@@ -240,10 +241,11 @@ def alu(
 
 @helper
 def bring_pixels(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Write the GEMMs that copy a tile's input to its accumulators, times the identity matrix.
+    """Write the GEMMs that copy a tile's pixels from the input scratchpad to the accumulators.
 
-    Phases of equal length share an instruction. Rows between windows that no output reads are
-    omitted, so that there are fewer lines than input rows.
+    The GEMMs multiply by the identity matrix. Phases (columns with equal position modulo the
+    stride) that have the same length share an instruction. Rows that no output reads, because they
+    lie between windows, are omitted, so that there are fewer lines than input rows.
     """
     geo, cols = plan.geo, plan.cols
     sets, lines, from_row = 1, tile.lines, 1
@@ -266,7 +268,9 @@ def bring_phases(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, begin: int, end: int, width: int,
     step: int, sets: int, lines: int, from_row: int,
 ) -> None:  # fmt: skip
-    """Write a GEMM that moves some phases of the columns to the accumulators.
+    """Write a GEMM that copies the pixels of some phases to the accumulators.
+
+    A phase consists of the columns with the same position modulo the stride of the pool.
 
     Args:
         plan: the plan.
@@ -380,18 +384,18 @@ def columns_in_padding(
 def first_output(plan: PoolPlan, tile: PoolTile) -> int:
     """Return the accumulator of a tile's first output.
 
-    The next row of outputs is as many lines further as rows have phases.
+    The distance to the next row of outputs is as many lines as there are phases of rows.
     """
     return tile.acc + plan.rows.home * tile.line + before(plan.cols, plan.cols.home, tile.cols)
 
 
 @helper
 def maxima_of_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, above: int) -> None:
-    """Write the maxima of adjacent lines.
+    """Write the maxima along the columns of a window, which combine lines (rows of pixels).
 
-    They apply to the home columns, or to all columns if columns are reduced later. If `above` is
-    not -1, it is the position of the line that replaces the first line, which only the first output
-    reads.
+    If the maxima along rows have been taken before, only the columns of the home phase, which then
+    hold these maxima, are combined; otherwise all columns are. If `above` is not -1, it is the
+    position of the line that replaces the first line, which only the first output reads.
     """
     rows, line = plan.rows, tile.line
     column, width = 0, line

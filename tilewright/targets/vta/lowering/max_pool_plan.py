@@ -2,8 +2,8 @@
 
 The maximum of a window is the maximum of its rows' maxima, so rows and columns are reduced
 separately, in the order that needs fewer operations. Along an axis with a stride, pixel j·stride +
-p is number j of phase p. Phases are combined before windows, because windows share what blocks of a
-stride's length have in common.
+p is number j of phase p. The phases of a block of `stride` pixels are combined before the blocks of
+a window are, because overlapping windows share the results for whole blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PoolAxis(NamedTuple):
 
 
 class PoolTiling(NamedTuple):
-    """The division of the output into tiles, in rows, columns and channel blocks."""
+    """Numbers and sizes of a max-pool's output tiles, in rows, columns and channel blocks."""
 
     th: int
     tw: int
@@ -61,7 +61,7 @@ class PoolSlots(NamedTuple):
 
 
 class PoolPlan(NamedTuple):
-    """The schedule of a max-pool on one machine."""
+    """Plan of a max-pool on one machine: tiles, scratchpad slots, and the order of maxima."""
 
     geo: Geometry
     m: Machine
@@ -77,7 +77,13 @@ class PoolPlan(NamedTuple):
 
 @helper
 def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
-    """Return the layout along one axis, for tiles with up to `outputs` outputs."""
+    """Return the layout of pixels along one axis of a max-pool.
+
+    Args:
+        kernel: size of a window along the axis.
+        stride: distance of two windows along the axis.
+        outputs: maximum number of outputs of a tile along the axis.
+    """
     stride = kernel if outputs == 1 else min(kernel, stride)
     full, last = (kernel - 1) // stride, (kernel - 1) % stride
     home = 0 if full == 0 or last == stride - 1 else last + 1
@@ -86,28 +92,42 @@ def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
 
 @helper
 def length(axis: PoolAxis, outputs: int) -> int:
-    """Return the number of pixels that `outputs` outputs read."""
+    """Return how many pixels along an axis the windows of `outputs` adjacent outputs cover."""
     return (outputs - 1) * axis.stride + axis.kernel
 
 
 @helper
 def numbers(axis: PoolAxis, phase: int, outputs: int) -> int:
-    """Return the number of pixels of a phase that `outputs` outputs read."""
+    """Return how many pixels of one phase (position modulo the stride) adjacent outputs read.
+
+    Args:
+        axis: the axis.
+        phase: the phase.
+        outputs: number of adjacent outputs.
+    """
     return outputs + axis.full - (1 if phase > axis.last else 0)
 
 
 @helper
 def before(axis: PoolAxis, phase: int, outputs: int) -> int:
-    """Return the number of pixels of the earlier phases that `outputs` outputs read."""
+    """Return how many pixels adjacent outputs read of all phases before the given one.
+
+    A phase consists of the pixels with the same position modulo the stride.
+
+    Args:
+        axis: the axis.
+        phase: the phase; phases 0 to `phase` − 1 are counted.
+        outputs: number of adjacent outputs.
+    """
     return phase * (outputs + axis.full) - max(0, phase - axis.last - 1)
 
 
 @helper
 def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
-    """Determine the maxima along an axis that leave `outputs` outputs in the home phase.
+    """List the element-wise maximum operations that reduce the windows along one axis.
 
-    The sources of a step are not its destinations, or come after them, so that they have their old
-    value.
+    The result for each of the `outputs` outputs is in the home phase. A step never reads an element
+    that it has already overwritten: its sources are not destinations, or come after them.
 
     Args:
         axis: the axis.
@@ -151,7 +171,14 @@ def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
 
 @allocating_helper
 def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
-    """Return the number of maxima along an axis for `outputs` outputs of a tile of up to `tile`."""
+    """Count the element-wise maximum operations along one axis of a max-pool's tile.
+
+    Args:
+        kernel: size of a window along the axis.
+        stride: distance of two windows.
+        tile: maximum number of outputs per tile, which determines the layout.
+        outputs: number of outputs of this tile.
+    """
     axis = axis_of(kernel, stride, tile)
     steps = np.empty((kernel + 32, 4), np.int64)
     total = 0
@@ -161,15 +188,20 @@ def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
 
 
 def maxima_an_output(kernel: int, stride: int) -> int:
-    """Return the maxima along an axis that each further output of a tile requires."""
+    """Return how many more maximum operations along an axis a tile with one more output needs."""
     return int(count_maxima(kernel, stride, 3, 3) - count_maxima(kernel, stride, 3, 2))
 
 
 def fewest_maxima(kernel: int, stride: int, outputs: int) -> int:
-    """Return the minimum number of maxima along an axis, for any division into tiles.
+    """Return the minimum number of maximum operations along an axis over all divisions into tiles.
 
-    A division only increases the number, except for tiles with a single output, which need one
-    fewer than the number of pixels.
+    A division into tiles only increases the number, except for tiles with a single output, which
+    need one operation fewer than they have pixels.
+
+    Args:
+        kernel: size of a window along the axis.
+        stride: distance of two windows.
+        outputs: number of outputs along the axis.
     """
     most = int(count_maxima(kernel, stride, outputs + 1, outputs))
     return min(most, (kernel - 1) * outputs)
@@ -195,7 +227,7 @@ def pool_tiling(geo: Geometry, knobs: NDArray[np.int64], gather: bool) -> PoolTi
 def pool_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> PoolPlan:
-    """Return the plan of a schedule.
+    """Return the plan of a max-pool's schedule: tiles, scratchpad slots, and the order of maxima.
 
     Args:
         geo: geometry of the workload.

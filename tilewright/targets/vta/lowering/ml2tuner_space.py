@@ -1,4 +1,4 @@
-"""Lowers the schedule space of ML²Tuner's extended VTA as its compiler does: without checks.
+"""Lowers schedules of ML²Tuner's extended VTA like its compiler, which checks no sizes.
 
 The space has three knobs: virtual threads (1 to 8), tile height and tile width (1 to 56 each),
 25,088 points for every layer. Nothing is verified. A set of tiles that is larger than a scratchpad
@@ -69,7 +69,13 @@ def fits(geo: Geometry, m: Machine, knobs: NDArray[np.int64]) -> bool:
 
 @kernel
 def stored_blocks(geo: Geometry, knobs: NDArray[np.int64], most_groups: int) -> NDArray[np.bool_]:
-    """Return which output elements a program stores that ends after `most_groups` groups of tiles.
+    """Return which output elements a shortened program stores.
+
+    Args:
+        geo: geometry of the workload.
+        knobs: threads, tile rows and tile columns, shape (3,).
+        most_groups: number of groups of tiles after which the program ends; a group has one tile
+            per thread.
 
     Returns:
         Mask of shape (n, co, oh, ow), in blocks.

@@ -1,6 +1,7 @@
-"""Output tiles of an extended schedule: their positions, and how their accumulators begin and end.
+"""Writes the beginning and the end of each output tile of an extended schedule.
 
-They begin with an initial value, and end with the epilogue and the store.
+A tile begins with the initial value of its accumulators, and ends with the epilogue and the store.
+The module also computes the positions of tiles.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ FULL = -1  # result of functions whose micro-ops do not fit the scratchpad
 
 
 class GemmProgram(NamedTuple):
-    """A program that is being written, with the use of the accumulator slots.
+    """Output buffers of a program that is being written, with the use of the accumulator slots.
 
     The instructions are written by `instruction_writer`.
     """
@@ -215,13 +216,13 @@ def load_bias(plan: LoweringPlan, program: GemmProgram, tile: GemmTile) -> None:
 
 @stage
 def bias_of(plan: LoweringPlan, tile: GemmTile) -> int:
-    """Return where the bias of a tile's first block is stored. It precedes all other vectors."""
+    """Return the first accumulator of the biases for a tile; they precede all other vectors."""
     return vector_of(plan, tile, 0)
 
 
 @stage
 def vector_of(plan: LoweringPlan, tile: GemmTile, number: int) -> int:
-    """Return where the values of a vector (bias or shifts) for a tile's first block are stored."""
+    """Return the first accumulator of a vector (biases or shift amounts per channel) for a tile."""
     at, pitch = 0, tile.cos
     if plan.slots.bias_resident:
         at, pitch = tile.group * plan.geo.co + tile.co, plan.geo.groups * plan.geo.co
@@ -348,7 +349,9 @@ def reset_copy(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, piece: TilePiece, copy: int,
     n_uops: int,
 ) -> int:  # fmt: skip
-    """Reset the accumulators from index `copy` on, to which those of a piece are then added.
+    """Write the reset of the accumulators that will hold a copy of a piece's accumulators.
+
+    The copy begins at accumulator `copy`. The caller then adds the piece to it.
 
     Returns:
         The number of micro-ops so far; FULL if they do not fit into the scratchpad.

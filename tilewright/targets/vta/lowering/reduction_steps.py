@@ -1,7 +1,8 @@
 """Writes the reduction steps of an extended schedule.
 
-A step loads what its slots do not hold yet, and then runs one GEMM. Both are split into parts where
-this makes compute start or end earlier.
+A step multiplies a part of the input channels. It loads the operands that its scratchpad slots do
+not hold yet, and then runs one GEMM. Both are split into parts where this makes compute start or
+end earlier.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _L, _C = 0, 1
 
 
 class Rings(NamedTuple):
-    """The slots of inputs and weights, and the micro-op kernels.
+    """Content of the rings of scratchpad slots for inputs and weights, and the micro-op kernels.
 
     `tile_instructions` describes the columns of the slot arrays.
     """
@@ -68,7 +69,7 @@ class Cursor(NamedTuple):
 
 
 class ReductionStep(NamedTuple):
-    """One reduction step of a tile, and the places of its operands."""
+    """One reduction step of a tile, and the scratchpad slots of its operands."""
 
     k: int
     ci: int
@@ -95,7 +96,11 @@ def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
 def take_step(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
 ) -> tuple[int, Cursor]:
-    """Write one step of a tile's reduction. Return its kernel, or FULL, and the new cursor."""
+    """Write one step of a tile's reduction.
+
+    Returns:
+        Index of the step's micro-op kernel, or FULL if it does not fit, and the new cursor.
+    """
     program.state.steps += 1
     step, cursor = find_slots(plan, program, rings, cursor, tile, k)
     if step.load_inp:

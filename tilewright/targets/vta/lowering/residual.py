@@ -1,8 +1,8 @@
-"""Adds a residual in an extended schedule: an int8 tensor that the GEMM core adds to accumulators.
+"""Adds residuals in extended schedules: int8 tensors that the GEMM core adds to the accumulators.
 
-It is the input of a GEMM with an identity matrix that scales it by a power of two, and is added
-after the reduction of a tile. Its loads follow those of the tile's inputs and run in parallel with
-the tile's GEMMs, so that they delay nothing at the start of the program. If a left shift is
+A residual is the input of a GEMM with an identity matrix that scales it by a power of two, and is
+added after the reduction of a tile. Its loads follow those of the tile's inputs and run in parallel
+with the tile's GEMMs, so that they delay nothing at the start of the program. If a left shift is
 necessary, the residual comes first, before anything else is added.
 """
 

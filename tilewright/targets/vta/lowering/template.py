@@ -1,4 +1,4 @@
-"""Lowers the stock compiler's conv2d template, and finds the values the compiler rejects.
+"""Lowers the stock compiler's conv2d template, and finds knob values that it rejects.
 
 It reproduces TVM's VTA schedule (vta_conv2d.py with its transform passes and the runtime) exactly
 where that compiler succeeds. Where the compiler fails, the knob values are lowered anyway, unless

@@ -110,9 +110,12 @@ def tiling_of(
 def _iterations_inside(
     order: tuple[int, int, int], extents: tuple[int, int, int], walked: int
 ) -> int:
-    """Return the iterations of the loops inside the loop over the axis `walked`.
+    """Return the number of iterations of all loops that are inside the loop over one axis.
 
-    The axis is images, rows or channels.
+    Args:
+        order: axes of the three loops (images, rows or channels), outermost first.
+        extents: number of iterations along each axis, by axis number.
+        walked: the axis.
     """
     inside = 1
     for place in range(2, -1, -1):

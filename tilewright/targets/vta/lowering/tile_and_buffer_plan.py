@@ -36,7 +36,7 @@ ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(
 
 
 class GemmTiling(NamedTuple):
-    """The division of the output into rows, columns and blocks, and the reduction into steps."""
+    """Sizes and numbers of the output tiles of a schedule, and of the reduction steps of a tile."""
 
     th: int
     tw: int
@@ -203,7 +203,7 @@ def gemms_of_residual(scale: int) -> tuple[int, int]:
 
 @stage
 def extra_iterations(operations: Operations) -> int:
-    """Return the compute iterations per accumulator besides its reset and the reduction."""
+    """Return the iterations per accumulator besides those of its reset and the reduction."""
     # initialising with the bias takes as long as one more reset
     first = 1 if operations.lifted else 0
     return operations.in_place + operations.residual + (operations.shift > 0) + first
@@ -214,7 +214,10 @@ def slots_of(
     geo: Geometry, m: Machine, t: GemmTiling, operations: Operations, inp_slots: int,
     wgt_slots: int, acc_slots: int,
 ) -> BufferSlots:  # fmt: skip
-    """Return the division of the scratchpads, whether or not it fits (see `slots_failure`)."""
+    """Return how the scratchpads are divided into slots, even if the slots do not fit.
+
+    `slots_failure` checks whether they fit.
+    """
     kk = geo.kh * geo.kw
     inp_size, wgt_size = t.tci * t.ih * t.iw, t.tco * t.tci * kk
     acc_size = t.tco * (t.th * t.tw + (2 if geo.average_taps else 0))
@@ -244,10 +247,17 @@ def slots_of(
 
 @helper
 def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
-    """Return the number of residual slots in `room`, and output blocks and rows per piece.
+    """Return how a scratchpad area is divided into slots for pieces of a residual.
 
     Whole tiles are preferred if they fit, because loads of the next tile's inputs queue up behind a
     piece that waits for its slot.
+
+    Args:
+        t: the tiles.
+        room: number of elements of the area.
+
+    Returns:
+        Number of slots, and the number of output blocks and of rows per piece.
     """
     whole = t.tco * t.th * t.tw
     if room >= whole:
@@ -309,7 +319,7 @@ def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
 def plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> LoweringPlan:
-    """Return the plan of a schedule.
+    """Return the plan of a schedule: tiles, scratchpad slots, and hardware loops.
 
     Args:
         geo: geometry of the workload.
@@ -334,7 +344,12 @@ def plan_of(
 
 @stage
 def micro_ops_of_block(plan: LoweringPlan, cis: int) -> int:
-    """Return the number of micro-ops of one output block in a step of `cis` input blocks."""
+    """Return the number of micro-ops that a reduction step needs per output block.
+
+    Args:
+        plan: the plan.
+        cis: number of input blocks of the step.
+    """
     hw0, hw1 = plan.loops.hw0, plan.loops.hw1
     count = 1
     if hw0 != INPUT_BLOCKS and hw1 != INPUT_BLOCKS:

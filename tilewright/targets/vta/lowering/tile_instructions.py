@@ -1,9 +1,8 @@
-"""Writes the instructions of a pipelined schedule's tile.
+"""Writes the instructions of a tile of an extended schedule: loads, GEMMs and ALU operations.
 
-They are window loads, tile transfers, micro-op kernels, and GEMM and ALU instructions. The module
-also looks up what a ring of scratchpad slots holds. `state` and `out`, shape (instructions, 2), are
-those of `instruction_writer`. `uops`, shape (micro-ops,), is the content of the micro-op
-scratchpad. `ring`, shape (slots, 2), has the columns KEY and READER.
+The module also writes micro-op kernels, and looks up what a ring of scratchpad slots holds. `state`
+and `out`, shape (instructions, 2), are those of `instruction_writer`. `uops`, shape (micro-ops,),
+is the content of the micro-op scratchpad. `ring`, shape (slots, 2), has the columns KEY and READER.
 """
 
 from __future__ import annotations
@@ -58,7 +57,17 @@ def find(ring: NDArray[np.int64], key: int, hint: int) -> int:
 
 @helper
 def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int:
-    """Return the position of a micro-op among the latest ones, or `n_uops` if it must be added."""
+    """Search the most recent micro-ops for a given one.
+
+    Args:
+        uops: the micro-op scratchpad, shape (micro-ops,).
+        word: the encoded micro-op.
+        n_uops: number of micro-ops so far.
+        first: unused.
+
+    Returns:
+        Position of the micro-op, or `n_uops` if it must be added.
+    """
     for j in range(n_uops - 1, max(-1, n_uops - 64), -1):
         if uops[j] == word:
             return j
@@ -67,7 +76,9 @@ def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int
 
 @helper
 def finish(state: ProgramState, out: NDArray[np.uint64], n_uops: int, uop_bytes: int) -> int:
-    """Write FINISH after the last STORE, and the size of the first LOAD, which loads all micro-ops.
+    """Write FINISH after the last STORE, and complete the first LOAD.
+
+    The first LOAD loads all micro-ops, whose number is known only at the end.
 
     Returns:
         The failure code.
@@ -358,10 +369,10 @@ def epilogue_piece(
 
 @helper
 def last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
-    """Return the size of the next part of weights where loads are slower than GEMMs.
+    """Return the size of the next part of weights, for loads that are slower than the GEMMs.
 
-    It is chosen such that compute finishes its previous work, except for `later` cycles, when the
-    last element arrives. Each part costs both modules their latency.
+    The size is chosen such that compute finishes its previous work, except for `later` cycles, when
+    the last element of the part arrives. Each part costs both modules their latency.
 
     Args:
         left: number of weight elements that remain.
@@ -409,7 +420,10 @@ def weights_stream(
 
 @helper
 def wgt_places(geo: Geometry, m: Machine) -> int:
-    """Return the number of places for weights in the weight scratchpad, without the identity."""
+    """Return the number of elements of the weight scratchpad that are free for weights.
+
+    An identity matrix, if the program needs one, takes one element.
+    """
     return m.wgt_built - (1 if geo.identity_at >= 0 else 0)
 
 

@@ -60,7 +60,7 @@ MOST_THREADS = 4  # two knobs, `oc_nthread` and `h_nthread`, with at most two th
 
 
 class TemplateProgram(NamedTuple):
-    """The program of a template schedule while it is being written, with its tiles and loops."""
+    """Program of a template schedule that is being written, with its tiles and loops."""
 
     geo: Geometry
     m: Machine
@@ -81,7 +81,13 @@ def write_threads(
     kernels: NDArray[np.int64], out: NDArray[np.uint64], uops: NDArray[np.uint64],
     state: ProgramState,
 ) -> int:  # fmt: skip
-    """Write the program of a tiling, group by group and step by step. Return the failure code."""
+    """Write the program of a template schedule.
+
+    Groups of tiles, with one tile per virtual thread, are computed one after the other.
+
+    Returns:
+        The failure code.
+    """
     reset, gemm = loops_of(reset_nest(t)), loops_of(gemm_nest(geo, t))
     total_uops = t.threads * (reset.uops + gemm.uops + epilogue.shape[0])
     if total_uops > 1 << m.log_uop_depth or total_uops > uops.shape[0]:
@@ -109,7 +115,7 @@ def write_threads(
 def _load_uops(
     state: ProgramState, out: NDArray[np.uint64], m: Machine, geo: Geometry, count: int
 ) -> None:
-    """Load the micro-ops that follow those loaded before."""
+    """Write the LOAD of the next `count` micro-ops, after those that were loaded before."""
     instruction_writer.memory(
         state, out, LOAD, UOP, state.uops, geo.uop_base + state.uops, 1, count, count,
         0, 0, 0, 0, m.uop_bytes,
@@ -232,7 +238,10 @@ def _multiply(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _end_sums(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Write the epilogues after the last of several reduction steps."""
+    """Write the epilogues of a group of tiles, if their reduction has several steps.
+
+    After a reduction with one step, `_multiply` has written the epilogues.
+    """
     for _ in range(group.threads):
         instruction_writer.pop(w.state, w.out, _C, _L)
     for thread in range(group.threads):

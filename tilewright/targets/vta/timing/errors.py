@@ -1,8 +1,9 @@
-"""Errors of programs without a number of cycles, and limits beyond which no simulation is started.
+"""Errors of the timing simulator, and limits on the work of a simulation.
 
-A program that the hardware would never finish is classified by what stops it. The number of
-simulation steps is predicted from the instructions: every burst that is read and every row that is
-written is a step, and a single instruction can cause millions.
+A program that the hardware would never finish has no number of cycles; its error says what stops
+it. The number of simulation steps is predicted from the instructions before a simulation starts:
+every burst that is read and every row that is written is a step, and a single instruction can cause
+millions.
 """
 
 from __future__ import annotations
@@ -133,10 +134,10 @@ class TooManyCycles(CycleError):
 
 
 def error_of(outcome: list[int]) -> CycleError:
-    """Return the error for a negative result of the kernel.
+    """Return the exception that describes why a simulation failed.
 
     Args:
-        outcome: `Simulator.outcome` as a list.
+        outcome: `Simulator.outcome` as a list, after a run that returned a negative code.
     """
     code, insn = outcome[0], outcome[CULPRIT]
     if code == UNDECODABLE:

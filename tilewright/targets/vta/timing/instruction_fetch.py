@@ -1,9 +1,10 @@
-"""Model of the fetch unit: batches of instructions move from memory to the queues of three modules.
+"""Timing of the fetch unit, which moves instructions from memory to the modules' queues.
 
-The unit requests a batch, waits for all of it, and dispatches it in order, one instruction per
-cycle. An instruction whose queue was full at the start of the cycle blocks those behind it. The
-next batch is requested when the local memory is empty. On buses of 128 bits and more, there are two
-registers between that memory and the queues (Chisel RTL, FetchVME64 and FetchWideVME).
+The unit requests a batch of instructions, waits for all of it, and dispatches it in order, one
+instruction per cycle. An instruction whose queue was full at the start of the cycle blocks those
+behind it. The next batch is requested when the local memory is empty. On buses of 128 bits and
+more, there are two registers between that memory and the queues (Chisel RTL, FetchVME64 and
+FetchWideVME).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Determines in which cycle a module takes the first instruction of its queue.
+"""Determines in which cycle a module starts the first instruction of its queue.
 
-If the module cannot take it, the functions say what it waits for. For each module, they know which
-tokens the instruction pops and how long it takes. Each `start_…` function returns the module, the
-queues that it pops from, and `IssueProgress`. If the end of a LOAD depends on the read port, the
-module's event is ASKS.
+If the module cannot start it, the functions determine what it waits for. For each module, they know
+which tokens the instruction pops and how long it takes. Each `start_…` function returns the new
+state of the module, of the queues that it pops from, and of `IssueProgress`. If the end of a LOAD
+depends on the read port, the next event of the module is ASKS: the load must be added to the port.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _X_SIZE, _Y_SIZE = 0xFFFF0000, 0xFFFF  # masks of the fields in the high word of
 
 
 class IssueProgress(NamedTuple):
-    """Results of the decisions so far."""
+    """Results that the starts of instructions accumulate during a simulation."""
 
     total: int  # cycle in which FINISH executes, -1 before
     endless: int  # an instruction that never ends, -1 if there is none
@@ -157,9 +157,12 @@ def start_compute(
 def end_of_compute(
     run: TimedRun, head: Head, progress: IssueProgress, now: int
 ) -> tuple[int, int, IssueProgress]:
-    """Return the end of a compute instruction, its client of the read port, and the progress.
+    """Return when a compute instruction that starts now ends.
 
     The progress records the first FINISH.
+
+    Returns:
+        End of the instruction, its client of the read port (-1 for none), and the new progress.
     """
     lay, lo, hi = run.sim.layout, head.lo, high(run, head.insn)
     opcode = nb.int64(lo & nb.uint64(7))

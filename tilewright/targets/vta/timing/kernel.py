@@ -172,7 +172,7 @@ def simulate(
 
 @stage
 def known_rows(words: bool, sim: Simulator) -> None:
-    """Tell the compiler the lengths of array rows, so that it need not load and multiply them."""
+    """Tell the compiler the row lengths of arrays as constants, which makes indexing cheaper."""
     if not words or sim.table.shape[1] != TABLE_FIELDS or sim.queues.shape[2] != QUEUE_FIELDS:
         raise ValueError("rows of instructions, table or queues")
     if sim.clients.shape[1] != CLIENT_FIELDS or sim.bursts.shape[1] != BURST_FIELDS:
@@ -199,7 +199,7 @@ def of_compute(client: int) -> bool:
 
 @stage
 def whose(client: int, load: TimingUnit, compute: TimingUnit) -> TimingUnit:
-    """Return the module that loads through this client of the read port."""
+    """Return the state of the module, load or compute, that uses this client of the read port."""
     return compute if of_compute(client) else load
 
 
@@ -236,7 +236,8 @@ def batch_of(sim: Simulator) -> int:
 def hand_out(run: TimedRun, heads: tuple[int, int, int], fetching: Fetching, now: int) -> Fetching:
     """Dispatch fetched instructions to the queues of the modules.
 
-    If no request of the next batch is scheduled and the batch is empty, schedule that request.
+    If all fetched instructions are dispatched and no request of the next batch is scheduled yet,
+    schedule the request.
     """
     sim = run.sim
     ask_at = dispatch(

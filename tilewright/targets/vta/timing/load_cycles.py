@@ -124,7 +124,7 @@ def _look_ahead(
     grants: int,
     queued: int,
 ) -> bool:
-    """Return whether a load is now known to end before its data has arrived.
+    """Return whether the hardware will consider a load finished before all of its data has arrived.
 
     A load ends when its counter of outstanding beats is zero and its last command has entered its
     queue, here in cycle `queued`. The counter is as wide as the scratchpad is deep: with a whole

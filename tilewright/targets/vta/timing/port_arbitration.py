@@ -1,4 +1,4 @@
-"""Arbitration of the read port, which has no user, one user, or several users at once.
+"""Arbitration of the memory's read port between its users (loads and instruction fetch).
 
 A load that is the only user of the port ends after a time that depends only on its shape, and is
 looked up in a table. When a second client arrives in the meantime, this end is revoked, and the
@@ -51,7 +51,7 @@ NOBODY = -1
 
 
 class PortRequest(NamedTuple):
-    """A client that requests the port."""
+    """A request of a client to use the read port: a load, or a batch of instructions to fetch."""
 
     client: int
     insn: int  # instruction that requests; for a batch, its first instruction
@@ -60,7 +60,7 @@ class PortRequest(NamedTuple):
 
 
 class Sharing(NamedTuple):
-    """The users of the port, and how their ends are determined."""
+    """State of the read port: its users, and how the cycles in which they end are determined."""
 
     users: int
     live: bool  # whether the port is simulated burst by burst
@@ -79,7 +79,7 @@ def nobody() -> Sharing:
 
 @stage
 def count_read(sim: Simulator, beats: int, bursts: int) -> None:
-    """Add beats and bursts to the number that was read."""
+    """Add to the total numbers of beats and bursts that were read."""
     sim.outcome[RD_BEATS] += beats
     sim.outcome[RD_BURSTS] += bursts
 
@@ -98,7 +98,7 @@ def count_episode(sim: Simulator) -> None:
 
 @stage
 def leave(sim: Simulator, sharing: Sharing, leaving: int) -> Sharing:
-    """Return the port after `leaving` clients have ended. It is idle when no user is left."""
+    """Return the read port's state after `leaving` clients have ended; idle if none is left."""
     users = sharing.users - leaving
     live = sharing.live
     if leaving > 0 and live and users == 0:
@@ -197,7 +197,7 @@ def go_live(sharing: Sharing) -> Sharing:
 def have_alone(
     sim: Simulator, sharing: Sharing, request: PortRequest, row: int, now: int
 ) -> tuple[Sharing, int]:
-    """Let a client use the idle port alone.
+    """Add the first user to an idle read port, and look up or compute when it ends.
 
     Args:
         sim: the simulator.

@@ -1,4 +1,4 @@
-"""Times programs: a single one with a report on every instruction, or many at once on all cores."""
+"""Simulates the timing of one program, with a report per instruction, or of many programs."""
 
 from __future__ import annotations
 

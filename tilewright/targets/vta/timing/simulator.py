@@ -1,7 +1,7 @@
-"""The simulator of a specification: the machine's numbers, working memory, and result codes.
+"""Constants and working memory of the cycle simulator for one specification, and its result codes.
 
-It also defines the counters and columns of the results. numba compiles the constants into the
-kernels.
+The module also defines the counters and columns of the results. numba compiles the constants into
+the kernels.
 """
 
 from __future__ import annotations

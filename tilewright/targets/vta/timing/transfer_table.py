@@ -1,4 +1,4 @@
-"""Table of the cycles of transfers that were timed before, so that none is timed twice.
+"""Cache of the cycles that transfers take, so that no transfer is simulated twice.
 
 The cycles of a STORE, and of a LOAD that is the only user of the read port, depend only on its
 shape and on the position of its rows in the burst window. Exactly these are the keys of the rows in
@@ -34,10 +34,16 @@ _SHIFT = 64 - LOG_TABLE_ROWS
 
 @stage
 def place_of(lo: int, element_bytes: int, window: int, client: int) -> int:
-    """Return the second word of a table key.
+    """Return the second word of a table key: the position of a transfer in its burst window.
 
-    It holds the position of the first row in its burst window, and the client. The first word of
-    the key is `hi`, which holds sizes, stride and padding.
+    It also holds the client of the port. The first word of the key is the instruction's word `hi`,
+    which holds sizes, stride and padding.
+
+    Args:
+        lo: low word of the instruction.
+        element_bytes: size of an element in bytes.
+        window: size of a burst window in bytes.
+        client: client of the port.
     """
     address = ((lo >> nb.uint64(26)) & nb.uint64(0xFFFFFFFF)) * nb.uint64(element_bytes)
     return (address & nb.uint64(window - 1)) << nb.uint64(3) | nb.uint64(client)
@@ -52,9 +58,9 @@ def row_of(hi: int, place: int) -> int:
 
 @stage
 def packed(beats: int, bursts: int) -> int:
-    """Return traffic packed into one word, so that counting it is a single addition.
+    """Return numbers of beats and bursts packed into one word, so that they are added in one step.
 
-    It can hold at most MOST_PACKED beats.
+    The word can hold at most MOST_PACKED beats.
     """
     return nb.uint64(beats) << nb.uint64(32) | nb.uint64(bursts)
 
@@ -117,10 +123,11 @@ def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: in
 
 @helper
 def time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
-    """Enter a STORE into the table: its execute cycles.
+    """Compute the execute cycles of a STORE, and write them to the table.
 
-    If its traffic cannot be packed, it is counted here, and the row keeps only the cycles: its key
-    matches no STORE, so that the STORE is timed and counted again whenever it runs.
+    If the traffic of the STORE cannot be packed into one word, it is counted here, and the row
+    keeps only the cycles: its key matches no STORE, so that the STORE is timed and counted again
+    whenever it runs.
     """
     cycles, beats, bursts = store_length(lo, hi, sim.machine)
     sim.table[row, 0] = hi

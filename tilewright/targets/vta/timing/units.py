@@ -1,8 +1,8 @@
-"""Model of the three modules and the tokens between them.
+"""State of the three modules (load, compute, store) and of the token queues between them.
 
-It defines what the end of an instruction changes, when a queue head may start, and in which column
-of a breakdown each cycle counts. `breakdown` has shape (units, BREAKDOWN_COLUMNS); `total` is the
-cycle of FINISH, negative until it is known.
+The functions determine what the end of an instruction changes, when the first instruction of a
+queue may start, and in which column of a breakdown each cycle counts. `breakdown` has shape (units,
+BREAKDOWN_COLUMNS); `total` is the cycle of FINISH, negative until it is known.
 
 The rules are those of the Chisel RTL (Load, Compute, Store, Semaphore). A module that is idle in
 cycle s takes its queue's head if the head was enqueued before s and every token that it pops is
@@ -152,14 +152,14 @@ class TimingUnit(NamedTuple):
 
 
 class UnitTokens(NamedTuple):
-    """A dependency queue: the number of its tokens, and since when it has had one."""
+    """State of a token queue: number of tokens, and the cycle since which it has had one."""
 
     held: int
     since: int
 
 
 class UnitEnds(NamedTuple):
-    """Whether any instruction ends in this cycle, and how many users leave the read port."""
+    """Summary of the instructions that end in the current cycle."""
 
     any: bool
     leaving: int  # number of users of the read port that have ended
@@ -190,13 +190,13 @@ def high(run: TimedRun, insn: int) -> int:
 
 @stage
 def idle() -> TimingUnit:
-    """Return a module before its first instruction."""
+    """Return the state of a module before its first instruction."""
     return TimingUnit(0, False, NEVER, 0, -1, 0)
 
 
 @stage
 def until(unit: TimingUnit, event: int) -> TimingUnit:
-    """Return the same module with another next event."""
+    """Return the state of a module with `event` as the cycle of its next event."""
     return TimingUnit(unit.head, unit.busy, event, unit.insn, unit.client, unit.accounted)
 
 
@@ -208,7 +208,7 @@ def ends(unit: TimingUnit, now: int) -> bool:
 
 @stage
 def after(ended: UnitEnds, unit: TimingUnit) -> UnitEnds:
-    """Return the instructions that end in this cycle, including the one of the given module."""
+    """Return the summary of the current cycle with a module's ended instruction added."""
     return UnitEnds(True, ended.leaving + (1 if unit.client >= 0 else 0))
 
 
