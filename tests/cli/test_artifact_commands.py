@@ -148,7 +148,7 @@ MISTAKES = {
     "output": (("run", "art", "--input", "x.npz", "--output", "y.csv"), "must end in .npz"),
     "picture": ((*RUN, "--timeline", "t.gif"), ".png or .html"),
     "verify": (("verify", "x.npz"), "not an artifact"),
-    "out": (("build", "digits_cnn", "--out", "."), "cannot write to art: it contains other files"),
+    "out": (("build", "digits_cnn", "--out", "."), "cannot write to .: it contains other files"),
     "model": (("build", "digits", "--out", "new"), "did you mean digits_cnn"),
     "target": (("build", "digits_cnn", "--target", "vta-pink", "--out", "new"), "vta-pynq"),
     "schedules": (
@@ -158,7 +158,7 @@ MISTAKES = {
     "no schedules": (("build", "digits_cnn", "--schedules", "art", "--out", "new"), "art"),
     "calibration": (("build", "digits_cnn", "--calibration", "c", "--out", "new"), "samples c"),
     "both": (
-        ("build", "digits_cnn", "--schedules", "art", "--trials", "3", "--out", "new"), "either"
+        ("build", "digits_cnn", "--schedules", "art", "--trials", "3", "--out", "new"), "are both given"
     ),
     "layer": (("build", "digits_cnn", "--keep-float", "conv9", "--out", "new"), "conv9"),
     "bare": (

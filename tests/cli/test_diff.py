@@ -118,7 +118,7 @@ def test_a_run_may_be_named_by_its_id_in_mlflow(tuned: Tuned, tmp_path: Path) ->
     unknown = tuned.place.run("diff", "0" * 32, str(tuned.out))
     assert unknown.returncode == 2
     assert unknown.stderr.count("\n") == 1
-    assert "in MLflow has no summary.json" in unknown.stderr
+    assert "has no summary.json" in unknown.stderr
 
 
 # -- what the files say is what is judged ----------------------------------------------------------

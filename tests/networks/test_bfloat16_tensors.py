@@ -93,7 +93,7 @@ def test_images_between_layers_that_multiply_in_bfloat16_are_stored_in_it(
         "last": [[0, 32], [3, 16]],
         "fc": [],
     }
-    assert not any(check.wrong for check in artifact.verify(CpuTarget(spec)))
+    assert not any(check.is_wrong for check in artifact.verify(CpuTarget(spec)))
     image = normal(1, 3, 20, 20, seed=3)
     (ours,) = artifact.infer({"input": image}).values()
     theirs = reference(model, image)
@@ -152,7 +152,7 @@ def test_pools_and_pixels_of_channels_pass_it_on(pool: str, tmp_path: Path) -> N
         "first": [[2, 32]], "second": [[0, 32], [2, 32]], "up": [[0, 32], [2, 32]],
         "last": [[0, 32]],
     }  # fmt: skip
-    assert not any(check.wrong for check in artifact.verify(CpuTarget(SPEC)))
+    assert not any(check.is_wrong for check in artifact.verify(CpuTarget(SPEC)))
     image = normal(1, 3, 12, 14, seed=3)
     result, profile = artifact.run({"x": image}, layers=True)
     theirs = reference(model, image)

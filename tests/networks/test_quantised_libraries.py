@@ -135,7 +135,7 @@ def test_a_layer_is_within_a_step_of_onnxruntime_s(
     apart = steps_apart(net.model(y), artifact, net.step)
     assert apart.max() < 1.01
     assert (apart > 0.5).mean() < 0.02  # ties in sums of float32 alone
-    assert not any(check.wrong for check in artifact.verify())
+    assert not any(check.is_wrong for check in artifact.verify())
 
 
 @pytest.mark.slow(seconds=1.2)

@@ -85,7 +85,7 @@ def test_a_trial_with_absurd_values_is_set_aside_told_once_and_measured_again(
     with TrialStore(tmp_path / FILE) as store:
         tune_into(store, target)
         (problem,) = store.problems
-        assert problem.startswith(f"1 trials of workload {WORK.id} set aside: ")
+        assert problem.startswith(f"1 trials of workload {WORK.id} were set aside: ")
         assert problem.isprintable()
         assert tables(store) == whole_run(tmp_path)
     assert target.measured == 1

@@ -178,7 +178,7 @@ def test_the_command_lists_them_and_says_what_it_left_out(tmp_path: Path) -> Non
     log = tmp_path / "tuning.log"
     log.write_text(json.dumps(autotvm([[0.5], 0, 1.0, 2.0])) + "\n[]\n")
     done = CliRunner().invoke(app, ["trials", str(log)])
-    assert "tuning.log, line 2: left out" in done.stderr
+    assert "tuning.log, line 2: skipped" in done.stderr
     for text in "", "{}\n", "no log\n":
         log.write_text(text)
         with pytest.raises(ForeignTrialsError, match="contains no trial"):
