@@ -158,7 +158,8 @@ MISTAKES = {
     "no schedules": (("build", "digits_cnn", "--schedules", "art", "--out", "new"), "art"),
     "calibration": (("build", "digits_cnn", "--calibration", "c", "--out", "new"), "samples c"),
     "both": (
-        ("build", "digits_cnn", "--schedules", "art", "--trials", "3", "--out", "new"), "are both given"
+        ("build", "digits_cnn", "--schedules", "art", "--trials", "3", "--out", "new"),
+        "are both given",
     ),
     "layer": (("build", "digits_cnn", "--keep-float", "conv9", "--out", "new"), "conv9"),
     "bare": (

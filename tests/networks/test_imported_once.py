@@ -35,6 +35,7 @@ from tilewright.networks.quantisation.quantise import calls_behind_folding
 from tilewright.networks.relax.importer import import_onnx
 from tilewright.search import LocalRunner
 from tilewright.tuning.build_options import BuildOptions
+from tilewright.tuning.network import _network
 
 
 @contextmanager
@@ -100,6 +101,7 @@ def test_a_build_for_a_processor_imports_the_network_once(tmp_path: Path) -> Non
 
 
 def test_a_run_imports_the_network_once(tmp_path: Path) -> None:
+    _network.cache_clear()  # an earlier test of this process may have tuned the same network
     with counted(fixed_graph, normalise, make_importable, import_onnx) as calls:
         tune_bare(model="digits_cnn", out=str(tmp_path / "run"), tuner="random", trials=1, batch=1)
     assert calls == {"fixed_graph": 1, "make_importable": 1, "import_onnx": 1}
