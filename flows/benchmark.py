@@ -1,4 +1,4 @@
-"""Compares the latency of a network with other inference engines, as a sequence of steps.
+"""Compares the latency of a network with that of other inference engines, as a sequence of steps.
 
 build_artifact → write_model → time_engines
 """

@@ -102,16 +102,16 @@ def build_program(
 ) -> BuiltArtifact:  # fmt: skip
     """Build a network for an accelerator into `options.out`.
 
-    onnxruntime runs the operators in `refused`, and also a network of which nothing runs on the
-    accelerator. If the outputs exceed the usual tolerance, the build is repeated with the noisiest
-    layers in float on the CPU.
+    onnxruntime runs the operators in `refused`. If no layer can run on the accelerator, onnxruntime
+    runs the whole network. If the outputs exceed the usual tolerance, the build is repeated with
+    the noisiest layers in float on the CPU.
 
     Args:
         run: runner of the steps.
         options: options of the build.
         target: the accelerator.
         network: the network.
-        refused: operators that TVM cannot compile for the CPU, with the reason by name.
+        refused: reason by name, for operators that TVM cannot compile for the CPU.
 
     Raises the errors of `build_artifact`.
     """
@@ -173,16 +173,16 @@ def compile_one(
 ) -> tuple[CompiledFiles, tuple[str, ...]]:  # fmt: skip
     """Compile the library of a network with static shapes.
 
-    onnxruntime runs the operators in `refused`, and also a network without layers that have
-    kernels. If the outputs are too inaccurate with the number format that the target chose, the
-    layers are compiled in float32.
+    onnxruntime runs the operators in `refused`. If the target has a kernel for no layer,
+    onnxruntime runs the whole network. If the outputs are too inaccurate with the number format
+    that the target chose, the layers are compiled in float32.
 
     Args:
         run: runner of the steps.
         options: options of the build.
         target: the CPU target.
         model: the network.
-        refused: operators that TVM cannot compile, with the reason by name.
+        refused: reason by name, for operators that TVM cannot compile.
 
     Returns:
         The compiled files and warnings.
@@ -251,10 +251,11 @@ def choose_schedules(
 def choose_kernels(
     options: BuildOptions, target: Target, layers: Sequence[KernelLayer], emit: Listener
 ) -> tuple[dict[Workload, Pick], tuple[str, ...]]:
-    """Choose a schedule for each workload of a CPU library that has a schedule that runs.
+    """Choose a schedule for each workload for which the CPU target has a schedule that runs.
 
-    TVM compiles the other workloads. A tuned folder has the schedules of layers without their
-    activation, which has the same space.
+    TVM compiles the other workloads. In a tuned folder, schedules are stored for layers without
+    their activation; they also apply to the layer with its activation, which has the same schedule
+    space.
 
     Args:
         options: options of the build, which name the folder or the number of trials.
@@ -309,7 +310,9 @@ def tuned_picks(
     seed: int = 0,
     emit: Listener = ignore,
 ) -> list[Pick]:
-    """Choose the best schedule of each workload after a few trials, or one that needs no trial.
+    """Tune each workload for a few trials and return its best schedule.
+
+    Without trials, the schedule that needs no trial is returned, such as the baseline.
 
     Args:
         workloads: the workloads.
@@ -317,6 +320,9 @@ def tuned_picks(
         trials: number of trials per workload; 0 for none.
         seed: seed of the tuner.
         emit: receives the progress.
+
+    Returns:
+        One schedule per workload, in order.
 
     Raises:
         WorkloadError: a workload has no schedule that runs.

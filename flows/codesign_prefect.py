@@ -23,7 +23,9 @@ RUN_NAME = "{options.subject} within {options.budget}, {options.method}"
 def codesign_flow(
     listen: Listener = ignore, problem: CodesignProblem | None = None
 ) -> Flow[..., CodesignOutcome]:
-    """Return the flow. Its parameters are the fields of `CodesignOptions` and `TrackingOptions`.
+    """Return the Prefect flow of a co-design run.
+
+    The parameters of the flow are the fields of `CodesignOptions` and `TrackingOptions`.
 
     Args:
         listen: receives the events.
@@ -37,7 +39,7 @@ def codesign_flow(
     )
     @flat(CodesignOptions, TrackingOptions)
     def codesign(options: CodesignOptions, tracking: TrackingOptions) -> CodesignOutcome:
-        """Search machines and schedules, prove the front, write the folder, tell MLflow."""
+        """Search machines and schedules, verify the Pareto front, save it, and log to MLflow."""
         use_workspace()
         if (out := confine_path(str(options.folder))) != options.folder:
             options = options.model_copy(update={"out": str(out)})

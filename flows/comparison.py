@@ -63,12 +63,12 @@ def compare_tuners(
 def run_comparison(
     run: LocalRunner, plan: ComparisonPlan, folder: Path, cluster: str = "", fresh: bool = False
 ) -> Comparison:
-    """Enumerate unknown spaces, and run every tuner.
+    """Measure every config of the workloads whose optimum is unknown, and run every tuner on them.
 
     Args:
         run: executes the steps.
         plan: the comparison.
-        folder: keeps runs as they finish.
+        folder: folder in which finished runs are stored.
         cluster: the Dask cluster whose workers make the runs, as in `--cluster`; "" for this
             process.
         fresh: whether to repeat runs that the folder holds.
@@ -92,7 +92,7 @@ def compare_networks(
 
     Args:
         run: executes the steps.
-        options: what is compared.
+        options: networks, target, tuners and seeds to compare.
         plan: the result of `plan_networks`, if the caller has it already.
 
     Raises:

@@ -43,7 +43,9 @@ name of the best tuner.
 def comparison_flow(
     listen: Listener = ignore, plan: NetworksPlan | None = None
 ) -> Flow[..., Compared]:
-    """Return the flow. Its parameters are the fields of `CompareOptions` and `TrackingOptions`.
+    """Return the Prefect flow that compares tuners.
+
+    The parameters of the flow are the fields of `CompareOptions` and `TrackingOptions`.
 
     Args:
         listen: receives the events of a comparison on networks.

@@ -2,7 +2,8 @@
 
 make_plan → measure_part, once per file of rows → log_dataset
 
-On a cluster, workers measure the parts, and `receive_part` replaces `measure_part`.
+A part is one file of the dataset. On a cluster, workers measure the parts, and `receive_part`
+replaces `measure_part`.
 """
 
 from __future__ import annotations
@@ -36,14 +37,17 @@ from tilewright.tuning.open_trials import own_folder
 def build_dataset(
     run: LocalRunner, folder: Path, options: DatasetOptions, cluster: str = ""
 ) -> DatasetMetadata:
-    """Build the missing parts of a dataset. Existing files stay unchanged, byte for byte.
+    """Build the missing files of a dataset. Existing files stay unchanged, byte for byte.
 
     Args:
         run: executes the steps.
         folder: the folder of the dataset.
         options: contents of the dataset.
         cluster: the Dask cluster whose workers measure the rows, as in `--cluster`; "" for this
-            process. The rows are the same.
+            process. The rows are the same in both cases.
+
+    Returns:
+        Metadata of the complete dataset.
 
     Raises:
         DatasetError: the folder holds another dataset, or a build that another version began.

@@ -20,9 +20,10 @@ from tilewright.tuning.output_dir import check_folder
 
 
 def dataset_flow(listen: Listener = ignore) -> Flow[..., DatasetMetadata]:
-    """Return the flow.
+    """Return the Prefect flow that builds a dataset.
 
-    Its parameters are the fields of `DatasetFolder`, `DatasetOptions` and `ClusterOptions`.
+    The parameters of the flow are the fields of `DatasetFolder`, `DatasetOptions` and
+    `ClusterOptions`.
 
     Args:
         listen: receives the progress.
@@ -33,7 +34,7 @@ def dataset_flow(listen: Listener = ignore) -> Flow[..., DatasetMetadata]:
     def build_dataset(
         folder: DatasetFolder, options: DatasetOptions, workers: ClusterOptions
     ) -> DatasetMetadata:
-        """Build what the folder `out` lacks of a dataset; returns what `dataset.json` holds."""
+        """Build the missing files of a dataset, and return the content of `dataset.json`."""
         use_workspace()
         out = confine_path(folder.out)
         check_options(options)

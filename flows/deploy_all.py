@@ -168,7 +168,7 @@ def _deploy(file: Path) -> list[str]:
 
 
 def _close_forms(client: SyncPrefectClient) -> None:
-    """Let the server reject unknown parameters before it creates a run."""
+    """Tell the server to reject unknown parameters of our deployments before it creates a run."""
     from prefect.client.schemas import actions, filters
 
     ours = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[POOL]))

@@ -33,10 +33,11 @@ class FormError(TilewrightError):
 def flat(
     *forms: Form, first: Sequence[str] = (), without: Collection[str] = ()
 ) -> Callable[[Callable[..., R]], Callable[..., R | State[Any]]]:
-    """Return a decorator that replaces parameters of options models by all fields of these models.
+    """Return a decorator that turns options models of a function into single Prefect parameters.
 
-    Prefect then shows one form field per option. If the function raises a `TilewrightError`, the
-    run ends as failed with its message, without a traceback.
+    Each field of the models becomes a parameter, so that Prefect shows one form field per option.
+    If the function raises a `TilewrightError`, the run ends as failed with its message, without a
+    traceback.
 
     Args:
         *forms: options models, in the order of the function's parameters.
@@ -131,7 +132,7 @@ def confine_path(out: str | Path) -> Path:
 
 
 def _parameter(form: Form, name: str) -> Parameter:
-    """Return a field as a parameter.
+    """Return the Prefect parameter for a field of an options model.
 
     Prefect generates the schemas of parameters itself, with other texts and without what a field
     adds to its schema. The field's own schema is therefore attached to the type.

@@ -1,7 +1,7 @@
-"""Tunes a network as deployments do, and compares the run with the last comparable one.
+"""Tunes a network as a deployment does, and compares the result with an earlier run.
 
-Annotations are not postponed here, because Prefect must resolve them when it loads a served flow by
-name.
+The earlier run is the last one of the same network on the same target. Annotations are not
+postponed here, because Prefect must resolve them when it loads a served flow by name.
 """
 
 import os
@@ -36,7 +36,7 @@ USUAL = (
 
 
 def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Print in one line how a run of `tilewright serve` ended."""
+    """Print one line about how a run of `tilewright serve` ended; Prefect calls this as a hook."""
     if not os.environ.get(SERVING):
         return
     told = (state.message or "").partition("\n")[0]

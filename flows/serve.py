@@ -1,7 +1,4 @@
-"""Serves the tuning flow as a Prefect deployment from this machine.
-
-There is no work pool and no worker.
-"""
+"""Serves the tuning flow as a Prefect deployment from this machine, without a work pool."""
 
 from __future__ import annotations
 
@@ -44,11 +41,11 @@ END_SECONDS = 5.0
 
 
 class CronError(TilewrightError):
-    """Prefect does not accept the cron expression."""
+    """Raised if Prefect does not accept a cron expression."""
 
 
 class AlreadyServed(TilewrightError):
-    """Another process or a work pool serves the deployment."""
+    """Raised if another process or a work pool already serves the deployment."""
 
 
 def print_one_line_per_run() -> None:
@@ -214,7 +211,7 @@ def _read_settings_again() -> None:
 
 
 def _end_runs() -> None:
-    """End the runs while the server still answers.
+    """End the runs that are in progress while the Prefect server still answers.
 
     A run that must report to a server that is gone would retry forever. The measurements are kept.
     """

@@ -19,7 +19,9 @@ from tilewright.tasks.training import Registered, TrainingRunner
 def training_flow(
     listen: Listener = ignore,
 ) -> Flow[..., tuple[dict[str, Json], Registered | None]]:
-    """Return the flow. Its parameters are the fields of `TrainingOptions`.
+    """Return the Prefect flow that trains a transferable cost model.
+
+    The parameters of the flow are the fields of `TrainingOptions`.
 
     Args:
         listen: receives the progress.
@@ -32,9 +34,10 @@ def training_flow(
     )
     @flat(TrainingOptions)
     def train_model(options: TrainingOptions) -> tuple[dict[str, Json], Registered | None]:
-        """Train a model on part of a dataset, judge it on the rest, keep and register it.
+        """Train a model on a part of a dataset, evaluate it on the rest, save it and register it.
 
-        Returns its figures and where it is registered.
+        Returns:
+            The metrics of the evaluation, and the registered model, if any.
         """
         use_workspace()
         options = options.model_copy(update={"out": str(confine_path(options.out))})

@@ -181,10 +181,11 @@ def _trials_of_run(run: LocalRunner, options: TuningOptions) -> Iterator[TrialSt
 
 
 def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
-    """Make trials of a shared run together with the command that owns it, until there are enough.
+    """Make trials of a shared run together with the command that owns it.
 
-    Each command starts with a different workload. The owner writes the results; if it dies first,
-    this command becomes the owner.
+    A shared run is made by several commands on one trial store. Each command starts with a
+    different workload. The function returns when there are enough trials. The owner writes the
+    results; if it dies first, this command becomes the owner.
     """
     here = LocalRunner(run.emit)
     run.emit(
@@ -314,7 +315,7 @@ def tune_workloads(
 
 
 def _teachers(options: TuningOptions, starts: Sequence[tuple[TuningTask, Session]]) -> int:
-    """Return how many workloads are tuned first, so that later workloads learn from them.
+    """Return how many workloads are tuned first, before the others, which learn from their trials.
 
     This order makes equal seeds give equal trials, however many workloads are tuned at the same
     time afterwards. The number is 0 if several commands make the trials together, since these
@@ -338,7 +339,8 @@ def fuse_network(
 ) -> Decided:
     """Decide which operators of a tuned network are fused.
 
-    Workloads that only another fusion needs are tuned first, like all others.
+    A different fusion can contain workloads that were not tuned yet. They are tuned first, in the
+    same way as the others.
 
     Args:
         run: runner of the steps.

@@ -30,9 +30,9 @@ RUN_NAME = "{options.subject} on {options.target}, {options.settings}"
 
 
 def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[..., Summary]:
-    """Return the flow of a network.
+    """Return the Prefect flow that tunes a network.
 
-    Its parameters are the fields of `TuningOptions` and `TrackingOptions`.
+    The parameters of the flow are the fields of `TuningOptions` and `TrackingOptions`.
 
     Args:
         listen: receives the events.
@@ -42,7 +42,7 @@ def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[.
     @flow(name=FLOW, flow_run_name=make_run_namer(TuningOptions, RUN_NAME), persist_result=False)
     @flat(TuningOptions, TrackingOptions)
     def tune_network(options: TuningOptions, tracking: TrackingOptions) -> Summary | State[Summary]:
-        """Tune every workload of a network; returns what `summary.json` holds."""
+        """Tune every workload of a network, and return the content of `summary.json`."""
         return flow_result(*tune_and_log(options, tracking, listen, parent))
 
     return tune_network  # type: ignore[return-value]  # of a state callers get the data

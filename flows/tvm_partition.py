@@ -183,7 +183,7 @@ def _steps(
 
 
 def _runs(graph: IntegerGraph) -> Iterator[list[Layer] | CpuIsland]:
-    """Yield, in order, groups of consecutive layers, and the CPU work between them."""
+    """Yield groups of consecutive accelerator layers, and the CPU work between them, in order."""
     run: list[Layer] = []
     for step in graph.steps:
         if isinstance(step, Layer):

@@ -1,7 +1,6 @@
-"""Runner that performs the steps of a build as Prefect tasks.
+"""Runner that executes the steps of a build as Prefect tasks, and reports the result in Prefect.
 
-It reports the result as a Prefect artifact. Networks and graphs are large, so Prefect does not
-search them for futures.
+Networks and graphs are large, so Prefect does not search them for futures.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ STEPS: tuple[Step, ...] = (
 
 
 class BuildRunner(TrackedRunner):
-    """Performs each step of a build as a Prefect task, and shows its progress."""
+    """Runner that executes each step of a build as a Prefect task, and shows its progress."""
 
     def __init__(self) -> None:
         names = {step: f"{step.__name__} of {{options.model}}" for step in STEPS}

@@ -274,7 +274,7 @@ def write_log(text: str) -> None:
 
 
 def passes(_: object, __: object, state: State[Any]) -> bool:
-    """Return whether a failure may be temporary, so that Prefect retries the task.
+    """Return whether a failed task should be retried, because its failure may be temporary.
 
     Temporary failures are a server or worker that did not answer, and a record that another command
     was just writing. Bad input, wrong numbers and a full disk are permanent.

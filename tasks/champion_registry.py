@@ -51,7 +51,7 @@ class ChampionError(TilewrightError):
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """Key of a workload's registered models, which leads to the models of all tuners and roles.
+    """Target, schedule space and workload, from which the names of registered models are derived.
 
     Attributes:
         target: name of the target.
@@ -250,7 +250,12 @@ def digest_of(about: ChampionMetadata, data: bytes) -> str:
 
 
 def features_of(target: Target, problem: Problem) -> str:
-    """Return a digest of the names of all columns that a model of this problem may have."""
+    """Return a digest of the names of all feature columns that a model may have.
+
+    Args:
+        target: the target.
+        problem: the tuning problem for which the model was trained.
+    """
     space = problem.space
     flat = np.zeros(1, np.int64) if space.listed is None else np.array(space.listed[:1])
     config = space.unravel(flat)

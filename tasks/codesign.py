@@ -1,4 +1,4 @@
-"""Runner that performs the steps of a co-design run as Prefect tasks and records the run in MLflow.
+"""Runner that executes the steps of a co-design run as Prefect tasks and records the run in MLflow.
 
 Problems and evaluators hold many machines, so Prefect does not search them for futures.
 """
@@ -38,7 +38,7 @@ EVERY = "measurements"
 
 
 class CodesignRunner(TrackedRunner):
-    """Performs the steps of a co-design run.
+    """Runner that executes the steps of a co-design run.
 
     Use it as a context manager, which ends the MLflow run as finished, failed or stopped by the
     user.
@@ -141,7 +141,7 @@ def _show_front(subject: str, run_id: str, outcome: CodesignOutcome) -> None:
 
 @step("the run in MLflow")
 def _log_run(options: CodesignOptions, run_id: str, outcome: CodesignOutcome) -> None:
-    """Log final figures and all files to MLflow."""
+    """Log the final metrics and all files of a co-design run to MLflow."""
     summary, best = outcome.summary, outcome.summary["best"]
     figures = {"compiles": float(summary["compiles"]), "wall_seconds": summary["wall_seconds"]}
     if best is not None:

@@ -1,4 +1,4 @@
-"""Runners that perform the steps of a comparison of tuners as Prefect tasks.
+"""Runners that execute the steps of a comparison of tuners as Prefect tasks.
 
 Every comparison has one run in MLflow (`tasks.log_comparison`). In a comparison on networks, each
 run of a network is a flow of its own. Plans and comparisons hold tables of many runs, so Prefect
@@ -55,7 +55,7 @@ from tilewright.tuning.outputs import Summary
 
 
 class _Recorded(TrackedRunner):
-    """Base class of a comparison's runners: one MLflow run, one progress bar, one leaderboard."""
+    """Base class of comparison runners, with an MLflow run, a progress bar and a leaderboard."""
 
     def __init__(self, options: CompareOptions, emit: Listener, own: Mapping[Step, Step]) -> None:
         super().__init__(emit, own)
@@ -119,7 +119,7 @@ class _Recorded(TrackedRunner):
 
 
 class WorkloadsRunner(_Recorded):
-    """Performs the steps of a comparison on workloads as tasks.
+    """Runner that executes the steps of a comparison on workloads as Prefect tasks.
 
     Use it as a context manager, which ends the run in MLflow.
     """
@@ -156,7 +156,7 @@ the comparison's MLflow run."""
 
 
 class NetworksRunner(_Recorded):
-    """Performs the steps of a comparison on networks.
+    """Runner that executes the steps of a comparison on networks.
 
     Use it as a context manager, which ends the run in MLflow.
     """

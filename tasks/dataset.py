@@ -1,8 +1,8 @@
-"""Runner that performs the steps of building a dataset as Prefect tasks.
+"""Runner that executes the steps of building a dataset as Prefect tasks.
 
-The steps are making a plan and measuring one file of rows after the other. Prefect caches nothing,
-since the dataset's folder holds the finished files. A plan has thousands of cells, so Prefect does
-not search it for futures.
+The first step makes a plan, and each further step measures one file of rows. Prefect caches
+nothing, since the dataset's folder holds the finished files. A plan has thousands of cells, so
+Prefect does not search it for futures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 
 
 class DatasetRunner(TrackedRunner):
-    """Performs the steps of building a dataset as Prefect tasks."""
+    """Runner that executes the steps of building a dataset as Prefect tasks."""
 
     def __init__(self, emit: Listener) -> None:
         own: dict[Step, Step] = {

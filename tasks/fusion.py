@@ -1,6 +1,7 @@
-"""Stage that decides what is fused, in the flow of the network.
+"""Prefect stage that decides which operators of a network are fused.
 
-The result is cached under everything that it depends on, and its curves are recorded in MLflow.
+The result is cached under everything that it depends on, and the curves of the search are recorded
+in MLflow.
 """
 
 from __future__ import annotations

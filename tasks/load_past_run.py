@@ -13,7 +13,7 @@ from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
 
 
 def side_of_run(run_id: str) -> Side:
-    """Read the MLflow run of a network, from its logged files.
+    """Read a finished MLflow run of a network as one side of a comparison, from its logged files.
 
     Raises:
         DiffError: there is no such run, or it has not finished successfully.

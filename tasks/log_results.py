@@ -1,7 +1,7 @@
-"""Last stage of a run: records the results in MLflow and Prefect, with links between the two.
+"""Records the results of a tuning run in MLflow and Prefect, with links between the two.
 
-Pictures are cached stages. If nothing changed since the last run, no picture is drawn, and
-matplotlib is not loaded.
+This is the last stage of a run. Pictures are cached stages: if nothing changed since the last run,
+no picture is drawn, and matplotlib is not loaded.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def log_network_artifacts(
 
 
 def _network_figures(summary: outputs.Summary) -> dict[str, float]:
-    """Return metrics of the network from those of its workloads.
+    """Return metrics of the whole network, computed from those of its workloads.
 
     They are the fraction of valid trials over all workloads and the mean errors of the models.
     """
@@ -272,7 +272,10 @@ def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
 
 
 def _ends(row: WorkloadRow | Total) -> dict[str, float]:
-    """Return the ends of the 95 % intervals of latencies as metrics, if measurements vary."""
+    """Return the ends of the 95 % confidence intervals of latencies as metrics.
+
+    The result is empty if the target's measurements do not vary.
+    """
     if "validation" not in row:
         return {}
     time, gain = row["validation"]["tuned_interval"], row["validation"]["gain_interval"]

@@ -53,10 +53,10 @@ OWN_SCORE = "score of the tuner's own model"
 
 @dataclass(frozen=True)
 class LearnedModel:
-    """A model of a run.
+    """A learned model of a run, as it is logged to MLflow.
 
     Attributes:
-        role: role of the model.
+        role: role of the model in the tuner, such as "P".
         model: the model.
         predicts: predicted quantity with its unit.
         features: rows of features that it predicted; None if the tuner uses the model only within

@@ -1,7 +1,8 @@
-"""Records curves that MLflow draws over the measurements of a run.
+"""Computes the values of the curves that MLflow draws over the trials of a run.
 
-Their section is the common first word: `cycles/best`, or `seconds/best` where no cycles are
-counted. Fallback, rule, bound and roofline are levels, equal at every step.
+MLflow groups curves by the first word of their names: `cycles/best`, or `seconds/best` where no
+cycles are counted. The fallback, the rule, the bound and the roofline are curves with the same
+value at every step.
 """
 
 from __future__ import annotations

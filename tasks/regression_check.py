@@ -1,4 +1,4 @@
-"""Compares a finished run with the last comparable run, and reports the result.
+"""Compares a finished run with the last comparable run, and reports regressions.
 
 The earlier results are read from MLflow, since an output directory holds only those of its last
 run. Candidates are successful runs with the same network, target, space, epilogue and layers that
@@ -67,7 +67,7 @@ class WatchedRun:
 
     @property
     def is_regression(self) -> bool:
-        """Whether this is a regression."""
+        """Whether the run is worse than the earlier run by more than is allowed."""
         return self.word == WORSE
 
 

@@ -96,7 +96,7 @@ class Progress:
         self._id, self._told, self._turn = made, time.monotonic(), threading.Lock()
 
     def show(self, done: int) -> None:
-        """Report that `done` items are done. The server is updated every few seconds."""
+        """Report that `done` items are finished. Updates of the server are a few seconds apart."""
         with self._turn:
             if time.monotonic() - self._told < PROGRESS_SECONDS:
                 return

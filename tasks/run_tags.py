@@ -29,7 +29,14 @@ def tag_flow_run(params: Params) -> None:
 
 
 def board_of(target: str) -> str:
-    """Return the tag of tasks that measure on the board `target`; "" if it is no board."""
+    """Return the Prefect tag of tasks that measure on a board.
+
+    Args:
+        target: name of the target.
+
+    Returns:
+        The tag; "" if the target is not a board.
+    """
     return target if kind_of(target)[0].make_on is not None else ""
 
 

@@ -1,6 +1,6 @@
-"""Runners that perform the steps of a run as cached Prefect tasks, and log to MLflow.
+"""Runners that execute the steps of a run as cached Prefect tasks, and log to MLflow.
 
-`NetworkRunner` performs the steps of a network. `WorkloadRunner` performs those of one of its
+`NetworkRunner` executes the steps of a network. `WorkloadRunner` executes the steps of one of its
 workloads, in a flow of its own.
 """
 
@@ -90,7 +90,7 @@ class PrefectRunner(TrackedRunner):
 
 
 class NetworkRunner(PrefectRunner):
-    """Runner that performs the steps of a network as Prefect tasks, and logs to MLflow.
+    """Runner that executes the steps of a network as Prefect tasks, and logs to MLflow.
 
     `parent` is the MLflow run of the comparison that the run belongs to, if any.
     """
@@ -253,7 +253,7 @@ class NetworkRunner(PrefectRunner):
 
 
 class WorkloadRunner(PrefectRunner):
-    """Runner that performs the steps of one workload as Prefect tasks.
+    """Runner that executes the steps of one workload as Prefect tasks.
 
     It logs to the open MLflow run `run_id` of the workload through `log`, if there is one.
     """

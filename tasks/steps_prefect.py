@@ -1,9 +1,9 @@
-"""Stages: the steps whose results Prefect stores, with their keys, names and log lines.
+"""Defines the steps of a run whose results Prefect stores: their keys, names and log lines.
 
-The steps themselves are in `search.round_steps`, `tuning.network` and `tuning.verification`. The
-runners of `tasks.runner_prefect` look up stages here. Each stage may run in another process than
-the one before, since its arguments are its complete input. The log line depends only on the result,
-so a cached step logs the same line.
+Such a step is called a stage. The steps themselves are in `search.round_steps`, `tuning.network`
+and `tuning.verification`. The runners of `tasks.runner_prefect` look up stages here. Each stage may
+run in another process than the one before, since its arguments are its complete input. The log line
+depends only on the result, so a cached step logs the same line.
 """
 
 from __future__ import annotations

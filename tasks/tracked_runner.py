@@ -1,4 +1,4 @@
-"""Base class of runners that perform some steps as Prefect tasks and have a run in MLflow."""
+"""Base class of runners that execute some steps as Prefect tasks and have a run in MLflow."""
 
 from __future__ import annotations
 

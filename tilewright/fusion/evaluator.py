@@ -1,7 +1,9 @@
-"""Exact latency of labelled networks: simulates all their command streams with tuned schedules.
+"""Computes the exact latency of networks in which some operators are fused.
 
-Each workload of a labelled network is tuned once, when its schedule is needed.
-`make_estimate_evaluator` chooses schedules by their estimates instead.
+A labelling says for each possible fusion whether it is applied. The fused network is simulated as a
+whole, with all its command streams and with tuned schedules. Each workload of a fused network is
+tuned once, when its schedule is needed. `make_estimate_evaluator` chooses schedules by their
+estimates instead.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Tune = Callable[[Sequence[Workload]], Sequence[Pick | None]]
 
 
 class NoSchedule(WorkloadError):
-    """None of the schedules that were tried for a workload is valid.
+    """Raised if none of the schedules that were tried for a workload is valid.
 
     Args:
         workload: the workload.
@@ -107,7 +109,7 @@ class FusionSchedules:
 
 
 class FusionError(TilewrightError):
-    """Fusion cannot be decided."""
+    """Raised if it cannot be decided which operators are fused."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Search for labellings: an objective with a budget, and local descent.
+"""Search algorithms over labellings: a cost function with a budget, and steepest descent.
 
-An objective evaluates labellings by exact simulation or with a model until its budget is spent. A
-search takes all random numbers from the generator that it is given, and does not catch
-`FusionBudgetSpent`.
+A labelling says for each possible fusion whether it is applied. The cost function evaluates
+labellings by exact simulation or with a model until its budget is spent. A search takes all random
+numbers from the generator that it is given, and does not catch `FusionBudgetSpent`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CostsOf = Callable[[Sequence[Labelling]], Sequence[float]]
 
 
 class FusionBudgetSpent(Exception):
-    """The objective has used its budget of labellings, so the search ends."""
+    """Raised if the budget of distinct labellings is spent, which ends the search."""
 
 
 class Objective:
@@ -72,7 +72,7 @@ class Objective:
         return np.array([self.asked[labels] for labels in several])
 
     def one(self, labels: Labelling) -> float:
-        """Return the cost of one labelling.
+        """Return the cost of a single labelling (whether each possible fusion is applied).
 
         Raises:
             FusionBudgetSpent: the labelling is new, and the budget is spent.

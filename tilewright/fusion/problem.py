@@ -1,7 +1,8 @@
-"""The operators of a network that may be fused on a target, and the network that a labelling makes.
+"""The possible fusions of a network on a target, and the network that results from applying some.
 
-Decisions that share a layer or a group form a segment. The saving of a label hardly depends on
-labels of other segments, because a barrier separates their layers.
+A labelling says for each possible fusion ("decision") whether it is applied. Decisions that share a
+layer or a group form a segment. The saving of a decision hardly depends on decisions in other
+segments, because a barrier separates their layers.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class FusionProblem:
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """Description of the target's hardware, from which its estimates are computed."""
+        """Description of the target's hardware, which the estimates of schedules need."""
         return Accelerator.for_target(self.target)
 
     def estimate_workload(self, workload: Workload) -> float | None:
@@ -180,7 +181,7 @@ class FusionProblem:
         return sum(e or 0.0 for e in estimates[0]) - sum(e or 0.0 for e in estimates[1])
 
     def named(self, labels: Labelling) -> dict[str, bool]:
-        """Return the labels by the names of the fusions."""
+        """Return the labels (whether each fusion is applied) by the names of the fusions."""
         return {str(choice): label for choice, label in zip(self.offered, labels, strict=True)}
 
 

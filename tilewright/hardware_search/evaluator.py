@@ -1,8 +1,8 @@
 """The measurement budget of a search: measures configs, counts and stores trials, ends the search.
 
 A measurement is one config of one layer on one machine. A config that does not compile needs no
-measurement: it costs a compilation, which is counted separately. A method compiles at most
-`RETRIES` configs of a layer in a turn until one compiles.
+measurement: it costs a compilation, which is counted separately. A method tries at most `RETRIES`
+configs of a layer one after another until one compiles.
 
 A config that this search has already tried is answered from memory at no cost. Trials that an
 earlier, killed run of the same search stored are counted, but not simulated again. The search is a
@@ -33,7 +33,7 @@ RETRIES = 256
 
 
 class BudgetSpent(Exception):
-    """The search has used all measurements of its budget."""
+    """Raised if a search has used all measurements of its budget."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class EvaluatedPoint:
-    """A measurement of a config on a machine, as it is reported to listeners.
+    """One measurement of a config on a machine, as it is passed to listeners.
 
     Attributes:
         trial: number of the measurement, from 1.

@@ -1,4 +1,4 @@
-"""The machines that can be built: points of a hardware knob space within bounds and area."""
+"""The machines that a co-design search may choose: within knob bounds and an area budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.targets.capabilities import HasArea, HasDesigns, capability
 
 
 class ImpossibleHardware(TilewrightError):
-    """No machine satisfies the bounds and the area budget."""
+    """Raised if no machine satisfies the bounds and the area budget."""
 
 
 class HardwareSpace:

@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 
 
 def totals(design: Design, objective: Objective, layers: Floats) -> Floats:
-    """Add up the metrics of layers to the metrics of one inference of each network.
+    """Return the metrics of one inference of each network, summed over all networks.
 
     Operators on the CPU add to the seconds. Their energy is unknown and not included.
 

@@ -114,7 +114,7 @@ class CodesignOptions(CommandOptions):
         return printable(as_typed(", ".join(self.networks)))
 
     def default_value(self, name: str) -> Any:
-        """Return the default of an option; that of `out` depends on the other options."""
+        """Return the default of an option. The default of `out` depends on the other options."""
         if name == "out" and self.out:
             return str(self.model_copy(update={"out": ""}).folder)
         return super().default_value(name)

@@ -20,7 +20,7 @@ all networks), float array of shape (points, 2)."""
 
 @dataclass(frozen=True)
 class JudgedFront:
-    """A machine on which every layer has a valid trial, with its best schedules and its cost.
+    """A machine on which every layer has a valid trial, with its best schedules and their costs.
 
     Attributes:
         design: the machine.

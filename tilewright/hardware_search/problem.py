@@ -1,4 +1,7 @@
-"""The co-design problem: find the machine that serves all given networks best."""
+"""The co-design problem: the machines to choose from, and the layers that networks run on them.
+
+The best machine minimises the sum of the latencies of all networks.
+"""
 
 from __future__ import annotations
 

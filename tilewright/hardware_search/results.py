@@ -249,7 +249,7 @@ def _milliseconds(names: list[str], seconds: list[float]) -> dict[str, float]:
 
 
 class Best(TypedDict):
-    """The machine on the front with the lowest cost.
+    """The machine on the Pareto front with the lowest cost.
 
     Attributes:
         name: name of the machine.
@@ -323,7 +323,7 @@ class CodesignSummary(TypedDict):
 
 
 class Beaten(NamedTuple):
-    """A machine whose layers were all measured and that is not on the front.
+    """A machine whose layers were all measured, but which is not on the Pareto front.
 
     Attributes:
         name: name of the machine.

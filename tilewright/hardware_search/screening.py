@@ -1,4 +1,4 @@
-"""Estimates the cost of machines with closed-form formulas, without compiling anything."""
+"""Estimates costs of machines for a co-design search in closed form, without compiling anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifies the Pareto front before it is reported.
+"""Verifies the machines on the Pareto front before they are reported.
 
 The best schedule of every layer on every machine of the front is lowered, measured again and
 executed on data. This is necessary because anyone who can write to a database of trials could claim

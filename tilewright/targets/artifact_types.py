@@ -38,10 +38,10 @@ class LayerGraph:
         steps: layers and host steps, in execution order.
         values: all tensors, by name.
         outputs: names of the layer outputs that the host reads at the end.
-        loaded_as: for an int8 value that the host converts while it packs its data, the host tensor
-            from which it is converted.
-        stored_as: for an int8 value that the host converts while it unpacks its data, the host
-            tensor into which it is converted.
+        loaded_as: host tensor by the name of an int8 value. The host converts the tensor to the
+            value while it packs the data.
+        stored_as: host tensor by the name of an int8 value. The host converts the value to the
+            tensor while it unpacks the data.
         host_work: descriptions of what the host has to do at the end, apart from unpacking outputs.
         slices: values that are stored inside other values.
         inputs: host tensors that the whole network takes, in the order in which a caller passes
@@ -114,7 +114,7 @@ class Built:
 
 @dataclass(frozen=True, eq=False)
 class StreamTimes:
-    """Simulated times of one segment of a network.
+    """Simulated times of one segment of a network (a group of layers that run as one stream).
 
     Attributes:
         total: cycles of the whole segment.

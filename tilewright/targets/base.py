@@ -1,4 +1,4 @@
-"""The contract between a tuner and a piece of hardware. All methods work on batches of configs."""
+"""The interface between a tuner and a piece of hardware; all methods work on batches of configs."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ about what a user would get."""
 
 
 def is_published(source: str | None) -> bool:
-    """Return whether schedules of this source come with the stock compiler."""
+    """Return whether schedules with this `BaselineSchedule.source` come with the stock compiler."""
     return source in PUBLISHED
 
 
@@ -221,9 +221,9 @@ memory, and start-up (everything before the first arithmetic on loaded data)."""
 
 @runtime_checkable
 class HasCosts(Protocol):
-    """Ability to say what trials cost.
+    """Ability to state how long trials take.
 
-    A tuner uses the costs to weigh compilations against measurements.
+    A tuner uses the durations to weigh compilations against measurements.
     """
 
     def costs(self, workload: Workload) -> Costs:
@@ -470,7 +470,7 @@ class CompilesKernels(Protocol):
 
 @runtime_checkable
 class HasArea(Protocol):
-    """Ability to estimate the size of the hardware."""
+    """Ability to estimate the chip area of the hardware."""
 
     def area(self) -> Mapping[str, float]:
         """Return the area of each component by name, and of all together as `total`.
@@ -597,7 +597,7 @@ def fallback_schedule(target: Target, workload: Workload) -> BaselineSchedule | 
 def _one_that_runs(
     ask: Callable[[Workload], BaselineSchedule], workload: Workload
 ) -> BaselineSchedule | None:
-    """Return the baseline schedule of a workload, or None if there is no baseline that runs.
+    """Return the baseline schedule of a workload, or None if there is none or it does not run.
 
     Args:
         ask: returns the baseline schedule, or raises `WorkloadError` if there is none.

@@ -31,8 +31,8 @@ def title(name: str, workload: Workload) -> str:
 def layer(names: Sequence[str], workload: Workload) -> str:
     """Return a label for a workload of a network, such as `conv4 +2 · 3×3/1 64→64 @56 residual`.
 
-    The label has the name of the first layer with this workload, the number of other layers with
-    it, the shape and the post-operations.
+    The label consists of the name of the first layer that has this workload, the number of other
+    layers that have it, the shape, and the post-operations.
 
     Args:
         names: names of the layers with this workload. If empty, the label has only the shape.

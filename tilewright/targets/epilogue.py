@@ -60,7 +60,7 @@ CLIPPED_TO_INT8 = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("max
 
 
 def usual(op: EpilogueOp) -> EpilogueOp:
-    """Return the representative of a step, which is the same for steps that differ in an immediate.
+    """Return the step that represents all steps which differ only in an immediate.
 
     Workloads whose steps have equal representatives have equal schedules, programs of equal length
     and equal cycles (see `targets.workload.canonical`).

@@ -1,7 +1,7 @@
 """Rearranges images with few channels so that a convolution fills whole blocks of channels.
 
-Space-to-depth and im2col are the two extremes of this scheme. Each pixel of the unfolded image
-holds a patch of the original image as channels, and the convolution continues with a
+Space-to-depth and im2col are two special cases of this rearrangement. Each pixel of the rearranged
+image holds a patch of the original image as channels, and the convolution continues with a
 correspondingly smaller kernel. The result is exact for every kernel: taps beyond the kernel get
 weight zero, and pixels beyond the image are zero.
 """

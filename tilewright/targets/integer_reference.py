@@ -97,7 +97,7 @@ def sums(w: Anchor, tensors: Mapping[str, NDArray[Any]]) -> Integers:
 
 
 def maxima(w: Windows, data: NDArray[Any], dilation: tuple[int, int] = (1, 1)) -> Integers:
-    """Return the maximum of each window of a channel. Padding pixels never win.
+    """Return the maximum of each window of a channel, ignoring pixels in the padding.
 
     Args:
         w: geometry of the windows.

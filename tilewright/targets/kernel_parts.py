@@ -52,7 +52,7 @@ class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _RegisterPart(LoweringPass):  # type: ignore[misc]
-    """Make a part known to the functions that call it, which link its library."""
+    """Compiler pass that makes a part known to its callers, which link its library."""
 
     _name = "register_part"
 

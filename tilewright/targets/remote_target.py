@@ -82,7 +82,7 @@ class RemoteTarget:
     def answers(
         self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
-        """Ask for the answers to all rows of a batch, possibly in several calls.
+        """Ask for the answers to all rows of a batch of configs, possibly in several calls.
 
         Args:
             call: name of the call.

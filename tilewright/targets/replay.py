@@ -27,7 +27,7 @@ class TableError(TilewrightError):
 
 @dataclass(frozen=True)
 class Spent:
-    """Time that each row of a table took, in seconds; the arrays have shape (rows,).
+    """Seconds that compiling and measuring each config of a table took, shape (rows,) each.
 
     Attributes:
         compiling: time to compile the config.

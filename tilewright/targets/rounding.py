@@ -14,12 +14,13 @@ Steps = tuple[EpilogueOp, ...]
 
 
 def rounded_to_even(workload: Workload) -> Workload:
-    """Return a workload whose first right shift is replaced by `shr_even`, if it rounds.
+    """Return a workload whose right shift rounds to the nearest integer with ties to even.
 
-    The shift is assumed to round if the epilogue has a bias, an added tensor or an offset; the
-    first of these is assumed to contain half of the divisor. If it is an offset, that half is
-    subtracted from it, and an offset of 0 is removed. A workload without such a step or without a
-    right shift is returned unchanged.
+    The first right shift is replaced by a `shr_even` step. This requires that the shift rounds half
+    up, which is assumed if the epilogue has a bias, an added tensor or an offset; the first of
+    these is assumed to contain half of the divisor. If it is an offset, that half is subtracted
+    from it, and an offset of 0 is removed. A workload without such a step or without a right shift
+    is returned unchanged.
     """
     return workload.with_steps(_to_even(workload.epilogue)[0])
 
@@ -39,7 +40,11 @@ def layer_rounded_to_even(layer: Layer) -> Layer:
 
 
 def _to_even(steps: Steps) -> tuple[Steps, int]:
-    """Return the new steps, and the constant to subtract from the bias or the added tensor."""
+    """Replace the first right shift of an epilogue by `shr_even`, see `rounded_to_even`.
+
+    Returns:
+        The new steps, and the constant to subtract from the bias or the added tensor.
+    """
     shift = next((step for step in steps if step.kind == "shr" and step.value), None)
     constants = [step for step in steps if step.kind in ("bias", "add", "offset")]
     if shift is None or not constants:

@@ -1,1 +1,1 @@
-"""Learned fusion: a model of the cycles of labelled networks, a labelling policy, and a search."""
+"""Learned fusion: a model of the cycles of fused networks, a policy, and a search."""

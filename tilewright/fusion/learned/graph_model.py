@@ -1,4 +1,4 @@
-"""Predicts the cycles of labelled networks with boosted trees over layers.
+"""Predicts the cycles of fused networks with boosted trees, which predict one layer at a time.
 
 The trees are pretrained on other networks, and corrected with simulated networks of the current
 run.
@@ -23,7 +23,7 @@ _CORRECT = {"rounds": 60.0, "max_depth": 6.0, "eta": 0.3, "min_child_weight": 1.
 
 
 class ModelError(TilewrightError):
-    """A model file cannot be read, or a model was trained on other features."""
+    """Raised if a model file cannot be read, or a model was trained on other features."""
 
 
 def layer_labels(graph: GraphTable) -> NDArray[np.float64]:

@@ -1,4 +1,7 @@
-"""Labelling policy: the probability that fusing helps, from features of the layers involved."""
+"""Policy that proposes fusions: predicts the probability that a fusion saves cycles.
+
+The prediction is made from features of the layers involved.
+"""
 
 from __future__ import annotations
 

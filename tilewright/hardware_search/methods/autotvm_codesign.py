@@ -45,7 +45,7 @@ class AutoTvmCodesign(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
-        """Start without chains of simulated annealing."""
+        """Reset the method for a new search: there are no chains of simulated annealing yet."""
         self.chains: Places | None = None
 
     def promising(

@@ -98,7 +98,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Ran:
-    """Result of running one program.
+    """Result of running one program on a board.
 
     Attributes:
         status: the outcome.
@@ -106,7 +106,7 @@ class Ran:
         seconds: seconds of each repetition.
         cycles: cycles of each repetition; 0 if the driver does not count cycles.
         wrong: number of wrong bytes in the output; -1 if there is no output.
-        resets: number of resets after the program.
+        resets: number of resets of the board after the program.
     """
 
     status: Status

@@ -1,7 +1,7 @@
-"""Converts programs to artifacts with one layer, random inputs and expected outputs.
+"""Converts compiled programs to artifacts with one layer, random inputs and expected outputs.
 
 Files are identified by their digests, so that content which several programs share, above all
-weights, is sent only once.
+weights, is sent to a board only once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Post-operations with shapes or tensors of their own, in the order in which a workload has them.
+"""Fused patterns: post-operations with shapes or tensors of their own, such as a max-pool.
 
-Each pattern has a module of its own and an entry in `PATTERNS`.
+Each pattern has a module of its own and an entry in `PATTERNS`, whose order is the order in which a
+workload lists its patterns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Max-pool of a convolution's accumulators."""
+"""Max-pool that is fused with a convolution and reads the convolution's accumulators."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Interface of post-operations that have shapes or tensors of their own.
+"""Interface of fused patterns: post-operations that have shapes or tensors of their own.
 
-A pattern defines its text, its validity checks, the output size, and the computation.
+A pattern defines its text form, its validity checks, its output size, and its computation.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Pattern(ABC):
 
 
 def size_left(anchor: Anchor, patterns: Iterable[Pattern]) -> tuple[int, int]:
-    """Return the height and width that remain after patterns are applied to an anchor's output."""
+    """Return the height and width of an anchor operator's output after its patterns are applied."""
     size = anchor.sums_height, anchor.sums_width
     for pattern in patterns:
         size = pattern.size(*size)

@@ -1,8 +1,7 @@
-"""Kinds of element-wise steps on the accumulators.
+"""Kinds of element-wise steps that an epilogue applies to the accumulators.
 
-Except for the basic ones, each has its own module.
-
-A step that consists of ALU operations needs nothing beyond its module and an entry in `STEP_KINDS`.
+Except for the basic ones, each kind has its own module. A kind that consists of ALU operations
+needs nothing beyond its module and an entry in `STEP_KINDS`.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def widen_number(w: Workload, number: Expression) -> Expression:
 
 
 def real(number: Expression, zero: Expression) -> Expression:
-    """Subtract the zero point from an integer of the data, in float32.
+    """Convert an integer of the data to float32 and subtract its zero point.
 
     Args:
         number: the integer.

@@ -1,4 +1,4 @@
-"""Grouped convolution.
+"""Kernel for grouped convolutions.
 
 A tile of output channels reads the input channels of all groups that it covers. If it covers
 several, weights between an output channel and other groups are zeros. There are no such weights if

@@ -318,7 +318,7 @@ def check_dots(workload: Workload, spec: CpuSpec) -> None:
 
 
 def vector_of(numbers: int) -> int:
-    """Return the lanes of the narrowest vector that holds a number of values.
+    """Return the number of lanes of the narrowest vector that holds a number of values.
 
     Args:
         numbers: number of values.

@@ -80,7 +80,7 @@ def tile_start(index: Expression, size: int, tile: int) -> Expression:
 
 
 def share(index: Expression, parts: int, whole: int) -> tuple[Expression, Expression]:
-    """Return the begin and the end of one of several even parts.
+    """Return the begin and the end of one of several nearly equal parts of a range.
 
     Args:
         index: number of the part.

@@ -1,4 +1,4 @@
-"""Matrix products with AMX tiles.
+"""Kernels for matrix products with AMX tiles.
 
 They compute dense layers in bfloat16 and int8, and products of two activations in bfloat16.
 """

@@ -1,4 +1,4 @@
-"""Copy tensors, whose channels lie in blocks, to buffers that include the padding."""
+"""Copies tensors with blocked channels to buffers that include the padding of a convolution."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ class Copies:
         return (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1
 
     def of_everything(self) -> TirBuffer:
-        """Add loops that copy all data that the kernel reads, with padding.
+        """Add loops that copy all data that the kernel reads to a buffer with padding.
 
         Returns:
-            The buffer of the copy, shape (n, blocks, rows, columns, block).
+            The buffer, shape (n, blocks, rows, columns, block).
         """
         w, blocks, rows = self.w, self.w.in_channels // self.block, self.height(self.w.out_height)
         copy = T.alloc_buffer((w.batch, blocks, rows, self.width, self.block), self.kind)

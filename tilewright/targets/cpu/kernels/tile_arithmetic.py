@@ -1,4 +1,4 @@
-"""Arithmetic on tile sizes: divisors, even parts, and registers per block."""
+"""Arithmetic on tile sizes: divisors, equal parts, and the number of registers of a block."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ resnet18,resnet50`, on the Xeon of docs/evidence/cpu.md)."""
 
 
 def serves(workload: Workload) -> bool:
-    """Return whether the algorithm can compute a workload: 3×3, stride 1, no dilation.
+    """Return whether Winograd's algorithm can compute a workload: 3×3, stride 1, no dilation.
 
     Args:
         workload: the workload.
@@ -138,7 +138,7 @@ def _images_take_turns(w: Workload, t: CpuTiling, values: KnobValues) -> bool:
 
 
 def _rounds(w: Workload, t: CpuTiling, m: int) -> int:
-    """Return the number of parts of the input channels that are processed one after the other.
+    """Return into how many parts the input channels are divided, which are processed in turn.
 
     There are several parts only if the kernel transforms the weights: it transforms those of one
     part at a time.
@@ -609,7 +609,7 @@ def inverse_row(m: int, p: list[Expression]) -> list[Expression]:
 
 
 def transformed_filters(m: int, filters: Array) -> NDArray[np.float64]:
-    """Transform filters with numpy.
+    """Apply Winograd's transform of the weights to filters, with numpy.
 
     Args:
         m: output pixels per side of a tile.
