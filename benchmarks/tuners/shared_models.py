@@ -6,10 +6,19 @@ Layers are tuned one after the other on the simulator, as `tilewright tune NETWO
 four teach the others. A run of a layer has a fixed number of trials. It has reached the goal at the
 end of the round that is first within 1 % of the fastest schedule that any run of the table found;
 the spaces are not enumerated. Finished rows are kept in --out and not repeated.
+
+    python -m benchmarks.tuners.shared_models --layers "" --first "none,vta-pynq,evta-zcu102"
+
+also starts runs with the trials of an earlier run of other layers (`--first-layers`), as
+`tilewright tune --warm-start` does, on the same or on other hardware. The trials and compiles of
+the earlier run have columns of their own. `model` starts with a transfer model (`--model`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,10 +32,44 @@ from benchmarks.results import LayerNames, Redraw, Seeds, Trials, Tuners
 from benchmarks.tuners.enumerated_spaces import SpaceName, layers_named, target_of
 from tilewright.evaluation.compare.plan import GOAL, TunerConfig, parse_tuner_configs
 from tilewright.flows.tuning import TEACHERS, tune_round
-from tilewright.search import ExplorerState, History, LocalRunner, Session, make_task
+from tilewright.models.transfer.model import Transferred, prior_from
+from tilewright.models.transfer.registry import load_model
+from tilewright.search import (
+    Explorer,
+    ExplorerState,
+    History,
+    LocalRunner,
+    Session,
+    Task,
+    make_task,
+)
+from tilewright.search.shared_trials import from_other_hardware, trials_in, with_trials
+from tilewright.targets import make_target
+from tilewright.targets.base import Target
+from tilewright.targets.workload import Workload
 
 DEVELOPMENT = "C4,C5,C7,C8,C9,C10"
 """Layers that options of `ml2tuner` were chosen on."""
+OTHERS = "alexnet,vgg16,resnet50 1,resnet50 2,mobilenet_v1,inception_v3"
+"""Development layers of other networks."""
+MODEL, NOTHING = "model", "none"
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run starts with.
+
+    Attributes:
+        state: trials of an earlier run, for the shared models.
+        trials: number of trials of the earlier run.
+        compiles: number of configs that the earlier run compiled.
+        model: transfer model, if the run starts with one.
+    """
+
+    state: ExplorerState = field(default_factory=ExplorerState)
+    trials: int = 0
+    compiles: int = 0
+    model: Transferred | None = None
 
 
 def main(
@@ -36,6 +79,11 @@ def main(
     seeds: Seeds = 3,
     trials: Trials = 32,
     batch: Annotated[int, typer.Option(help="Trials of a round of tuners without `batch`.")] = 2,
+    first: Annotated[
+        str, typer.Option(help="What runs start with: none, model, or targets of earlier runs.")
+    ] = NOTHING,
+    first_layers: Annotated[str, typer.Option(help="Layers of the earlier runs.")] = OTHERS,
+    model: Annotated[Path | None, typer.Option(help="Folder of a transfer model.")] = None,
     out: Path = Path("built/shared_models.parquet"),
     redraw: Redraw = None,
 ) -> None:
@@ -43,29 +91,79 @@ def main(
     if redraw is None:
         rows: list[dict[str, Any]] = []
         if out.exists():
-            held = pd.read_parquet(out).to_dict("records")
+            held = read_rows(out).to_dict("records")
             rows = [{str(name): value for name, value in row.items()} for row in held]
-        done = {(row["tuner"], row["seed"], row["trials"], row["space"]) for row in rows}
+        parts = ("space", "tuner", "first", "seed", "trials")
+        done = {tuple(row[part] for part in parts) for row in rows}
+        wanted = layers_named(layers)
         for seed in range(seeds):
             for config in parse_tuner_configs(tuners):
-                if (config.label, seed, trials, where) in done:
-                    continue
-                rows += _run(where, layers, config, seed, trials, batch)
-                out.parent.mkdir(parents=True, exist_ok=True)
-                pd.DataFrame(rows).to_parquet(out, index=False)
+                for name in first.split(",") if config.explorer.shares else [NOTHING]:
+                    if (where, config.label, name, seed, trials) in done:
+                        continue
+                    start = _start(name, where, first_layers, config, seed, trials, model)
+                    about = {
+                        "space": where, "tuner": config.label, "first": name, "seed": seed,
+                        "trials": trials, "first_trials": start.trials,
+                        "first_compiles": start.compiles,
+                    }  # fmt: skip
+                    made = _tune(
+                        target_of(where), wanted, config.explorer, seed, trials, batch, start
+                    )
+                    rows += [about | row for row in made]
+                    out.parent.mkdir(parents=True, exist_ok=True)
+                    pd.DataFrame(rows).to_parquet(out, index=False)
         redraw = out
-    Console(width=150).print(table_of(pd.read_parquet(redraw)))
+    Console(width=170).print(table_of(read_rows(redraw)))
+
+
+@lru_cache(maxsize=64)
+def _start(
+    name: str, where: SpaceName, layers: str, tuner: TunerConfig, seed: int, trials: int,
+    model: Path | None,
+) -> Start:  # fmt: skip
+    """Return what a run starts with; runs the earlier run if there is one."""
+    if name == NOTHING:
+        return Start()
+    if name == MODEL:
+        if model is None:
+            raise typer.BadParameter("--first model needs --model")
+        return Start(model=load_model(model))
+    here, there = target_of(where), make_target(name, where)
+    explorer = tuner.explorer
+    rows, finished = _run(there, layers_named(layers), explorer, seed, trials, trials, Start())
+    state = ExplorerState()
+    for task, history in finished:
+        (own,) = trials_in(explorer.share(task.problem, ExplorerState(), history))
+        if there.fingerprint != here.fingerprint:
+            own = from_other_hardware(own, there.hardware_features(), here.hardware_features())
+        state = with_trials(state, own)
+    return Start(
+        state, sum(len(row["cycles"]) for row in rows), sum(row["compiles"] for row in rows)
+    )
+
+
+def _tune(
+    target: Target, layers: Mapping[str, Workload], explorer: Explorer, seed: int, trials: int,
+    batch: int, start: Start,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Tune the layers in order. Return a row per layer."""
+    if "batch" in type(explorer.options).model_fields:
+        batch = trials  # its own rounds are smaller
+    return _run(target, layers, explorer, seed, trials, batch, start)[0]
 
 
 def _run(
-    where: SpaceName, layers: str, tuner: TunerConfig, seed: int, trials: int, batch: int
-) -> list[dict[str, Any]]:
-    """Tune the layers in order. Return a row per layer."""
-    target, run, state, rows = target_of(where), LocalRunner(), ExplorerState(), []
-    if "batch" in type(tuner.explorer.options).model_fields:
-        batch = trials  # its own rounds are smaller
-    for place, (name, workload) in enumerate(layers_named(layers).items()):
-        task = make_task(target, workload, tuner.explorer, seed)
+    target: Target, layers: Mapping[str, Workload], explorer: Explorer, seed: int, trials: int,
+    batch: int, start: Start,
+) -> tuple[list[dict[str, Any]], list[tuple[Task, History]]]:  # fmt: skip
+    """Tune the layers in order. Return a row per layer, and its task with all its trials."""
+    run, state, rows, finished = LocalRunner(), start.state, list[dict[str, Any]](), []
+    for place, (name, workload) in enumerate(layers.items()):
+        task = make_task(target, workload, explorer, seed)
+        if start.model is not None:
+            prior = prior_from(start.model, task.problem)
+            task = replace(task, problem=replace(task.problem, transferred=prior))
         session: Session | None = Session.start(task).with_shared(state)
         history = History.empty(task.problem.space)
         while session is not None and len(history) < trials:
@@ -73,17 +171,26 @@ def _run(
             session = None if done is None else done.session
             history = history if session is None else session.history
         if place < TEACHERS:
-            state = task.explorer.share(task.problem, state, history)
+            state = explorer.share(task.problem, state, history)
         kept = 0 if history.compiled is None else len(history.compiled)
         rows.append(
             {
-                "space": where, "tuner": tuner.label, "seed": seed, "trials": trials, "layer": name,
-                "place": place, "cycles": np.where(history.valid, history.cycles, -1).tolist(),
+                "layer": name, "place": place,
+                "cycles": np.where(history.valid, history.cycles, -1).tolist(),
                 "rounds": history.rounds.tolist(),
                 "compiles": len(history) + len(history.failed) + kept,
             }
         )  # fmt: skip
-    return rows
+        finished.append((task, history))
+    return rows, finished
+
+
+def read_rows(path: Path) -> pd.DataFrame:
+    """Read finished rows. Runs of files without the column `first` started with nothing."""
+    rows = pd.read_parquet(path)
+    if "first" in rows:
+        return rows
+    return rows.assign(first=NOTHING, first_trials=0, first_compiles=0)
 
 
 def trials_to_goal(cycles: list[int], rounds: list[int], best: int) -> int:
@@ -113,18 +220,21 @@ def table_of(rows: pd.DataFrame) -> Table:
         late=[regret_after(each, len(each), least) for each, _, least in runs],
     )
     table = Table(title=f"trials to {GOAL:.0%} above the fastest schedule that was found")
-    columns = ("space", "tuner", "seeds", "all layers", "range over seeds", "per later layer",
-               "compiles", "regret after 4", "at the end")  # fmt: skip
+    columns = ("space", "tuner", "starts with", "seeds", "all layers", "range over seeds",
+               "per later layer", "compiles", "regret after 4", "at the end",
+               "earlier trials", "their compiles")  # fmt: skip
     for name in columns:
         table.add_column(name)
-    for (space, tuner), own in rows.groupby(["space", "tuner"], sort=False):
+    for (space, tuner, first), own in rows.groupby(["space", "tuner", "first"], sort=False):
         sums = own.groupby("seed")["needed"].sum()
         later = own[own["place"] >= 3]["needed"]
+        before = own.groupby("seed")[["first_trials", "first_compiles"]].first().mean()
         table.add_row(
-            str(space), str(tuner), str(len(sums)), f"{sums.mean():.1f}",
+            str(space), str(tuner), str(first), str(len(sums)), f"{sums.mean():.1f}",
             f"{sums.min()}-{sums.max()}", f"{later.mean():.1f}",
             f"{own.groupby('seed')['compiles'].sum().mean():.0f}",
             f"{own['early'].mean():.2%}", f"{own['late'].mean():.2%}",
+            f"{before['first_trials']:.0f}", f"{before['first_compiles']:.0f}",
         )  # fmt: skip
     return table
 

@@ -43,7 +43,7 @@ from tilewright.search.registry import (
 )
 from tilewright.search.round_steps import Known, Trial, model_errors
 from tilewright.search.rounds import Round, TrialRequest
-from tilewright.search.run_record import FinishedRound, StoredRun
+from tilewright.search.run_record import FinishedRound, StoredRun, recorded_batch
 from tilewright.search.runner import LocalRunner
 from tilewright.search.session import Batch, Session
 from tilewright.search.task import (
@@ -95,6 +95,7 @@ __all__ = [
     "open_store",
     "problem_of",
     "read_store",
+    "recorded_batch",
     "register",
     "registered_tuners",
     "run_id",

@@ -1,14 +1,15 @@
-"""Passes the trials of finished workloads of a run to the models of later workloads.
+"""Passes the trials of finished workloads to the models of later workloads.
 
 A network has many similar layers. Which programs compile and run, and what each counted operation
 costs, depends on the hardware more than on the layer. Models V and A of a later layer therefore
-also learn from the trials of earlier layers. The trials are stored as plain arrays in the state
-that a tuner starts with (`ExplorerState.arrays`).
+also learn from the trials of earlier layers, of the same run or of an earlier one. The trials are
+stored as plain arrays in the state that a tuner starts with (`ExplorerState.arrays`).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -16,9 +17,18 @@ from numpy.typing import NDArray
 
 from tilewright.core.files import read_json
 from tilewright.search.explorer import ExplorerState
-from tilewright.targets.features import Features, read_columns
+from tilewright.targets.features import Features, Meaning, read_columns
 
 _PREFIX = "others"
+_BUS = "bus_bytes"  # property of hardware: bytes that the memory port moves per cycle
+_SCRATCHPADS = {
+    "log2_inp_volume": "log2_inp_depth",
+    "log2_wgt_volume": "log2_wgt_depth",
+    "log2_out_volume": "log2_acc_depth",
+}
+"""Columns of Model V with the size of a tile, and the size of the scratchpad that holds it, as a
+property of the hardware. Both are log2."""
+_MOVED: tuple[Meaning, ...] = ("bytes", "waiting")  # meanings of counters that count bytes
 _PARTS = (
     "visible",
     "columns",
@@ -33,7 +43,7 @@ _PARTS = (
 
 @dataclass(frozen=True)
 class SharedTrials:
-    """Trials of another workload of the run, in the form that the shared models use.
+    """Trials of another workload, in the form that the shared models use.
 
     Attributes:
         visible: features of all configs that were lowered, shape (m, columns). The rows of the
@@ -89,6 +99,34 @@ def trials_in(state: ExplorerState) -> list[SharedTrials]:
             )
         )
     return shared
+
+
+def from_other_hardware(
+    trials: SharedTrials, there: Mapping[str, float], here: Mapping[str, float]
+) -> SharedTrials:
+    """Return trials of other hardware in the form in which models of this hardware learn from them.
+
+    Model A learns what a program costs. Bytes are counted as if they took as long as on the bus of
+    this hardware. Model V learns what fits the scratchpads, so sizes of tiles are scaled like the
+    scratchpads. If these properties are unknown, Model V gets nothing.
+
+    Args:
+        trials: the trials.
+        there: properties of the hardware that they were measured on, by name (`Problem.hardware`).
+        here: the same properties of this hardware.
+    """
+    counters, columns = trials.hidden.columns, trials.visible.columns
+    hidden, visible = trials.hidden.matrix.copy(), trials.visible.matrix.copy()
+    if _BUS in there and _BUS in here:
+        moved = [column.meaning in _MOVED for column in counters]
+        hidden[:, moved] *= here[_BUS] / there[_BUS]
+    if {*_SCRATCHPADS.values()} <= there.keys() & here.keys():
+        for place, column in enumerate(columns):
+            if (size := _SCRATCHPADS.get(column.name)) is not None:
+                visible[:, place] += here[size] - there[size]  # both are logarithms
+    else:
+        visible, columns = visible[:, :0], ()
+    return replace(trials, hidden=Features(hidden, counters), visible=Features(visible, columns))
 
 
 def _described(features: Features) -> NDArray[np.str_]:

@@ -227,11 +227,12 @@ class TuningOptions(CommandOptions):
     input_shapes: InputShapes = Field(default_factory=dict)
     calibration: Calibration = ""
     max_waste: MaxWaste = 1.0
-    warm_start: Annotated[str, CliOption(metavar="MODEL|champion", value="warm start")] = Field(
+    warm_start: Annotated[str, CliOption(metavar="MODEL|DIR|champion", value="warm start")] = Field(
         default="",
         max_length=4096,
         description="Start from what a model learned on other hardware: its folder, from "
-        "'tilewright model train'. 'champion': from the best models of 'tilewright compare'.",
+        "'tilewright model train'. Or from the trials of an earlier run: its --out folder. "
+        "'champion': from the best models of 'tilewright compare'.",
     )
     fusion: Annotated[
         Literal["", "none", "all", "greedy", "learned"],
