@@ -107,10 +107,15 @@ def main(
                         "trials": trials, "first_trials": start.trials,
                         "first_compiles": start.compiles,
                     }  # fmt: skip
-                    made = _tune(
+                    made = tune_layers(
                         target_of(where), wanted, config.explorer, seed, trials, batch, start
                     )
-                    rows += [about | row for row in made]
+                    rows += [
+                        about | _row_of(layer, place, history)
+                        for place, (layer, (_, history)) in enumerate(
+                            zip(wanted, made, strict=True)
+                        )
+                    ]
                     out.parent.mkdir(parents=True, exist_ok=True)
                     pd.DataFrame(rows).to_parquet(out, index=False)
         redraw = out
@@ -130,36 +135,27 @@ def _start(
             raise typer.BadParameter("--first model needs --model")
         return Start(model=load_model(model))
     here, there = target_of(where), make_target(name, where)
-    explorer = tuner.explorer
-    rows, finished = _run(there, layers_named(layers), explorer, seed, trials, trials, Start())
+    finished = tune_layers(there, layers_named(layers), tuner.explorer, seed, trials, trials)
     state = ExplorerState()
     for task, history in finished:
-        (own,) = trials_in(explorer.share(task.problem, ExplorerState(), history))
+        (own,) = trials_in(tuner.explorer.share(task.problem, ExplorerState(), history))
         if there.fingerprint != here.fingerprint:
             own = from_other_hardware(own, there.hardware_features(), here.hardware_features())
         state = with_trials(state, own)
-    return Start(
-        state, sum(len(row["cycles"]) for row in rows), sum(row["compiles"] for row in rows)
-    )
+    histories = [history for _, history in finished]
+    return Start(state, sum(map(len, histories)), sum(map(_compiles, histories)))
 
 
-def _tune(
+def tune_layers(
     target: Target, layers: Mapping[str, Workload], explorer: Explorer, seed: int, trials: int,
-    batch: int, start: Start,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Tune the layers in order. Return a row per layer."""
+    batch: int, start: Start | None = None,
+) -> list[tuple[Task, History]]:  # fmt: skip
+    """Tune the layers in order. Return the task of each layer with all its trials."""
+    start = start or Start()
+    run, state, finished = LocalRunner(), start.state, list[tuple[Task, History]]()
     if "batch" in type(explorer.options).model_fields:
         batch = trials  # its own rounds are smaller
-    return _run(target, layers, explorer, seed, trials, batch, start)[0]
-
-
-def _run(
-    target: Target, layers: Mapping[str, Workload], explorer: Explorer, seed: int, trials: int,
-    batch: int, start: Start,
-) -> tuple[list[dict[str, Any]], list[tuple[Task, History]]]:  # fmt: skip
-    """Tune the layers in order. Return a row per layer, and its task with all its trials."""
-    run, state, rows, finished = LocalRunner(), start.state, list[dict[str, Any]](), []
-    for place, (name, workload) in enumerate(layers.items()):
+    for place, workload in enumerate(layers.values()):
         task = make_task(target, workload, explorer, seed)
         if start.model is not None:
             prior = prior_from(start.model, task.problem)
@@ -172,17 +168,21 @@ def _run(
             history = history if session is None else session.history
         if place < TEACHERS:
             state = explorer.share(task.problem, state, history)
-        kept = 0 if history.compiled is None else len(history.compiled)
-        rows.append(
-            {
-                "layer": name, "place": place,
-                "cycles": np.where(history.valid, history.cycles, -1).tolist(),
-                "rounds": history.rounds.tolist(),
-                "compiles": len(history) + len(history.failed) + kept,
-            }
-        )  # fmt: skip
         finished.append((task, history))
-    return rows, finished
+    return finished
+
+
+def _row_of(layer: str, place: int, history: History) -> dict[str, Any]:
+    return {
+        "layer": layer, "place": place,
+        "cycles": np.where(history.valid, history.cycles, -1).tolist(),
+        "rounds": history.rounds.tolist(), "compiles": _compiles(history),
+    }  # fmt: skip
+
+
+def _compiles(history: History) -> int:
+    kept = 0 if history.compiled is None else len(history.compiled)
+    return len(history) + len(history.failed) + kept
 
 
 def read_rows(path: Path) -> pd.DataFrame:

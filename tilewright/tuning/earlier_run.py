@@ -43,7 +43,7 @@ from tilewright.targets.workload import Workload, parse_workload
 from tilewright.tuning.output_dir import SCHEDULES, STORE, SUMMARY
 from tilewright.tuning.read_run import foreign, read_written
 
-MOST_WORKLOADS = 16
+MOST_WORKLOADS = 6
 """Number of workloads of an earlier run that are read at most, those with the most trials first.
 The time to fit the models grows with the third power of the number of trials."""
 
