@@ -160,7 +160,7 @@ def _rounds_of(store: TrialStore, target: Target, workload: Workload) -> tuple[F
     return tuple(max(runs, key=_count, default=[]))
 
 
-def _count(rounds: list[FinishedRound] | tuple[FinishedRound, ...]) -> int:
+def _count(rounds: Sequence[FinishedRound]) -> int:
     return sum(len(done.configs) for done in rounds)
 
 
@@ -179,7 +179,8 @@ def first_data(run: EarlierRun, tasks: Sequence[Task]) -> ExplorerState:
             of this run, because they belong to another kind of target or another schedule space.
     """
     state, explorer, problem = ExplorerState(), tasks[0].explorer, tasks[0].problem
-    same, shared = run.target.fingerprint == tasks[0].target.fingerprint, []
+    same = run.target.fingerprint == tasks[0].target.fingerprint
+    shared: list[SharedTrials] = []
     for workload, rounds in run.rounds:
         earlier = make_task(run.target, workload, explorer, problem.seed)
         session = Session.start(earlier)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright.core.options import OptionsError
-from tilewright.search import Round, Session
+from tilewright.search import ExplorerState, Round, Session
 from tilewright.targets.display_names import layer
 from tilewright.tuning.earlier_run import first_data, holds_run, read_earlier_run
 from tilewright.tuning.events import (
@@ -49,7 +49,8 @@ def start_sessions(
         raise OptionsError(
             f"--warm-start {CHAMPION}: a bare run knows no champion; leave out --bare"
         )
-    tasks, state = tasks_of(options, subgraphs), None
+    tasks = tasks_of(options, subgraphs)
+    state: ExplorerState | None = None
     if tasks and options.warm_start and holds_run(Path(options.warm_start)):
         state = first_data(read_earlier_run(Path(options.warm_start)), tasks)
     return [(task, Session.start(task, state)) for task in tasks]
