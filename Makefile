@@ -13,7 +13,7 @@ OTHER_PYTHONS = $(shell for p in python3.11 python3.12 python3.13 python3.14; do
 	command -v "$$p" >/dev/null && "$$p" -c 'import sys; sys.exit(0)' 2>/dev/null \
 	&& ! cmp -s <("$$p" -V) <($(BIN)/python -V) && echo "$$p"; done)
 # The lock is complete, so pip has nothing to resolve; hashes are checked for every file.
-PIP_OPTIONS := --no-deps --disable-pip-version-check --no-input --quiet
+PIP_OPTIONS := --no-deps --disable-pip-version-check --no-input
 
 NETWORK ?= resnet18
 TARGET ?= vta-pynq
@@ -49,13 +49,13 @@ deploy: setup ## Register every flow with your Prefect server, and say what to s
 worker: setup ## Run what the deployments ask for, until Ctrl-C
 	@$(BIN)/python -m tilewright.flows.worker
 
-check: setup setup-dev lint ## Lint, type-check and run the quick half of the tests, in two minutes
+check: setup-dev $(VENV)/.compiled-all lint ## Lint, type-check and run the quick half of the tests, in two minutes
 	@$(PYTEST) -m "not slow and not release"
 
-test: setup setup-dev lint ## Lint, type-check and run the test-suite
+test: setup-dev $(VENV)/.compiled-all lint ## Lint, type-check and run the test-suite
 	@$(PYTEST) -m "not nightly and not release"
 
-test-all: setup setup-dev lint ## All tests: those at night, other Pythons, longer fuzzing, PostgreSQL; takes hours
+test-all: setup-dev $(VENV)/.compiled-all lint ## All tests: those at night, other Pythons, longer fuzzing, PostgreSQL; takes hours
 	@$(PYTEST) -m "not release"
 	@$(MAKE) --no-print-directory matrix fuzz team-test
 
@@ -118,18 +118,30 @@ $(VENV)/bin/python:
 # Makes the environment hold what a lock says, and Tilewright. uv takes seconds where pip takes
 # minutes, but it does not read pip's configuration: where it does not reach an index by its own
 # settings, pip installs. Where the system's Python cannot bootstrap pip, the system's pip does.
+# pip compiles bytecode on one core; compileall uses all of them, and skips the tests of packages. It
+# fails for templates of code, which are no Python; no command imports those.
 # Tilewright's own modules are compiled to bytecode: where PYTHONDONTWRITEBYTECODE is set, every
 # command would compile them again.
 define install
-	@if command -v uv >/dev/null && VIRTUAL_ENV=$(VENV) uv pip sync --quiet --compile-bytecode --require-hashes $(1); \
+	@packages=$$(grep -c == $(1)); \
+	(while sleep 5; do \
+		found=$$(find $(VENV)/lib -maxdepth 3 -name '*.dist-info' | wc -l); \
+		echo "… $$((found < packages ? found : packages)) of $$packages packages installed"; \
+	done) & progress=$$!; trap "kill $$progress" EXIT; \
+	if command -v uv >/dev/null && VIRTUAL_ENV=$(VENV) uv pip sync --compile-bytecode --require-hashes $(1); \
 	then VIRTUAL_ENV=$(VENV) uv pip install --quiet --no-deps --no-build-isolation -e .; \
 	else \
 		pip="$(BIN)/python -m pip"; $(BIN)/python -c 'import pip' 2>/dev/null \
 			|| pip="$(PYTHON) -m pip --python $(BIN)/python"; \
 		if command -v uv >/dev/null; then echo "uv could not install; using pip"; fi; \
-		$$pip install $(PIP_OPTIONS) --require-hashes -r $(1) \
-		&& $$pip install $(PIP_OPTIONS) --no-build-isolation -e .; \
+		$$pip install $(PIP_OPTIONS) --no-compile --progress-bar off --require-hashes -r $(1) \
+			| awk -v all=$$packages '/^Collecting / { n += 1 } \
+				/^Collecting / && n % 10 == 1 { print "… downloading " n " of " all ": " $$2; fflush() }' \
+		&& $$pip install $(PIP_OPTIONS) --quiet --no-build-isolation -e . || exit 1; \
+		echo "compiling packages to bytecode"; \
+		$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true; \
 	fi
+	@echo "compiling tilewright to bytecode"
 	@$(BIN)/python -m compileall -q -j 0 tilewright
 endef
 
@@ -145,10 +157,15 @@ define debian
 		apt-get update --quiet && apt-get install --yes --no-install-recommends $(2); }
 endef
 
-# Whenever their sources changed, so that no two processes compile the same kernels at once.
+# Whenever their sources changed: the kernels that tuning a network uses, and all of them for tests, so
+# that no two processes compile the same kernels at once.
 $(VENV)/.compiled: $(VENV)/.installed $(shell find tilewright/targets -name '*.py')
 	@echo "compiling kernels"
 	@$(BIN)/tilewright warm-up
+	@touch $@
+
+$(VENV)/.compiled-all: $(VENV)/.compiled
+	@$(BIN)/python -m tilewright.targets.vta.precompile
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock

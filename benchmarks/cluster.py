@@ -45,8 +45,7 @@ PYTHON = (sys.executable, "-P", "-m")
 
 @dataclass(frozen=True)
 class Throughput:
-    """A build of a data set: seconds of the command from start to end, and the part of it in which
-    rows were measured."""
+    """Duration of a data set build: seconds of the whole command, and of measuring rows alone."""
 
     cluster: str
     rows: int
@@ -60,8 +59,10 @@ class Throughput:
 
 
 class Hosts:
-    """Two network namespaces that are connected by a virtual cable. Use as a context manager, as
-    root."""
+    """Two network namespaces that are connected by a virtual cable.
+
+    Use as a context manager, as root.
+    """
 
     def __init__(self, name: str = "") -> None:
         self.names = tuple(f"tw{name or os.getpid()}-{number}" for number in (1, 2))
@@ -85,7 +86,7 @@ class Hosts:
             with suppress(subprocess.CalledProcessError):
                 _ip("netns", "delete", name)
 
-    def on(self, host: int, *command: str) -> list[str]:
+    def command_on(self, host: int, *command: str) -> list[str]:
         """Return the command that runs `command` on a host, 0 or 1."""
         return ["ip", "netns", "exec", self.names[host], *command]
 
@@ -95,8 +96,10 @@ def _ip(*arguments: str) -> None:
 
 
 class DaskOnHosts:
-    """A scheduler on the first of two hosts, and a worker of one thread on each. Use as a context
-    manager; `environment` is that of a command."""
+    """A scheduler on the first of two hosts, and a worker of one thread on each.
+
+    Use as a context manager; `environment` is that of a command.
+    """
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self.hosts, self.folder = hosts, folder
@@ -129,7 +132,7 @@ class DaskOnHosts:
         log = self.folder / f"node-{host}-{len(list(self.folder.glob('node-*')))}"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                self.hosts.on(
+                self.hosts.command_on(
                     host, *PYTHON, *command, "--protocol", "tls", "--host", address,
                     "--dashboard-address", "127.0.0.1:0",
                 ),
@@ -203,24 +206,26 @@ def two_hosts() -> Iterator[DaskOnHosts | None]:
 def run_rounds(rows: int, rounds: int, console: Console) -> list[Throughput]:
     """Build data sets without a cluster and on each cluster, in turns."""
     here = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
-    found = list[Throughput]()
+    result = list[Throughput]()
     with two_hosts() as dask:
         for number in range(rounds):
             for cluster in ("", *(f"local:{count}" for count in COUNTS)):
-                found.append(measure(rows, cluster, (), here))
+                result.append(measure(rows, cluster, (), here))
             if dask is not None:
-                on_head = dask.hosts.on(0)
+                on_head = dask.hosts.command_on(0)
                 done = measure(rows, dask.address, on_head, dask.environment)
-                found.append(Throughput("two hosts", done.rows, done.seconds, done.measuring))
+                result.append(Throughput("two hosts", done.rows, done.seconds, done.measuring))
             console.print(f"round {number + 1} of {rounds}")
-    return found
+    return result
 
 
 def main(
-    json_file: Annotated[Path | None, typer.Option("--json", help="Where figures go.")] = None,
-    rows: Annotated[int, typer.Option(help="Rows of a data set.")] = 400_000,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures.")] = None,
+    rows: Annotated[int, typer.Option(help="Rows of the dataset.")] = 400_000,
     rounds: Annotated[int, typer.Option(help="Builds per cluster.")] = 3,
-    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the rows, once.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run once with a tenth of the rows.")
+    ] = False,
     build_on: Annotated[str | None, typer.Option("--build", hidden=True)] = None,
 ) -> None:
     """Measure rows per second of `dataset build` by cluster."""
@@ -229,20 +234,20 @@ def main(
         return
     console = Console()
     rows, rounds = (rows // 10, 1) if quick else (rows, rounds)
-    found = run_rounds(rows, rounds, console)
-    names = list(dict.fromkeys(each.cluster for each in found))
-    table = Table("cluster", "rows/s", "to one process", "s of the command")
-    alone = median(e.rows_per_second for e in found if e.cluster == names[0])
+    result = run_rounds(rows, rounds, console)
+    names = list(dict.fromkeys(item.cluster for item in result))
+    table = Table("cluster", "rows/s", "relative to one process", "s of the command")
+    alone = median(e.rows_per_second for e in result if e.cluster == names[0])
     for name in names:
-        mine = [each for each in found if each.cluster == name]
-        speed = median(each.rows_per_second for each in mine)
+        mine = [item for item in result if item.cluster == name]
+        speed = median(item.rows_per_second for item in mine)
         table.add_row(
             name, f"{speed:,.0f}", f"{speed / alone:.2f}×",
-            f"{median(each.seconds for each in mine):.1f}",
+            f"{median(item.seconds for item in mine):.1f}",
         )  # fmt: skip
     console.print(table)
     if json_file is not None:
-        document = {"processors": os.cpu_count(), "builds": [asdict(each) for each in found]}
+        document = {"processors": os.cpu_count(), "builds": [asdict(item) for item in result]}
         write_atomically(json_file, json.dumps(document, indent=1).encode())
 
 

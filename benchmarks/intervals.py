@@ -42,23 +42,27 @@ def hierarchical(figure: Statistic, *runs: Floats, paired: bool = False) -> Inte
     """`figure` of arrays (..., groups, runs) that gives (...), with its interval.
 
     All arrays have the same groups, which are drawn together. Runs of a group are drawn for each
-    array by themselves; together if they are `paired`, as two methods with equal seeds are."""
+    array by themselves; together if they are `paired`, as two methods with equal seeds are.
+    """
     rng = np.random.default_rng(0)
     groups = len(runs[0])
     drawn = rng.integers(0, groups, (RESAMPLES, groups, 1))
     resampled, places = [], None
-    for each in runs:
+    for run in runs:
         if places is None or not paired:
-            places = rng.integers(0, each.shape[1], (RESAMPLES, groups, each.shape[1]))
-        resampled.append(each[drawn, places])
+            places = rng.integers(0, run.shape[1], (RESAMPLES, groups, run.shape[1]))
+        resampled.append(run[drawn, places])
     # An order statistic, since between infinite figures there is nothing to interpolate.
     low, high = np.quantile(figure(*resampled), COVERAGE, method="inverted_cdf")
     return Interval(float(figure(*runs)), float(low), float(high))
 
 
-def crossed(runs: Floats) -> Interval:
-    """The mean of runs (groups, runs), with its interval. A run is one draw for all groups, as a
-    model that is judged on every task, so groups and runs are drawn each by themselves."""
+def crossed_mean(runs: Floats) -> Interval:
+    """Return the mean of runs, shape (groups, runs), with its interval.
+
+    A run is one draw for all groups, such as a model that is evaluated on every task. Groups and
+    runs are therefore resampled independently.
+    """
     rng = np.random.default_rng(0)
     groups, count = runs.shape
     drawn = rng.integers(0, groups, (RESAMPLES, groups, 1))
@@ -74,6 +78,8 @@ def ratio_of_medians(mine: Floats, other: Floats) -> Floats:
 
 
 def ratio_of_means(mine: Floats, other: Floats) -> Floats:
-    """Ratio of means over groups and runs, for counts whose medians are 0; arrays as above, shape
-    (..., groups, runs)."""
+    """Return the ratio of means over groups and runs, for counts whose medians are 0.
+
+    Both arrays have shape (..., groups, runs).
+    """
     return np.asarray(mine.mean(axis=(-2, -1)) / other.mean(axis=(-2, -1)))

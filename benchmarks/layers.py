@@ -3,7 +3,7 @@
 This is the one split between development and judged layers. Options are chosen on `DEVELOPMENT`
 only. A claim about layers that a tuner has not been adjusted to comes from `JUDGED`. Estimates of
 a CPU have a split of their own: their constants were chosen on `CPU_DEVELOPMENT`, and they are
-judged on `CPU_JUDGED`.
+judged on `CPU_JUDGED`. No option was chosen on a layer of Gemmini: all of them are judged.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ RESNET18: dict[str, tuple[Workload, int]] = {
 """With their count in the network, by the name TVM's own benchmark gives them."""
 
 
-def _named(shapes: Mapping[str, str]) -> dict[str, Workload]:
-    return {name: parse_workload(text) for name, text in shapes.items()}
+def _name_workloads(shapes: Mapping[str, str], epilogue: str | None = None) -> dict[str, Workload]:
+    return {name: parse_workload(text, epilogue) for name, text in shapes.items()}
 
 
-OTHERS = _named(
+OTHERS = _name_workloads(
     {
         "alexnet": "conv2d:n=1,c=64,h=27,w=27,o=192,k=5,s=1,p=2",
         "vgg16": "conv2d:n=1,c=256,h=28,w=28,o=512,k=3,s=1,p=1",
@@ -54,7 +54,7 @@ DEVELOPMENT: dict[str, Workload] = {name: work for name, (work, _) in RESNET18.i
 programs a blind first batch compiles; C4, C6, C8 and C10 `risk`; C4, C8 and C11 what the ML²Tuner
 paper leaves open."""
 
-JUDGED = _named(
+JUDGED = _name_workloads(
     {
         "densenet121": "conv2d:n=1,c=256,h=56,w=56,o=128,k=1,s=1,p=0",
         "squeezenet": "conv2d:n=1,c=32,h=27,w=27,o=128,k=3,s=1,p=1",
@@ -68,6 +68,22 @@ JUDGED = _named(
 )
 """Layers that no option was chosen on, of networks that no layer above is of: drawn up by hand
 before any tuner saw them. Leave them alone when a default is to be decided."""
+
+GEMMINI_JUDGED = _name_workloads(
+    {
+        "attention values": "dense:n=128,c=128,o=64",
+        "1×1 96→24 @14": "conv2d:n=1,c=96,h=14,w=14,o=24,k=1,s=1,p=0",
+        "3×3 32→64 @14": "conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1",
+        "dense 64 rows 64→256": "dense:n=64,c=64,o=256",
+        "dense 16 rows 256→256": "dense:n=16,c=256,o=256",
+        "dense 1 row 512→128": "dense:n=1,c=512,o=128",
+        "3×3 64→64 @7": "conv2d:n=1,c=64,h=7,w=7,o=64,k=3,s=1,p=1",
+        "1×1/2 64→128 @14": "conv2d:n=1,c=64,h=14,w=14,o=128,k=1,s=2,p=0",
+    },
+    "bias, >> even 8, min 127, max 0",
+)
+"""Products and convolutions for Gemmini that no option was chosen on, small enough for their spaces
+to be enumerated. The last five were drawn up by hand before any tuner saw them."""
 
 _RELU6 = "bias, relu, min 6"
 CPU_DEVELOPMENT: dict[str, tuple[str, str]] = {

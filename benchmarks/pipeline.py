@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.fusion.stream_bound import needs, stream_bound
-from benchmarks.fusion.tuned_pairs import TARGETS, problem_of
+from benchmarks.fusion.tuned_pairs import TARGETS, make_problem
 from tilewright.core.files import Json, write_atomically
 from tilewright.networks.artifact import Artifact, load
 from tilewright.networks.artifact.pipeline import (
@@ -68,15 +68,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         for network, target in pairs:
             folder = (given.artifacts or Path(temporary)) / f"{network}-{target}"
-            planned = plan_of(network, target, folder)
-            print(shown(network, target, planned), flush=True)
-            rows.append({"network": network, "target": target, **figures(planned)})
+            planned = make_plan(network, target, folder)
+            print(table_row(network, target, planned), flush=True)
+            rows.append({"network": network, "target": target, **plan_figures(planned)})
     if given.json is not None:
         write_atomically(given.json, json.dumps(rows, indent=1).encode())
 
 
-def plan_of(network: str, target: str, folder: Path) -> PipelinePlan:
-    """The schedule of successive images of a network, built unless it is there."""
+def make_plan(network: str, target: str, folder: Path) -> PipelinePlan:
+    """Return the pipeline plan of successive images, after building the network if necessary."""
     if not (folder / "manifest.json").exists():
         from tilewright.flows.build import build_artifact
         from tilewright.search import LocalRunner
@@ -91,10 +91,10 @@ def plan_of(network: str, target: str, folder: Path) -> PipelinePlan:
     return artifact.plan_images(image)
 
 
-def figures(planned: PipelinePlan) -> dict[str, Json]:
-    """A row for programs: milliseconds, images/s, shares, bytes."""
+def plan_figures(planned: PipelinePlan) -> dict[str, Json]:
+    """Return figures of a plan: milliseconds, images per second, fractions and bytes, by name."""
     steady = planned.taken.steady
-    found: dict[str, Json] = {
+    figures: dict[str, Json] = {
         "cpu_milliseconds": 1e3 * planned.busy("cpu"),
         "packing_milliseconds": 1e3 * planned.cpu.packing,
         "accelerator_milliseconds": 1e3 * planned.busy("accelerator"),
@@ -105,7 +105,7 @@ def figures(planned: PipelinePlan) -> dict[str, Json]:
         "overlapped_latency_milliseconds": 1e3 * steady.latency,
         "more_dram_bytes": planned.more_bytes,
     }
-    return found | {f"gain_cpu_times_{times:g}": gain(planned, times) for times in OTHER_CPUS}
+    return figures | {f"gain_cpu_times_{times:g}": gain(planned, times) for times in OTHER_CPUS}
 
 
 def gain(planned: PipelinePlan, times: float) -> float:
@@ -121,8 +121,8 @@ def _with_cpu(stage: PipelineStage, times: float) -> PipelineStage:
     return replace(stage, nanoseconds=max(1, round(times * stage.nanoseconds)))
 
 
-def shown(network: str, target: str, planned: PipelinePlan) -> str:
-    """A row of the table."""
+def table_row(network: str, target: str, planned: PipelinePlan) -> str:
+    """Return a row of the table."""
     cpu, accelerator = planned.busy("cpu"), planned.busy("accelerator")
     steady, interval = planned.taken.steady, planned.interval
     cells = [
@@ -138,7 +138,7 @@ def shown(network: str, target: str, planned: PipelinePlan) -> str:
 
 def layers_row(network: str, target: str) -> str:
     """Everything fused: the bound of streams with barriers, and the one without."""
-    problem = problem_of(network, target)
+    problem = make_problem(network, target)
     assert isinstance(problem.target, VtaTarget), "only a VTA's streams are known"
     spec, labels = problem.target.spec, problem.all
     workloads = problem.workloads(labels)
@@ -148,7 +148,7 @@ def layers_row(network: str, target: str) -> str:
         own = workloads[begin : begin + len(run)]
         begin += len(run)
         barred += stream_bound([needs(workload, spec) for workload in own])
-        sums = summed([bounds(workload, spec) for workload in own])
+        sums = sum_cycles([bounds(workload, spec) for workload in own])
         free += max(sums.values())
         largest.append(max(sums, key=lambda resource: sums[resource]))
     limits = " and ".join(sorted(set(largest)))
@@ -158,9 +158,9 @@ def layers_row(network: str, target: str) -> str:
     )
 
 
-def summed(each: Sequence[dict[str, int]]) -> dict[str, int]:
+def sum_cycles(cycle_counts: Sequence[dict[str, int]]) -> dict[str, int]:
     """Cycles of each resource."""
-    return {name: sum(layer[name] for layer in each) for name in RESOURCES}
+    return {name: sum(layer[name] for layer in cycle_counts) for name in RESOURCES}
 
 
 if __name__ == "__main__":

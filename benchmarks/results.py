@@ -17,15 +17,13 @@ import typer
 
 from tilewright.core.files import write_atomically
 
-Tuners = Annotated[str, typer.Option(help="As for 'tilewright compare'.")]
-Seeds = Annotated[int, typer.Option(help="Seeds of each tuner and layer.")]
-Trials = Annotated[int, typer.Option(help="Measurements of a run, at most.")]
-Batch = Annotated[int, typer.Option(help="Measurements of a round.")]
-Jobs = Annotated[int, typer.Option(help="Processes.")]
+Tuners = Annotated[str, typer.Option(help="Tuners to compare, as for 'tilewright compare'.")]
+Seeds = Annotated[int, typer.Option(help="Seeds per tuner and layer.")]
+Trials = Annotated[int, typer.Option(help="Largest number of measurements per run.")]
+Batch = Annotated[int, typer.Option(help="Measurements per round.")]
+Jobs = Annotated[int, typer.Option(help="Number of processes.")]
 LayerNames = Annotated[str, typer.Option(help="Only these layers, separated by commas.")]
-Redraw = Annotated[
-    Path | None, typer.Option(help="Print the tables of these rows and run nothing.")
-]
+Redraw = Annotated[Path | None, typer.Option(help="Only print the tables of these rows.")]
 
 
 def row_arguments(doc: str | None, out: str) -> argparse.ArgumentParser:
@@ -36,10 +34,8 @@ def row_arguments(doc: str | None, out: str) -> argparse.ArgumentParser:
         out: the file that `--out` names by default.
     """
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path(out), help="the file that rows go to")
-    parser.add_argument(
-        "--redraw", type=Path, help="print the tables of these rows and run nothing"
-    )
+    parser.add_argument("--out", type=Path, default=Path(out), help="file for the rows")
+    parser.add_argument("--redraw", type=Path, help="only print the tables of these rows")
     return parser
 
 
@@ -54,8 +50,10 @@ def has_row(rows: pd.DataFrame, key: Mapping[str, object]) -> bool:
 
 
 class KeptRows:
-    """The rows of a benchmark's parts in one JSON file, which is written after each row, so that a
-    stopped benchmark resumes."""
+    """Rows of a benchmark's parts in one JSON file.
+
+    The file is written after each row, so that a benchmark that was stopped can resume.
+    """
 
     def __init__(self, path: Path, parts: Iterable[str]) -> None:
         self.path = path

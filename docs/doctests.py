@@ -20,5 +20,5 @@ class Doctests(Extension):
 
 
 def fenced(docstring: str) -> str:
-    """The docstring with a fence around each example, up to the next empty line."""
-    return _EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", docstring)
+    """Return the docstring with a code fence around each example, up to the next empty line."""
+    return _EXAMPLE.sub(lambda result: f"```pycon\n{result[0]}\n```", docstring)

@@ -46,7 +46,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links of pages in `docs/` that lead out of it, and fill in what is generated."""
     if COMMANDS in markdown:
         markdown = markdown.replace(COMMANDS, commands())
-    markdown = OPTIONS.sub(lambda found: options_table(found[1], found[2]), markdown)
+    markdown = OPTIONS.sub(lambda result: options_table(result[1], result[2]), markdown)
     own = page.file.abs_src_path
     if own is None or not Path(own).is_relative_to(ROOT / "docs"):
         return markdown
@@ -85,26 +85,26 @@ def typing_text(annotation: Any) -> str:
 
 
 def turned(text: str, source: str) -> str:
-    """The text of a file of the repository, with its links as on the site.
+    """Convert the links in a file of the repository to links of the site.
 
-    A link to a file without a page becomes its text. One that leads nowhere stays, and mkdocs
-    complains of it.
+    A link to a file without a page becomes its text. A broken link stays, and mkdocs complains
+    about it.
     """
     depth = (TEXTS.get(source) or source.removeprefix("docs/")).count("/")
 
-    def link(found: re.Match[str]) -> str:
-        label, path, anchor = found[1], found[2], found[3] or ""
+    def link(result: re.Match[str]) -> str:
+        label, path, anchor = result[1], result[2], result[3] or ""
         target = (ROOT / source).parent.joinpath(path).resolve()
         page = _page(target)
         if page is None:
-            return label if target.exists() else found[0]
+            return label if target.exists() else result[0]
         return f"[{label}]({'../' * depth}{page}{anchor})"
 
     return _LINK.sub(link, text)
 
 
 def _page(target: Path) -> str | None:
-    """The page of a file, or of a folder's overview."""
+    """Return the page of a file, or of a folder's overview; None if there is none."""
     if not target.is_relative_to(ROOT):
         return None
     name = target.relative_to(ROOT).as_posix()

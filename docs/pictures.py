@@ -18,7 +18,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from tilewright.reports.timeline import KIND_COLOURS, kinds
+from tilewright.reports.timeline import KIND_COLOURS, instruction_kinds
 from tilewright.targets.registry import make_target
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.target import VtaTarget
@@ -52,7 +52,7 @@ def _save(figure: Figure, name: str) -> None:
 
 
 def _loop() -> Figure:
-    """The round of a tuner, from a network to an artifact."""
+    """Draw the round of a tuner, from a network to an artifact."""
     figure = Figure(figsize=(9.8, 2.7))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, 108), ylim=(0, 29))
@@ -99,7 +99,7 @@ def _arrow(
 
 
 def _tiles() -> Figure:
-    """The output of the layer in tiles, and what one tile needs of the input and the weights."""
+    """Draw the output of a layer in tiles, and the input and the weights that one tile needs."""
     figure = Figure(figsize=(9.2, 3.2), layout="constrained")
     for axes, (title, draw) in zip(
         figure.subplots(1, 3, width_ratios=(1, 1, 1)),
@@ -168,7 +168,7 @@ def _report(target: VtaTarget, knobs: Mapping[str, int]) -> CycleReport:
 
 
 def _timelines(target: VtaTarget) -> Figure:
-    """What the three modules do at the start of two programs of equal tiles."""
+    """Draw what the three modules do at the start of two programs with equal tiles."""
     figure = Figure(figsize=(9.2, 3.7), layout="constrained")
     reports = {
         "one tile at a time": _report(target, ALONE),
@@ -180,7 +180,7 @@ def _timelines(target: VtaTarget) -> Figure:
     for axes, (title, report) in zip(
         figure.subplots(2, 1, sharex=True), reports.items(), strict=True
     ):
-        kind = kinds(report)
+        kind = instruction_kinds(report)
         for name, colour in KIND_COLOURS.items():
             for module, _ in enumerate(MODULE_NAMES):
                 mine = (kind == name) & (report.modules == module) & (report.starts < window)
@@ -205,7 +205,7 @@ def _timelines(target: VtaTarget) -> Figure:
 
 
 def _space(target: VtaTarget) -> Figure:
-    """What becomes of every schedule of the layer's space, and the latencies of the valid ones."""
+    """Draw the status of every schedule of a layer's space, and the latencies of the valid ones."""
     space = target.space(LAYER)
     lowered = target.lower(LAYER, space.unravel(np.arange(space.size)))
     measured = target.measure(lowered)

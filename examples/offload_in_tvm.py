@@ -19,8 +19,8 @@ for layer in offloaded(mod).layers:
 
 x = np.random.default_rng(0).standard_normal((1, 1, 8, 8), dtype=np.float32)
 scores = [
-    relax.VirtualMachine(tvm.compile(each, "llvm"), tvm.cpu())["main"](tvm.runtime.tensor(x))
-    for each in (stock, mod)
+    relax.VirtualMachine(tvm.compile(item, "llvm"), tvm.cpu())["main"](tvm.runtime.tensor(x))
+    for item in (stock, mod)
 ]
 print("TVM alone", *scores[0].numpy()[0])
 print("with VTA ", *scores[1].numpy()[0])

@@ -1,0 +1,1 @@
+"""Pipelines: tuning, builds, comparisons, co-design, data sets and their deployments."""

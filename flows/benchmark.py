@@ -61,13 +61,13 @@ def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
         loaded = load(built, allow_code=True)
         if isinstance(loaded, SizedLibrary):
             raise EngineError(
-                f"{built} was built for several sizes, and engines are timed at one; build it "
-                "with --input-shape"
+                f"{built} was built for several sizes, but engines are compared at a single "
+                "size; build it with --input-shape"
             )
         if not isinstance(loaded, CompiledArtifact):
             raise EngineError(
-                f"{built} is for {loaded.target}, whose inferences are simulated; name a library "
-                "that 'tilewright build --target cpu' made"
+                f"{built} was built for {loaded.target}, which is simulated and cannot be "
+                "timed; give a library that 'tilewright build --target cpu' built"
             )
         source = run(write_model, options.model, options.input_shapes, Path(folder))
         timed = run(
@@ -97,23 +97,23 @@ def write_model(model: str, input_shapes: Mapping[str, tuple[int, ...]], folder:
     """
     if Path(model).suffix in TORCH_SUFFIXES:
         raise EngineError(
-            f"'{model}' is a torch.export file, which other engines do not read; export it with "
-            "torch.onnx.export"
+            f"'{model}' is a torch.export file, which the other engines cannot read; export "
+            "the model with torch.onnx.export"
         )
-    found = model_with_weights(model)
-    for info in found.graph.input:
+    result = model_with_weights(model)
+    for info in result.graph.input:
         if info.name in input_shapes:
             dimensions, sizes = info.type.tensor_type.shape.dim, input_shapes[info.name]
             if len(dimensions) != len(sizes):
                 raise EngineError(
-                    f"input '{info.name}' has {len(dimensions)} axes; --input-shape names "
-                    f"{len(sizes)}"
+                    f"the input '{info.name}' has {len(dimensions)} axes, but --input-shape "
+                    f"gives {len(sizes)}; give one size per axis"
                 )
             for dimension, size in zip(dimensions, sizes, strict=True):
                 dimension.dim_value = size
     path = folder / MODEL
-    large = found.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF
-    onnx.save(found, path, save_as_external_data=large)
+    large = result.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF
+    onnx.save(result, path, save_as_external_data=large)
     return path
 
 

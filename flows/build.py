@@ -135,12 +135,13 @@ def build_program(
         kept = noisiest_layers(options, made)
         if not kept:
             raise
-        said = (
-            f"int8 was too coarse for {', '.join(kept)}, which the CPU computes in float: {error}"
+        message = (
+            f"int8 was too inaccurate for {', '.join(kept)}, which the CPU now computes in "
+            f"floating point: {error}"
         )
         options = options.model_copy(update={"keep_float": (*options.keep_float, *kept)})
         built = build_program(run, options, target, network, refused)
-        return replace(built, warnings=(said.partition(";")[0], *built.warnings))
+        return replace(built, warnings=(message.partition(";")[0], *built.warnings))
     return BuiltArtifact(manifest, made.warnings)
 
 
@@ -157,12 +158,12 @@ def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> Bu
         made, warnings = compile_one(run, options, target, run(read_model, options))
         return BuiltArtifact(run(write_library, options, made), warnings)
     model = run(read_sizes, options)
-    each = []
+    library = []
     for at in model.wanted:
         sized = options.model_copy(update={"input_shapes": at.shapes})
-        each.append(compile_one(run, sized, target, run(read_model, sized)))
-    joined = run(join_sizes, options, target, model, [made for made, _ in each])
-    said = dict.fromkeys(warning for _, warnings in each for warning in warnings)
+        library.append(compile_one(run, sized, target, run(read_model, sized)))
+    joined = run(join_sizes, options, target, model, [made for made, _ in library])
+    said = dict.fromkeys(warning for _, warnings in library for warning in warnings)
     return BuiltArtifact(run(write_library, options, joined), tuple(said))
 
 
@@ -215,9 +216,11 @@ def compile_one(
         longer = compiles.in_float32() if options.schedules is None else None
         if longer is None:
             raise
-        said = f"its layers multiply float32, for in {traits_of(target).float_type} {error}"
+        message = (
+            f"its layers compute in float32, because in {traits_of(target).float_type} {error}"
+        )
     made, warnings = compile_one(run, options, longer, model, refused)
-    return made, (said.partition(";")[0], *warnings)
+    return made, (message.partition(";")[0], *warnings)
 
 
 def choose_schedules(
@@ -291,7 +294,9 @@ def choose_kernels(
         ):
             emit(SchedulesFound(done + 1, whole))
             if isinstance(picked, WorkloadError):
-                warnings.append(f"{picked}; until then TVM compiles it without a schedule")
+                warnings.append(
+                    f"{picked}; until then TVM compiles this workload without a tuned schedule"
+                )
             else:
                 picks_by_workload[workload] = picked
     return picks_by_workload, tuple(warnings)
@@ -320,13 +325,15 @@ def tuned_picks(
     picks: dict[Workload, Pick] = {}
     for done, workload in enumerate(different):
         emit(SchedulesFound(done, len(different)))
-        tried = _tried(workload, target, trials, seed) if trials else None
+        tried = _tune_briefly(workload, target, trials, seed) if trials else None
         picks[workload] = pick_without_trials(workload, target, seed, tried)
     emit(SchedulesFound(len(different), len(different)))
     return [picks[workload] for workload in workloads]
 
 
-def _tried(workload: Workload, target: Target, trials: int, seed: int) -> tuple[float, Pick] | None:
+def _tune_briefly(
+    workload: Workload, target: Target, trials: int, seed: int
+) -> tuple[float, Pick] | None:
     """Tune a workload with a few trials, without a store.
 
     Args:
@@ -341,12 +348,11 @@ def _tried(workload: Workload, target: Target, trials: int, seed: int) -> tuple[
     # It imports pandas and more, which takes as long as building a small network.
     from tilewright.flows.tuning import tune
 
-    done = list(
-        tune(
-            target, workload, make_explorer("default"), trials=trials, batch=min(trials, 16),
-            seed=seed,
-        )
-    )  # fmt: skip
+    # The programs of a round are compiled on all cores, so the tuner's usual rounds of two trials
+    # would leave most of them idle.
+    batch = min(trials, 16)
+    tuner = make_explorer("default", {"batch": batch})
+    done = list(tune(target, workload, tuner, trials=trials, batch=batch, seed=seed))
     if not done or done[-1].best_config is None or done[-1].best is None:
         return None
     config = tuple(int(index) for index in done[-1].best_config)

@@ -7,7 +7,7 @@ name.
 from prefect import flow
 
 from tilewright.flows.build import build_artifact as run_build
-from tilewright.flows.forms import confined, flat
+from tilewright.flows.forms import confine_path, flat
 from tilewright.services.workspace import use_workspace
 from tilewright.tasks.build_task import BuildRunner, say_built
 from tilewright.tuning.build_options import BuildOptions
@@ -23,6 +23,6 @@ from tilewright.tuning.build_options import BuildOptions
 def build_artifact(options: BuildOptions) -> str:
     """Build a network for a target; returns the folder."""
     use_workspace()
-    given = options.model_copy(update={"out": confined(options.out)})
+    given = options.model_copy(update={"out": confine_path(options.out)})
     say_built(given, run_build(BuildRunner(), given))
     return str(given.out)

@@ -62,11 +62,11 @@ def codesign(
             if not isinstance(front, int):
                 break
             # The record was wrong: search again on what is true.
-            many = "a measurement was" if front == 1 else f"{front} measurements were"
+            many = "a measurement" if front == 1 else f"{front} measurements"
             run.emit(
                 Note(
-                    f"{many} recorded with another latency than the machine has; set aside, "
-                    "what it has recorded, and the search repeated"
+                    f"discarded {many}, because the recorded latency differs from what the "
+                    "machine measures now; the search is repeated with the new measurement"
                 )
             )
         outcome = outcome_of(options, problem, evaluator, front)

@@ -8,13 +8,13 @@ from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from tilewright.flows.codesign import codesign as run_codesign
-from tilewright.flows.forms import confined, flat, named
+from tilewright.flows.forms import confine_path, flat, make_run_namer
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.hardware_search.results import CodesignOutcome
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_workspace
-from tilewright.tasks.codesign import CodesignRunner, logged
+from tilewright.tasks.codesign import CodesignRunner, log_events
 from tilewright.tuning.options import TrackingOptions
 
 RUN_NAME = "{options.subject} within {options.budget}, {options.method}"
@@ -32,17 +32,17 @@ def codesign_flow(
 
     @flow(
         name="codesign",
-        flow_run_name=named(CodesignOptions, RUN_NAME),
+        flow_run_name=make_run_namer(CodesignOptions, RUN_NAME),
         persist_result=False,
     )
     @flat(CodesignOptions, TrackingOptions)
     def codesign(options: CodesignOptions, tracking: TrackingOptions) -> CodesignOutcome:
         """Search machines and schedules, prove the front, write the folder, tell MLflow."""
         use_workspace()
-        if (out := confined(str(options.folder))) != options.folder:
+        if (out := confine_path(str(options.folder))) != options.folder:
             options = options.model_copy(update={"out": str(out)})
         quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-        runner = CodesignRunner(logged(listen), system_metrics=tracking.system_metrics)
+        runner = CodesignRunner(log_events(listen), system_metrics=tracking.system_metrics)
         with quiet, runner as run:
             return run_codesign(run, options, problem)
 

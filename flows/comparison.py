@@ -35,7 +35,7 @@ from tilewright.reports.comparison import write_report
 from tilewright.reports.run_pictures import draw_run
 from tilewright.search import LocalRunner
 from tilewright.search.events import Listener
-from tilewright.tuning.open_trials import alone
+from tilewright.tuning.open_trials import own_folder
 from tilewright.tuning.outputs import Summary
 
 
@@ -100,7 +100,7 @@ def compare_networks(
         TilewrightError: as `plan_networks` and `flows.tuning.tune_network`.
     """
     plan = plan or run(plan_networks, options)
-    with alone(plan.folder):
+    with own_folder(plan.folder):
         kept = KeptNetworkRuns(plan)
         missing = [job for job in plan.jobs if kept.find(job) is None]
         run(read_networks, missing)
@@ -123,6 +123,6 @@ def tune_run(job: NetworkJob, emit: Listener) -> Summary:
         job: the network, tuner, seed and output directory of the run.
         emit: receives the events.
     """
-    found = tune_network(LocalRunner(emit), job.options)
-    draw_run(job.options.folder, found)
-    return found.summary
+    network = tune_network(LocalRunner(emit), job.options)
+    draw_run(job.options.folder, network)
+    return network.summary

@@ -17,7 +17,7 @@ from tilewright.evaluation.compare.plan import plan_workloads
 from tilewright.evaluation.compare.workload_selection import test_bed_of
 from tilewright.flows.comparison import compare_networks
 from tilewright.flows.comparison import compare_tuners as compare_on_workloads
-from tilewright.flows.forms import confined, fields_of, flat, named
+from tilewright.flows.forms import confine_path, fields_of, flat, make_run_namer
 from tilewright.flows.tuning_prefect import network_flow
 from tilewright.search.events import Listener, ignore
 from tilewright.services.page_addresses import flow_run_url
@@ -51,14 +51,16 @@ def comparison_flow(
     """
 
     @flow(
-        name="compare_tuners", flow_run_name=named(CompareOptions, RUN_NAME), persist_result=False
+        name="compare_tuners",
+        flow_run_name=make_run_namer(CompareOptions, RUN_NAME),
+        persist_result=False,
     )
     # Tables and live spaces are those of the machine where a command runs.
     @flat(CompareOptions, TrackingOptions, without=("replay", "live"))
     def compare_tuners(options: CompareOptions, tracking: TrackingOptions) -> Compared:
         """Compare tuners by whole runs of networks, or on workloads whose optimum is known."""
         use_workspace()
-        if (out := confined(options.out)) != options.folder:
+        if (out := confine_path(options.out)) != options.folder:
             options = options.model_copy(update={"out": str(out)})
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             if options.networks:

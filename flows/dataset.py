@@ -30,7 +30,7 @@ from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart, make_plan
 from tilewright.evaluation.datasets.rows import Progress
 from tilewright.search import LocalRunner
-from tilewright.tuning.open_trials import alone
+from tilewright.tuning.open_trials import own_folder
 
 
 def build_dataset(
@@ -51,24 +51,24 @@ def build_dataset(
         ClusterError: the cluster cannot be used.
         OSError: a file cannot be written.
     """
-    with alone(folder):
+    with own_folder(folder):
         plan = kept_plan(folder, options)
         if plan is None:
             plan = store_plan(folder, run(make_plan, options))
         finished = finished_files(folder)
         parts = {part: kept_part(folder, plan, part, finished) for part in plan.parts}
-        kept = sum(part.rows for part, found in parts.items() if found is not None)
+        kept = sum(part.rows for part, result in parts.items() if result is not None)
         run.emit(PlannedFile(plan.rows, len(plan.hardware), len(plan.workloads), kept))
-        missing = [part for part, found in parts.items() if found is None]
+        missing = [part for part, result in parts.items() if result is None]
         tell = partial(rows_done, run.emit)
-        for part, data in _measured(run, plan, missing, tell, cluster):
+        for part, data in _measure_parts(run, plan, missing, tell, cluster):
             write_atomically(folder / plan.path(part), data)
             parts[part] = part_record(plan, part, data)
-        held = [found for found in parts.values() if found is not None]
+        held = [part for part in parts.values() if part is not None]
         return run.call(log_dataset, folder, plan, held)
 
 
-def _measured(
+def _measure_parts(
     run: LocalRunner, plan: DatasetPlan, missing: list[PlanPart], tell: Progress, cluster: str
 ) -> Iterator[tuple[PlanPart, bytes]]:
     """Measure the missing parts of a dataset, and yield each part with the contents of its file.

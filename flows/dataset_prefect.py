@@ -11,7 +11,7 @@ from tilewright.evaluation.datasets.folder import DatasetMetadata
 from tilewright.evaluation.datasets.options import DatasetFolder, DatasetOptions
 from tilewright.evaluation.datasets.plan import check_options
 from tilewright.flows.dataset import build_dataset as build_folder
-from tilewright.flows.forms import confined, flat
+from tilewright.flows.forms import confine_path, flat
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_workspace
 from tilewright.tasks.dataset import DatasetRunner, say_built
@@ -35,7 +35,7 @@ def dataset_flow(listen: Listener = ignore) -> Flow[..., DatasetMetadata]:
     ) -> DatasetMetadata:
         """Build what the folder `out` lacks of a dataset; returns what `dataset.json` holds."""
         use_workspace()
-        out = confined(folder.out)
+        out = confine_path(folder.out)
         check_options(options)
         check_folder(out.parent)
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):

@@ -52,26 +52,31 @@ def deploy_all(folder: Path) -> list[str]:
         WorkspaceError: the workspace cannot be used.
     """
     if not (folder / DEPLOYMENTS).is_file():
-        raise DeployError(f"there is no {folder / DEPLOYMENTS}; call this in the repository's root")
+        raise DeployError(
+            f"{folder / DEPLOYMENTS} does not exist; run this command in the root of the repository"
+        )
     address = log_in()
     with _client() as client:
         _check_unserved(client, folder / DEPLOYMENTS)
-        done = [f"Prefect at {address}", _provide_pool(client)]
+        done = [f"using Prefect at {address}", _provide_pool(client)]
         done += _deploy(folder / DEPLOYMENTS)
         _close_forms(client)
         done += apply_automations(folder / AUTOMATIONS)
         if not _acts_on_events(client):
             done.append(
-                "note: automations do not act on this server; start it with "
+                "note: this server does not run automations; start it with "
                 "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED=true"
             )
-    return [*done, "now start a worker, here or on any machine with this repository: make worker"]
+    return [
+        *done,
+        "next, start a worker with 'make worker', here or on any machine that has this repository",
+    ]
 
 
 def apply_automations(file: Path) -> list[str]:
     """Create or update the automations that a file lists. Returns one line per automation."""
     with _client() as client:
-        return [_apply(client, each) for each in _automations(file)]
+        return [_apply(client, automation) for automation in _automations(file)]
 
 
 def _client() -> SyncPrefectClient:
@@ -96,11 +101,14 @@ def log_in() -> str:
     address = os.environ.get(API_URL)
     if not address:
         raise ServerError(
-            "which server? Start one ('prefect server start', or 'tilewright ui' for one of "
-            f"this folder), and name it: export {API_URL}=http://127.0.0.1:4200/api"
+            "no Prefect server is configured; start one ('prefect server start', or "
+            "'tilewright ui' for this folder) and set its address: export "
+            f"{API_URL}=http://127.0.0.1:4200/api"
         )
     if not is_answering(f"{address.rstrip('/')}/health", _headers()):
-        raise ServerError(f"no Prefect server answers at {address}; start it, or name another one")
+        raise ServerError(
+            f"no Prefect server responds at {address}; start it, or give another address"
+        )
     return address
 
 
@@ -119,7 +127,7 @@ def _provide_pool(client: SyncPrefectClient) -> str:
     try:
         client.create_work_pool(WorkPoolCreate(name=POOL, type=POOL_KIND))
     except ObjectAlreadyExists:
-        return f"work pool {POOL} is there"
+        return f"work pool {POOL} exists already"
     return f"work pool {POOL} created"
 
 
@@ -138,8 +146,8 @@ def _check_unserved(client: SyncPrefectClient, file: Path) -> None:
         with suppress(ObjectNotFound):
             if process := serving_process(client.read_deployment_by_name(name)):
                 raise DeployError(
-                    f"{process} serves {name}, which {file} lists; end it, or choose another name "
-                    "for one of the two"
+                    f"{process} already serves {name}, which is also defined in {file}; end "
+                    "that process, or rename one of the two deployments"
                 )
 
 
@@ -150,11 +158,13 @@ def _deploy(file: Path) -> list[str]:
         capture_output=True, text=True, check=False, timeout=60 * MINUTES,
         env=os.environ | {"PYTHONPATH": module_path()},
     )  # fmt: skip
-    said = printable(done.stdout + done.stderr, keep="\n")
+    message = printable(done.stdout + done.stderr, keep="\n")
     if done.returncode:
-        raise DeployError(f"Prefect did not take {file}:\n{said.strip()}")
+        raise DeployError(
+            f"Prefect rejected {file}; correct the file and repeat the command:\n{message.strip()}"
+        )
     listed = yaml.safe_load(file.read_text())["deployments"]
-    return [f"deployed {each['entrypoint'].rpartition('.')[2]}/{each['name']}" for each in listed]
+    return [f"deployed {item['entrypoint'].rpartition('.')[2]}/{item['name']}" for item in listed]
 
 
 def _close_forms(client: SyncPrefectClient) -> None:
@@ -162,14 +172,16 @@ def _close_forms(client: SyncPrefectClient) -> None:
     from prefect.client.schemas import actions, filters
 
     ours = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[POOL]))
-    for each in client.read_deployments(work_pool_filter=ours):
-        closed = {**(each.parameter_openapi_schema or {}), "additionalProperties": False}
-        client.update_deployment(each.id, actions.DeploymentUpdate(parameter_openapi_schema=closed))
+    for deployment in client.read_deployments(work_pool_filter=ours):
+        closed = {**(deployment.parameter_openapi_schema or {}), "additionalProperties": False}
+        client.update_deployment(
+            deployment.id, actions.DeploymentUpdate(parameter_openapi_schema=closed)
+        )
 
 
 def _automations(file: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = yaml.safe_load(file.read_text())["automations"]
-    return found
+    result: list[dict[str, Any]] = yaml.safe_load(file.read_text())["automations"]
+    return result
 
 
 def _apply(client: SyncPrefectClient, wanted: dict[str, Any]) -> str:
@@ -186,7 +198,7 @@ def _apply(client: SyncPrefectClient, wanted: dict[str, Any]) -> str:
     held = client.request("POST", "/automations/filter", json=asked).json()
     if held:
         client.request("PUT", "/automations/{id}", json=wanted, path_params={"id": held[0]["id"]})
-        return f"automation '{name}' brought up to date"
+        return f"automation '{name}' updated"
     client.request("POST", "/automations/", json=wanted)
     return f"automation '{name}' created"
 

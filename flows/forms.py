@@ -48,7 +48,7 @@ def flat(
         def call(*args: Any, **named: Any) -> R | State[Any]:
             given = signature.bind(*args, **named).arguments
             try:
-                return function(*(filled(form, given) for form in forms))
+                return function(*(fill_form(form, given) for form in forms))
             except TilewrightError as error:
                 return Failed(data=error, message=str(error))
 
@@ -59,9 +59,9 @@ def flat(
         # What has no default comes first.
         parameters = sorted(
             (_parameter(form, name) for form, name in fields),
-            key=lambda each: (
-                each.default is not Parameter.empty,
-                ranks.get(each.name, len(ranks)),
+            key=lambda item: (
+                item.default is not Parameter.empty,
+                ranks.get(item.name, len(ranks)),
             ),
         )
         signature = Signature(
@@ -72,14 +72,14 @@ def flat(
         call.__doc__, call.__module__ = function.__doc__, function.__module__
         call.__signature__ = signature  # type: ignore[attr-defined]
         call.__annotations__ = {
-            name: each.annotation for name, each in signature.parameters.items()
+            name: parameter.annotation for name, parameter in signature.parameters.items()
         }
         return call
 
     return decorate
 
 
-def filled(form: Form, given: dict[str, Any]) -> Any:
+def fill_form(form: Form, given: dict[str, Any]) -> Any:
     """Build an options model from the parameters of a flow run.
 
     A value that equals the default counts as not given.
@@ -106,22 +106,22 @@ def filled(form: Form, given: dict[str, Any]) -> Any:
 
 def fields_of(*given: BaseModel) -> dict[str, Any]:
     """Return the parameters of a flow for the given options, as JSON."""
-    return {k: v for each in given for k, v in each.model_dump(mode="json").items()}
+    return {k: v for item in given for k, v in item.model_dump(mode="json").items()}
 
 
-def named(form: Form, template: str) -> Callable[[], str]:
+def make_run_namer(form: Form, template: str) -> Callable[[], str]:
     """Return a function that names a flow run by a template such as `{options.subject}`."""
 
     def name() -> str:
         try:
-            return template.format(options=filled(form, flow_run.parameters))
+            return template.format(options=fill_form(form, flow_run.parameters))
         except TilewrightError:  # said by the run itself
             return form.__name__
 
     return name
 
 
-def confined(out: str | Path) -> Path:
+def confine_path(out: str | Path) -> Path:
     """Return an output folder, relative to the deployment's root folder if it has one.
 
     Raises:

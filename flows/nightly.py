@@ -12,9 +12,15 @@ from prefect import Flow, flow
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Failed
 
-from tilewright.flows.forms import flat, named
+from tilewright.flows.forms import flat, make_run_namer
 from tilewright.flows.serve import SERVING
-from tilewright.flows.tuning_prefect import FLOW, RUN_NAME, confined, ended, tune_and_log
+from tilewright.flows.tuning_prefect import (
+    FLOW,
+    RUN_NAME,
+    confine_options,
+    flow_result,
+    tune_and_log,
+)
 from tilewright.reports.run_results import outcome_line
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks.regression_check import watch_run
@@ -45,7 +51,7 @@ def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
 
 @flow(
     name=FLOW,
-    flow_run_name=named(TuningOptions, RUN_NAME),
+    flow_run_name=make_run_namer(TuningOptions, RUN_NAME),
     persist_result=False,
     on_completion=[say_end],
     on_failure=[say_end],
@@ -56,15 +62,17 @@ def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
 def tune_network(
     options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions
 ) -> Summary | State[Summary]:
-    """Tune every workload of a network, and compare the results with those of the last run of the
-    same network on the same target."""
+    """Tune every workload of a network, and compare the results with the last run.
+
+    The last run is that of the same network on the same target.
+    """
     summary, remark = tune_and_log(options, tracking)
     if watch.when_worse == OFF:
-        return ended(summary, remark)
-    watched = watch_run(confined(options).folder, summary, watch)
-    if not watched.worse:
-        return ended(summary, remark)
+        return flow_result(summary, remark)
+    watched = watch_run(confine_options(options).folder, summary, watch)
+    if not watched.is_regression:
+        return flow_result(summary, remark)
     why = "; ".join((watched.sentence, *watched.reasons))
     if watch.when_worse == FAIL:
         return Failed(message=why)
-    return ended(summary, why)
+    return flow_result(summary, why)

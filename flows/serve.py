@@ -1,5 +1,7 @@
-"""Serves the tuning flow as a Prefect deployment from this machine, without a work pool or
-worker."""
+"""Serves the tuning flow as a Prefect deployment from this machine.
+
+There is no work pool and no worker.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +36,7 @@ SERVING = "TILEWRIGHT_SERVING"
 """Environment variable that is set for runs of `tilewright serve`. Each of them prints one line
 when it ends."""
 LOG_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"
+MLFLOW_LOG_LEVEL = "MLFLOW_LOGGING_LEVEL"
 _STAMP = re.compile(r"process (\d+) on (.*), started (\d+) in (.*)")
 """Format of a deployment's version, which identifies the process that serves it."""
 END_SECONDS = 5.0
@@ -49,10 +52,15 @@ class AlreadyServed(TilewrightError):
 
 
 def print_one_line_per_run() -> None:
-    """Let runs print one line each instead of Prefect's log, which its pages have. Prefect reads
-    the variables when it is imported, so call this before; the processes of runs inherit them."""
+    """Let runs print one line each, without the logs of Prefect and MLflow.
+
+    Prefect's pages have its log. Both libraries read the variables when they are imported, so call
+    this before. The processes of runs
+    inherit the variables.
+    """
     os.environ[SERVING] = "true"
     os.environ.setdefault(LOG_LEVEL, "CRITICAL")
+    os.environ.setdefault(MLFLOW_LOG_LEVEL, "WARNING")
 
 
 def check_cron(cron: str) -> None:
@@ -68,9 +76,9 @@ def check_cron(cron: str) -> None:
         CronSchedule(cron=cron)
     except ValueError:
         raise CronError(
-            f"--cron '{cron}' is not a cron expression; write minute, hour, day, month and "
-            "weekday: '0 2 * * *' is every night at two, '30 6 * * 1-5' half past six on "
-            "weekdays; or give --every SECONDS"
+            f"--cron '{cron}' is not a cron expression; write minute, hour, day of month, "
+            "month and weekday: '0 2 * * *' is every night at 2:00, '30 6 * * 1-5' is 6:30 "
+            "on weekdays; or use --every SECONDS"
         ) from None
 
 
@@ -121,7 +129,7 @@ def serve_tuning(
         check_unserved(FLOW, name)
         emit(f"Prefect  {pages}")
         when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
-        emit(f"serving {FLOW}/{name} ({when}) below {root}; Ctrl-C stops it")
+        emit(f"serving {FLOW}/{name} ({when}), results below {root}; stop with Ctrl-C")
         try:
             _serve(options, watch, tracking, name, cron, every_seconds)
         finally:
@@ -130,8 +138,7 @@ def serve_tuning(
 
 
 def deployment_name(options: TuningOptions) -> str:
-    """Return the default name of a deployment: network and target, in characters that Prefect
-    allows."""
+    """Return the default name of a deployment: network and target, in allowed characters."""
     return re.sub(r"[/%&<>]+", "-", options.short_name)
 
 
@@ -153,12 +160,12 @@ def check_unserved(flow: str, name: str) -> None:
             return
     if held.work_pool_name:
         raise AlreadyServed(
-            f"the workers of the pool {printable(held.work_pool_name)} have a deployment "
-            f"{flow}/{name} on this server; choose another name with --name"
+            f"the work pool {printable(held.work_pool_name)} of this server already has a "
+            f"deployment {flow}/{name}; choose another name with --name"
         )
     if server := serving_process(held):
         raise AlreadyServed(
-            f"{server} serves {flow}/{name} already; end it, or choose another name with --name"
+            f"{server} already serves {flow}/{name}; end it, or choose another name with --name"
         )
 
 
@@ -172,10 +179,10 @@ def serving_process(deployment: DeploymentResponse) -> str:
     if deployment.work_pool_name:
         return ""
     heard = deployment.status is DeploymentStatus.READY
-    found = _STAMP.fullmatch(deployment.version or "")
-    if found is None:
+    match = _STAMP.fullmatch(deployment.version or "")
+    if match is None:
         return "another process" if heard else ""
-    pid, host, started, space = found.groups()
+    pid, host, started, space = match.groups()
     stamp = ProcessStamp(int(pid), int(started), host, space)
     alive = stamp.is_alive()
     return stamp.describe() if alive or (alive is None and heard) else ""
@@ -183,14 +190,13 @@ def serving_process(deployment: DeploymentResponse) -> str:
 
 def _own_stamp() -> str:
     """Return a description of this process in the format of `_STAMP`."""
-    own = ProcessStamp.own()
+    own = ProcessStamp.of_this_process()
     return f"process {own.pid} on {own.host}, started {own.started} in {own.space}"
 
 
 @contextmanager
 def _prefect_without_home() -> Iterator[None]:
-    """Import Prefect without creating its home folder, since nothing should be created before all
-    checks."""
+    """Import Prefect without creating its home folder, because checks come before any file."""
     named = "PREFECT_HOME" in os.environ
     os.environ.setdefault("PREFECT_HOME", os.devnull)
     try:
@@ -235,7 +241,8 @@ def _serve(
         name=name,
         version=_own_stamp(),
         parameters=flat_parameters.fields_of(options, watch, tracking),
-        description="Tune every workload of a network, and compare the results with the last run's",
+        description="Tune every workload of a network, and compare the results with the "
+        "previous run.",
         tags=["tilewright"],
         limit=1,
         print_starting_message=False,

@@ -33,13 +33,13 @@ def train_model(run: LocalRunner, options: TrainingOptions) -> dict[str, Json]:
         OSError: a file cannot be written.
     """
     table, digest = run(read_dataset, options)
-    fitted = run(fit_model, options, table, partial(say, run.emit))
+    fitted = run(fit_model, options, table, partial(emit_note, run.emit))
     metrics = run(judge_model, options, fitted, digest)
     folder = run(store_model, options, fitted)
     run.call(log_model, options, folder, metrics)
     return metrics
 
 
-def say(emit: Listener, text: str) -> None:
+def emit_note(emit: Listener, text: str) -> None:
     """Emit a note about the progress of training."""
     emit(Note(text))

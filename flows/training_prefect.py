@@ -8,11 +8,11 @@ from prefect import Flow, flow
 
 from tilewright.core.files import Json
 from tilewright.evaluation.datasets.options import TrainingOptions
-from tilewright.flows.forms import confined, flat
+from tilewright.flows.forms import confine_path, flat
 from tilewright.flows.training import train_model as run_training
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_workspace
-from tilewright.tasks.run_progress import logged
+from tilewright.tasks.run_progress import log_events
 from tilewright.tasks.training import Registered, TrainingRunner
 
 
@@ -32,11 +32,13 @@ def training_flow(
     )
     @flat(TrainingOptions)
     def train_model(options: TrainingOptions) -> tuple[dict[str, Json], Registered | None]:
-        """Train a model on part of a dataset, judge it on the rest, keep and register it. Returns
-        its figures and where it is registered."""
+        """Train a model on part of a dataset, judge it on the rest, keep and register it.
+
+        Returns its figures and where it is registered.
+        """
         use_workspace()
-        options = options.model_copy(update={"out": str(confined(options.out))})
-        run = TrainingRunner(logged(listen))
+        options = options.model_copy(update={"out": str(confine_path(options.out))})
+        run = TrainingRunner(log_events(listen))
         return run_training(run, options), run.registered
 
     return train_model  # type: ignore[return-value]  # of a state callers get the data

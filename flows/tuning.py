@@ -80,7 +80,7 @@ from tilewright.tuning.network import (
     extract_subgraphs,
     import_model,
     lone_workload,
-    those_of,
+    select_layers,
 )
 from tilewright.tuning.open_trials import record_of, trials_of_folder
 from tilewright.tuning.options import TuningOptions, seconds_of_duration
@@ -136,16 +136,18 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
         run.emit(Note(remark))
     with _trials_of_run(run, options) as store:
         network = import_network(run, options, target)
-        for reason in check_fits(target, [each.workload for each in network.subgraphs]):
+        for reason in check_fits(target, [subgraph.workload for subgraph in network.subgraphs]):
             run.emit(Note(reason))
         starts = run.call(start_sessions, options, network.subgraphs)
         run.call(log_parameters, options, network, [task for task, _ in starts], run.emit)
         limit = time_limit_of(options, len(starts))
         tuned, sharing = tune_workloads(run, options, starts, store, options.stop_gain, limit)
-        if stopped := [each for each in tuned if each.stopped_by_time]:
+        if stopped := [
+            workload_result for workload_result in tuned if workload_result.stopped_by_time
+        ]:
             run.emit(Note(
-                f"--for {options.time_limit} ended {len(stopped)} of {len(tuned)} workloads before "
-                "all their trials; the same command continues"
+                f"the time limit --for {options.time_limit} stopped {len(stopped)} of "
+                f"{len(tuned)} workloads early; repeat the command to continue"
             ))  # fmt: skip
         decided = None
         if options.fusion:
@@ -185,7 +187,12 @@ def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
     this command becomes the owner.
     """
     here = LocalRunner(run.emit)
-    run.emit(Note(f"another command owns {options.folder}; this one makes trials beside it"))
+    run.emit(
+        Note(
+            f"another command is tuning in {options.folder}; this command contributes "
+            "trials to its run"
+        )
+    )
     with trials_of_folder(options, run.emit, own=False) as store:
         network = import_network(here, options, target_of(options))
         starts = run.call(start_sessions, options, network.subgraphs)
@@ -213,13 +220,13 @@ def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> 
     Raises the errors of `tune_network`.
     """
     if options.workload:
-        model, found = lone_workload(options.workload, options.steps)
+        model, result = lone_workload(options.workload, options.steps)
         alone: NetworkPart = {
-            "workload": str(found.subgraphs[0].workload), "epilogue": options.steps,
+            "workload": str(result.subgraphs[0].workload), "epilogue": options.steps,
         }  # fmt: skip
-        return TuningNetwork(model, target, found, alone)
+        return TuningNetwork(model, target, result, alone)
     imported = run(import_model, options.model, options.input_shapes)
-    found = run(
+    result = run(
         extract_subgraphs,
         imported,
         target,
@@ -229,11 +236,11 @@ def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> 
         options.calibration,
     )
     if not options.layers:
-        return TuningNetwork(imported, target, found)
+        return TuningNetwork(imported, target, result)
     part: NetworkPart = {
-        "layers": list(options.layers), "workloads_of_network": len(found.subgraphs),
+        "layers": list(options.layers), "workloads_of_network": len(result.subgraphs),
     }  # fmt: skip
-    return TuningNetwork(imported, target, those_of(found, options.layers), part)
+    return TuningNetwork(imported, target, select_layers(result, options.layers), part)
 
 
 def tune_workloads(
@@ -303,7 +310,7 @@ def tune_workloads(
         SharingRules(options.trials, options.batch, share),
     )
     tuned, outcome = scheduler.run(), scheduler.outcome
-    if outcome is not None and any(each.stopped_by_time for each in tuned):
+    if outcome is not None and any(workload_result.stopped_by_time for workload_result in tuned):
         outcome["why"] = "time"
     return tuned, outcome
 
@@ -404,29 +411,29 @@ def tune_workload(
     begin, target, workload = time.perf_counter(), task.target, task.workload
     waited = 0.0  # while other workloads had their rounds
     until = None if limit is None else limit.begin_workload(pooled)
-    found, roofline = run(measure_baseline, task), roofline_of(target, workload)
-    baseline, final = found.baseline, None
+    result, roofline = run(measure_baseline, task), roofline_of(target, workload)
+    baseline, final = result.baseline, None
     describe_run(store, task)
-    rule = None if found.baseline is None else found.baseline.latency
+    rule = None if result.baseline is None else result.baseline.latency
     run.emit(WorkloadBegan(workload.id, rule, roofline))
     timed: dict[int, Trial] = {}
     start, looked = session, target.deterministic
     while True:  # again where trials of the record turned out to be wrong
         record, session, done = record_of(store, task), start, list[Round]()
-        for each in rounds(
+        for round_ in rounds(
             run, task, session, record, trials=most_trials, batch=options.batch, pooled=pooled,
             until=until,
         ):  # fmt: skip
-            if isinstance(each, TrialRequest):
-                each.baseline, asked = latency_to_beat(task, baseline), time.perf_counter()
-                yield each
+            if isinstance(round_, TrialRequest):
+                round_.baseline, asked = latency_to_beat(task, baseline), time.perf_counter()
+                yield round_
                 waited += time.perf_counter() - asked
-                if each.granted:
-                    run.emit(RoundScheduled(workload.id, each.made, most_trials))
+                if round_.granted:
+                    run.emit(RoundScheduled(workload.id, round_.made, most_trials))
                 continue
-            session = each.session
-            done.append(each)
-            run.call(log_round, task, each, run.emit)
+            session = round_.session
+            done.append(round_)
+            run.call(log_round, task, round_, run.emit)
             yield None
         for problem in record.problems:
             run.emit(Note(problem))
@@ -435,7 +442,7 @@ def tune_workload(
         )
         if not looked:
             final, looked = held_choice(choice, timed, run.emit), True
-        if final is not None or not (target.deterministic or any(each.reused for each in done)):
+        if final is not None or not (target.deterministic or any(item.reused for item in done)):
             break
         wrong = wrong_winners(task, session.history, timed, run.emit)
         if not wrong:
@@ -447,7 +454,7 @@ def tune_workload(
             chosen = baseline = baseline_again(task, baseline, run.emit)
         chosen = best_known(task, record, chosen, timed, run.emit)
     else:
-        final = final or choice.make(run)
+        final = final or choice.make_choice(run)
         chosen, baseline = final.chosen, final.baseline
     if chosen is not None:
         run(verify_schedule, task, chosen)
@@ -456,15 +463,15 @@ def tune_workload(
         count=task.count,
         names=task.names,
         baseline=baseline,
-        fallback=found.fallback,
+        fallback=result.fallback,
         chosen=chosen,
         roofline=roofline,
         bound=bound_of(target, workload),
         trials=len(session.history),
         invalid_trials=int((~session.history.valid).sum()),
-        lowered=sum(each.lowered for each in done),
+        lowered=sum(item.lowered for item in done),
         failed_compiles=len(session.history.failed),
-        reused_trials=sum(len(each.configs) for each in done if each.reused),
+        reused_trials=sum(len(item.configs) for item in done if item.reused),
         timed_again=len(timed),
         wall_seconds=time.perf_counter() - begin - waited,
         validation=None if final is None else final.validation,
@@ -560,7 +567,7 @@ def rounds(
         if session.unlearned and allowed > made and not over_time:
             session = learn(run, task, session, clock)  # before others would wait for the turn
         with record.turn():
-            news = record.news(session.history.round, trials - made)
+            news = record.next_rounds(session.history.round, trials - made)
             if not news:
                 pending = record.pending()
                 busy = 0 if pending is None else len(pending)
@@ -571,18 +578,18 @@ def rounds(
                     session = learn(run, task, session, clock)
                     chosen = propose_batch(run, task, session, n, pending, clock)
                 if chosen is not None:
-                    known = record.known()
+                    known = record.known_trials()
                     record.claim(chosen)
         if news:
             for finished in news:
                 own = late.pop(finished.index, None)
                 again = own or recorded_batch(task, finished)
-                session = session.after(again)
+                session = session.extend(again)
                 yield describe_round(session, again, None if own else finished.errors)
         elif chosen is not None:
-            with clock.of("measure"):
+            with clock.measure("measure"):
                 chosen = replace(chosen, measured=run(measure_batch, task, chosen, known))
-            with record.turn(), clock.of("record"):
+            with record.turn(), clock.measure("record"):
                 index, kept = record.settle(session.history.round, chosen)
             measured = replace(chosen.take(kept), stage_seconds=clock.seconds)
             if not len(kept):
@@ -590,7 +597,7 @@ def rounds(
             if index > session.history.round:
                 late[index] = measured  # others were faster
                 continue
-            session = session.after(measured)
+            session = session.extend(measured)
             yield describe_round(session, measured)
         elif busy:
             time.sleep(POLL_SECONDS)
@@ -642,10 +649,10 @@ def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round 
     batch = propose_batch(run, task, session, n, clock=clock)
     if batch is None:
         return None
-    with clock.of("measure"):
+    with clock.measure("measure"):
         measured = run(measure_batch, task, batch, {})
     batch = replace(batch, measured=measured, stage_seconds=clock.seconds)
-    return describe_round(session.after(batch), batch)
+    return describe_round(session.extend(batch), batch)
 
 
 def tune_session(task: Task, trials: int, batch: int) -> Session:
@@ -664,7 +671,7 @@ def tune_session(task: Task, trials: int, batch: int) -> Session:
 
 def _check_counts(trials: int, batch: int) -> None:
     if trials < 1 or batch < 1:
-        raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
+        raise TilewrightError(f"trials ({trials}) and batch ({batch}) must both be at least 1")
 
 
 def learn(
@@ -681,7 +688,7 @@ def learn(
     if not session.begun:
         session = session.with_begun(run(begin_models, task, session))
     while session.unlearned:
-        with (clock or Stopwatch()).of("retrain"):
+        with (clock or Stopwatch()).measure("retrain"):
             session = session.with_learned(run(retrain_models, task, session))
     return session
 
@@ -705,12 +712,12 @@ def propose_batch(
     """
     clock, session = clock or Stopwatch(), session.with_pending(pending)
     with BLAS_ON_ONE_THREAD:
-        with clock.of("generate"):
+        with clock.measure("generate"):
             candidates = run(generate_candidates, task, session, n)
-        with clock.of("filter"):
+        with clock.measure("filter"):
             kept = run(filter_candidates, task, session, candidates, n)  # Model V
         if not len(kept):
             return None
-        with clock.of("lower"):
+        with clock.measure("lower"):
             batch = run(lower_and_choose, task, session, kept, n)  # Model A
     return replace(batch, candidates=len(candidates))

@@ -15,10 +15,10 @@ from prefect.settings import (
 )
 from prefect.states import Completed
 
-from tilewright.flows.forms import flat, named
+from tilewright.flows.forms import flat, make_run_namer
 from tilewright.flows.tuning import tune_network as run_network
 from tilewright.services.workspace import use_workspace
-from tilewright.tasks.run_progress import RunProgress, logged
+from tilewright.tasks.run_progress import RunProgress, log_events
 from tilewright.tasks.runner_prefect import NetworkRunner
 from tilewright.tuning.events import Listener, ignore
 from tilewright.tuning.options import TrackingOptions, TuningOptions
@@ -39,11 +39,11 @@ def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[.
         parent: MLflow run of the comparison that the run belongs to, if any.
     """
 
-    @flow(name=FLOW, flow_run_name=named(TuningOptions, RUN_NAME), persist_result=False)
+    @flow(name=FLOW, flow_run_name=make_run_namer(TuningOptions, RUN_NAME), persist_result=False)
     @flat(TuningOptions, TrackingOptions)
     def tune_network(options: TuningOptions, tracking: TrackingOptions) -> Summary | State[Summary]:
         """Tune every workload of a network; returns what `summary.json` holds."""
-        return ended(*tune_and_log(options, tracking, listen, parent))
+        return flow_result(*tune_and_log(options, tracking, listen, parent))
 
     return tune_network  # type: ignore[return-value]  # of a state callers get the data
 
@@ -67,8 +67,8 @@ def tune_and_log(
     """
     use_workspace()
     progress = RunProgress()
-    emit = logged(progress.hearing(listen))
-    options = confined(options)
+    emit = log_events(progress.record_events(listen))
+    options = confine_options(options)
 
     refresh = {PREFECT_TASKS_REFRESH_CACHE: True} if options.fresh else {}
     # A subflow's heartbeat thread would be joined at its end, for a second each.
@@ -79,7 +79,7 @@ def tune_and_log(
     return summary, progress.remark(summary)
 
 
-def ended(summary: Summary, remark: str) -> Summary | State[Summary]:
+def flow_result(summary: Summary, remark: str) -> Summary | State[Summary]:
     """Return the result of a flow: the summary, within a Prefect state if there is a remark.
 
     The state has Prefect's standard name, since automations that wait for the end of a run use it.
@@ -91,8 +91,7 @@ def ended(summary: Summary, remark: str) -> Summary | State[Summary]:
     return Completed(message=remark, data=summary) if remark else summary
 
 
-def confined(options: TuningOptions) -> TuningOptions:
-    """Return options whose output directory lies below the deployment's root folder, if it has
-    one."""
+def confine_options(options: TuningOptions) -> TuningOptions:
+    """Return options whose output directory lies below the deployment's root, if it has one."""
     folder = below_root(options.folder, os.environ.get(OUTPUT_ROOT, ""))
     return options.model_copy(update={"out": str(folder)}) if folder != options.folder else options

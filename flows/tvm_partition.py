@@ -105,7 +105,8 @@ def partition_for_vta(
     machine = make_target(target)
     if capability(machine, Builds) is None:
         raise OffloadError(
-            f"{machine.name} runs no programs of ours, so nothing is offloaded to it; choose a VTA"
+            f"programs of {machine.name} cannot be executed here, so nothing can be offloaded "
+            "to it; choose a VTA"
         )
     from tilewright.networks.integer.extraction import graph_of_module
     from tilewright.networks.tvm_user_modules import offload_layers, view_of
@@ -114,7 +115,7 @@ def partition_for_vta(
     for name in keep_float:
         if name not in view.types:
             raise UnknownName("variable of main", name, sorted(view.types))
-    accelerator = Accelerator.of(machine)
+    accelerator = Accelerator.for_target(machine)
     graph = graph_of_module(
         view.flat, view.types, view.outputs, traits_of(machine).blocks, keep_float=keep_float,
         unfold=lambda plain: unfold_for(plain, accelerator),
@@ -144,7 +145,7 @@ def offloaded(mod: IRModule) -> Offloaded:
 
     programs = [content for _, content in offloaded_calls(mod, RUN)]
     if not programs:
-        raise NothingToOffload("nothing of the module is offloaded; call partition_for_vta first")
+        raise NothingToOffload("no part of the module is offloaded; call partition_for_vta first")
     layers = tuple(layer for content in programs for layer in layer_cycles(content))
     return Offloaded(layers, left_operators(mod), clock_hz(programs[0]))
 
@@ -153,12 +154,13 @@ def _why_nothing(graph: IntegerGraph, target: Target) -> str:
     if graph.left:
         name, why = next(iter(graph.left.items()))
         return (
-            f"nothing of the module runs on {target.name}; the first operator that could is "
-            f"'{name}', but {why}"
+            f"no part of the module can run on {target.name}; the first candidate is the "
+            f"operator '{name}', but {why}"
         )
     return (
-        f"nothing of the module runs on {target.name}: no convolution, product or pool reads int8 "
-        "and is quantised again; quantise more of the model (docs/guides/quantise.md)"
+        f"no part of the module can run on {target.name}: it contains no convolution, matrix "
+        "product or pooling with int8 inputs whose result is quantised again; quantise more "
+        "of the model (docs/guides/quantise.md)"
     )
 
 
@@ -172,9 +174,9 @@ def _steps(
         if not isinstance(run, list):
             yield run
             continue
-        own = [picks[place[layer.output]] for layer in run]
+        matching = [picks[place[layer.output]] for layer in run]
         outputs = _read_elsewhere(graph, run)
-        content = serialise_program(graph, run, outputs, own, target, kind)
+        content = serialise_program(graph, run, outputs, matching, target, kind)
         digest = hashlib.sha256(content).hexdigest()
         values = tuple(graph.values[name] for name in outputs)
         yield OffloadedCall(RUN, digest, content, inputs_of(run), values)
@@ -204,12 +206,12 @@ def _read_elsewhere(graph: IntegerGraph, run: Sequence[Layer]) -> list[str]:
         graph: the network in integers.
         run: the group of layers.
     """
-    own = {layer.output for layer in run}
+    matching = {layer.output for layer in run}
     read = set(graph.results.values())
     for step in graph.steps:
         if not isinstance(step, Layer):
             read.update(step.inputs)
-        elif step.output not in own:
+        elif step.output not in matching:
             read.update(inputs_of([step]))
     return [layer.output for layer in run if layer.output in read]
 

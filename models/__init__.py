@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.models.features import gp_features, tree_features
-from tilewright.models.model_registry import ModelLibrary, kinds
+from tilewright.models.model_registry import ModelLibrary, list_kinds
 from tilewright.models.saved_state import StoreError, load_state, save_state
 from tilewright.search.explorer import Explorer
 from tilewright.search.registry import create
 
 __all__ = [
-    "ModelLibrary", "StoreError", "gp_features", "kinds", "load_state", "make_explorer",
+    "ModelLibrary", "StoreError", "gp_features", "list_kinds", "load_state", "make_explorer",
     "save_state", "tree_features",
 ]  # fmt: skip
 

@@ -23,8 +23,10 @@ class FittedModel:
     """Number of features of a model that was read from a file, or None if it is unknown."""
 
     def remember(self, x: Features) -> None:
-        """Store the columns of `x` as those that the model is fitted on. Every `fit` calls this
-        method."""
+        """Store the columns of `x` as those that the model is fitted on.
+
+        Every `fit` calls this method.
+        """
         self.columns, self.width = x.names, None
 
     def check(self, x: Features) -> None:
@@ -35,8 +37,8 @@ class FittedModel:
         """
         if self.width is not None and len(x.names) != self.width:
             raise WrongFeatures(
-                f"a model learned from {self.width} features, and is asked about {len(x.names)}: "
-                "train it again"
+                f"the model was trained on {self.width} features, but {len(x.names)} were "
+                "given; train it again"
             )
         if self.columns and x.names != self.columns:
             lacks = [name for name in self.columns if name not in x.names]
@@ -45,8 +47,8 @@ class FittedModel:
                 f"{verb} {', '.join(names[:3])}{' …' * (len(names) > 3)}"
                 for verb, names in (("lack", lacks), ("have also", foreign))
                 if names
-            ] or ["have another order"]
+            ] or ["have a different order"]
             raise WrongFeatures(
-                f"a model learned from {len(self.columns)} features; those it is asked about "
-                f"{' and '.join(told)}: train it again"
+                f"the model was trained on {len(self.columns)} features, but the given ones "
+                f"{' and '.join(told)}; train it again"
             )

@@ -19,20 +19,20 @@ Matrix = NDArray[np.float64]
 
 LOAD, COMPUTE, STORE, OPEN = range(4)
 _MODULE: dict[Unit, int] = {"load": LOAD, "compute": COMPUTE, "store": STORE, "": OPEN}
-_RIDGE = 1e-3
+_RIDGE = 1e-3  # makes the prices of collinear counters unique, and is the smallest initial price
 _HOLD = 3e-3  # pulls every log price towards a twentieth of the median time
 _SHARPEST = 5.0  # log of the largest exponent: beyond it the slowest module decides alone
-_EVALUATIONS = 20
+_EVALUATIONS = 20  # limit of Levenberg-Marquardt, because a fit is repeated in every round
 _TICKS = 10.0  # log2 of the units that the fastest of latencies below one is counted in
 
 
 _SHARES = tuple(
-    Feature(f"draft {unit}", text=f"{text} by the draft")
+    Feature(f"draft {unit}", text=f"{text} predicted by the counter regression")
     for unit, text in (
-        ("load", "busy time of the load unit by the busiest unit's,"),
-        ("compute", "busy time of the compute unit by the busiest unit's,"),
-        ("store", "busy time of the store unit by the busiest unit's,"),
-        ("open", "share of the time in which nothing is hidden,"),
+        ("load", "busy time of the load unit relative to the busiest unit,"),
+        ("compute", "busy time of the compute unit relative to the busiest unit,"),
+        ("store", "busy time of the store unit relative to the busiest unit,"),
+        ("open", "share of the time in which no transfer is hidden,"),
     )
 )
 
@@ -60,14 +60,14 @@ class CounterRegression(FittedModel):
         self.shift = 0.0
 
     @classmethod
-    def of(cls, hidden: Features) -> CounterRegression:
-        """Return an untrained model whose prices apply to the counters that are columns of
-        `hidden`."""
+    def for_counters(cls, hidden: Features) -> CounterRegression:
+        """Return an untrained model with a price per counter that is a column of `hidden`."""
         draft = cls(0, False, {})
-        draft.module = np.array([_MODULE[each.unit] for each in hidden.columns], np.int64)
+        draft.module = np.array([_MODULE[column.unit] for column in hidden.columns], np.int64)
         return draft
 
     def fit(self, x: Features, y: Vector) -> None:
+        """Fit prices per counter to log2 latencies `y`, shape (n,)."""
         self.remember(x)
         counts, width = np.nan_to_num(x.matrix), len(x.columns)
         if len(self.module) != width:
@@ -95,6 +95,7 @@ class CounterRegression(FittedModel):
         self.prices[seen] = prices / scale
 
     def predict(self, x: Features) -> Vector:
+        """Return predicted log2 latencies, shape (n,)."""
         self.check(x)
         counts = np.nan_to_num(x.matrix)
         if not len(self.prices):
@@ -122,14 +123,17 @@ class CounterRegression(FittedModel):
         return Features(np.column_stack([*share, bare / (bare + slowest)]), _SHARES)
 
     def spread(self, x: Features) -> Vector:
+        """Return zeros, because the model has no estimate of its own errors."""
         return np.zeros(len(x))
 
     def save(self, path: Path) -> None:
+        """Write the prices as NPZ."""
         facts = {"prices": self.prices, "module": self.module, "exponent": self.exponent}
         facts |= {"shift": self.shift}
         np.savez(path, allow_pickle=False, **{name: np.asarray(v) for name, v in facts.items()})
 
     def load(self, path: Path) -> None:
+        """Read the prices that `save` wrote."""
         arrays = unpack_arrays(path.read_bytes())
         self.prices, self.module = arrays["prices"], arrays["module"]
         self.exponent, self.shift = float(arrays["exponent"]), float(arrays["shift"])

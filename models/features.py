@@ -245,29 +245,29 @@ def _log2(values: NDArray[np.float64] | float) -> NDArray[np.float64]:
 
 
 _KNOBS = {  # of the spaces in this package; any other knob is called by its name
-    "tile_b": "images of a tile",
-    "tile_h": "output rows of a tile",
-    "tile_w": "output columns of a tile",
-    "tile_co": "output channel blocks of a tile",
-    "tile_ci": "input channel blocks of a step",
+    "tile_b": "images per tile",
+    "tile_h": "output rows per tile",
+    "tile_w": "output columns per tile",
+    "tile_co": "output channel blocks per tile",
+    "tile_ci": "input channel blocks per step",
     "oc_nthread": "threads over output channels",
     "h_nthread": "threads over rows",
     "inp_slots": "input tiles held at once",
     "wgt_slots": "weight tiles held at once",
     "acc_slots": "output tiles held at once",
     "order": "which of the loops over inputs and weights is the outer one",
-    "head": "by how much the first tile is shorter",
-    "ramp": "first steps whose weights come in growing parts",
-    "tail": "shrinking parts of the last tile",
+    "head": "amount by which the first tile is shorter",
+    "ramp": "number of first steps whose weights are loaded in growing parts",
+    "tail": "number of shrinking parts of the last tile",
     "nthread": "threads",
 }
 _SETS = {"inp": "input", "wgt": "weight", "out": "output"}
 _SHAPES = (
-    ("log2_parts_", "parts that {} cut the layer into (log2)"),
+    ("log2_parts_", "number of {} that the layer is split into (log2)"),
     ("log2_", "{} (log2)"),
-    ("waste_", "share of work beyond the layer's edge, by {}"),
-    ("one_", "1 where there is no more than one of: {}"),
-    ("whole_", "1 where {} are not cut at all"),
+    ("waste_", "share of the work that is padding, through {}"),
+    ("one_", "1 if there is a single one of: {}"),
+    ("whole_", "1 if the layer is not split into {}"),
 )
 """Prefix of a column's name, and the description of the column, with a place for the knob."""
 
@@ -281,8 +281,8 @@ def words(name: str) -> str:
     if name.endswith("_volume"):
         return f"{_volume(name.removesuffix('_volume'))} (log2)"
     if name.startswith("rest_"):
-        tile, thread = _rest(name.removeprefix("rest_"))
-        return f"1 where the parts by {_knob(tile)} are no multiple of the {_knob(thread)}"
+        tile, thread = _split_thread_knob(name.removeprefix("rest_"))
+        return f"1 if the number of {_knob(tile)} is not a multiple of the {_knob(thread)}"
     if "_is_" in name:
         knob, _, value = name.rpartition("_is_")
         return f"1 where {_knob(knob)}: {value}"
@@ -297,9 +297,8 @@ def _volume(name: str) -> str:
     return f"{_SETS.get(kind, kind)} elements in flight, all threads and slots"
 
 
-def _rest(text: str) -> tuple[str, str]:
-    """Split a name such as `tile_h_oc_nthread` into the names of the tile knob and the thread
-    knob."""
+def _split_thread_knob(text: str) -> tuple[str, str]:
+    """Split a name such as `tile_h_oc_nthread` into the names of its tile and thread knobs."""
     axis, _, thread = text.removeprefix("tile_").partition("_")
     return f"tile_{axis}", thread
 
@@ -358,7 +357,7 @@ def loop_features(workload: Workload, space: Space, configs: Configs) -> Feature
         below = below - length
     split = {f"tile_{axis}" for axis in AXES}
     columns |= {name: value for name, value in knobs.items() if name not in split}
-    return Features.of(np.stack(list(columns.values()), axis=1), list(columns))
+    return Features.from_names(np.stack(list(columns.values()), axis=1), list(columns))
 
 
 def _nest(

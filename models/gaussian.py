@@ -31,8 +31,8 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 _NOISE, _LINEAR = math.log(1e-2), math.log(0.3)  # prior medians, in units of the target's variance
-_NOISE_SPREAD = 2.0
-_JITTER = 1e-9
+_NOISE_SPREAD = 2.0  # prior standard deviation of the log noise; 1 for all other parameters
+_JITTER = 1e-9  # smallest posterior variance: rounding errors can make a variance negative
 _EXACT = 1500  # rows whose posterior variance is computed for a proposal
 
 
@@ -68,7 +68,7 @@ class GaussianProcess(FittedModel):
                 measurements. Learned noise that all rows share is added to it.
         """
         self.remember(x)
-        rows = _thinned(y, self.points)
+        rows = _choose_training_rows(y, self.points)
         points, y = np.nan_to_num(x.matrix[rows]), y[rows]
         known = None if variance is None else variance[rows]
         self.lengths = np.full(points.shape[1], math.sqrt(points.shape[1]))
@@ -98,7 +98,7 @@ class GaussianProcess(FittedModel):
         width = x.shape[1]
         start = np.concatenate([np.log(self.lengths), [_NOISE, _LINEAR]])
         bounds = [(-2.0, 5.0)] * width + [(math.log(1e-4), -1.0), (math.log(1e-3), 2.0)]
-        some = _thinned(z, self.search_points)
+        some = _choose_training_rows(z, self.search_points)
         optimum = optimize.minimize(
             _evidence, start, (x[some], z[some], None if known is None else known[some]),
             "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": self.steps},
@@ -107,11 +107,13 @@ class GaussianProcess(FittedModel):
         self.noise, self.linear = float(np.exp(optimum[-2])), float(np.exp(optimum[-1]))
 
     def predict(self, x: Features) -> Vector:
-        return self._mean(self._kernel_to(self._scaled(x)))
+        """Return the posterior mean, shape (n,)."""
+        return self._mean(self._kernel_to(self._scale_inputs(x)))
 
     def spread(self, x: Features) -> Vector:
-        scaled = self._scaled(x)
-        known = self._explained(self._kernel_to(scaled))
+        """Return the posterior standard deviation, shape (n,)."""
+        scaled = self._scale_inputs(x)
+        known = self._explained_variance(self._kernel_to(scaled))
         return np.asarray(np.sqrt(self._variance(scaled, known)) * self.scale, dtype=np.float64)
 
     def propose(
@@ -134,7 +136,7 @@ class GaussianProcess(FittedModel):
         Returns:
             Indices of the chosen rows of `x`, in the order of choice, shape (n,) or less.
         """
-        scaled = self._scaled(x)
+        scaled = self._scale_inputs(x)
         kernel = self._kernel_to(scaled)
         mean, rows = self._mean(kernel) + offset, np.arange(len(x))
         if len(x) > max(_EXACT, n):
@@ -146,7 +148,7 @@ class GaussianProcess(FittedModel):
             scaled, kernel, mean = scaled[rows], kernel[:, rows], mean[rows]
             log_chance = log_chance[rows]
         norm = (scaled**2).sum(axis=1)
-        first = self._explained(kernel)
+        first = self._explained_variance(kernel)
         variance = self._variance(scaled, first)
         known = np.empty((len(first) + min(n, len(rows)), len(rows)))
         known[: len(first)] = first
@@ -167,17 +169,19 @@ class GaussianProcess(FittedModel):
         return rows[np.array(chosen, dtype=np.int64)]
 
     def save(self, path: Path) -> None:
+        """Write the training points, the factor of their kernel and the hyperparameters as NPZ."""
         facts = np.array([self.mean, self.scale, self.noise, self.linear])
         arrays = {"x": self.x, "weights": self.weights, "factor": self.factor}
         np.savez(path, allow_pickle=False, lengths=self.lengths, facts=facts, **arrays)
 
     def load(self, path: Path) -> None:
+        """Read a model that `save` wrote."""
         arrays = unpack_arrays(path.read_bytes())
         self.x, self.weights, self.factor = arrays["x"], arrays["weights"], arrays["factor"]
         self.lengths = arrays["lengths"]
         self.mean, self.scale, self.noise, self.linear = map(float, arrays["facts"])
 
-    def _scaled(self, x: Features) -> Matrix:
+    def _scale_inputs(self, x: Features) -> Matrix:
         self.check(x)
         return np.asarray(np.nan_to_num(x.matrix) / self.lengths, dtype=np.float64)
 
@@ -190,9 +194,8 @@ class GaussianProcess(FittedModel):
     def _mean(self, kernel: Matrix) -> Vector:
         return np.asarray(self.weights @ kernel * self.scale + self.mean, dtype=np.float64)
 
-    def _explained(self, kernel: Matrix) -> Matrix:
-        """Return a matrix (points, n) whose squared column sums are the variance explained by the
-        training points."""
+    def _explained_variance(self, kernel: Matrix) -> Matrix:
+        """Return a matrix (points, n) whose squared column sums are the explained variance."""
         if not len(kernel):
             return kernel
         return np.asarray(linalg.solve_triangular(self.factor, kernel, lower=True))
@@ -279,7 +282,7 @@ def _evidence(
     return float(value), gradient + precision * (theta - median)
 
 
-def _thinned(y: Vector, points: int) -> NDArray[np.int64]:
+def _choose_training_rows(y: Vector, points: int) -> NDArray[np.int64]:
     """Choose at most `points` rows of a large training set, with a preference for low targets.
 
     Half of the chosen rows have the lowest targets; the others are spread evenly over the rest.

@@ -46,17 +46,17 @@ def hidden_features(hidden: Features) -> Features:
         Features with one row per program. If no counter has a meaning that can be summed, the
         columns are log2 of every counter.
     """
-    sums = {label: each for label, each in _SUMS.items() if len(hidden.places(each))}
+    sums = {label: item for label, item in _SUMS.items() if len(hidden.column_indices(item))}
     if not sums:
         logs = _SCALE * np.log2(1.0 + np.nan_to_num(hidden.matrix))
-        return Features(logs, hidden.columns).named("hidden")
-    columns = {label: np.log2(1.0 + hidden.total(each)) for label, each in sums.items()}
+        return Features(logs, hidden.columns).with_prefix("hidden")
+    columns = {label: np.log2(1.0 + hidden.total(item)) for label, item in sums.items()}
     if "iterations" in columns:
         whole = {"work": work(hidden)}
         per = {k: v for k, v in (columns | whole).items() if k != "iterations"}
         columns |= {f"{k} per iteration": v - columns["iterations"] for k, v in per.items()}
     about = tuple(Feature(name, text=_text(name)) for name in columns)
-    return Features(_SCALE * np.column_stack([*columns.values()]), about).named("hidden")
+    return Features(_SCALE * np.column_stack([*columns.values()]), about).with_prefix("hidden")
 
 
 def relative_features(hidden: Features) -> Features:
@@ -69,7 +69,9 @@ def relative_features(hidden: Features) -> Features:
         Features with one row per program. If no counter counts iterations, the sums are divided by
         the number of instructions. If that is missing too, there are no columns.
     """
-    sums = {label: 1.0 + hidden.total(m) for label, m in _SUMS.items() if len(hidden.places(m))}
+    sums = {
+        label: 1.0 + hidden.total(m) for label, m in _SUMS.items() if len(hidden.column_indices(m))
+    }
     by = next((label for label in ("iterations", "instructions") if label in sums), "")
     logs = {
         f"{label} by {by}": np.log2(total / sums[by])
@@ -78,7 +80,7 @@ def relative_features(hidden: Features) -> Features:
     }
     about = tuple(Feature(name, text=f"{name} (log2)") for name in logs)
     matrix = _SCALE * np.array([*logs.values()]).reshape(len(logs), len(hidden)).T
-    return Features(matrix, about).named("hidden")
+    return Features(matrix, about).with_prefix("hidden")
 
 
 def _text(name: str) -> str:

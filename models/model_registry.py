@@ -37,7 +37,7 @@ _KINDS = {
 model is built."""
 
 
-def kinds() -> list[str]:
+def list_kinds() -> list[str]:
     """Return the names of all kinds of models, sorted."""
     return sorted(_KINDS)
 
@@ -46,7 +46,7 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
     """Build an untrained model.
 
     Args:
-        kind: name of the kind, as in `kinds`.
+        kind: name of the kind, as in `list_kinds`.
         seed: seed of the random generator.
         classify: whether the model predicts a probability rather than a number.
         parameters: hyperparameters by name.
@@ -55,7 +55,7 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
         UnknownName: there is no such kind.
     """
     if kind not in _KINDS:
-        raise UnknownName("learner", kind, kinds())
+        raise UnknownName("learner", kind, list_kinds())
     module, _, name = _KINDS[kind].partition(":")
     model_class: Callable[[int, bool, dict[str, float]], CostModel]
     model_class = getattr(importlib.import_module(module), name)
@@ -69,7 +69,7 @@ def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) ->
     made therefore must not be passed to this function.
 
     Args:
-        kind: name of the kind of model, as in `kinds`.
+        kind: name of the kind of model, as in `list_kinds`.
         classify: whether the model predicts a probability rather than a number.
         columns: names of the features that the model was fitted on; empty if they are unknown.
         path: file that `CostModel.save` wrote.
@@ -97,39 +97,51 @@ class ModelLibrary(Learners):
     """
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
+        """Return features of configs for trees, known before compilation."""
         return tree_features(problem.workload, problem.space, configs)
 
     def absolute_features(self, problem: Problem, configs: Configs) -> Features:
+        """Return features of configs for trees that also tell workloads apart."""
         return every_tree_column(problem.workload, problem.space, configs)
 
     def loop_features(self, problem: Problem, configs: Configs) -> Features:
+        """Return AutoTVM's features of the loop nest, one row per config."""
         return loop_features(problem.workload, problem.space, configs)
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
+        """Return features of configs on a common scale, for models that use distances."""
         return gp_features(problem.workload, problem.space, configs)
 
     def hidden_features(self, hidden: Features) -> Features:
+        """Return hidden features of compiled programs, as models take them."""
         return hidden_features(hidden)
 
     def relative_features(self, hidden: Features) -> Features:
+        """Return hidden features relative to the work of the program."""
         return relative_features(hidden)
 
     def work(self, hidden: Features) -> NDArray[np.float64]:
+        """Return the work of each program, shape (n,)."""
         return work(hidden)
 
     def draft(self, hidden: Features) -> CounterRegression:
-        return CounterRegression.of(hidden)
+        """Return an untrained regression on the counters in `hidden`."""
+        return CounterRegression.for_counters(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
+        """Return an untrained regressor of a kind such as `xgboost`."""
         return build(kind, seed, False, parameters)
 
     def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel:
+        """Return an untrained classifier of a kind such as `xgboost`."""
         return build(kind, seed, True, parameters)
 
     def surrogate(self, seed: int, **parameters: float) -> Surrogate:
+        """Return an untrained Gaussian process."""
         return GaussianProcess(seed, False, parameters)
 
     def validity(self, seed: int, **parameters: float) -> VetoModel:
+        """Return an untrained model V."""
         from tilewright.models.validity import Validity
 
         return Validity(seed, True, parameters)

@@ -77,7 +77,7 @@ def load_state(folder: Path) -> ExplorerState:
         return ExplorerState(models, unpack_arrays(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(
-            f"{folder} holds no usable models ({error}); train again, or remove the folder"
+            f"{folder} contains no usable models ({error}); train again, or remove the folder"
         ) from None
 
 
@@ -90,7 +90,7 @@ def _load(folder: Path, entry: dict[str, Any]) -> CostModel:
 def _checked_path(folder: Path, name: str, digest: str) -> Path:
     path = folder / Path(name).name
     if _digest(path) != digest:
-        raise StoreError(f"{path} is not the file that was saved; train again, or restore it")
+        raise StoreError(f"{path} was changed after it was saved; train again, or restore the file")
     return path
 
 

@@ -115,9 +115,11 @@ class XGBoost(_Boosted):
         return np.asarray(self.booster.inplace_predict(x), dtype=np.float64)
 
     def save(self, path: Path) -> None:
+        """Write the booster in XGBoost's format."""
         self.booster.save_model(path)
 
     def load(self, path: Path) -> None:
+        """Read a booster in XGBoost's format."""
         data = bytearray(path.read_bytes())
         if not data:  # XGBoost would end the process
             raise ValueError("it is empty")
@@ -167,9 +169,11 @@ class LightGBM(_Boosted):
         return np.asarray(self.booster.predict(x, num_threads=1), dtype=np.float64)
 
     def save(self, path: Path) -> None:
+        """Write the booster in LightGBM's text format."""
         path.write_text(self.booster.model_to_string())
 
     def load(self, path: Path) -> None:
+        """Read a booster in LightGBM's text format."""
         lgb = _lightgbm()
         try:
             self.booster = lgb.Booster(model_str=path.read_text())
@@ -217,8 +221,10 @@ class Forest(XGBoost):
 
 
 class AutoTVMRanker(XGBoost):
-    """XGBoost with AutoTVM's parameters and stopping rule. The parameter `plan` is the n of
-    recall@n."""
+    """XGBoost with AutoTVM's parameters and stopping rule.
+
+    The parameter `plan` is the n of recall@n.
+    """
 
     kind = "autotvm-ranker"
 

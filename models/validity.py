@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from tilewright.models.trees import Matrix, XGBoost
 
 _FOLDS = 4
+# Fraction of the lowest cross-validated probability of a valid config that becomes the threshold of
+# the veto. A threshold of half that probability vetoed one fast config in twenty.
 _MARGIN = 0.05
 
 
@@ -53,7 +55,7 @@ class Validity(XGBoost):
             self._uncalibrated = None
         return float(self.booster.attr("threshold") or 0.0)
 
-    def passed(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def accept(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which configs must not be vetoed.
 
         Args:
@@ -67,6 +69,7 @@ class Validity(XGBoost):
         return np.asarray(chance >= self.threshold)
 
     def save(self, path: Path) -> None:
+        """Write the trees together with the threshold of the veto."""
         _ = self.threshold  # is kept with the trees
         super().save(path)
 

@@ -11,7 +11,7 @@ from prefect.logging import get_run_logger
 
 from tilewright.flows.build import SchedulesFound, choose_kernels, choose_schedules
 from tilewright.reports.artifact import built_note
-from tilewright.reports.markdown import plain
+from tilewright.reports.markdown import escape_text
 from tilewright.search.events import Event, StageBegan
 from tilewright.tasks.run_progress import Progress
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
@@ -40,9 +40,9 @@ class BuildRunner(TrackedRunner):
     """Performs each step of a build as a Prefect task, and shows its progress."""
 
     def __init__(self) -> None:
-        names = {each: f"{each.__name__} of {{options.model}}" for each in STEPS}
+        names = {step: f"{step.__name__} of {{options.model}}" for step in STEPS}
         names[read_layers] = "read_layers of {network.name}"
-        super().__init__(self._show, {each: as_task(each, name) for each, name in names.items()})
+        super().__init__(self._show, {item: as_task(item, name) for item, name in names.items()})
         self._shown: Progress | None = None
 
     def _show(self, event: Event) -> None:
@@ -63,4 +63,4 @@ def say_built(options: BuildOptions, made: BuiltArtifact) -> None:
     for warning in made.warnings:
         get_run_logger().warning(warning)
     note = built_note(made.manifest, options.out, made.warnings)
-    create_markdown_artifact(key="artifact", markdown=note, description=plain(options.model))
+    create_markdown_artifact(key="artifact", markdown=note, description=escape_text(options.model))

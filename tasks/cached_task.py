@@ -121,8 +121,8 @@ class RecordSerializer(Serializer):  # Prefect registers no generic ones
         if digest(text).encode() != said:
             raise DamagedRecord("a stored result is damaged")
         whole = json.loads(text)
-        if not STAGE.reads(STAGE.version_in(whole)):
-            raise DamagedRecord("a stored result is of another version")
+        if not STAGE.can_read(STAGE.version_in(whole)):
+            raise DamagedRecord("a stored result has another format version")
         return Record(codecs.decode(whole["codec"], base64.b64decode(whole["value"])))
 
 
@@ -143,7 +143,7 @@ class Done(Generic[T]):
     state: State[Record[T]]
 
 
-def unsearched(value: R) -> R:
+def wrap_unsearched(value: R) -> R:
     """Wrap a large argument of a task, so that Prefect does not search it for futures.
 
     The task receives the argument itself, without the wrapper.
@@ -180,7 +180,7 @@ def step(run_name: RunName, name: str = "") -> Callable[[Callable[P, R]], Callab
 
         @wraps(function)
         def perform(*given: Any, wait_for: Sequence[object] = ()) -> Any:
-            return shown(*map(unsearched, given), wait_for=wait_for)
+            return shown(*map(wrap_unsearched, given), wait_for=wait_for)
 
         return cast(Callable[P, R], perform)
 
@@ -213,7 +213,7 @@ class Stage(Generic[P, T]):
 
         def compute(key: Key, title: str, given: Sequence[Any]) -> Record[T]:
             value = self.step(*given)
-            say(told(value, *given))
+            write_log(told(value, *given))
             return Record(value)
 
         self._task: Any = task(
@@ -224,7 +224,7 @@ class Stage(Generic[P, T]):
         self._known: Any = task(
             name=step.__name__, task_run_name="{title}", cache_policy=NO_CACHE,
             persist_result=False,
-        )(_named_like(step, lambda told, title: _known(told, title)))  # fmt: skip
+        )(_named_like(step, lambda told, title: _known_state(told, title)))  # fmt: skip
 
     def run(self, after: Sequence[object], names: Mapping[str, object], *given: Any) -> Done[T]:
         """Run the stage as a Prefect task, or take its result from the storage.
@@ -241,7 +241,7 @@ class Stage(Generic[P, T]):
         state = self._task(quote(key), title, quote(given), return_state=True, wait_for=after)
         value, reused = state.result().value, state.name == REUSED
         if reused and (told := self.told(value, *given)):
-            say(f"{title}: {told}")
+            write_log(f"{title}: {told}")
         return Done(key, value, reused, state)
 
     def is_stored(self, *given: Any) -> bool:
@@ -249,8 +249,8 @@ class Stage(Generic[P, T]):
         if get_current_settings().tasks.refresh_cache:
             return False
         store: Any = get_result_store().update_for_task(self._task)
-        found: bool = store.exists(self.key(*given).text)
-        return found
+        result: bool = store.exists(self.key(*given).text)
+        return result
 
     def show_known(self, after: Sequence[object], told: str, title: str) -> State[None]:
         """Create a task run that ends as `Cached` at once, for a step that need not be executed.
@@ -267,7 +267,7 @@ class Stage(Generic[P, T]):
         return state
 
 
-def say(text: str) -> None:
+def write_log(text: str) -> None:
     """Write a line to the log of the current task or flow, if there is one."""
     if text and (TaskRunContext.get() or FlowRunContext.get()) is not None:
         get_run_logger().info(text)
@@ -293,9 +293,9 @@ def _named_like(step: Callable[..., object], function: Callable[P, R]) -> Callab
     return function
 
 
-def _known(told: str, title: str) -> State[None]:
-    say(told)
-    return Completed(name=REUSED, message="recorded by an earlier run")
+def _known_state(told: str, title: str) -> State[None]:
+    write_log(told)
+    return Completed(name=REUSED, message="restored from an earlier run")
 
 
 _TRIED_AGAIN: dict[str, Any] = {

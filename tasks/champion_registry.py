@@ -72,7 +72,9 @@ class ModelPlace:
         workload = re.sub("[^a-z0-9]+", "-", str(self.workload).replace("=", ""))
         if self.workload.epilogue != DEFAULT_EPILOGUE:
             workload += f"-{self.workload.id[:6]}"
-        return ".".join([PREFIX, *map(_plain, (self.target, self.space)), workload, tuner, role])
+        return ".".join(
+            [PREFIX, *map(_name_part, (self.target, self.space)), workload, tuner, role]
+        )
 
     @property
     def tags(self) -> dict[str, str]:
@@ -109,7 +111,7 @@ def load_champion(
     return ExplorerState(models) if models else None
 
 
-def registered(target: str, space: str, workload: Workload) -> bool:
+def has_champion(target: str, space: str, workload: Workload) -> bool:
     """Return whether the model registry has a champion for a workload on a target and space."""
     return bool(champions(ModelPlace(target, space, workload)))
 
@@ -124,7 +126,7 @@ def champions(place: ModelPlace) -> list[str]:
     ]
 
 
-def _plain(text: str) -> str:
+def _name_part(text: str) -> str:
     """Return a text as a part of a model's name: without `/`, `:` and the separator `.`."""
     return re.sub(r"[^\w-]+", "-", text)
 
@@ -149,23 +151,23 @@ def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[st
             )
             about, data = champion_file(Path(local))
         except (OSError, ValueError, MlflowException) as error:
-            raise _damaged(workload, error) from None
+            raise _damaged_error(workload, error) from None
         if registered.tags.get(DIGEST) != digest_of(about, data):
-            raise _damaged(workload, "it is not the file that was registered")
+            raise _damaged_error(workload, "its content differs from the file that was registered")
         _check_meant_for(about, target, workload, tuner)
         path = Path(folder) / f"model{Path(about.file).suffix}"
         path.write_bytes(data)
         try:
             return about.role, load_model(about.kind, about.classify, about.columns, path)
         except (OSError, ValueError, KeyError, TilewrightError) as error:
-            raise _damaged(workload, error) from None
+            raise _damaged_error(workload, error) from None
 
 
-def _damaged(workload: Workload, why: object) -> ChampionError:
+def _damaged_error(workload: Workload, why: object) -> ChampionError:
     said = " ".join(str(why).split())[:200]
     return ChampionError(
-        f"the champion for {workload} is damaged or from another version ({said}); repeat "
-        "'tilewright compare', or leave out --warm-start"
+        f"the champion for {workload} is damaged or was written by another version ({said}); "
+        "repeat 'tilewright compare', or leave out --warm-start"
     )
 
 
@@ -174,19 +176,19 @@ def _check_meant_for(
 ) -> None:
     if about.tuner != tuner:
         raise ChampionError(
-            f"the champion for {workload} was learned by '{about.tuner}', whose models "
-            f"'{tuner}' cannot use; add --tuner {about.tuner}, or compare again"
+            f"the champion for {workload} was trained by the tuner '{about.tuner}', and "
+            f"'{tuner}' cannot use its models; add --tuner {about.tuner}, or repeat "
+            "'tilewright compare'"
         )
     if about.features != features_of(target, problem_of(target, workload, 0)):
         raise ChampionError(
-            f"the champion for {workload} was learned from other features than this version of "
-            "tilewright computes; repeat 'tilewright compare', or leave out --warm-start"
+            f"the champion for {workload} was trained on other features than this version of "
+            "Tilewright computes; repeat 'tilewright compare', or leave out --warm-start"
         )
 
 
 class ChampionMetadata(BaseModel):
-    """Metadata of a champion's model: the tuner that trained it, its role, and how its file is
-    read."""
+    """Metadata of a champion's model: the tuner that trained it, its role, and its file format."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -235,8 +237,8 @@ def champion_file(folder: Path) -> tuple[ChampionMetadata, bytes]:
 
 
 def _yaml(folder: Path) -> dict[str, Json]:
-    found: dict[str, Json] = read_yaml(str(folder), MLMODEL_FILE_NAME)  # type: ignore[no-untyped-call]
-    return found
+    result: dict[str, Json] = read_yaml(str(folder), MLMODEL_FILE_NAME)  # type: ignore[no-untyped-call]
+    return result
 
 
 def digest_of(about: ChampionMetadata, data: bytes) -> str:
@@ -293,10 +295,11 @@ def check_champions(tasks: Sequence[TuningTask]) -> None:
     Raises:
         ChampionError: no workload has a champion.
     """
-    if any(registered(s.target.name, s.space_name, s.workload) for s in tasks):
+    if any(has_champion(s.target.name, s.space_name, s.workload) for s in tasks):
         return
     first = tasks[0]
     raise ChampionError(
-        f"there is no champion for any of these workloads on {first.target.name}, space "
-        f"{first.space_name}; 'tilewright compare' makes one, or leave out --warm-start"
+        f"none of these workloads has a champion on {first.target.name} in the space "
+        f"{first.space_name}; create champions with 'tilewright compare', or leave out "
+        "--warm-start"
     )

@@ -1,5 +1,4 @@
-"""Codecs for the results of stages: arrays as NPZ, models in native formats, everything else as
-JSON."""
+"""Codecs for the results of stages: NPZ for arrays, native formats for models, JSON otherwise."""
 
 from __future__ import annotations
 
@@ -96,7 +95,7 @@ def encode_candidates(candidates: Candidates) -> bytes:
 def decode_candidates(data: bytes) -> Candidates:
     """Read what `encode_candidates` wrote."""
     arrays = unpack_arrays(data)
-    return Candidates(arrays["configs"], _named(arrays, _SCORE), int(arrays["vetoed"]))
+    return Candidates(arrays["configs"], _arrays_with_prefix(arrays, _SCORE), int(arrays["vetoed"]))
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -117,7 +116,7 @@ def encode_batch(batch: Batch) -> bytes:
             "vetoed": np.array(batch.vetoed),
             "all_reasons": _text(batch.reasons),
         }
-        | ({} if kept is None else _compiled(kept.configs, kept.hidden))
+        | ({} if kept is None else _compiled_arrays(kept.configs, kept.hidden))
         | _features(rows.hidden)
         | write_programs(rows.programs)
         | scores,
@@ -137,7 +136,7 @@ def decode_batch(data: bytes) -> Batch:
             hidden=_hidden(arrays),
             programs=read_programs(arrays),
         ),
-        scores=_named(arrays, _SCORE),
+        scores=_arrays_with_prefix(arrays, _SCORE),
         unmeasured_failed=arrays["failed"],
         unmeasured_count=int(arrays["lowered"]),
         vetoed=int(arrays["vetoed"]),
@@ -147,8 +146,10 @@ def decode_batch(data: bytes) -> Batch:
 
 
 def encode_measurements(measured: Measurements) -> bytes:
-    """Serialise measurements as NPZ. Repeats have rows of unequal length and are stored like
-    programs."""
+    """Serialise measurements as NPZ.
+
+    Repeats have rows of unequal length and are stored like programs.
+    """
     counters = {_COUNTER + name: values for name, values in measured.counters.items()}
     repeats = {} if measured.repeats is None else {_REPEATS: measured.repeats}
     return pack_arrays(
@@ -171,7 +172,7 @@ def decode_measurements(data: bytes) -> Measurements:
         reason=arrays["reason"].astype(object),
         cycles=arrays["cycles"],
         seconds=arrays["seconds"],
-        counters=_named(arrays, _COUNTER),
+        counters=_arrays_with_prefix(arrays, _COUNTER),
         repeats=read_programs(arrays).get(_REPEATS),
     )
 
@@ -189,7 +190,7 @@ def encode_history(history: History) -> bytes:
             "round": np.array(history.round),
         }
         | _features(history.hidden)
-        | _compiled(history.compiled, history.compiled_hidden)
+        | _compiled_arrays(history.compiled, history.compiled_hidden)
         | ({} if history.pending is None else {"pending": history.pending})
         | write_programs({} if history.repeats is None else {_REPEATS: history.repeats})
     )
@@ -233,7 +234,7 @@ def decode_state(data: bytes) -> ExplorerState:
         return load_state(Path(folder))
 
 
-def _named(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+def _arrays_with_prefix(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
 
@@ -246,7 +247,7 @@ def _hidden(arrays: dict[str, NDArray[Any]]) -> Features:
     return Features(arrays["hidden"], read_columns(read_json(str(arrays["columns"]))))
 
 
-def _compiled(configs: Configs | None, hidden: Features | None) -> dict[str, NDArray[Any]]:
+def _compiled_arrays(configs: Configs | None, hidden: Features | None) -> dict[str, NDArray[Any]]:
     """Return arrays of the programs that were compiled and not measured; empty if none are kept."""
     if configs is None or hidden is None:
         return {}
@@ -315,15 +316,19 @@ def _decided_to_json(decided: Decided) -> Json:
 
 def _decided_from_json(values: Json) -> Decided:
     row = as_object(values)
-    said = as_object(row["summary"])
+    document = as_object(row["summary"])
     return Decided(
         {
-            "mode": as_text(said["mode"]),
-            "decisions": [_decision(as_object(each)) for each in as_list(said["decisions"])],
-            "cycles": {name: as_int(n) for name, n in as_object(said["cycles"]).items()},
-            "dram_bytes": {name: as_int(n) for name, n in as_object(said["dram_bytes"]).items()},
-            "evaluations": as_int(said["evaluations"]),
-            "tuned": as_int(said["tuned"]),
+            "mode": as_text(document["mode"]),
+            "decisions": [
+                _decision(as_object(decision)) for decision in as_list(document["decisions"])
+            ],
+            "cycles": {name: as_int(n) for name, n in as_object(document["cycles"]).items()},
+            "dram_bytes": {
+                name: as_int(n) for name, n in as_object(document["dram_bytes"]).items()
+            },
+            "evaluations": as_int(document["evaluations"]),
+            "tuned": as_int(document["tuned"]),
         },
         as_object(row["file"]),
     )

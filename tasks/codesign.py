@@ -21,8 +21,8 @@ from tilewright.hardware_search.progress import Prepared, SearchProgress
 from tilewright.hardware_search.results import CodesignOutcome
 from tilewright.hardware_search.verification import prove_front
 from tilewright.reports.codesign import draw_front, front_note, front_rows, run_note
-from tilewright.reports.markdown import plain
-from tilewright.reports.number_format import counted
+from tilewright.reports.markdown import escape_text
+from tilewright.reports.number_format import count_text
 from tilewright.search import TrialStore
 from tilewright.search.events import Event, Listener, Note
 from tilewright.services.page_addresses import flow_run_url
@@ -52,7 +52,7 @@ class CodesignRunner(TrackedRunner):
                 "{options.trials} measurements by {options.method}",
                 self._search_designs,
             ),
-            prove_front: as_task(prove_front, "proof of the front"),
+            prove_front: as_task(prove_front, "verification of the front"),
             steps.log_parameters: self._log_parameters,
             steps.log_codesign: self._log_codesign,
         }
@@ -62,7 +62,9 @@ class CodesignRunner(TrackedRunner):
         self, options: CodesignOptions, problem: CodesignProblem, store: TrialStore, emit: Listener
     ) -> BudgetedEvaluator:
         """Measure machines and schedules, with a progress bar in Prefect and curves in MLflow."""
-        shown = Progress("search", options.trials, f"of {counted(options.trials, 'measurement')}")
+        shown = Progress(
+            "search", options.trials, f"of {count_text(options.trials, 'measurement')}"
+        )
         with tracking.StepLog(self.run_id, every=EVERY) as log:
 
             def hear(event: Event) -> None:
@@ -92,7 +94,7 @@ class CodesignRunner(TrackedRunner):
         _log_run(options, self.run_id, outcome)
 
 
-def logged(listen: Listener) -> Listener:
+def log_events(listen: Listener) -> Listener:
     """Return a listener that logs important events to the flow run, and passes all events on."""
 
     def hear(event: Event) -> None:
@@ -100,7 +102,7 @@ def logged(listen: Listener) -> Listener:
         if isinstance(event, Note):
             text = event.text
         elif isinstance(event, Prepared):
-            text = f"{counted(event.machines, 'machine')} within bounds and budget"
+            text = f"{count_text(event.machines, 'machine')} within bounds and budget"
         if text and FlowRunContext.get() is not None:
             get_run_logger().info(text)
         listen(event)
@@ -128,10 +130,12 @@ def _write_results(options: CodesignOptions, outcome: CodesignOutcome, wall: flo
 def _show_front(subject: str, run_id: str, outcome: CodesignOutcome) -> None:
     """Show the Pareto front as a table and a note in Prefect."""
     if outcome.front:
-        create_table_artifact(key="front", table=front_rows(outcome), description=plain(subject))
+        create_table_artifact(
+            key="front", table=front_rows(outcome), description=escape_text(subject)
+        )
     links = {"this run in MLflow": tracking.run_url(run_id)}
     create_markdown_artifact(
-        key="codesign", markdown=front_note(outcome, links), description=plain(subject)
+        key="codesign", markdown=front_note(outcome, links), description=escape_text(subject)
     )
 
 
@@ -196,6 +200,6 @@ def _open_run(options: CodesignOptions, problem: CodesignProblem) -> str:
     create_link_artifact(
         link=tracking.run_url(run_id),
         key="mlflow-run",
-        description=f"{plain(title)}: the run in MLflow",
+        description=f"{escape_text(title)}: the run in MLflow",
     )
     return run_id

@@ -21,11 +21,11 @@ from tilewright.evaluation.compare.network_comparison import NetworkComparison
 from tilewright.evaluation.compare.network_plan import NetworkJob, NetworksPlan
 from tilewright.evaluation.compare.network_runs import NetworkRun, RunTuned
 from tilewright.evaluation.compare.options import CompareOptions
+from tilewright.evaluation.compare.plan import ComparisonBegan
 from tilewright.evaluation.compare.record import RECORD
 from tilewright.evaluation.compare.workload_comparison import (
     Comparison,
     RunFinished,
-    TuningBegan,
     enumerate_spaces,
     log_comparison,
     run_tuners,
@@ -34,8 +34,8 @@ from tilewright.flows.comparison import tune_run
 from tilewright.reports.comparison import REPORT, write_report
 from tilewright.reports.comparison_note import comparison_note
 from tilewright.reports.leaderboard import leaderboard_rows, verdict
-from tilewright.reports.markdown import Links, plain
-from tilewright.reports.number_format import counted
+from tilewright.reports.markdown import Links, escape_text
+from tilewright.reports.number_format import count_text
 from tilewright.search.events import Event, Listener
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
@@ -55,8 +55,7 @@ from tilewright.tuning.outputs import Summary
 
 
 class _Recorded(TrackedRunner):
-    """Base class of runners of a comparison, with one MLflow run, one progress bar and one
-    leaderboard."""
+    """Base class of a comparison's runners: one MLflow run, one progress bar, one leaderboard."""
 
     def __init__(self, options: CompareOptions, emit: Listener, own: Mapping[Step, Step]) -> None:
         super().__init__(emit, own)
@@ -83,9 +82,9 @@ class _Recorded(TrackedRunner):
         create_link_artifact(
             link=tracking.run_url(self.run_id),
             key="mlflow-run",
-            description=f"{plain(name)}: the run in MLflow",
+            description=f"{escape_text(name)}: the run in MLflow",
         )
-        self._bar = Progress("runs", runs, f"of {counted(runs, 'run')}")
+        self._bar = Progress("runs", runs, f"of {count_text(runs, 'run')}")
 
     def _run_done(self) -> None:
         self._done += 1
@@ -107,7 +106,7 @@ class _Recorded(TrackedRunner):
         """
         if self._bar is not None:
             self._bar.end()
-        verdicts = plain("; ".join(map(verdict, boards)))
+        verdicts = escape_text("; ".join(map(verdict, boards)))
         create_table_artifact(
             key="leaderboard", table=leaderboard_rows(boards), description=verdicts
         )
@@ -138,7 +137,7 @@ class WorkloadsRunner(_Recorded):
         super().__init__(options, self._hear, own)
 
     def _hear(self, event: Event) -> None:
-        if isinstance(event, TuningBegan):
+        if isinstance(event, ComparisonBegan):
             self._begin(event.runs, event.kept)
         elif isinstance(event, RunFinished):
             self._run_done()

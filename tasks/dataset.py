@@ -17,7 +17,7 @@ from tilewright.evaluation.datasets.build import measure_part, receive_part
 from tilewright.evaluation.datasets.folder import DatasetMetadata
 from tilewright.evaluation.datasets.plan import make_plan
 from tilewright.reports.datasets import dataset_line
-from tilewright.reports.markdown import plain
+from tilewright.reports.markdown import escape_text
 from tilewright.search.events import Listener
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 
@@ -41,5 +41,5 @@ def _part_title(parameters: Mapping[str, Any]) -> str:
 
 def say_built(about: DatasetMetadata, out: Path) -> None:
     """Create a Prefect artifact that reports the size of the dataset."""
-    line = plain(dataset_line(about, out))
-    create_markdown_artifact(key="dataset", markdown=line, description=plain(str(out)))
+    line = escape_text(dataset_line(about, out))
+    create_markdown_artifact(key="dataset", markdown=line, description=escape_text(str(out)))

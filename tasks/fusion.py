@@ -38,17 +38,20 @@ def decide_fusion(
     key = _key(asked, model)
     decided = None
     if not _DECISION.is_stored(asked.network, key, None):
-        decided = _decided(asked, run_id)
+        decided = _decide_fusion(asked, run_id)
     return _DECISION.run(after, {}, asked.network, key, decided)
 
 
-def figures(decided: Decided) -> dict[str, float]:
+def decision_metrics(decided: Decided) -> dict[str, float]:
     """Return the decision as metrics of the network's run."""
     said = decided.summary
-    found = {f"fusion/{name}_cycles": float(n) for name, n in said["cycles"].items()}
-    found |= {f"fusion/{name}_dram_bytes": float(n) for name, n in said["dram_bytes"].items()}
+    figures = {f"fusion/{name}_cycles": float(n) for name, n in said["cycles"].items()}
+    figures |= {f"fusion/{name}_dram_bytes": float(n) for name, n in said["dram_bytes"].items()}
     fused = sum(row["fused"] for row in said["decisions"])
-    return found | {"fusion/decisions": float(len(said["decisions"])), "fusion/fused": float(fused)}
+    return figures | {
+        "fusion/decisions": float(len(said["decisions"])),
+        "fusion/fused": float(fused),
+    }
 
 
 def keep_decision(network: str, key: Key, decided: Decided | None) -> Decided:
@@ -64,10 +67,10 @@ def _given_key(network: str, key: Key, decided: Decided | None) -> Key:
     return key
 
 
-_DECISION = Stage(keep_decision, "what is fused in {network}", _given_key)
+_DECISION = Stage(keep_decision, "fusion decisions of {network}", _given_key)
 
 
-def _decided(asked: ToDecide, run_id: str) -> Decided:
+def _decide_fusion(asked: ToDecide, run_id: str) -> Decided:
     best = float("inf")
     with tracking.StepLog(run_id, every=EVERY) as log:
 
@@ -93,8 +96,8 @@ def _key(asked: ToDecide, model: str) -> Key:
     """
     options = asked.options
     schedules: list[Json] = [
-        [each.workload.id, each.chosen.space, list(each.chosen.config)]
-        for each in asked.tuned if each.chosen is not None
+        [result.workload.id, result.chosen.space, list(result.chosen.config)]
+        for result in asked.tuned if result.chosen is not None
     ]  # fmt: skip
     about: dict[str, Json] = {
         "model": model,
@@ -107,7 +110,7 @@ def _key(asked: ToDecide, model: str) -> Key:
         "tuner": options.tuner,
         "tuner_options": dict(options.tuner_options),
         "space": options.space,
-        "starts": list[Json]([each.task.start for each in asked.tuned]),
+        "starts": list[Json]([workload_result.task.start for workload_result in asked.tuned]),
         "models": _models(options.fusion),
         "schedules": schedules,
     }

@@ -24,7 +24,7 @@ def side_of_run(run_id: str) -> Side:
                 tracking.fetch_file(run_id, name, Path(folder))
             except (MlflowException, OSError) as error:
                 raise DiffError(
-                    f"run {run_id} in MLflow has no {name} ({str(error)[:200]}); name the run of a "
-                    "network that has ended, or its --out folder"
+                    f"the MLflow run {run_id} has no {name} ({str(error)[:200]}); give a "
+                    "network's run that has ended, or an output directory"
                 ) from None
         return read_side(Path(folder), f"MLflow run {run_id}")

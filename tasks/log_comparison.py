@@ -42,7 +42,7 @@ from tilewright.evaluation.compare.plan import ComparisonPlan, TunerConfig
 from tilewright.evaluation.compare.workload_runs import TunerRun
 from tilewright.reports.comparison_note import comparison_note
 from tilewright.reports.markdown import Links
-from tilewright.reports.number_format import counted
+from tilewright.reports.number_format import count_text
 from tilewright.tasks import tracking
 from tilewright.tasks.tracking import KEY_TAG, commit_tag
 from tilewright.tuning.output_dir import identity
@@ -139,12 +139,12 @@ def log_leaderboards(
     tracking.describe_run(run_id, comparison_note(options, runs, links, boards, network_runs))
     figures = {}
     for board in boards:
-        where = f"{_plain(f'{board.network} on {board.target}')}/" if len(boards) > 1 else ""
+        where = f"{_metric_name(f'{board.network} on {board.target}')}/" if len(boards) > 1 else ""
         for row in board.tuners:
             for field, metric in _METRICS.items():
                 value = getattr(row, field)
                 if value is not None:
-                    figures[f"{metric}/{where}{_plain(row.tuner)}"] = float(value)
+                    figures[f"{metric}/{where}{_metric_name(row.tuner)}"] = float(value)
     _log(tracking.client(), run_id, {}, _figures(figures))
     for path in files:
         tracking.log_file(run_id, path)
@@ -217,7 +217,9 @@ def _seed_metrics(
     }
     figures["lowered"] = float(results.lowered[k, :, s].mean())
     for w, (name, workload) in enumerate(plan.test_bed.workloads):
-        figures[f"final_regret/{_plain(name, workload.id)}"] = float(results.regret[k, w, s, -1])
+        figures[f"final_regret/{_metric_name(name, workload.id)}"] = float(
+            results.regret[k, w, s, -1]
+        )
     errors = {name for run in runs for name in run.model_errors}
     for name in sorted(errors):
         known = [run.model_errors[name] for run in runs if name in run.model_errors]
@@ -247,10 +249,10 @@ def _open(
         runs: the tuner's runs with this seed, one per workload.
     """
     begun = int((time.time() - sum(run.wall_seconds for run in runs)) * 1000)
-    workloads = counted(len(plan.test_bed.workloads), "workload")
+    workloads = count_text(len(plan.test_bed.workloads), "workload")
     note = (
-        f"Tuner `{tuner}`, seed {seed}, on {workloads}: {counted(plan.trials, 'trial')} each, in "
-        f"[this comparison]({tracking.run_url(parent)})."
+        f"Tuner `{tuner}`, seed {seed}, on {workloads}: {count_text(plan.trials, 'trial')} each, "
+        f"in [this comparison]({tracking.run_url(parent)})."
     )
     tags = {
         MLFLOW_RUN_NAME: f"{tuner}, seed {seed}",
@@ -292,11 +294,11 @@ def _steps(results: Results) -> NDArray[np.int64]:
     return np.unique(spaced.round().astype(np.int64))
 
 
-def _plain(name: str, otherwise: str = "-") -> str:
+def _metric_name(name: str, otherwise: str = "-") -> str:
     """Return a name with only the characters that MLflow allows in the name of a metric.
 
     Args:
         name: the name.
-                otherwise: name to return if no allowed character is left.
+        otherwise: name to return if no allowed character is left.
     """
     return re.sub(r"[^A-Za-z0-9_\-. :/]", " ", name).strip() or otherwise

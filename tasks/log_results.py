@@ -23,7 +23,7 @@ from tilewright import reports
 from tilewright.core.files import Json, digest, write_atomically
 from tilewright.core.user_text import printable
 from tilewright.reports import run_results as run_description
-from tilewright.reports.markdown import plain
+from tilewright.reports.markdown import escape_text
 from tilewright.reports.run_pictures import write_fusion_page
 from tilewright.reports.run_results import results_rows
 from tilewright.search import Session
@@ -46,7 +46,7 @@ from tilewright.tuning.gains import FALLBACK, FIGURES, RULE, Total, four_figures
 from tilewright.tuning.network import Model
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.results import TunedWorkload, WorkloadRow, cycles_of, seconds_of
-from tilewright.tuning.run_figures import milliseconds_of, valid_share
+from tilewright.tuning.run_figures import above_limit, milliseconds_of, valid_share
 from tilewright.tuning.tuning_task import TuningTask
 
 _DIGITS = 6  # of a metric that is no count
@@ -90,14 +90,13 @@ def open_network_run(
     create_link_artifact(
         link=tracking.run_url(run_id),
         key="mlflow-run",
-        description=f"{plain(title)}: the run in MLflow",
+        description=f"{escape_text(title)}: the run in MLflow",
     )
     return run_id
 
 
 def log_network_dataset(run_id: str, model: Model) -> None:
-    """Log the tuned network or single workload as a dataset of the run, with the digest of its
-    contents."""
+    """Log the tuned network or workload as a dataset of the run, with a digest of its contents."""
     read = tracking.source_dataset(model.name, model.source, model.digest)
     tracking.log_dataset(run_id, read, "network")
 
@@ -215,12 +214,12 @@ def log_network_artifacts(
             log.add(int(values[tracking.STEP_METRIC]), values)
     _say_outcome(run_id, run_description.outcome_line(total))
     title = run_description.network_title(summary["network"], summary["target"], summary["tuner"])
-    create_table_artifact(key="layers", table=results_rows(summary), description=plain(title))
+    create_table_artifact(key="layers", table=results_rows(summary), description=escape_text(title))
     links = {"this run in MLflow": tracking.run_url(run_id)}
     create_markdown_artifact(
         key="summary",
         markdown=run_description.network_summary(title, summary, links, remark, picture),
-        description=plain(title),
+        description=escape_text(title),
     )
 
 
@@ -232,13 +231,13 @@ def _network_figures(summary: outputs.Summary) -> dict[str, float]:
     rows = summary["workloads"]
     trials, invalid = (sum(row[name] for row in rows) for name in ("trials", "invalid_trials"))
     errors = [row["model_errors"] for row in rows if "model_errors" in row]
-    names = sorted({name for each in errors for name in each})
+    names = sorted({name for error in errors for name in error})
     return {
         "wall_seconds": summary["wall_seconds"],
         "valid_share": valid_share(invalid, trials),
         "invalid_trials": float(invalid),
         "reused_trials": float(sum(row["reused_trials"] for row in rows)),
-        **{name: fmean(each[name] for each in errors if name in each) for name in names},
+        **{name: fmean(error[name] for error in errors if name in error) for name in names},
     }
 
 
@@ -246,18 +245,21 @@ def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
     """Return the latencies and gains of a run as MLflow metrics, as far as they are known.
 
     They are the gains over the rule (the schedule used without tuning) and over the fallback (the
-    stock compiler's schedule), and the four latencies in cycles and milliseconds.
+    stock compiler's schedule), the fraction by which the tuned latency exceeds the bound, and the
+    four latencies in cycles and milliseconds.
 
     Args:
         row: entry of a workload, or the total, in `summary.json`.
     """
     figures = four_figures(row)
     known = {name: getattr(figures, name) for name in FIGURES}
+    limit, above = above_limit(row)
     metrics = {
         "gain": figures.gain_over(RULE),
         "gain_over_fallback": figures.gain_over(FALLBACK),
-        **{f"{name}_ms": milliseconds_of(seconds_of(each)) for name, each in known.items()},
-        **{f"{name}_cycles": cycles_of(each) for name, each in known.items()},
+        "above_bound": above if limit == "bound" else None,
+        **{f"{name}_ms": milliseconds_of(seconds_of(item)) for name, item in known.items()},
+        **{f"{name}_cycles": cycles_of(item) for name, item in known.items()},
         "roofline_cycles": row["roofline_cycles"],
         **_ends(row),
     }
@@ -274,10 +276,10 @@ def _ends(row: WorkloadRow | Total) -> dict[str, float]:
     if "validation" not in row:
         return {}
     time, gain = row["validation"]["tuned_interval"], row["validation"]["gain_interval"]
-    found = (
+    result = (
         {} if time is None else {"tuned_ms_low": 1e3 * time.low, "tuned_ms_high": 1e3 * time.high}
     )
-    return found if gain is None else found | {"gain_low": gain.low, "gain_high": gain.high}
+    return result if gain is None else result | {"gain_low": gain.low, "gain_high": gain.high}
 
 
 def _say_outcome(run_id: str, outcome: str) -> None:
@@ -336,11 +338,11 @@ def _log_models(
     workload = tuned.workload
     tags = {"workload": str(workload), "workload_id": workload.id, "tuner": tuned.task.tuner,
             "target": tuned.task.target.name, "dataset_digest": read.digest}  # fmt: skip
-    for each in models:
-        name = model_name(each.role, tuned.names, workload)
+    for model in models:
+        name = model_name(model.role, tuned.names, workload)
         entry = ModelEntry(name, run_id, version, tags)
-        model_id = log_model(tracking.client(), entry, each)
-        for error in (f"{each.role}_rmse", f"{each.role}_brier"):
+        model_id = log_model(tracking.client(), entry, model)
+        for error in (f"{model.role}_rmse", f"{model.role}_brier"):
             if error in tuned.model_errors:
                 value = tuned.model_errors[error]
                 tracking.log_model_error(run_id, model_id, read, f"{error}_before", value)
@@ -384,7 +386,7 @@ def _network_key(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFr
         "what": network,
         "target": tuned[0].task.target.name,
         "trials": digest(outputs.parquet(trials)),
-        "rows": [_shown(each) for each in tuned],
+        "rows": [_workload_row(workload_result) for workload_result in tuned],
         "code": _code(),
     }
     return Key("picture", 1, NO_TARGET, inputs)
@@ -394,7 +396,7 @@ _WORKLOAD = Stage(draw_workload, "{layer}: picture", _workload_key)
 _NETWORK = Stage(draw_network, "picture of {network}", _network_key)
 
 
-def _shown(tuned: TunedWorkload) -> Json:
+def _workload_row(tuned: TunedWorkload) -> Json:
     row: dict[str, Json] = {**tuned.summary()}  # type: ignore[dict-item]
     return {name: value for name, value in row.items() if name not in _OF_THE_RUN}
 

@@ -37,17 +37,17 @@ from tilewright.targets.workload import Workload
 EXAMPLES = 5
 """Number of rows of features that are logged as an example."""
 MODEL_ROLES = ROLES | {
-    "draft": "The draft that Model A builds on",
-    "shared_draft": "The draft of other workloads of the run",
+    "draft": "Model P of this workload, which Model A corrects",
+    "shared_draft": "Model P of other workloads of the run",
     "shared_A": "Model A of other workloads of the run",
-    "compiles": "Part of Model V: the chance that a config compiles",
-    "runs": "Part of Model V: the chance that a compiled program is valid",
+    "compiles": "Part of Model V: probability that a config compiles",
+    "runs": "Part of Model V: probability that a compiled program is valid",
 }
 _CHANCES = ("V", "compiles", "runs")
 VERSION_TAG = "tilewright.version"
-CHANCE, LATENCY = "chance of valid", "log2 {unit}"
+CHANCE, LATENCY = "probability of being valid", "log2 {unit}"
 CORRECTION = "log2 ({unit} / estimate)"
-OWN_SCORE = "score of the tuner's own"
+OWN_SCORE = "score of the tuner's own model"
 """Predicted quantities with units. They name the output column of the signature."""
 
 
@@ -91,14 +91,14 @@ def learned_models(task: Task, session: Session) -> list[LearnedModel]:
     state, history, problem = session.models, session.history, task.problem
     asked = task.explorer.model_inputs(problem, state, history, trials_of(problem, history))
     unit = "cycles" if (history.cycles > 0).any() else "seconds"
-    found = []
+    models = []
     for role, model in sorted(state.models.items()):
         features, text = None, OWN_SCORE
         if role in asked:
             features, offset = asked[role].features, asked[role].offset
             text = CHANCE if role in _CHANCES else CORRECTION if np.abs(offset).any() else LATENCY
-        found.append(LearnedModel(role, model, text.format(unit=unit), features))
-    return found
+        models.append(LearnedModel(role, model, text.format(unit=unit), features))
+    return models
 
 
 def model_name(role: str, names: tuple[str, ...], workload: Workload) -> str:
@@ -157,10 +157,10 @@ def log_model(client: MlflowClient, entry: ModelEntry, learned: LearnedModel) ->
     wanted = f"source_run_id = '{entry.run_id}' AND name = '{entry.name}'"
     known = list(client.search_logged_models([experiment], filter_string=wanted))
     # One that a kill or a full disk broke off is known, too, but not ready.
-    for each in known:
-        ready = each.status == LoggedModelStatus.READY
-        if entry.version and ready and each.tags.get(VERSION_TAG) == entry.version:
-            return str(each.model_id)
+    for item in known:
+        ready = item.status == LoggedModelStatus.READY
+        if entry.version and ready and item.tags.get(VERSION_TAG) == entry.version:
+            return str(item.model_id)
     model, example = learned.model, learned.example
     made = client.create_logged_model(
         experiment, name=entry.name, source_run_id=entry.run_id,
@@ -171,15 +171,15 @@ def log_model(client: MlflowClient, entry: ModelEntry, learned: LearnedModel) ->
         },
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        what = flavoured(model, Path(folder))
+        what = choose_flavour(model, Path(folder))
         _Model.log(
             None, what.flavour, run_id=entry.run_id, model_id=made.model_id, name=made.name,
             input_example=example, signature=learned.signature, metadata=dict(entry.metadata),
             **what.arguments,
         )  # fmt: skip
     client.finalize_logged_model(made.model_id, LoggedModelStatus.READY)
-    for each in known:
-        client.delete_logged_model(each.model_id)
+    for item in known:
+        client.delete_logged_model(item.model_id)
     return str(made.model_id)
 
 
@@ -225,7 +225,7 @@ def survey_no_packages() -> None:
         requirements_utils._MODULES_TO_PACKAGES = {}  # type: ignore[assignment]
 
 
-def flavoured(model: CostModel, folder: Path) -> Flavoured:
+def choose_flavour(model: CostModel, folder: Path) -> Flavoured:
     """Return the MLflow flavour of a model, and the arguments for logging it.
 
     Args:

@@ -1,6 +1,8 @@
-"""Records curves that MLflow draws over the measurements of a run. Their section is the common
-first word: `cycles/best`, or `seconds/best` where no cycles are counted. Fallback, rule, bound and
-roofline are levels, equal at every step."""
+"""Records curves that MLflow draws over the measurements of a run.
+
+Their section is the common first word: `cycles/best`, or `seconds/best` where no cycles are
+counted. Fallback, rule, bound and roofline are levels, equal at every step.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,29 @@ def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
     Args:
         latencies: latencies by the name of their curve; None if unknown.
     """
-    known = {name: each for name, each in latencies.items() if each is not None}
-    if all(each.cycles > 0 for each in known.values()):
-        return {f"cycles/{name}": float(each.cycles) for name, each in known.items()}
-    return {f"seconds/{name}": each.seconds for name, each in known.items()}
+    known = {name: latency for name, latency in latencies.items() if latency is not None}
+    if all(item.cycles > 0 for item in known.values()):
+        return {f"cycles/{name}": float(item.cycles) for name, item in known.items()}
+    return {f"seconds/{name}": item.seconds for name, item in known.items()}
 
 
 def network_curves(
     trials: pd.DataFrame, tuned: Sequence[TunedWorkload], total: Total
 ) -> list[dict[str, float]]:
-    """Return the convergence curve of a network with its levels, one step per trial of all
-    workloads (`tuning.run_figures.network_curve`). A trial that changes nothing has no step of its
-    own, except the first and the last."""
+    """Return the convergence curve of a network, one step per trial of all workloads.
+
+    Each step also has the reference levels (`tuning.run_figures.network_curve`). A trial that
+    changes nothing has no step of its own, except the first and the last.
+    """
     unit = unit_of(trials)
     counted = unit == "cycles"
     layers = [
-        CurveLayer(each.workload.id, each.count, four_figures(each.summary())) for each in tuned
+        CurveLayer(
+            workload_result.workload.id,
+            workload_result.count,
+            four_figures(workload_result.summary()),
+        )
+        for workload_result in tuned
     ]
     best = network_curve(trials, layers, unit)
     levels = {

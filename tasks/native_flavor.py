@@ -27,7 +27,7 @@ class NativePredictor:
     ) -> NDArray[np.float64]:
         """Return the prediction of `CostModel.predict` for each row."""
         rows = model_input.to_numpy(dtype=np.float64)
-        return self.model.predict(Features.of(rows, list(map(str, model_input.columns))))
+        return self.model.predict(Features.from_names(rows, list(map(str, model_input.columns))))
 
 
 def _load_pyfunc(path: str) -> NativePredictor:

@@ -87,7 +87,7 @@ def register_champion(
         for name, _ in plan.test_bed.workloads:
             progress(name)
             job = ComparisonJob(tuner_config, name, _best_seed(results, row.tuner, name))
-            learned = _learned(plan, job)
+            learned = _learned_models_of(plan, job)
             if not {"P", "V"} <= set(learned):
                 break  # this tuner has no such models
             run_id = logged[tuner_config.label, job.seed]
@@ -103,16 +103,16 @@ def _best_seed(results: Results, tuner: str, workload: str) -> int:
     return results.seeds[int(np.lexsort((trials, regret))[0])]
 
 
-def _learned(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel]:
+def _learned_models_of(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel]:
     """Repeat a run, and return its models by role."""
     workload = dict(plan.test_bed.workloads)[job.workload]
     explorer = job.tuner_config.explorer
     task = make_task(plan.test_bed.open(job.workload), workload, explorer, job.seed)
     session = learn(LocalRunner(), task, tune_session(task, plan.trials, plan.batch))
     return {
-        each.role: each
-        for each in learned_models(task, session)
-        if each.features is not None and len(each.features)
+        model.role: model
+        for model in learned_models(task, session)
+        if model.features is not None and len(model.features)
     }
 
 
@@ -129,15 +129,15 @@ def _register(
     place = ModelPlace(target.name, test_bed.space, workload)
     _dethrone(client, place)
     registered = []
-    for role, each in learned.items():
+    for role, model in learned.items():
         name = place.name(tuner, role)
-        described = about | {"version": CHAMPION.written, "role": role, **_kind(each.model)}
+        described = about | {"version": CHAMPION.written, "role": role, **_kind(model.model)}
         metadata: dict[str, Json] = {ABOUT: described}
         entry = ModelEntry(model_name(role, (), workload), run_id, metadata=metadata)
-        model_id = log_model(client, entry, each)
+        model_id = log_model(client, entry, model)
         text = (
             f"{MODEL_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}, "
-            f"space {test_bed.space}, learned by tuner {tuner}."
+            f"space {test_bed.space}, trained by tuner {tuner}."
         )
         provide(client, name, text, place.tags | {"tuner": tuner, "role": role})
         version = _new_version(client, name, model_id, run_id, _digest(model_id))
@@ -199,8 +199,7 @@ def _describe_model(
 
 
 def _kind(model: CostModel) -> dict[str, Json]:
-    """Return metadata that is needed to build an empty model of the same kind before loading its
-    file."""
+    """Return the metadata from which an empty model of the same kind is built before loading."""
     return {
         "kind": model.kind,
         "classify": bool(getattr(model, "classify", False)),

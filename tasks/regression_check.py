@@ -22,7 +22,7 @@ from prefect.runtime import deployment, flow_run
 
 from tilewright.evaluation.diff import NO_WORSE, WORSE, DiffError, DiffVerdict, diff_runs, read_side
 from tilewright.reports.diff import diff_page, headline
-from tilewright.reports.markdown import listed, paragraphs, plain
+from tilewright.reports.markdown import escape_text, list_links, paragraphs
 from tilewright.reports.run_results import network_title
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
@@ -66,7 +66,7 @@ class WatchedRun:
     reasons: tuple[str, ...] = ()
 
     @property
-    def worse(self) -> bool:
+    def is_regression(self) -> bool:
         """Whether this is a regression."""
         return self.word == WORSE
 
@@ -82,32 +82,32 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
     """
     run_id = summary["mlflow_run_id"]
     title = network_title(summary["network"], summary["target"], summary["tuner"])
-    found = tracking.tags_of(run_id)
+    tags = tracking.tags_of(run_id)
     baseline = tracking.last_like(
-        _first_start(), {QUESTION_TAG: found[QUESTION_TAG]}, {SETTINGS_TAG: found[SETTINGS_TAG]}
+        _first_start(), {QUESTION_TAG: tags[QUESTION_TAG]}, {SETTINGS_TAG: tags[SETTINGS_TAG]}
     )
     links = {"this run in MLflow (B)": tracking.run_url(run_id)}
     if baseline is None:
-        text = "There is no earlier run of this network on this target to compare with."
+        text = "There is no earlier run of this network on this target, so nothing was compared."
         return _report_verdict(
             summary, WatchedRun(FIRST, text), _short_page(title, FIRST, text, links)
         )
-    links["the run before in MLflow (A)"] = tracking.run_url(baseline)
+    links["the previous run in MLflow (A)"] = tracking.run_url(baseline)
     try:
         before, now = side_of_run(baseline), read_side(folder)
         verdict = diff_runs(before, now, options.tolerance_percent)
     except DiffError as error:
         text = str(error)
-        page = _short_page(title, NO_COMPARISON, plain(text), links)
+        page = _short_page(title, NO_COMPARISON, escape_text(text), links)
         return _report_verdict(summary, WatchedRun(NO_COMPARISON, text), page, baseline)
     watched = WatchedRun(verdict.word, headline(verdict), verdict.reasons)
-    if watched.worse and options.when_worse == FAIL:
+    if watched.is_regression and options.when_worse == FAIL:
         tracking.tag_run(run_id, {REGRESSION_TAG: "yes"})
     return _report_verdict(summary, watched, diff_page(title, verdict, links), baseline, verdict)
 
 
 def _short_page(title: str, word: str, text: str, links: Mapping[str, str]) -> str:
-    return paragraphs(f"# {plain(title)}: {word}", text, listed(links))
+    return paragraphs(f"# {escape_text(title)}: {word}", text, list_links(links))
 
 
 def _report_verdict(
@@ -131,7 +131,9 @@ def _report_verdict(
     """
     create_markdown_artifact(key="regression-watch", markdown=page, description=watched.word)
     logger = get_run_logger()
-    (logger.warning if watched.worse else logger.info)(f"regression watch: {watched.sentence}")
+    (logger.warning if watched.is_regression else logger.info)(
+        f"regression watch: {watched.sentence}"
+    )
     for reason in watched.reasons:
         logger.warning(f"worse: {reason}")
     _tag_flow_run(f"watch: {watched.word}")
@@ -182,7 +184,7 @@ def _emit(summary: Summary, watched: WatchedRun, verdict: DiffVerdict | None) ->
             "verdict": watched.word,
             "sentence": watched.sentence,
             "reasons": list(watched.reasons),
-            "changed": [each.what for each in verdict.changed] if verdict else [],
+            "changed": [item.what for item in verdict.changed] if verdict else [],
             "flow_run": flow_run_url(flow_run_id),
             "mlflow_run": tracking.run_url(summary["mlflow_run_id"]),
         },

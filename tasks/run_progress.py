@@ -11,7 +11,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
-from tilewright.reports.number_format import counted
+from tilewright.reports.number_format import count_text
 from tilewright.reports.run_results import outcome_line
 from tilewright.tuning.events import (
     Event,
@@ -30,8 +30,7 @@ _ALWAYS = "time_again"
 
 
 class RunProgress:
-    """Listener that collects the events of a run, from any thread, for a progress bar and a
-    remark."""
+    """Thread-safe listener that collects the events of a run for a progress bar and a remark."""
 
     def __init__(self) -> None:
         self._began: Counter[str] = Counter()
@@ -39,7 +38,7 @@ class RunProgress:
         self._trials: dict[str, int] = {}
         self._shown: Progress | None = None
 
-    def hearing(self, listen: Listener) -> Listener:
+    def record_events(self, listen: Listener) -> Listener:
         """Return a listener that records each event before it passes it to `listen`."""
 
         def hear(event: Event) -> None:
@@ -50,7 +49,7 @@ class RunProgress:
 
     def show(self, trials: int) -> None:
         """Start a progress bar of the flow run for this number of trials."""
-        self._shown = Progress("trials", trials, f"of {counted(trials, 'trial')}")
+        self._shown = Progress("trials", trials, f"of {count_text(trials, 'trial')}")
 
     def end(self) -> None:
         """Complete the progress bar, even if fewer trials were made than allowed."""
@@ -58,8 +57,7 @@ class RunProgress:
             self._shown.end()
 
     def remark(self, summary: Summary) -> str:
-        """Return a remark if everything in a finished run was already recorded; "" for other
-        runs."""
+        """Return a remark if everything in a finished run was already recorded, otherwise ""."""
         rows = summary["workloads"]
         trials = sum(row["trials"] for row in rows)
         done = self._began - self._reused
@@ -68,9 +66,9 @@ class RunProgress:
             return ""
         stages = self._reused.total()
         return (
-            f"Nothing changed: all {counted(trials, 'trial')} were recorded already, "
-            f"{counted(stages, 'stage')} in the cache. The chosen schedules were "
-            "timed again, and hold."
+            f"Nothing changed: all {count_text(trials, 'trial')} were recorded before, and "
+            f"{count_text(stages, 'stage')} came from the cache. The chosen schedules were "
+            "measured again and give the same latency."
         )
 
     def _hear(self, event: Event) -> None:
@@ -113,7 +111,7 @@ class Progress:
         update_progress_artifact(self._id, progress=round(100 * min(done / self.of, 1.0), 1))
 
 
-def logged(listen: Listener) -> Listener:
+def log_events(listen: Listener) -> Listener:
     """Return a listener that logs important events, and passes all events on."""
 
     def hear(event: Event) -> None:
@@ -132,7 +130,7 @@ def line(event: Event) -> str:
     if isinstance(event, RoundDone):
         best = cycles_of(event.best)
         return (
-            f"round {event.round}: {counted(event.trials, 'trial')}, best {best} cycles, "
+            f"round {event.round}: {count_text(event.trials, 'trial')}, best {best} cycles, "
             f"{event.valid_share:.0%} valid"
         )
     if isinstance(event, WorkloadTuned):

@@ -29,8 +29,7 @@ def tag_flow_run(params: Params) -> None:
 
 
 def board_of(target: str) -> str:
-    """Return the tag of tasks that measure on the board `target`; "" for a target that is no
-    board."""
+    """Return the tag of tasks that measure on the board `target`; "" if it is no board."""
     return target if kind_of(target)[0].make_on is not None else ""
 
 
@@ -47,8 +46,10 @@ def take_turns(tag: str) -> None:
 
 
 def params_of(options: TuningOptions, network: TuningNetwork) -> Params:
-    """Return the parameters that identify a run in MLflow. Runs with equal parameters are the same
-    run."""
+    """Return the parameters that identify a run in MLflow.
+
+    Runs with equal parameters are the same run.
+    """
     explorer = tuning_task_of(options, network.subgraphs[0].workload).explorer
     chosen = {f"tuner.{k}": v for k, v in explorer.options.model_dump(mode="json").items()}
     return {

@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 
 from tilewright.flows.tuning import learn
 from tilewright.fusion import decide_fusion
-from tilewright.reports.number_format import counted
+from tilewright.reports.number_format import count_text
 from tilewright.search import Round, Session, TrialStore, round_steps
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.capabilities import Latency, bound_of, roofline_of
@@ -27,7 +27,7 @@ from tilewright.tasks import (
     log_results,
     tracking,
 )
-from tilewright.tasks.cached_task import Done, say, step
+from tilewright.tasks.cached_task import Done, step, write_log
 from tilewright.tasks.codecs import digest_of
 from tilewright.tasks.metrics import chart
 from tilewright.tasks.run_progress import RunProgress
@@ -75,6 +75,7 @@ class PrefectRunner(TrackedRunner):
         self.before: list[object] = []
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        """Execute a step, as a cached Prefect task if it is a stage."""
         if step not in STAGES:
             return super().__call__(step, *given)
         self.announce(step)
@@ -118,6 +119,7 @@ class NetworkRunner(PrefectRunner):
         self._layers: list[object] = []  # the flows of the workloads
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        """Execute a step, and remember the cache keys of import and extraction."""
         value = super().__call__(step, *given)
         if step is import_model:
             self._imported = STAGES[step].key(*given).text
@@ -163,9 +165,9 @@ class NetworkRunner(PrefectRunner):
         given = (options, task, session, store, most_trials, shared, limit)
         if self._repeats and not shared and _is_recorded(options, task, store, self.emit):
             return (yield from flow(WorkloadRunner(task, self.emit), *given))
-        return (yield from self._tracked(flow, *given))
+        return (yield from self._tune_tracked(flow, *given))
 
-    def _tracked(
+    def _tune_tracked(
         self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
         *given: Any,
     ) -> Flow[TunedWorkload]:  # fmt: skip
@@ -190,10 +192,10 @@ class NetworkRunner(PrefectRunner):
         champion_registry.check_champions(tasks)
         starts = []
         for task in tasks:
-            found = champion_registry.champion_state(task)
-            if found is None:
-                self.emit(Note(f"{task.workload}: no champion to start from"))
-            task, models = found or (task, None)
+            state = champion_registry.champion_state(task)
+            if state is None:
+                self.emit(Note(f"{task.workload}: no champion is registered to start from"))
+            task, models = state or (task, None)
             starts.append((task, Session.start(task, models)))
         return starts
 
@@ -227,7 +229,7 @@ class NetworkRunner(PrefectRunner):
     def _decide_fusion(self, asked: ToDecide) -> Decided:
         done = fusion.decide_fusion(list(self._layers), asked, self._imported, self.run_id)
         decided = self._did(done)
-        tracking.log_results(self.run_id, fusion.figures(decided))
+        tracking.log_results(self.run_id, fusion.decision_metrics(decided))
         return decided
 
     def _log_network(
@@ -238,16 +240,16 @@ class NetworkRunner(PrefectRunner):
         summary["wall_seconds"] = round(wall, 3)
         summary["mlflow_run_id"] = self.run_id
         summary["prefect_flow_run_id"] = str(flow_run.id)
-        found = TunedNetwork(summary, tuple(tuned), decided)
+        tuned_network = TunedNetwork(summary, tuple(tuned), decided)
         self.progress.end()
         if remark := self.progress.remark(summary):
             self.emit(Note(remark))
         log: Any = log_results.log_network_artifacts
         log(
-            options.folder, target_row(options, network.target), found, self.run_id, remark,
+            options.folder, target_row(options, network.target), tuned_network, self.run_id, remark,
             wait_for=self._layers if decided is None else [*self._layers, *self.before],
         )  # fmt: skip
-        return found
+        return tuned_network
 
 
 class WorkloadRunner(PrefectRunner):
@@ -278,6 +280,7 @@ class WorkloadRunner(PrefectRunner):
         self._beside: dict[str, Latency | None] = {}
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        """Execute a step as a Prefect task, and record the round that it belongs to."""
         if step not in STAGES:
             return super().__call__(step, *given)
         if step is verify_schedule:
@@ -343,18 +346,20 @@ class WorkloadRunner(PrefectRunner):
                 **done.model_errors,
             }
             self._log.add(trials, figures | chart({"best": done.best, **self._beside}))
-        say(f"{self.layer} round {done.index}: {round_line(done)}")
+        write_log(f"{self.layer} round {done.index}: {round_line(done)}")
         log_steps.log_round(task, done, emit)
 
     def _show_recorded(self, done: Round) -> None:
         """Show the tasks of a round that was read from the trial store, except for retraining."""
         measured, best = done.measured, done.best
-        valid = f"{counted(len(measured), 'trial')}, {int(measured.valid.sum())} valid"
+        valid = f"{count_text(len(measured), 'trial')}, {int(measured.valid.sum())} valid"
         told: dict[Step, str] = {
             round_steps.generate_candidates: "",
             round_steps.filter_candidates: "",
-            round_steps.lower_and_choose: f"{done.failed_compiles} configs beyond the trials "
-            f"failed to compile, of {done.lowered}",
+            round_steps.lower_and_choose: (
+                f"{done.failed_compiles} of {done.lowered} lowered configs failed to compile and "
+                "were not measured"
+            ),
             round_steps.measure_batch: valid
             if best is None
             else f"{valid}; best so far {latency_text(best)}",
@@ -417,7 +422,7 @@ def _is_recorded(
         return False
     record = record_of(store, task)
     with record.turn():
-        held = record.news(0, made)
+        held = record.next_rounds(0, made)
     for problem in record.problems:
         emit(Note(problem))
-    return sum(len(each.configs) for each in held) >= made
+    return sum(len(record.configs) for record in held) >= made

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 import pandas as pd
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from tilewright.core.files import Json, canonical, digest
 from tilewright.core.garbage_collection import collecting_later
@@ -95,7 +96,7 @@ def network_runs(client: MlflowClient, also: str = "") -> list[Run]:
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         return []
-    found: list[Run] = []
+    runs: list[Run] = []
     token: str | None = None
     while True:
         with collecting_later():  # SQLAlchemy makes sixty objects a run
@@ -105,10 +106,26 @@ def network_runs(client: MlflowClient, also: str = "") -> list[Run]:
                 filter_string=f"tags.`{QUESTION_TAG}` LIKE '%'" + (also and f" AND {also}"),
                 order_by=["attributes.start_time DESC"], max_results=_PAGE, page_token=token,
             )  # fmt: skip
-        found += page
+        runs += page
         token = page.token
         if not token:
-            return found
+            return runs
+
+
+def delete_network_run(client: MlflowClient, run_id: str) -> None:
+    """Delete the run of a network in MLflow, with the runs of its workloads.
+
+    MLflow keeps a deleted run until `mlflow gc`, and its pages can restore it until then.
+
+    Raises:
+        MlflowException: the server fails, or the run does not exist.
+    """
+    experiment = client.get_run(run_id).info.experiment_id
+    below = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}'"
+    while children := client.search_runs([experiment], filter_string=below, max_results=_PAGE):
+        for child in children:
+            client.delete_run(child.info.run_id)
+    client.delete_run(run_id)
 
 
 def row_of(run: Run) -> Mapping[str, object]:
@@ -132,11 +149,11 @@ def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
     Up to version 0.2, the rule was called `baseline`, and `gain` was over the fallback in some
     runs. The gains are therefore computed from the latencies.
     """
-    found = {
+    figures = {
         name: metrics.get(name, metrics.get(name.replace("rule", "baseline"), math.nan))
         for name in METRICS
     }
     unit = "cycles" if "tuned_cycles" in metrics else "ms"
     for gain, before in (("gain", RULE), ("gain_over_fallback", FALLBACK)):
-        found[gain] = found[f"{before}_{unit}"] / found[f"tuned_{unit}"]
-    return found
+        figures[gain] = figures[f"{before}_{unit}"] / figures[f"tuned_{unit}"]
+    return figures

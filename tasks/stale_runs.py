@@ -33,7 +33,10 @@ from tilewright.core.errors import TilewrightError
 from tilewright.tasks.workload_flow import WORKLOAD_FLOW
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-MESSAGE = "its process was killed; a later run on the same folder resumes it"
+MESSAGE = (
+    "the process of this run was killed; repeat the command with the same output directory to "
+    "resume it"
+)
 
 
 class OutputOptions(Protocol):
@@ -74,13 +77,15 @@ def retire_dead_runs(options: OutputOptions, current: str) -> int:
     with get_client(sync_client=True) as client:
         dead = [
             run.id
-            for run in client.read_flow_runs(flow_filter=_like(), flow_run_filter=unfinished)
+            for run in client.read_flow_runs(
+                flow_filter=_same_flow_filter(), flow_run_filter=unfinished
+            )
             if _on_folder(run, options, current) and not _about_to_start(run)
         ]
         for run_id in dead:
-            client.set_flow_run_state(run_id, _crashed(), force=True)
+            client.set_flow_run_state(run_id, _crashed_state(), force=True)
         for task_id in _unfinished_tasks(client, options, current):
-            client.set_task_run_state(task_id, _crashed(), force=True)
+            client.set_task_run_state(task_id, _crashed_state(), force=True)
     return len(dead)
 
 
@@ -98,13 +103,14 @@ def _unfinished_tasks(
     if not owners:
         return []
     runs = client.read_flow_runs(
-        flow_filter=_like(), flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(owners)))
+        flow_filter=_same_flow_filter(),
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(owners))),
     )
     over = {run.id for run in runs if _on_folder(run, options, current)}
     return [task.id for task in tasks if task.flow_run_id in over]
 
 
-def _like() -> FlowFilter:
+def _same_flow_filter() -> FlowFilter:
     """Return a filter for runs of the current flow and of the workload flows below it."""
     return FlowFilter(name=FlowFilterName(any_=[str(flow_run.flow_name), WORKLOAD_FLOW]))
 
@@ -119,7 +125,7 @@ def _on_folder(run: FlowRun, options: OutputOptions, current: str) -> bool:
     return str(run.id) != current and _same_folder(run.parameters, options)
 
 
-def _crashed() -> State[Any]:
+def _crashed_state() -> State[Any]:
     return Crashed(message=MESSAGE)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.core.files import Json, digest
 from tilewright.networks.epilogues import EpilogueMode
-from tilewright.reports.number_format import decimal, milliseconds, percent, plural, whole
+from tilewright.reports.number_format import decimal, integer_text, milliseconds, percent, pluralise
 from tilewright.search import Batch, Candidates, ExplorerState, Known, Round, Session, round_steps
 from tilewright.search.explorer import veto_threshold
 from tilewright.targets.base import Measurements, Target
@@ -129,12 +129,14 @@ def _model_line(found: Model, *_: object) -> str:
 
 
 def _extracted_line(found: Extracted, *_: object) -> str:
-    """Return a line such as `12 workloads, 99.9 % of the network's 1,814,073,344
-    multiply-accumulates`."""
+    """Return a line about the workloads and their share of the work.
+
+    Example: `12 workloads, 99.9 % of the network's 1,814,073,344 multiply-accumulates`.
+    """
     share = found.macs["offloaded"] / max(found.macs["total"], 1)
     return (
         f"{_count(len(found.subgraphs), 'workload')}, {percent(share)} of the network's "
-        f"{whole(found.macs['total'])} multiply-accumulates"
+        f"{integer_text(found.macs['total'])} multiply-accumulates"
     )
 
 
@@ -145,13 +147,13 @@ def _baselines_line(found: Baselines, *_: object) -> str:
         parts.append(f"fallback {latency_text(found.fallback)}")
     if found.baseline is not None:
         parts.append(f"rule {latency_text(found.baseline.latency)}")
-    return ", ".join(parts) or "the target has no schedule without trials"
+    return ", ".join(parts) or "the target has no rule schedule"
 
 
 def _mismatches_line(count: int | None, *_: object) -> str:
     """Return a log line such as `0 of its outputs differ from the integer reference`."""
     if count is None:
-        return "the target cannot run a schedule on data"
+        return "not verified: the target cannot run a schedule on data"
     return f"{count} of its outputs differ from the integer reference"
 
 
@@ -162,25 +164,29 @@ def _generated_line(candidates: Candidates, *_: object) -> str:
 
 def _filtered_line(kept: Candidates, task: TuningTask, session: Session, *_: object) -> str:
     """Return a line such as `kept 64 candidates, vetoed 12 with a chance of valid below 0.31`."""
-    text = f"kept {_count(len(kept), 'candidate')}, vetoed {whole(kept.vetoed)}"
+    text = f"kept {_count(len(kept), 'candidate')}, vetoed {integer_text(kept.vetoed)}"
     if not kept.vetoed:
         return text
     below = veto_threshold(task.explorer, session.models)
-    return f"{text} with a chance of valid below {below:.2g}"
+    return f"{text} with a probability of being valid below {below:.2g}"
 
 
 def _lowered_line(batch: Batch, *_: object) -> str:
     """Return a line such as `lowered 64 configs, chose 16; 7 failed to compile: 5 × …, 2 × …`."""
     chosen = len(batch.rows)
-    text = f"lowered {_count(batch.unmeasured_count + chosen, 'config')}, chose {whole(chosen)}"
-    return text + _failed(batch.reasons, "failed to compile")
+    text = (
+        f"lowered {_count(batch.unmeasured_count + chosen, 'config')}, chose {integer_text(chosen)}"
+    )
+    return text + _failure_text(batch.reasons, "failed to compile")
 
 
 def _simulated_line(measured: Measurements, *_: object) -> str:
-    """Return a line such as `16 trials, 14 valid; 2 failed: 2 × input tiles exceed the
-    scratchpad`."""
-    valid = f"{_count(len(measured), 'trial')}, {whole(int(measured.valid.sum()))} valid"
-    return valid + _failed(map(str, measured.reason[~measured.valid]), "failed")
+    """Return a line about the trials and the causes of failures.
+
+    Example: `16 trials, 14 valid; 2 failed: 2 × input tiles exceed the scratchpad`.
+    """
+    valid = f"{_count(len(measured), 'trial')}, {integer_text(int(measured.valid.sum()))} valid"
+    return valid + _failure_text(map(str, measured.reason[~measured.valid]), "failed")
 
 
 def _learned_line(models: ExplorerState, *_: object) -> str:
@@ -190,22 +196,26 @@ def _learned_line(models: ExplorerState, *_: object) -> str:
 
 def round_line(done: Round) -> str:
     """Return a log line about a round: the best latency so far, and the errors of the models."""
-    found = done.model_errors
-    errors = [form.format(decimal(found[name])) for name, form in ERRORS.items() if name in found]
-    text = "nothing valid so far"
+    model_errors = done.model_errors
+    errors = [
+        form.format(decimal(model_errors[name]))
+        for name, form in ERRORS.items()
+        if name in model_errors
+    ]
+    text = "no valid schedule so far"
     if done.best is not None:
         text = f"best so far {latency_text(done.best)}"
-    return text + (f"; models were off by {', '.join(errors)}" if errors else "")
+    return text + (f"; errors of the models: {', '.join(errors)}" if errors else "")
 
 
 def latency_text(latency: Latency) -> str:
     """Return a latency as text: `1,124 cycles`, or `0.850 ms` if no cycles are counted."""
     if latency.cycles > 0:
-        return f"{whole(latency.cycles)} cycles"
+        return f"{integer_text(latency.cycles)} cycles"
     return f"{milliseconds(latency.seconds)} ms"
 
 
-def _failed(reasons: Iterable[str], how: str) -> str:
+def _failure_text(reasons: Iterable[str], how: str) -> str:
     """Count failure reasons, and return them as text with the most frequent reason first.
 
     Args:
@@ -215,12 +225,12 @@ def _failed(reasons: Iterable[str], how: str) -> str:
     counts = Counter(reason for reason in reasons if reason)
     if not counts:
         return ""
-    said = ", ".join(f"{whole(n)} × {reason}" for reason, n in counts.most_common())
-    return f"; {whole(counts.total())} {how}: {said}"
+    message = ", ".join(f"{integer_text(n)} × {reason}" for reason, n in counts.most_common())
+    return f"; {integer_text(counts.total())} {how}: {message}"
 
 
 def _count(count: int, noun: str) -> str:
-    return f"{whole(count)} {plural(count, noun)}"
+    return f"{integer_text(count)} {pluralise(count, noun)}"
 
 
 _STAGES: tuple[Stage[..., Any], ...] = (
@@ -267,5 +277,5 @@ _STAGES: tuple[Stage[..., Any], ...] = (
     ),
     Stage(verification.verify_schedule, "{layer}: verify", _verify_key, _mismatches_line),
 )
-STAGES: Mapping[Callable[..., object], Stage[..., Any]] = {each.step: each for each in _STAGES}
+STAGES: Mapping[Callable[..., object], Stage[..., Any]] = {stage.step: stage for stage in _STAGES}
 """The stage of each step whose result is stored."""

@@ -71,11 +71,13 @@ class TrackedRunner(LocalRunner):
             tracking.close_run(self.run_id, tracking.ended_by(error))
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        """Announce a step and execute it, by this runner's own implementation if it has one."""
         self.announce(step)
         perform: Callable[..., T] = self.own.get(step, step)
         return perform(*given)
 
     def call(self, step: Callable[..., T], *given: Any) -> T:
+        """Execute a step without announcing it, by this runner's own implementation if any."""
         done: T = super().call(self.own.get(step, step), *given)
         return done
 

@@ -135,8 +135,8 @@ def _create(
 
 def repeated_run(run_id: str) -> str | None:
     """Return the first run of the command that this run repeats; None if it is the first itself."""
-    found = _client().get_run(run_id).data.tags.get(REPEATS_TAG)
-    return None if found is None else str(found)
+    result = _client().get_run(run_id).data.tags.get(REPEATS_TAG)
+    return None if result is None else str(result)
 
 
 def describe_run(run_id: str, note: str) -> None:
@@ -203,8 +203,7 @@ def close_run(run_id: str, status: str = "FINISHED") -> None:
 
 
 def ended_by(error: BaseException | None) -> str:
-    """Return the status of a run that ended with this error: finished, failed, or killed by the
-    user."""
+    """Return the status of a run that ended with `error`: finished, failed, or killed by a user."""
     if error is None:
         return "FINISHED"
     return "FAILED" if isinstance(error, Exception) else "KILLED"
@@ -258,8 +257,10 @@ class StepLog:
 
 
 def log_results(run_id: str, values: Mapping[str, float]) -> None:
-    """Log final figures without a history. Metrics that the run already has are not logged
-    again."""
+    """Log final figures without a history.
+
+    Metrics that the run already has are not logged again.
+    """
     now = int(time.time() * 1000)
     known = _client().get_run(run_id).data.metrics
     metrics = [
@@ -330,36 +331,36 @@ def log_model_error(run_id: str, model_id: str, dataset: Dataset, name: str, err
         error: value of the metric.
     """
     now = int(time.time() * 1000)
-    found = Metric(
+    metric = Metric(
         name, error, now, 0, model_id=model_id, dataset_name=dataset.name,
         dataset_digest=dataset.digest, run_id=run_id,
     )  # fmt: skip
-    _client().log_batch(run_id, metrics=[found])
+    _client().log_batch(run_id, metrics=[metric])
 
 
 def link_models(run_id: str, models: Sequence[str]) -> None:
     """Log which models the results of a run are based on."""
     if models:
-        _client().log_inputs(run_id, models=[LoggedModelInput(each) for each in models])
+        _client().log_inputs(run_id, models=[LoggedModelInput(model) for model in models])
 
 
 def models_below(run_id: str) -> list[str]:
     """Return the IDs of the models that were logged with the children of a run."""
     below = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}'"
     runs = _client().search_runs([_experiment()], filter_string=below)
-    return [each.model_id for run in runs if run.outputs for each in run.outputs.model_outputs]
+    return [output.model_id for run in runs if run.outputs for output in run.outputs.model_outputs]
 
 
 def finished_below(run_id: str) -> dict[str, str]:
     """Return the IDs of the finished children of a run, by their keys."""
     asked = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}' and attributes.status = 'FINISHED'"
-    found, token = dict[str, str](), None
+    result, token = dict[str, str](), None
     while True:
         page = _client().search_runs([_experiment()], filter_string=asked, page_token=token)
-        found |= {run.data.tags.get(KEY_TAG, ""): str(run.info.run_id) for run in page}
+        result |= {run.data.tags.get(KEY_TAG, ""): str(run.info.run_id) for run in page}
         token = page.token
         if not token:
-            return found
+            return result
 
 
 def _source(uri: str) -> str:
@@ -386,7 +387,7 @@ def start_monitor(run_id: str, requested: bool) -> SystemMetricsMonitor | None:
     try:
         enabled = requested or MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get()  # type: ignore[no-untyped-call]
     except ValueError as error:
-        raise TrackingError(f"{error}; correct it, or unset it") from None
+        raise TrackingError(f"{error}; correct this variable or unset it") from None
     if not enabled:
         return None
     monitor = SystemMetricsMonitor(run_id, resume_logging=True)  # type: ignore[no-untyped-call]
@@ -449,26 +450,26 @@ def _client() -> MlflowClient:
 @lru_cache(maxsize=1)
 def _experiment() -> str:
     client = _client()
-    known = client.get_experiment_by_name(EXPERIMENT) or _made()
-    found = str(known.experiment_id)
-    view = f"{runs_url('', found)}&viewStateShareKey={VIEW_KEY}".removeprefix("/")
+    known = client.get_experiment_by_name(EXPERIMENT) or _make_experiment()
+    experiment_id = str(known.experiment_id)
+    view = f"{runs_url('', experiment_id)}&viewStateShareKey={VIEW_KEY}".removeprefix("/")
     wanted = {
         VIEW_TAG: runs_view(),
-        **({} if _described(known) else {MLFLOW_RUN_NOTE: description(view)}),
+        **({} if _has_description(known) else {MLFLOW_RUN_NOTE: description(view)}),
     }
     for name, value in wanted.items():
         if known.tags.get(name) != value:
-            client.set_experiment_tag(found, name, value)
-    return found
+            client.set_experiment_tag(experiment_id, name, value)
+    return experiment_id
 
 
-def _described(experiment: Experiment) -> bool:
+def _has_description(experiment: Experiment) -> bool:
     """Return whether a user wrote a description of the experiment."""
     note = experiment.tags.get(MLFLOW_RUN_NOTE, "")
     return bool(note) and VIEW_KEY not in note
 
 
-def _made() -> Experiment:
+def _make_experiment() -> Experiment:
     client = _client()
     local = is_sqlite(str(client.tracking_uri))
     folder = current_workspace().mlflow_artifacts.as_uri() if local else None

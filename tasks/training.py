@@ -35,7 +35,7 @@ from tilewright.evaluation.datasets.training import (
     read_dataset,
     store_model,
 )
-from tilewright.reports.markdown import code, listed, markdown_table, paragraphs, plain
+from tilewright.reports.markdown import code, escape_text, list_links, markdown_table, paragraphs
 from tilewright.search.events import Listener
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
@@ -78,9 +78,9 @@ class TrainingRunner(TrackedRunner):
             read_dataset: "rows of {options.dataset}", fit_model: "{options.kind}",
             judge_model: "{options.split}", store_model: "{options.out}",
         }  # fmt: skip
-        own: dict[Step, Step] = {each: as_task(each, name) for each, name in names.items()}
-        own[log_model] = as_task(log_model, "{options.kind} in the registry", self._log_model)
-        super().__init__(emit, own)
+        matching: dict[Step, Step] = {item: as_task(item, name) for item, name in names.items()}
+        matching[log_model] = as_task(log_model, "{options.kind} in the registry", self._log_model)
+        super().__init__(emit, matching)
         self.registered: Registered | None = None
 
     def _log_model(
@@ -102,12 +102,12 @@ def _register_model(
         tracking.log_dataset(run_id, read, "training")
         tracking.log_results(run_id, _numbers(metrics))
         tracking.log_file(run_id, folder / METRICS)
-        found = _register(options, folder, metrics, run_id)
+        result = _register(options, folder, metrics, run_id)
     except BaseException as error:
         tracking.close_run(run_id, tracking.ended_by(error))
         raise
     tracking.close_run(run_id)
-    return found
+    return result
 
 
 def say_trained(
@@ -117,13 +117,13 @@ def say_trained(
     figures = {k: v for k, v in sorted(_numbers(metrics).items()) if not k.startswith("visible_")}
     title = f"{options.kind}, {options.split}"
     note = paragraphs(
-        f"# {plain(title)}",
-        f"{plain(registered.name)} version {plain(registered.version)} "
-        f"({plain(', '.join(registered.aliases))}), kept in {code(options.out)}.",
-        listed({"this run in MLflow": tracking.run_url(registered.run_id)}),
+        f"# {escape_text(title)}",
+        f"{escape_text(registered.name)} version {escape_text(registered.version)} "
+        f"({escape_text(', '.join(registered.aliases))}), kept in {code(options.out)}.",
+        list_links({"this run in MLflow": tracking.run_url(registered.run_id)}),
         markdown_table([{"figure": k, "value": f"{v:.6g}"} for k, v in figures.items()]),
     )
-    create_markdown_artifact(key="model", markdown=note, description=plain(title))
+    create_markdown_artifact(key="model", markdown=note, description=escape_text(title))
 
 
 def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:
@@ -146,19 +146,19 @@ def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:
 
 def _start(metrics: Mapping[str, Json]) -> dict[str, str]:
     """Return the tag of a fine-tuned model that names its original model."""
-    found = metrics.get(START)
-    return {"start_model": str(found)} if found else {}
+    result = metrics.get(START)
+    return {"start_model": str(result)} if result else {}
 
 
 def _numbers(metrics: Mapping[str, Json]) -> dict[str, float]:
-    found = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
+    numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
     interval, visible = metrics["interval"], metrics["visible"]
     assert isinstance(interval, list)
     assert isinstance(visible, dict)
     low, high = interval
-    found |= {"pairwise_accuracy_low": low, "pairwise_accuracy_high": high}
+    numbers |= {"pairwise_accuracy_low": low, "pairwise_accuracy_high": high}
     known = {k: v for k, v in visible.items() if isinstance(v, int | float)}
-    return found | {f"visible_{k}": float(v) for k, v in known.items()}
+    return numbers | {f"visible_{k}": float(v) for k, v in known.items()}
 
 
 def _register(
@@ -166,10 +166,11 @@ def _register(
 ) -> Registered:
     client, name = MlflowClient(), f"{PREFIX}.transfer.{options.kind}"
     provide(
-        client, name, f"Orders programs on hardware it may not have seen; {options.kind}.",
+        client, name,
+        f"Ranks schedules on hardware that the model may not have seen; {options.kind}.",
         {"kind": options.kind},
     )  # fmt: skip
-    model_id = _logged(client, folder, f"transfer {options.kind}", run_id)
+    model_id = _log_model_folder(client, folder, f"transfer {options.kind}", run_id)
     tags = {
         _DATASET: str(metrics[_DATASET]),
         _SPLIT: options.split,
@@ -190,7 +191,7 @@ def _register(
     return Registered(name, str(made.version), aliases, run_id, str(flow_run.id))
 
 
-def _logged(client: MlflowClient, folder: Path, name: str, run_id: str) -> str:
+def _log_model_folder(client: MlflowClient, folder: Path, name: str, run_id: str) -> str:
     """Log a copy of the model's folder and its loader, and return the ID of the logged model."""
     survey_no_packages()
     experiment = client.get_run(run_id).info.experiment_id
@@ -224,7 +225,7 @@ def _is_best(client: MlflowClient, name: str, tags: Mapping[str, str]) -> bool:
         champion = client.get_model_version_by_alias(name, ALIAS)
     except MlflowException:
         return True
-    same = all(champion.tags.get(each) == tags[each] for each in _JUDGED_ON)
+    same = all(champion.tags.get(item) == tags[item] for item in _JUDGED_ON)
     by = _SCORE if same else _ROWS
     try:
         mine, its = float(tags[by]), float(champion.tags[by])

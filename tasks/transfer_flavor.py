@@ -26,7 +26,9 @@ class TransferPredictor:
     ) -> pd.DataFrame:
         """Return the fields of `Transferred.predict` for each row, as columns."""
         rows = model_input.to_numpy(dtype=np.float64)
-        prediction = self.model.predict(Features.of(rows, list(map(str, model_input.columns))))
+        prediction = self.model.predict(
+            Features.from_names(rows, list(map(str, model_input.columns)))
+        )
         return pd.DataFrame(
             {
                 "log_latency": prediction.log_latency,

@@ -79,8 +79,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
-    """A server that runs already, as a user may name one, with what opens it: its start is a third
-    of what a short run costs. The tests of a command's own server do without."""
+    """Run a Prefect server once, as a user may name one, and yield the environment that opens it.
+
+    Its start takes a third of the time of a short run. Tests of a command's own server do without
+    it.
+    """
     with prefect_beside(tmp_path_factory.mktemp("prefect")) as login:
         yield login
 

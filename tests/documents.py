@@ -55,8 +55,10 @@ _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 
 @dataclass(frozen=True)
 class Block:
-    """Commands of a page. `reason` is why they are not run, if they are not; `shown` the output on
-    the page."""
+    """Commands of a page.
+
+    `reason` is why they are not run, if they are not; `shown` the output on the page.
+    """
 
     page: Path
     language: str
@@ -70,8 +72,8 @@ class Block:
         text = self.text.replace("\\\n", " ")
         if "<<" in text:
             return [text]
-        found = (re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines())
-        return [line for line in found if line]
+        results = (re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines())
+        return [line for line in results if line]
 
 
 def pages() -> list[Path]:
@@ -88,27 +90,27 @@ def blocks(page: Path) -> list[Block]:
     """Those of commands, of a page, in order."""
     return [
         Block(
-            page, found["language"], _dedented(found["text"], found["indent"]), found["reason"],
-            None if found["shown"] is None else _dedented(found["shown"], found["indent"]),
+            page, match["language"], _dedented(match["text"], match["indent"]), match["reason"],
+            None if match["shown"] is None else _dedented(match["shown"], match["indent"]),
         )
-        for found in _FENCE.finditer(page.read_text())
-        if found["language"] in RUN
+        for match in _FENCE.finditer(page.read_text())
+        if match["language"] in RUN
     ]  # fmt: skip
 
 
 def strays(page: Path) -> list[str]:
     """Commands of a page in no such block, but for those in a line of text."""
     text = page.read_text()
-    others = _FENCE.sub(lambda found: "" if found["language"] in RUN else found["text"], text)
+    others = _FENCE.sub(lambda result: "" if result["language"] in RUN else result["text"], text)
     wild = re.findall(
         rf"^\s*(?:\$ )?{_PROGRAM} -?\w.*$", "".join(_other_fences(text)), re.MULTILINE
     )
-    return [found[0].strip() for found in _UNFENCED.finditer(others)] + wild
+    return [match[0].strip() for match in _UNFENCED.finditer(others)] + wild
 
 
 def _other_fences(text: str) -> list[str]:
-    found = _FENCE.finditer(text)
-    return [each["text"] for each in found if each["language"] not in RUN]
+    finditer = _FENCE.finditer(text)
+    return [item["text"] for item in finditer if item["language"] not in RUN]
 
 
 def _dedented(text: str, indent: str) -> str:
@@ -131,16 +133,16 @@ def tidy(printed: str) -> list[str]:
 
 def differences(shown: str, printed: str) -> list[str]:
     """Lines of a page that an output does not have, and those that it has instead."""
-    expected, found = tidy(shown), tidy(printed)
+    expected, result = tidy(shown), tidy(printed)
     if CUT in expected:
         first = expected.index(CUT)
         rest = len(expected) - first - 1
-        if len(found) < first + rest:
-            return [f"- {line}" for line in expected] + [f"+ {line}" for line in found]
+        if len(result) < first + rest:
+            return [f"- {line}" for line in expected] + [f"+ {line}" for line in result]
         del expected[first]
-        found = [*found[:first], *found[len(found) - rest :]]
+        result = [*result[:first], *result[len(result) - rest :]]
     wrong = []
-    for one, other in zip_longest(expected, found, fillvalue=""):
+    for one, other in zip_longest(expected, result, fillvalue=""):
         if not _alike(one, other):
             wrong += [f"- {one}", f"+ {other}"]
     return wrong
@@ -158,7 +160,7 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _numbers(line: str) -> list[float]:
-    return [float(each.replace(",", "")) for each in _NUMBER.findall(line)]
+    return [float(match.replace(",", "")) for match in _NUMBER.findall(line)]
 
 
 def renewed(page: str, printed: list[str | None]) -> str:

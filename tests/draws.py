@@ -29,8 +29,9 @@ def examples(count: int) -> int:
 
 
 def nightly_after(count: int, values: Iterable[object], seconds: float = 1) -> list[Any]:
-    """Return the parameters of a test, of which `make test` runs the first `count` and
-    `make test-all` all. A tuple holds the values of several arguments.
+    """Return the parameters of a test; `make test` runs the first `count`, `make test-all` all.
+
+    A tuple holds the values of several arguments.
     """
     rows = [value if isinstance(value, tuple) else (value,) for value in values]
     nightly = pytest.mark.nightly(seconds=seconds)

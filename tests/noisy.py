@@ -38,8 +38,11 @@ _NUMBERS = itertools.count()
 
 
 class NoisyTarget(RooflineAlone):
-    """Latencies are a smooth function of the knobs, times lognormal noise that one measurement's
-    repeats share in part, as on a machine whose clock wanders."""
+    """A target with noisy latencies, as on a machine whose clock wanders.
+
+    Latencies are a smooth function of the knobs, times lognormal noise. The repeats of a
+    measurement share a part of the noise.
+    """
 
     name = "noisy"
     deterministic = False
@@ -115,7 +118,7 @@ class TimedProduct(NoisyTarget):
 
 
 def _times(rows: int, columns: int, depth: int) -> list[float]:
-    size, found = 48, []
+    size, result = 48, []
     left, right = np.ones((size, size)), np.ones((size, size))
     for _ in range(REPEATS):
         out = np.zeros((size, size))
@@ -127,31 +130,35 @@ def _times(rows: int, columns: int, depth: int) -> list[float]:
                     out[i : i + rows, j : j + columns] += (
                         left[i : i + rows, k:end] @ right[k:end, j : j + columns]
                     )
-        found.append(time.perf_counter() - begin)
+        result.append(time.perf_counter() - begin)
     assert (out == size).all()
-    return found
+    return result
 
 
 def measured_of(
     lowered: Lowered, runs: NDArray[np.int64], repeats: NDArray[np.float64]
 ) -> Measurements:
-    """The medians of repetitions (runs, repeats) of the rows `runs`; the others failed to
-    compile."""
-    found = Measurements.nothing(len(lowered))
-    found.reason[:] = lowered.reasons
-    found.status[runs] = "valid"
+    """Return the medians of repetitions (runs, repeats) for the rows `runs`.
+
+    The other rows failed to compile.
+    """
+    result = Measurements.unmeasured(len(lowered))
+    result.reason[:] = lowered.reasons
+    result.status[runs] = "valid"
     if len(runs):
-        found.seconds[runs] = np.median(repeats, axis=1)
+        result.seconds[runs] = np.median(repeats, axis=1)
     lengths = np.zeros(len(lowered), np.int64)
     lengths[runs] = REPEATS
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    return replace(found, repeats=Ragged(repeats.ravel(), offsets))
+    return replace(result, repeats=Ragged(repeats.ravel(), offsets))
 
 
 @contextmanager
 def registered(target: Target, name: str = "") -> Iterator[str]:
-    """The name by which a run finds this very target: one that no other of this process had, unless
-    it is given."""
+    """Register this target and return the name by which a run finds it.
+
+    Unless it is given, the name is new in this process.
+    """
     name = name or f"{target.name}-{next(_NUMBERS)}"
     target_kinds()[name] = TargetKind(name, "of a test", lambda text, space: target)
     try:

@@ -40,13 +40,16 @@ UNTOUCHED = (logging.NOTSET, (), (), True)
 
 
 class Kept:
-    """The modules of a library until they are imported. As a finder and a loader, it gives them
-    back, and to loggers what they had from the library's import; `anew` does the rest."""
+    """The modules of a library until they are imported.
+
+    As a finder and a loader, it gives them back, and to loggers what they had from the library's
+    import; `anew` does the rest.
+    """
 
     def __init__(self, name: str, loggers: Loggers, anew: Callable[[], None]) -> None:
         self._name, self._loggers, self._anew = name, loggers, anew
-        ours = [each for each in sys.modules if each == name or each.startswith(f"{name}.")]
-        self._modules = {each: sys.modules.pop(each) for each in ours}
+        ours = [module for module in sys.modules if module == name or module.startswith(f"{name}.")]
+        self._modules = {item: sys.modules.pop(item) for item in ours}
         self._spec = self._modules[name].__spec__
         sys.meta_path.insert(0, self)
 
@@ -73,8 +76,8 @@ class Kept:
 
 def keep_prefect() -> None:
     with _unnoticed() as loggers:
-        for each in PREFECT:
-            import_module(each)
+        for item in PREFECT:
+            import_module(item)
     assert "prefect.main" not in sys.modules
     from prefect import _initialize_plugins, _initialize_sdk_analytics
     from prefect._internal import analytics
@@ -91,8 +94,8 @@ def keep_prefect() -> None:
 
 def keep_mlflow() -> None:
     with _unnoticed() as loggers:
-        for each in MLFLOW:
-            import_module(each)
+        for item in MLFLOW:
+            import_module(item)
     from mlflow.environment_variables import MLFLOW_CONFIGURE_LOGGING
     from mlflow.telemetry import set_telemetry_client
     from mlflow.utils import logging_utils
@@ -110,8 +113,10 @@ def keep_mlflow() -> None:
 
 @contextmanager
 def _unnoticed() -> Iterator[Loggers]:
-    """Environment, warnings, loggers, and how Python reads modules, are put back; give what the
-    loggers had before that."""
+    """Restore environment, warnings, loggers, and how Python finds modules.
+
+    Yields the loggers' previous state.
+    """
     environment, filters, before = dict(os.environ), list(warnings.filters), _loggers()
     hooks = list(sys.path_hooks)
     for name in [name for name in environment if name.startswith(OURS)]:
@@ -128,16 +133,16 @@ def _unnoticed() -> Iterator[Loggers]:
         os.environ.update(environment)
         warnings.filters[:], sys.path_hooks[:] = filters, hooks
         sys.path_importer_cache.clear()
-        had |= {each: state for each, state in _loggers().items() if state != before.get(each)}
-        _set({each: before.get(each, UNTOUCHED) for each in had})
+        had |= {item: state for item, state in _loggers().items() if state != before.get(item)}
+        _set({item: before.get(item, UNTOUCHED) for item in had})
 
 
 def _loggers() -> Loggers:
     known = logging.root.manager.loggerDict.values()
-    loggers = [logging.root, *(each for each in known if isinstance(each, logging.Logger))]
+    loggers = [logging.root, *(item for item in known if isinstance(item, logging.Logger))]
     return {
-        each: (each.level, tuple(each.handlers), tuple(each.filters), each.propagate)
-        for each in loggers
+        logger: (logger.level, tuple(logger.handlers), tuple(logger.filters), logger.propagate)
+        for logger in loggers
     }
 
 

@@ -26,19 +26,19 @@ def family(pid: int) -> list[int]:
 
 def listening(pid: int) -> set[Address]:
     """Where a process and all its descendants wait for connections."""
-    found = set()
+    result = set()
     for one in family(pid):
         with suppress(psutil.NoSuchProcess):
             sockets = psutil.Process(one).net_connections("inet")
-            found |= {Address(*e.laddr) for e in sockets if e.status == psutil.CONN_LISTEN}
-    return found
+            result |= {Address(*e.laddr) for e in sockets if e.status == psutil.CONN_LISTEN}
+    return result
 
 
 def servers(pid: int) -> list[psutil.Process]:
     """Prefect's servers that this command started."""
-    found = []
+    servers = []
     for child in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if child.cmdline()[1:3] == ["-m", "tilewright.services.prefect_server"]:
-                found.append(child)
-    return found
+                servers.append(child)
+    return servers

@@ -51,8 +51,10 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 @contextmanager
 def prefect_beside(root: Path, *, acting: bool = False) -> Iterator[Login]:
-    """What opens a server on the records below `root`, as a command starts one for itself; or one
-    that schedules runs and acts on events."""
+    """Yield what opens a server on the records below `root`, as a command starts one for itself.
+
+    The server may also schedule runs and act on events.
+    """
     before = dict(os.environ)
     try:
         for name in [name for name in before if name.startswith(OURS)]:

@@ -55,14 +55,14 @@ ORDER = (
 def test_the_examples_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"tilewright": tilewright, "np": np}
-    found = [
-        each
+    values = [
+        item
         for module in (api, inference)
-        for each in doctest.DocTestFinder().find(module, "api", globs=names)
-        if each.examples
+        for item in doctest.DocTestFinder().find(module, "api", globs=names)
+        if item.examples
     ]
     order = [f"api.{name}" for name in ORDER]
-    tests = sorted(found, key=lambda each: order.index(each.name))
-    assert [each.name for each in tests] == order
+    tests = sorted(values, key=lambda item: order.index(item.name))
+    assert [test.name for test in tests] == order
     runner = doctest.DocTestRunner(optionflags=CHOSEN)
-    assert [each.name for each in tests if runner.run(each, clear_globs=False).failed] == []
+    assert [test.name for test in tests if runner.run(test, clear_globs=False).failed] == []

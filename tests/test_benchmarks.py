@@ -12,24 +12,26 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from benchmarks.cpu import headroom
 from benchmarks.cpu.schedules import table_of as schedules_table
-from benchmarks.intervals import crossed, hierarchical, ratio_of_medians
+from benchmarks.intervals import crossed_mean, hierarchical, ratio_of_medians
 from benchmarks.layers import CPU_DEVELOPMENT, CPU_JUDGED, DEVELOPMENT, JUDGED, cpu_workload
 from benchmarks.transfer.accuracy import formula_figures
 from benchmarks.transfer.controls import controls
-from benchmarks.transfer.families import folds_of, shared
+from benchmarks.transfer.families import folds_of, shared_columns
 from benchmarks.transfer.single_layers import COMPARED, FORMULA, WARM
 from benchmarks.transfer.single_layers import summary as layers_summary
 from benchmarks.transfer.whole_networks import _goals, summary
-from benchmarks.tuners.model_errors import figures as model_error_figures
-from benchmarks.tuners.sample_efficiency import _test_bed, figures, rows_of
+from benchmarks.tuners.model_errors import error_ratios as model_error_figures
+from benchmarks.tuners.sample_efficiency import _test_bed, costs, relative_figures, rows_of
+from benchmarks.tuners.shared_models import network_trials
 from tests.documents import ROOT
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.datasets.folder import read_table
 from tilewright.evaluation.datasets.metrics import score
 from tilewright.models.transfer.columns import REFERENCE
 from tilewright.models.transfer.registry import load_model
-from tilewright.models.transfer.training_data import TrainingTable, aligned
+from tilewright.models.transfer.training_data import TrainingTable, select_columns
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
@@ -46,8 +48,8 @@ def padded(workload: Workload) -> Workload:
 
 
 def test_no_judged_layer_is_a_development_layer() -> None:
-    development = {padded(each).id for each in DEVELOPMENT.values()}
-    judged = {padded(each).id for each in JUDGED.values()}
+    development = {padded(item).id for item in DEVELOPMENT.values()}
+    judged = {padded(workload).id for workload in JUDGED.values()}
     assert len(judged) == len(JUDGED)
     assert not development & judged
 
@@ -59,6 +61,35 @@ def test_no_layer_that_judges_estimates_of_a_cpu_chose_their_constants() -> None
     assert not development & judged
 
 
+def test_turns_that_choose_a_schedule_do_not_judge_it() -> None:
+    def trials(search: str, seconds: dict[int, float]) -> list[dict[str, object]]:
+        return [
+            {"layer": "one", "search": search, "turn": -1, "config": config, "seconds": took}
+            for config, took in seconds.items()
+        ]
+
+    def turn(number: int, seconds: dict[int, float]) -> list[dict[str, object]]:
+        return [
+            {
+                "layer": "one", "search": headroom.AGAIN, "turn": number, "config": config,
+                "seconds": took, "rule": config == 0,
+            }
+            for config, took in seconds.items()
+        ]  # fmt: skip
+
+    rows = pd.DataFrame(
+        trials("random", {1: 1.0, 2: 2.0})
+        + trials("estimate", {3: 3.0})
+        + turn(0, {0: 10.0, 1: 12.0, 2: 9.0, 3: 11.0})
+        + turn(1, {0: 20.0, 1: 5.0, 2: 30.0, 3: 5.0})
+    )
+    of = headroom.choices(rows)
+    assert of["random 16"].tolist() == [[30.0]]  # config 2, which was the fastest in turn 0
+    assert of["estimate 32"].tolist() == [[20.0]]  # the rule schedule
+    assert of[""].tolist() == [[30.0]]
+    assert of["rule"].tolist() == [[20.0]]
+
+
 def test_estimates_are_judged_by_scipys_correlation_of_schedules_that_run() -> None:
     rng = np.random.default_rng(3)
     layer = np.repeat(["a", "b"], 30)
@@ -67,8 +98,8 @@ def test_estimates_are_judged_by_scipys_correlation_of_schedules_that_run() -> N
     rows.loc[[3, 40, 41], ["status", "seconds"]] = "compile_error", np.nan
     ran = rows[rows["status"] == "valid"]
     known = [
-        stats.spearmanr(own["estimated"], own["seconds"]).statistic
-        for _, own in ran.groupby("layer")
+        stats.spearmanr(group["estimated"], group["seconds"]).statistic
+        for _, group in ran.groupby("layer")
     ]
     lines = schedules_table(rows).splitlines()
     assert [float(line.split("|")[-2]) for line in lines[2:4]] == pytest.approx(known, abs=0.005)
@@ -93,29 +124,29 @@ def test_no_test_of_a_default_uses_a_judged_layer() -> None:
 
 def test_an_interval_over_one_group_is_that_over_its_runs() -> None:
     runs = np.random.default_rng(1).exponential(size=40)
-    found = hierarchical(lambda a: a.mean(axis=(-2, -1)), runs[None])
+    result = hierarchical(lambda a: a.mean(axis=(-2, -1)), runs[None])
     known = stats.bootstrap((runs,), np.mean, method="percentile", rng=np.random.default_rng(2))
-    assert found.value == pytest.approx(runs.mean())
-    assert found[1:] == pytest.approx(known.confidence_interval, rel=0.03)
+    assert result.value == pytest.approx(runs.mean())
+    assert result[1:] == pytest.approx(known.confidence_interval, rel=0.03)
 
 
 def test_an_interval_widens_with_what_groups_differ_by() -> None:
     rng = np.random.default_rng(3)
     groups = rng.normal(scale=1.0, size=(30, 1))
     runs = groups + rng.normal(scale=0.1, size=(30, 20))
-    found = hierarchical(lambda a: a.mean(axis=(-2, -1)), runs)
+    result = hierarchical(lambda a: a.mean(axis=(-2, -1)), runs)
     # The standard error over groups is 1/√30; over the 600 runs as if they were alike it is 1/√600.
-    assert (found.high - found.low) / 2 == pytest.approx(1.96 / np.sqrt(30), rel=0.3)
+    assert (result.high - result.low) / 2 == pytest.approx(1.96 / np.sqrt(30), rel=0.3)
 
 
 def test_what_all_groups_share_a_run_does_not_average_out() -> None:
     of_runs = np.array([0.4, 0.6, 0.5, 0.7])
     everywhere = np.tile(of_runs, (50, 1))
-    value, low, high = crossed(everywhere)
+    value, low, high = crossed_mean(everywhere)
     assert value == pytest.approx(of_runs.mean())
-    alone = crossed(of_runs[None])
+    alone = crossed_mean(of_runs[None])
     assert (low, high) == pytest.approx(alone[1:], abs=0.02)
-    apart = hierarchical(lambda each: each.mean(axis=(-2, -1)), everywhere)
+    apart = hierarchical(lambda item: item.mean(axis=(-2, -1)), everywhere)
     assert high - low > 4 * (apart.high - apart.low)
 
 
@@ -145,10 +176,10 @@ def test_rows_say_what_a_run_needed(tmp_path: Path) -> None:
     rows = pd.read_parquet(tmp_path / "rows.parquet")
     assert rows["trials"].tolist() == [4, 2, 2, 2]  # to the end of the batch
     assert not rows["development"].any()
-    found = figures(rows)["new"]
-    assert found["trials"][0] == pytest.approx(2 / 3)  # medians 2 and 3
-    assert found["invalid"][0] == pytest.approx((1 + 1) / (2 + 1))
-    assert found["a trial"][0] == pytest.approx(1)
+    result = relative_figures(rows)["new"]
+    assert result["trials"][0] == pytest.approx(2 / 3)  # medians 2 and 3
+    assert result["invalid"][0] == pytest.approx((1 + 1) / (2 + 1))
+    assert result["a trial"][0] == pytest.approx(1)
 
 
 SLICE = ROOT / "tests" / "data" / "transfer" / "slice"
@@ -156,13 +187,13 @@ SLICE = ROOT / "tests" / "data" / "transfer" / "slice"
 
 @pytest.mark.nightly(seconds=20)
 def test_controls_know_the_formula_or_nothing(tmp_path: Path) -> None:
-    found = controls(argparse.Namespace(folder=tmp_path, dataset=SLICE))
+    result = controls(argparse.Namespace(folder=tmp_path, dataset=SLICE))
     table = read_table(SLICE)
-    known = ~np.isnan(aligned(table.features, (REFERENCE,))[:, 0]) & table.valid
+    known = ~np.isnan(select_columns(table.features, (REFERENCE,))[:, 0]) & table.valid
     table = table.rows(known)  # of the machines that the formula is of
     accuracy = {
         name: score(table, load_model(path).predict(table.features).log_latency).pairwise_accuracy
-        for name, path in found.items()
+        for name, path in result.items()
     }
     assert accuracy["formula"] == pytest.approx(
         formula_figures(table)["pairwise_accuracy"], abs=0.01
@@ -178,8 +209,8 @@ def test_programs_of_a_processor_and_of_accelerators_are_told_in_the_same_column
     left = np.array([[macs, 0.0, moved / 2, done / 2, 3.0]])
     right = np.array([[macs, 0.0, done, 7.0, moved]])
     seen = [
-        shared(Features.of(left, names + accelerator), processor=False),
-        shared(Features.of(right, names + processor), processor=True),
+        shared_columns(Features.from_names(left, names + accelerator), processor=False),
+        shared_columns(Features.from_names(right, names + processor), processor=True),
     ]
     assert seen[0].names == seen[1].names
     assert seen[0].matrix.tolist() == seen[1].matrix.tolist() == [[macs, 0.0, -6.0, 2.0]]
@@ -188,7 +219,7 @@ def test_programs_of_a_processor_and_of_accelerators_are_told_in_the_same_column
 def test_a_family_is_held_out_by_machines_and_one_machine_by_layers() -> None:
     workload = np.repeat(np.arange(6), 4)
     blank = np.zeros(len(workload))
-    features = Features.of(blank[:, None], ["workload macs"])
+    features = Features.from_names(blank[:, None], ["workload macs"])
     for hardware, whole in ((np.tile([7, 8, 9, 10], 6), "hardware"), (workload * 0, "workload")):
         table = TrainingTable(features, blank, workload, workload, hardware)
         folds = folds_of(table)
@@ -237,16 +268,32 @@ def test_controls_of_layers_have_the_warm_starts_goal_and_count_all_trials_short
 def test_a_over_p_is_a_mean_over_layers_of_ratios_over_runs() -> None:
     rows = pd.DataFrame(
         {
-            "layer": ["x", "x", "y"], "seed": [0, 0, 0], "learner": "xgboost",
+            "layer": ["x", "x", "y"], "seed": [0, 0, 0], "tuner": "xgboost",
             "trials": [16, 64, 16], "measured valid": 1.0, "compiled valid": 1.0,
             "measured P": [1.0, 3.0, 1.0], "measured A": [0.5, 0.5, 4.0],
             "compiled P": 1.0, "compiled A": 1.0,
         }
     )  # fmt: skip
-    found = model_error_figures(rows)
-    assert found["xgboost", "all", "measured"].value == pytest.approx(1.0)  # of 1/2 and 2
-    assert found["xgboost", "after 64 trials", "measured"].value == pytest.approx((0.5 / 3) ** 0.5)
-    assert found["xgboost", "all", "compiled"].value == 1.0
+    figures = model_error_figures(rows)
+    assert figures["xgboost", "all", "measured"].value == pytest.approx(1.0)  # of 1/2 and 2
+    assert figures["xgboost", "after 64 trials", "measured"].value == pytest.approx(
+        (0.5 / 3) ** 0.5
+    )
+    assert figures["xgboost", "all", "compiled"].value == 1.0
+
+
+def test_the_cost_of_the_goal_adds_compiles_at_their_price() -> None:
+    found = costs(rows_of(results(), {"unet": 0.6}).assign(compiles=[10.0, 10, 1, 1]))
+    assert found["new", "autotvm", 0.0].value == pytest.approx(2 / 3)  # medians 2 and 3
+    assert found["new", "autotvm", 1.0].value == pytest.approx((2 + 1) / (3 + 10))
+
+
+def test_a_network_reaches_its_goal_with_equal_trials_of_all_layers() -> None:
+    cycles, rounds = [[10, 5, -1, 3], [7, 7, 2, 2]], [[0, 0, 1, 1], [0, 0, 1, 2]]
+    assert network_trials(cycles, rounds, [3, 2], [1, 1]) == 8
+    # The first layer's two trials suffice where it hardly counts; a begun round does not.
+    assert network_trials(cycles, rounds, [3, 2], [1, 1000]) == 2 + 3
+    assert network_trials(cycles, rounds, [1, 1], [1, 1]) is None
 
 
 @pytest.mark.slow(seconds=1)
@@ -255,8 +302,8 @@ def test_a_table_is_what_its_rows_give(path: Path) -> None:
     """Rows of the page that name the tuner and, in the next cell, its trials."""
     page = (ROOT / "docs/evidence/tuners.md").read_text()
     section = next(part for part in page.split("\n## ") if path.name in part)
-    found = figures(pd.read_parquet(path))
-    for tuner, cells in found.items():
+    result = relative_figures(pd.read_parquet(path))
+    for tuner, cells in result.items():
         value, low, high = cells["trials"]
         cell = f"{100 * value:.1f} % ({100 * low:.1f}-{100 * high:.1f})"  # type: ignore[str-format]
         assert re.search(rf"\| `{re.escape(tuner)}` \| {re.escape(cell)} \|", section), (

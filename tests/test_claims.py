@@ -18,10 +18,12 @@ from benchmarks.codesign.methods import read_runs, summary
 from benchmarks.codesign.truth_store import read_truth
 from benchmarks.cpu import schedules as cpu_schedules
 from benchmarks.gemmini import dataflows as gemmini_dataflows
+from benchmarks.gemmini import trials as gemmini_trials
 from benchmarks.gemmini import vendor_rule as gemmini_layers
 from benchmarks.intervals import Interval
+from benchmarks.layers import GEMMINI_JUDGED
 from benchmarks.transfer import families as transfer_held_out
-from benchmarks.tuners.sample_efficiency import figures
+from benchmarks.tuners.sample_efficiency import relative_figures
 from tests.documents import ROOT
 
 CLAIMS = (ROOT / "docs" / "evidence" / "claims.md").read_text()
@@ -68,13 +70,13 @@ def test_a_claim_has_a_figure_a_control_a_command_and_a_date(row: list[str]) -> 
 
 @cache
 def known(path: str) -> dict[str, dict[str, Interval | str]]:
-    return figures(pd.read_parquet(ROOT / "benchmarks" / "rows" / path))
+    return relative_figures(pd.read_parquet(ROOT / "benchmarks" / "rows" / path))
 
 
 def quoted(path: str, tuner: str, figure: str) -> str:
     value, low, high = known(path)[tuner][figure]
     digits = 1 if figure == "real seconds" else 0
-    low_, high_ = (f"{100 * float(each):.{digits}f}" for each in (low, high))
+    low_, high_ = (f"{100 * float(item):.{digits}f}" for item in (low, high))
     return f"{100 * float(value):.{digits}f} % ({low_}–{high_})"
 
 
@@ -92,7 +94,8 @@ def quoted(path: str, tuner: str, figure: str) -> str:
         ("tuners-extended.parquet", "autotvm:plan=16", "a trial"),
         ("tuners-tables.parquet", "ml2tuner-published", "trials, plan 16"),
         ("gemmini-trials.parquet", "default", "trials, plan 16"),
-        ("gemmini-trials.parquet", "default-blind", "trials, plan 16"),
+        ("gemmini-trials.parquet", "ml2tuner", "trials"),
+        ("gemmini-trials.parquet", "ml2tuner", "trials, plan 16"),
         ("gemmini-trials.parquet", "estimate", "trials, plan 16"),
         ("gemmini-trials.parquet", "ml2tuner-published", "trials, plan 16"),
         ("gemmini-trials.parquet", "random", "trials, plan 16"),
@@ -118,33 +121,35 @@ def test_the_share_of_each_co_design_method_is_what_its_raw_rows_give(
     runs = read_runs(ROOT / "benchmarks" / "rows" / f"codesign-{name}.parquet")
     truth = read_truth(ROOT / "tests" / "data" / "codesign" / "truth")
     page = (ROOT / "docs" / "evidence" / f"{where}.md").read_text()
-    lines = summary(runs, truth, against).partition("beside")[0].splitlines()[1:]
+    lines = summary(runs, truth, against).partition("relative to")[0].splitlines()[1:]
     assert len(lines) == len({run["entry"] for run in runs}) == entries
     for line in lines:
-        found = re.search(r"hypervolume ([\d.]+)% \(([\d.]+)%-([\d.]+)%\)", line)
-        assert found is not None
-        assert "{} % ({}–{})".format(*found.groups()) in page
+        match = re.search(r"hypervolume ([\d.]+)% \(([\d.]+)%-([\d.]+)%\)", line)
+        assert match is not None
+        assert "{} % ({}–{})".format(*match.groups()) in page
 
 
 def test_the_table_of_energy_as_the_objective_is_what_its_rows_give() -> None:
     runs = pd.read_parquet(ROOT / "benchmarks" / "rows" / "codesign-energy.parquet")
     page = (ROOT / "docs" / "evidence" / "codesign.md").read_text()
     assert codesign_energy.table(runs) in page
-    found = codesign_energy.ratios(runs)
+    ratios = codesign_energy.ratios(runs)
     for figure in codesign_energy.FIGURES:
-        each = found["digits_cnn", "ours", "energy", figure]
+        each = ratios["digits_cnn", "ours", "energy", figure]
         assert f"{each.value:.3f} ({each.low:.3f}–{each.high:.3f}) times" in CLAIMS
 
 
 def test_trials_for_gemmini_are_what_their_rows_give() -> None:
     runs = pd.read_parquet(ROOT / "benchmarks" / "rows" / "gemmini-trials.parquet")
     page = (ROOT / "docs" / "evidence" / "gemmini.md").read_text()
-    for tuner, own in runs.groupby("tuner"):
+    assert set(runs["layer"]) == set(GEMMINI_JUDGED)
+    assert gemmini_trials.gains_table(runs) in page
+    for tuner, group in runs.groupby("tuner"):
         columns = ("trials", "trials, plan 16")
         ratios = [quoted("gemmini-trials.parquet", str(tuner), column) for column in columns]
         cells = []
         for layer in runs["layer"].unique():
-            each = own[own["layer"] == layer]
+            each = group[group["layer"] == layer]
             few = "" if each["reached"].all() else f", {each['reached'].sum()} of {len(each)} runs"
             cells.append(f"{each['trials'].median():.0f}{few}")
         assert f"| `{tuner}` | {' | '.join([*ratios, *cells])} |" in page
@@ -160,9 +165,9 @@ def test_fastest_schedules_in_the_papers_form_are_what_their_rows_give() -> None
     assert len(table) == 8
     assert (rows["measured"] == 1000).all()
     for line in codesign_layers.summary(rows).splitlines():
-        found = re.search(r"([\d.]+) \(([\d.]+)-([\d.]+)\) x AutoTVM", line)
-        assert found is not None
-        assert line.startswith("autotvm") or "{} ({}–{})".format(*found.groups()) in page
+        match = re.search(r"([\d.]+) \(([\d.]+)-([\d.]+)\) x AutoTVM", line)
+        assert match is not None
+        assert line.startswith("autotvm") or "{} ({}–{})".format(*match.groups()) in page
 
 
 def test_the_table_of_estimates_of_a_cpu_is_what_its_rows_give() -> None:
@@ -205,7 +210,9 @@ def test_the_table_of_gemminis_products_is_what_its_rows_give() -> None:
     assert len(rows) == 42
     assert all(row["tuned"] <= row["vendor"] for row in rows)
     assert gemmini_layers.table(rows) in page
-    shares = [gemmini_layers.saved([r for r in rows if r["latency"] == n]) for n in (20, 60, 100)]
+    shares = [
+        gemmini_layers.saved_fraction([r for r in rows if r["latency"] == n]) for n in (20, 60, 100)
+    ]
     assert ", ".join(f"{100 * share:.2f} %" for share in shares[:2]) in page
     assert f"and {100 * shares[2]:.2f} %" in page
 

@@ -42,7 +42,7 @@ def test_every_name_is_declared(compose: Any) -> None:
         for volume in service["volumes"]:
             source = volume.partition(":")[0]
             assert source.startswith("./team/") or source in compose["volumes"]
-        assert {each["source"] for each in service.get("configs", [])} <= set(compose["configs"])
+        assert {item["source"] for item in service.get("configs", [])} <= set(compose["configs"])
         if "build" in service:
             folder = (FOLDER / service["build"]["context"]).resolve()
             assert folder == ROOT
@@ -147,10 +147,10 @@ def test_the_servers_have_the_options_they_are_started_with(compose: Any, name: 
 
 def test_the_image_takes_the_driver_out_of_the_lock() -> None:
     """As the Dockerfile does: one package, with its hashes."""
-    found = re.search(r"awk ('[^']*') requirements-dev.lock", (FOLDER / "Dockerfile").read_text())
-    assert found is not None
+    match = re.search(r"awk ('[^']*') requirements-dev.lock", (FOLDER / "Dockerfile").read_text())
+    assert match is not None
     taken = subprocess.run(
-        ["bash", "-c", f"awk {found[1]} requirements-dev.lock"],
+        ["bash", "-c", f"awk {match[1]} requirements-dev.lock"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
     assert taken[0].startswith("psycopg2-binary==")

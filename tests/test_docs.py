@@ -33,7 +33,6 @@ from tests.documents import (
 )
 from tests.examples.test_examples import installed
 from tests.sharing import OURS
-from tilewright.networks import zoo
 
 SECONDS = {
     "README.md": 20,
@@ -42,7 +41,7 @@ SECONDS = {
     "docs/guides/codesign.md": 9,
     "docs/guides/compare-tuners.md": 9,
     "docs/guides/cpu.md": 5,
-    "docs/guides/dashboard.md": 5,
+    "docs/guides/dashboard.md": 9,
     "docs/guides/own-hardware.md": 4,
     "docs/guides/own-model.md": 8,
     "docs/guides/quantise.md": 5,
@@ -54,7 +53,7 @@ SECONDS = {
     "docs/reference/tuners.md": 1,
     "docs/tutorials/first-network.md": 18,
     "docs/tutorials/network-to-board.md": 6,
-    "docs/tutorials/nightly-runs.md": 20,
+    "docs/tutorials/nightly-runs.md": 40,
     "docs/tutorials/write-a-target.md": 6,
     "docs/tutorials/write-a-tuner.md": 9,
 }
@@ -82,8 +81,13 @@ NIGHTLY = {
     "docs/tutorials/write-a-tuner.md",
 }
 """Pages that take long, and whose commands have short tests of their own."""
-RECORDED = {"docs/tutorials/nightly-runs.md"}
+RECORDED = {"docs/guides/dashboard.md", "docs/tutorials/nightly-runs.md"}
 """Pages with runs in Prefect, for which a server is up already."""
+LONG = {
+    "docs/guides/gemmini.md": 200,
+}
+"""Pages whose blocks that take minutes are run at night, with the time of these blocks in seconds.
+What they print is not compared."""
 BETWEEN = "\x1e"
 """Separates the outputs of a page's blocks of Python, which are one program."""
 SHELL = re.compile(r"[|<>;&$`*]")
@@ -154,9 +158,9 @@ def _check_options(words: list[str]) -> None:
     command = typer.main.get_command(app)
     context = click.Context(command)
     while hasattr(command, "commands"):
-        found = command.commands.get(words[0])
-        assert found is not None, f"no command {words[0]}"
-        command, words = found, words[1:]
+        result = command.commands.get(words[0])
+        assert result is not None, f"no command {words[0]}"
+        command, words = result, words[1:]
         context = click.Context(command, parent=context)
     known = {
         name
@@ -172,9 +176,7 @@ def _check_options(words: list[str]) -> None:
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """A folder with models of the user's and the examples."""
-    zoo.write("digits_cnn", tmp_path / "model.onnx", 0)
-    shutil.copy(ROOT / "tests/data/tflite/kws_ref_model.tflite", tmp_path / "model.tflite")
+    """A folder with the examples."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     return tmp_path
 
@@ -192,7 +194,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     name: str, workplace: Path, request: pytest.FixtureRequest
 ) -> None:
     """Commands first, and then Python, which reads what they left."""
-    packages = [installed(each, workplace) for each in PACKAGES.get(name, ())]
+    packages = [installed(item, workplace) for item in PACKAGES.get(name, ())]
     environment = _environment(workplace, packages)
     if name in RECORDED:
         environment |= request.getfixturevalue("prefect_server").settings
@@ -220,15 +222,30 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
         assert not wrong, "\n".join([mine[k].text, *wrong, "pytest --update-golden renews it"])
 
 
-def _output(command: str, folder: Path, environment: dict[str, str], own_python: bool) -> str:
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.nightly(seconds=s)) for n, s in LONG.items()]
+)
+def test_the_blocks_that_take_minutes_run(name: str, workplace: Path) -> None:
+    environment = _environment(workplace, [])
+    mine = [block for block in ALL if _title(block.page) == name]
+    run = [block for block in mine if block.reason == "takes minutes" and block.language == "sh"]
+    assert run
+    for block in run:
+        for command in block.commands:
+            _output(command, workplace, environment, False, timeout=3600)
+
+
+def _output(
+    command: str, folder: Path, environment: dict[str, str], own_python: bool, timeout: int = 600
+) -> str:
     """What a command prints, to either stream. It has to end well."""
     words = [] if SHELL.search(command) else shlex.split(command)
     if words[:1] == ["tilewright"] and not own_python:
-        done = warm.run(words[1:], folder, environment, timeout=600)
+        done = warm.run(words[1:], folder, environment, timeout=timeout)
     else:
         done = subprocess.run(
             ["bash", "-euc", command],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout,
         )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return "\n".join(tidy(f"{done.stdout}{done.stderr}".replace(f"{folder}/", "")))
@@ -255,7 +272,7 @@ def _environment(folder: Path, packages: list[Path]) -> dict[str, str]:
         ("best 1", "worst 1", False),
         ("a\n…\nb", "a\nb", True),
         ("a\n…\nb", "a", False),
-        ("a", "… importing, for 3 s now\na\n", True),
+        ("a", "… importing, for 3 s so far\na\n", True),
         ("a", "a\nb", False),
     ],
 )

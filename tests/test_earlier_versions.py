@@ -53,7 +53,7 @@ from tilewright.tuning.run_metadata import (
     check_vacant,
     is_complete,
     read_run,
-    replaced,
+    replacement_note,
     trials_made,
 )
 from tilewright.tuning.run_trials import finished_trials, ongoing_trials
@@ -96,7 +96,9 @@ def test_a_tuning_run_is_read_with_all_its_figures(folder: Path) -> None:
     written = json.loads((folder / "tuned" / "summary.json").read_bytes())
     assert written.get("version", 1) == (1 if "default_cycles" in written["total"] else 2)
     run = finished_trials(folder / "tuned")
-    assert [each.id for each in run.layers] == [each["id"] for each in written["workloads"]]
+    assert [layer.id for layer in run.layers] == [
+        workload["id"] for workload in written["workloads"]
+    ]
     for layer, row in zip(run.layers, written["workloads"], strict=True):
         assert layer.figures is not None
         assert layer.figures.tuned is not None
@@ -108,19 +110,19 @@ def test_a_tuning_run_is_read_with_all_its_figures(folder: Path) -> None:
         assert layer.figures.rule is not None
         earlier_rule = row.get("baseline_seconds", row.get("default_seconds"))
         assert layer.figures.rule.seconds == earlier_rule
-        assert len(run.of(layer.id)) == row["trials"] == 6
+        assert len(run.trials_of_workload(layer.id)) == row["trials"] == 6
     assert read_side(folder / "tuned").total.cycles == written["total"]["tuned_cycles"]
     explained = read_folder(folder / "tuned")
-    assert [str(each) for each in explained.workloads] == list(LAYERS)
+    assert [str(workload) for workload in explained.workloads] == list(LAYERS)
     assert (
         export_schedules(folder / "tuned", "autotvm", 1.0).schedules == 1
     )  # stock TVM builds no other
 
 
 def test_a_run_of_0_1_is_compared_with_one_of_0_2(tmp_path: Path) -> None:
-    old, new = (earlier.unpack(each, tmp_path / each) / "tuned" for each in RELEASES)
+    old, new = (earlier.unpack(release, tmp_path / release) / "tuned" for release in RELEASES)
     verdict = diff_runs(read_side(old), read_side(new))
-    assert (verdict.network, verdict.worse) == ("digits_cnn", False)
+    assert (verdict.network, verdict.is_worse) == ("digits_cnn", False)
 
 
 def test_its_ledger_has_the_trials_of_its_table(folder: Path) -> None:
@@ -132,7 +134,7 @@ def test_its_ledger_has_the_trials_of_its_table(folder: Path) -> None:
     pd.testing.assert_frame_equal(
         same.drop(columns="config"), table.drop(columns="config"), check_dtype=False
     )
-    assert [list(each) for each in table["config"]] == [list(each) for each in same["config"]]
+    assert [list(item) for item in table["config"]] == [list(item) for item in same["config"]]
     assert len(read_trials(folder / "tuned").table) == 12
 
 
@@ -143,16 +145,16 @@ def test_its_folder_is_known_and_takes_the_same_command_again(folder: Path) -> N
     assert is_complete(folder / "tuned")
     assert set(trials_made(folder / "tuned").values()) == {6}
     check_vacant(tuning(folder))
-    assert replaced(tuning(folder)) is None
+    assert replacement_note(tuning(folder)) is None
     assert "older version" in refused(lambda: ongoing_trials(held, folder))
 
 
 def test_its_schedules_and_labels_build_a_network(folder: Path) -> None:
     target = make_target("vta-pynq")
     written = json.loads((folder / "tuned" / "schedules.json").read_bytes())["schedules"]
-    workloads = [parse_workload(each["workload"], each["epilogue"]) for each in written]
+    workloads = [parse_workload(row["workload"], row["epilogue"]) for row in written]
     picks = read_picks(folder / "tuned", workloads, target)
-    assert [list(each.config) for each in picks] == [each["config"] for each in written]
+    assert [list(pick.config) for pick in picks] == [row["config"] for row in written]
     assert labels_of(folder / "tuned") is None
     labels = labels_of(folder / "fused")
     assert labels is not None
@@ -195,9 +197,9 @@ def test_finished_runs_of_a_comparison_are_found(folder: Path) -> None:
 def test_an_enumerated_space_is_read(folder: Path) -> None:
     (path,) = (folder / "ground_truth").iterdir()
     target = make_target("vta-pynq", "extended")
-    found = read_ground_truth(path, target, parse_workload(LAYERS[1], USUAL))
-    assert found is not None
-    assert found.optimum.cycles > 0
+    truth = read_ground_truth(path, target, parse_workload(LAYERS[1], USUAL))
+    assert truth is not None
+    assert truth.optimum.cycles > 0
 
 
 def test_a_champion_is_loaded(folder: Path) -> None:
@@ -234,8 +236,8 @@ def test_an_artifact_of_0_2_runs_and_is_verified(tmp_path: Path) -> None:
 @pytest.mark.slow(seconds=8)
 def test_an_artifact_of_0_1_is_refused_with_what_makes_it_anew(tmp_path: Path) -> None:
     place = Place(earlier.unpack("0.1", tmp_path))
-    said = "artifact is an artifact of version 1, this program reads 2 and 3; build it again"
-    with pytest.raises(ArtifactError, match=said):
+    message = "artifact is an artifact of version 1, this program reads 2 and 3; build it again"
+    with pytest.raises(ArtifactError, match=message):
         load(tmp_path / "artifact")
     network = (tmp_path / "artifact" / "network.bin").read_bytes()
     with pytest.raises(BoardError, match=r"version 1, this program reads 2; build it again"):
@@ -244,7 +246,7 @@ def test_an_artifact_of_0_1_is_refused_with_what_makes_it_anew(tmp_path: Path) -
     for command in (run, ("verify", "artifact")):
         done = place.run(*command)
         assert (done.returncode, done.stdout) == (2, "")
-        assert said in done.stderr
+        assert message in done.stderr
         assert done.stderr.count("\n") == 1
     again = place.run("build", "digits_cnn", "--bare", "--out", "artifact")
     assert again.returncode == 0, again.stderr
@@ -272,7 +274,7 @@ def _of_run(folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: is_complete(options.folder)
     yield lambda: trials_made(options.folder)
     yield lambda: check_vacant(options)
-    yield lambda: replaced(options)
+    yield lambda: replacement_note(options)
 
 
 def _of_results(folder: Path) -> Iterator[Callable[[], object]]:
@@ -408,7 +410,7 @@ FORGED = {
 
 
 def test_no_format_is_forgotten() -> None:
-    read_again = {name for name, each in FORMATS.items() if each.read and not each.cache}
+    read_again = {name for name, format_ in FORMATS.items() if format_.read and not format_.cache}
     assert set(FORGED) | {"champion"} == read_again
 
 
@@ -450,9 +452,9 @@ def test_caches_of_the_future_are_made_again(newest: Path) -> None:
     target = make_target("vta-pynq", "extended")
     assert read_ground_truth(table, target, parse_workload(LAYERS[1], USUAL)) is None
     serializer = RecordSerializer()
-    with pytest.raises(DamagedRecord, match="another version"):
+    with pytest.raises(DamagedRecord, match="another format version"):
         serializer.loads(earlier.future_record(serializer.dumps(Record(b""))))
-    assert {name for name, each in FORMATS.items() if each.cache} == {
+    assert {name for name, format_ in FORMATS.items() if format_.cache} == {
         "finished_runs", "ground_truth", "stage",
     }  # fmt: skip
 

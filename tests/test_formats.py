@@ -20,16 +20,16 @@ PAGE = ROOT / "docs" / "reference" / "file-formats.md"
 def test_the_version_names_all_formats() -> None:
     done = CliRunner().invoke(app, ["--version", "--json"])
     assert (done.exit_code, done.stderr) == (0, "")
-    said = json.loads(done.stdout)
-    assert list(said) == ["tilewright", "python", "formats"]
-    assert (said["tilewright"], said["python"]) == (
+    document = json.loads(done.stdout)
+    assert list(document) == ["tilewright", "python", "formats"]
+    assert (document["tilewright"], document["python"]) == (
         version("tilewright"),
         platform.python_version(),
     )
-    assert set(said["formats"]) == set(FORMATS)
-    for name, about in said["formats"].items():
+    assert set(document["formats"]) == set(FORMATS)
+    for name, about in document["formats"].items():
         assert list(about) == ["file", "key", "written", "read", "without_key", "otherwise"], name
-    assert said["formats"]["artifact"] | {"otherwise": ""} == {
+    assert document["formats"]["artifact"] | {"otherwise": ""} == {
         "file": "manifest.json", "key": "version", "written": 3, "read": [2, 3],
         "without_key": None, "otherwise": "",
     }  # fmt: skip
@@ -41,12 +41,12 @@ def test_the_short_version_stays_and_json_needs_it() -> None:
     assert runner.invoke(app, ["--json", "--version"]).stdout.startswith("{")
     lost = runner.invoke(app, ["--json", "zoo"])
     assert (lost.exit_code, lost.stdout) == (2, "")
-    assert "write it behind the command" in lost.stderr
+    assert "write it after the command" in lost.stderr
 
 
 def test_the_page_has_the_table() -> None:
-    found = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    assert found == [_row(name, each) for name, each in FORMATS.items()]
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert lines == [_row(name, format_) for name, format_ in FORMATS.items()]
 
 
 def _row(name: str, each: Format) -> str:
@@ -59,14 +59,16 @@ def _row(name: str, each: Format) -> str:
 
 
 def test_what_is_written_is_read_and_a_silent_version_is_the_first() -> None:
-    for name, each in FORMATS.items():
-        assert not each.read or each.written in each.read, name
-        assert each.unmarked is None or not each.read or each.unmarked in each.read, name
-        assert not each.silent or each.written == each.unmarked == 1, name
+    for name, format_ in FORMATS.items():
+        assert not format_.read or format_.written in format_.read, name
+        assert format_.unmarked is None or not format_.read or format_.unmarked in format_.read, (
+            name
+        )
+        assert not format_.silent or format_.written == format_.unmarked == 1, name
 
 
 def test_the_runtime_on_a_board_reads_what_is_written() -> None:
     source = ROOT / "tilewright" / "targets" / "vta" / "board" / "runtime" / "tilewright.c"
-    found = re.search(r"FORMAT_VERSION = (\d+)", source.read_text())
-    assert found is not None
-    assert int(found[1]) == NETWORK.written
+    match = re.search(r"FORMAT_VERSION = (\d+)", source.read_text())
+    assert match is not None
+    assert int(match[1]) == NETWORK.written

@@ -63,8 +63,8 @@ def test_no_file_depends_on_where_it_was_written() -> None:
             text = path.read_text()
         except UnicodeDecodeError:
             continue
-        if found := banned.search(text):
-            offenders.append(f"{path.relative_to(ROOT)}: {found[0]}")
+        if match := banned.search(text):
+            offenders.append(f"{path.relative_to(ROOT)}: {match[0]}")
     assert not offenders
 
 
@@ -93,13 +93,13 @@ def test_a_class_has_a_name_of_its_own(modules: Modules) -> None:
 
 @pytest.mark.slow(seconds=5)
 def test_imports_stand_at_the_top(modules: Modules) -> None:
-    found = [
+    results = [
         f"{path.relative_to(ROOT)}:{line}"
         for path, module in modules.items()
         if "commands" not in path.parts
         for line in _function_level_imports(module)
     ]
-    assert len(found) <= FUNCTION_LEVEL_IMPORTS, "\n".join(found)
+    assert len(results) <= FUNCTION_LEVEL_IMPORTS, "\n".join(results)
 
 
 def test_the_command_line_starts_without_slow_libraries() -> None:

@@ -89,13 +89,13 @@ def test_a_wheel_installs_one_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
-        found = Metadata.from_email(archive.read(metadata), validate=True)
+        result = Metadata.from_email(archive.read(metadata), validate=True)
     assert {name.partition("/")[0] for name in names} == {
         "tilewright", f"tilewright-{tilewright.__version__}.dist-info"
     }  # fmt: skip
-    assert str(found.version) == tilewright.__version__
-    assert found.description_content_type == "text/markdown"
-    assert found.description == (ROOT / "README.md").read_text()
+    assert str(result.version) == tilewright.__version__
+    assert result.description_content_type == "text/markdown"
+    assert result.description == (ROOT / "README.md").read_text()
     assert "tilewright/flows/tuning.py" in names
 
 

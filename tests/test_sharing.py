@@ -23,7 +23,7 @@ def test_many_ask_and_one_makes(tmp_path_factory: pytest.TempPathFactory) -> Non
 
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(made_once, tmp_path_factory, "asked-for", make) for _ in range(4)]
-        assert all((each.result() / "file").exists() for each in asked)
+        assert all((item.result() / "file").exists() for item in asked)
     assert len(makers) == 1
 
 
@@ -71,7 +71,7 @@ def test_one_alone_waits_for_those_at_work_and_is_not_overtaken(tmp_path: Path) 
             time.sleep(0.01)
         last.append(pool.submit(work, "c"))
         may_end.set()
-        for each in last:
-            each.result()
+        for item in last:
+            item.result()
     assert {*seen[:2]} == {"a begins", "b begins"}  # beside each other
     assert seen[4:] == ["alone begins", "alone ends", "c begins", "c ends"]

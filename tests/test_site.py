@@ -36,8 +36,8 @@ def test_links_lead_to_pages_and_files_without_a_page_are_text() -> None:
 
 def _commands(command: Any, name: str) -> Iterator[str]:
     yield name
-    for each, found in getattr(command, "commands", {}).items():
-        yield from _commands(found, f"{name} {each}")
+    for item, result in getattr(command, "commands", {}).items():
+        yield from _commands(result, f"{name} {item}")
 
 
 def test_the_reference_has_every_command_and_its_options() -> None:
@@ -52,11 +52,11 @@ def test_the_reference_has_every_command_and_its_options() -> None:
 def test_a_table_of_options_has_every_field() -> None:
     text = hooks.options_table("tilewright.tuning.options", "TuningOptions")
     assert len(text.splitlines()) == 2 + len(TuningOptions.model_fields)
-    assert "| `trials` | `int` | `64` | Measurements a workload. |" in text
+    assert "| `trials` | `int` | `64` | Measurements per workload. |" in text
     pages = (ROOT / "docs" / "reference").rglob("*.md")
     assert sum(len(hooks.OPTIONS.findall(page.read_text())) for page in pages) >= 2
 
 
 def test_examples_of_docstrings_are_code() -> None:
-    found = doctests.fenced("Add.\n\n>>> f(1)\n2\n\nMore.")
-    assert found == "Add.\n\n```pycon\n>>> f(1)\n2\n```\n\nMore."
+    result = doctests.fenced("Add.\n\n>>> f(1)\n2\n\nMore.")
+    assert result == "Add.\n\n```pycon\n>>> f(1)\n2\n```\n\nMore."

@@ -39,16 +39,16 @@ def test_prefect_and_mlflow_are_found_as_an_import_leaves_them(
     )  # fmt: skip
     forked = warm.run([], place.folder, environment, 60, module=PROGRAM)
     assert forked.returncode == 0, forked.stderr
-    found, imported = json.loads(forked.stdout), json.loads(alone.stdout)
+    document, imported = json.loads(forked.stdout), json.loads(alone.stdout)
     # the first has more modules, with loggers and filters of their own
-    assert set(imported.pop("warnings")) <= set(found.pop("warnings"))
-    theirs, ours = imported.pop("loggers"), found.pop("loggers")
+    assert set(imported.pop("warnings")) <= set(document.pop("warnings"))
+    theirs, ours = imported.pop("loggers"), document.pop("loggers")
     for name, (filters, *others) in theirs.items():
         assert ours[name][1:] == others, name
         assert set(filters) <= set(ours[name][0]), name
-    assert found == imported
-    assert found["before"] == []
-    assert found["tracking"] == more.get("MLFLOW_TRACKING_URI", found["tracking"])
+    assert document == imported
+    assert document["before"] == []
+    assert document["tracking"] == more.get("MLFLOW_TRACKING_URI", document["tracking"])
 
 
 @pytest.mark.slow(seconds=1)

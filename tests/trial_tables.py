@@ -24,13 +24,15 @@ def frame(folder: Path) -> pd.DataFrame:
 
 
 def tables(place: Path | TrialStore) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of runs that count, in the order of their runs, without IDs: equal for equal
-    runs."""
+    """Return all rows of finished runs, in the order of the runs, without IDs.
+
+    Equal runs have equal tables.
+    """
     if isinstance(place, Path):
         with read_store(place) as store:
             return tables(store)
-    found = {}
-    with place.reading() as connection:
+    result = {}
+    with place.read_snapshot() as connection:
         for table in (TRIALS, ROUNDS, VALIDATIONS):
             columns = [column for column in table.c if column.name not in ("id", "run_id")]
             names = (RUNS.c.workload, RUNS.c.target, RUNS.c.run)
@@ -40,14 +42,14 @@ def tables(place: Path | TrialStore) -> dict[str, list[tuple[Any, ...]]]:
                 .where(table.c.rejected.is_(None), RUNS.c.folder == place.folder)
                 .order_by(RUNS.c.id, *order)
             )  # fmt: skip
-            found[table.name] = [tuple(row) for row in connection.execute(rows)]
-    return found
+            result[table.name] = [tuple(row) for row in connection.execute(rows)]
+    return result
 
 
 def rows(folder: Path, query: str, *values: object) -> list[dict[str, Any]]:
     """What SQL says of the trials of a folder that nobody works on. Changes are committed."""
     with closing(sqlite3.connect(folder / FILE)) as connection:
         connection.row_factory = sqlite3.Row
-        found = [dict(row) for row in connection.execute(query, values)]
+        rows = [dict(row) for row in connection.execute(query, values)]
         connection.commit()
-    return found
+    return rows

@@ -47,8 +47,10 @@ _of_the_slow_half = ["tests.preloaded"]
 
 
 def expect_short_commands() -> None:
-    """Hardly a command of the quick half gets as far as Prefect: not worth the seconds in each
-    worker. Call before the first one."""
+    """Do not load Prefect in advance, because hardly a command of the quick tests needs it.
+
+    Call it before the first command. It saves the seconds of loading in each worker.
+    """
     _of_the_slow_half.clear()
 
 
@@ -61,8 +63,10 @@ def _server() -> ForkServerContext:
 
 @dataclass
 class Started:
-    """A command in the background: what the tests use of `subprocess.Popen`, with its streams in
-    files."""
+    """A command in the background.
+
+    Offers what the tests use of `subprocess.Popen`, with the streams in files.
+    """
 
     args: list[str]
     _process: ForkServerProcess
@@ -182,8 +186,11 @@ def _forked_or_executed(
     arguments: list[str], programs: Any, close: bool, kept: Sequence[int], folder: str | None,
     environment: list[bytes] | None, *others: Any,
 ) -> int:  # fmt: skip
-    """In place of what `subprocess.Popen` calls: a module of `SERVERS` is run by a fork of this
-    process, as long as it has not loaded Prefect for itself. The rest is executed."""
+    """Replace the function with which `subprocess.Popen` starts a process.
+
+    A module of `SERVERS` is run by a fork of this process, unless this process has loaded Prefect
+    for itself. Everything else is executed.
+    """
     theirs = list(map(os.fsdecode, arguments[:3]))
     if theirs[:2] != [sys.executable, "-m"] or theirs[2] not in SERVERS or "prefect" in sys.modules:
         return int(_execute(arguments, programs, close, kept, folder, environment, *others))
@@ -198,7 +205,7 @@ def _forked_or_executed(
         os.chdir(folder or ".")
         if environment is not None:
             os.environb.clear()
-            os.environb.update(each.split(b"=", 1) for each in environment)  # type: ignore[arg-type]
+            os.environb.update(item.split(b"=", 1) for item in environment)  # type: ignore[arg-type]
         for opened, stream in ((stdin, 0), (stdout, 1), (stderr, 2)):
             if opened != -1:
                 os.dup2(opened, stream)

@@ -1,5 +1,6 @@
-"""Prints what a command finds when it imports Prefect and MLflow, as JSON, for
-`tests/test_warm.py`.
+"""Prints as JSON what a command finds when it imports Prefect and MLflow.
+
+`tests/test_warm.py` runs it.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from prefect.settings import get_current_settings  # noqa: E402
 
 def of(logger: logging.Logger) -> list[object]:
     handlers = [
-        (type(each).__name__, each.level)
-        for each in logger.handlers
-        if not isinstance(each, logging.NullHandler)
+        (type(handler).__name__, handler.level)
+        for handler in logger.handlers
+        if not isinstance(handler, logging.NullHandler)
     ]
-    filters = [type(each).__name__ for each in logger.filters]
+    filters = [type(filter_).__name__ for filter_ in logger.filters]
     return [filters, logger.level, handlers, logger.propagate, logger.disabled]
 
 
@@ -45,11 +46,11 @@ print(
             "profile": get_settings_context().profile.name,
             "tracking": mlflow.get_tracking_uri(),
             "telemetry": get_telemetry_client() is None,
-            "loggers": {name: each for name, each in loggers.items() if any(each[:3])},
+            "loggers": {name: logger for name, logger in loggers.items() if any(logger[:3])},
             "root": of(logging.root),
             "threads": [thread.name for thread in threading.enumerate()],
-            "warnings": sorted({str(each[:3]) for each in warnings.filters}),
-            "loaders": [type(each.__spec__.loader).__name__ for each in (prefect, mlflow)],
+            "warnings": sorted({str(filter_[:3]) for filter_ in warnings.filters}),
+            "loaders": [type(item.__spec__.loader).__name__ for item in (prefect, mlflow)],
         }
     )
 )

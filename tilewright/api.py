@@ -1,5 +1,4 @@
-"""Defines what `import tilewright` offers: each function is one command of the command line, no
-servers.
+"""Defines what `import tilewright` offers: one function per command, without servers.
 
 Runs write plain files. The commands without `--bare` do the same and log it to Prefect and MLflow.
 """
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _local_runner() -> LocalRunner:
-    """Performs steps in this process."""
+    """Return a runner that executes steps in this process."""
     from tilewright.search import LocalRunner
 
     return LocalRunner()
@@ -57,9 +56,9 @@ def tune(**options: Any) -> Summary:
     from tilewright.reports.run_pictures import draw_run
 
     parsed = TuningOptions.parse(**options)
-    found = tune_network(_local_runner(), parsed)
-    draw_run(parsed.folder, found)
-    return found.summary
+    network = tune_network(_local_runner(), parsed)
+    draw_run(parsed.folder, network)
+    return network.summary
 
 
 @shows_options(BuildOptions, "model", "out")
@@ -83,8 +82,7 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
 
 @shows_options(CompareOptions)
 def compare(**options: Any) -> Comparison | NetworkComparison:
-    """Compare tuners: on workloads with the optimum of enumerated spaces, or by whole runs of
-    `networks`.
+    """Compare tuners on workloads with a known optimum, or by whole runs of `networks`.
 
     `options` are the fields of `tilewright.evaluation.compare.options.CompareOptions`;
     `help(tilewright.compare)` lists them with their defaults. Every tuner gets the same workloads,
@@ -136,7 +134,8 @@ def compare(**options: Any) -> Comparison | NetworkComparison:
 def sweep(**options: Any) -> NetworkComparison:
     """Compare tuners by whole runs of networks. Deprecated: call `compare` with `networks`."""
     warnings.warn(
-        "tilewright.sweep goes with version 0.4; call tilewright.compare with the same arguments",
+        "tilewright.sweep is deprecated and will be removed in version 0.4; use "
+        "tilewright.compare with the same arguments",
         DeprecationWarning,
         stacklevel=2,
     )
@@ -168,7 +167,7 @@ def codesign(**options: Any) -> CodesignOutcome:
 
 
 def runs() -> pd.DataFrame:
-    """The tracked runs of the workspace, a row each, the latest first.
+    """Return the tracked runs of the workspace, one row per run, the latest first.
 
     Columns are when and how it ended, `network`, `target`, `tuner`, `seed`, `trials`, cycles and
     milliseconds of the baseline, the fallback, the tuned network and the bound, `gain`, and the ids
@@ -186,8 +185,10 @@ def runs() -> pd.DataFrame:
 
 
 def trials(source: str | Path) -> pd.DataFrame:
-    """The trials in an output directory, also of a run that goes on; or those that a tuner of TVM
-    made: in a log of AutoTVM, or a folder with MetaSchedule's database.
+    """Return the trials of an output directory, or those that a tuner of TVM made.
+
+    The directory may belong to a run that is not finished. Trials of TVM are read from a log of
+    AutoTVM or a folder with MetaSchedule's database.
 
     Columns are `workload`, `trial`, `round`, `config` (indices of knobs, none of other tuners),
     `knobs` (values by name, in JSON), `status`, `reason`, `cycles` (-1 where none are counted) and

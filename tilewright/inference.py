@@ -66,7 +66,7 @@ def run(
 
 
 def load_model(source: str | Path, **options: Any) -> Network:
-    """A built-in network by name, or an ONNX, TensorFlow Lite or torch.export file.
+    """Load a built-in network by name, or an ONNX, TensorFlow Lite or torch.export file.
 
     `options` are those of `tilewright.networks.load`: `input_shapes` fixes dynamic inputs, `seed`
     draws the weights of a built-in network, `calibration` names samples, `sandbox` reads a

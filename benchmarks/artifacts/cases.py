@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.artifacts.check import Outcome, checked
+from benchmarks.artifacts.check import Outcome, check_model
 from benchmarks.artifacts.drawn_networks import draw
-from benchmarks.artifacts.forms import FORMS, Form, NotDrawn, data_inputs, feeds_of, in_form
-from benchmarks.artifacts.numbers import Arrays, by_onnxruntime
+from benchmarks.artifacts.forms import FORMS, Form, NotDrawn, convert_to_form, data_inputs, feeds_of
+from benchmarks.artifacts.numbers import Arrays, run_in_onnxruntime
 
 SAMPLES, INFERENCES = 16, 3
 
@@ -23,7 +23,9 @@ SAMPLES, INFERENCES = 16, 3
 @dataclass(frozen=True, eq=False)
 class Case:
     """A model with what goes in; `right` is what must come out, None where onnxruntime says it.
-    `samples` calibrate a float model."""
+
+    `samples` calibrate a float model.
+    """
 
     title: str
     form: str
@@ -48,23 +50,30 @@ def form_of(seed: int) -> Form:
 
 
 def drawn_case(seed: int, form: Form | None = None) -> Case:
-    """The network of a seed in its form, or in another one, with arrays in the shapes of its
-    inputs and outputs. Raises `NotDrawn` where onnxruntime
-    cannot quantise it, or cannot run what it made."""
+    """Draw the network of a seed, in its own form or in `form`.
+
+    Inputs and outputs are arrays in the shapes of the network's inputs and outputs.
+
+    Raises:
+        NotDrawn: onnxruntime cannot quantise the network, or cannot run the result.
+    """
     drawn, form = draw(seed), form or form_of(seed)
-    model = in_form(drawn.model, form, feeds_of(drawn.model, SAMPLES, seed), seed)
+    model = convert_to_form(drawn.model, form, feeds_of(drawn.model, SAMPLES, seed), seed)
     feeds = feeds_of(model, INFERENCES, seed + 1_000_000)
     try:
-        right = by_onnxruntime(model, feeds)
+        right = run_in_onnxruntime(model, feeds)
     except Exception as error:
-        raise NotDrawn(f"onnxruntime does not run it: {error}") from error
+        raise NotDrawn(f"onnxruntime cannot run it: {error}") from error
     return Case(str(seed), form, model, feeds, feeds_of(model, SAMPLES, seed), right)
 
 
 def folder_cases(folder: Path) -> Iterator[Case]:
-    """Every .onnx below a folder that has vectors beside it: `test_data_set_*/input_<i>.pb` and
-    `output_<i>.pb`, or an NPZ file of the model's name, with arrays by the names and in the shapes
-    of inputs and, if it holds them, outputs."""
+    """Yield a case for each ONNX file below a folder that has test vectors beside it.
+
+    Test vectors are `test_data_set_*/input_<i>.pb` and `output_<i>.pb`, or an NPZ file with the
+    name of the model, which holds arrays by the names and in the shapes of the inputs and, if it
+    has them, of the outputs.
+    """
     for path in sorted(folder.rglob("*.onnx")):
         model = onnx.load(path)
         names = [info.name for info in data_inputs(model)]
@@ -76,30 +85,35 @@ def folder_cases(folder: Path) -> Iterator[Case]:
 
 
 def machines_of(seed: int, folder: Path) -> tuple[Machine, Machine]:
-    """The stock machine and a drawn one, whose file is written to `folder`."""
+    """Return the stock machine and a random one, whose specification is written to `folder`."""
     return Machine(STOCK, STOCK), drawn_machine(seed, folder)
 
 
 def run_case(case: Case, machine: Machine) -> Outcome:
-    """What becomes of it there, on its arrays in the shapes of the inputs."""
+    """Build and check a case on a machine, with its inputs as arrays in the inputs' shapes."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_case(case, Path(folder))
         calibration = path.with_name("samples.npz")
-        return checked(
+        return check_model(
             path, machine.target, case.feeds, right=case.right,
             calibration=calibration if calibration.exists() else None,
         )  # fmt: skip
 
 
 def write_case(case: Case, folder: Path) -> Path:
-    """The model in a folder, beside it `input.npz` (the first inference, in the inputs' shapes),
-    and `samples.npz` for a float model; the model's path."""
+    """Write a model into a folder, with its inputs beside it, and return the model's path.
+
+    `input.npz` holds the first inference, in the inputs' shapes. A float model also gets
+    `samples.npz` for its calibration.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     onnx.save(case.model, path)
     np.savez(folder / "input.npz", allow_pickle=False, **dict(case.feeds[0]))
     if case.samples and not _is_quantised(case.model):
-        stacked = {name: np.stack([each[name] for each in case.samples]) for name in case.feeds[0]}
+        stacked = {
+            name: np.stack([sample[name] for sample in case.samples]) for name in case.feeds[0]
+        }
         np.savez(folder / "samples.npz", allow_pickle=False, **stacked)
     return path
 
@@ -119,7 +133,7 @@ def _sets(
     for place in sorted(path.parent.glob("test_data_set_*")):
         inputs = [place / f"input_{i}.pb" for i in range(len(names))]
         expected = [place / f"output_{i}.pb" for i in range(len(outputs))]
-        if all(each.exists() for each in (*inputs, *expected)):
+        if all(input_.exists() for input_ in (*inputs, *expected)):
             feeds.append(dict(zip(names, map(_read, inputs), strict=True)))
             right.append(dict(zip(outputs, map(_read, expected), strict=True)))
     beside = path.with_suffix(".npz")
@@ -132,10 +146,10 @@ def _sets(
 
 
 def _read(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    found: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = numpy_helper.to_array(
+    array: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = numpy_helper.to_array(
         onnx.TensorProto.FromString(path.read_bytes())
     )
-    return found
+    return array
 
 
 STOCK = "vta-pynq"

@@ -16,7 +16,13 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
-from benchmarks.artifacts.numbers import Arrays, Difference, by_onnxruntime, differences, nudged
+from benchmarks.artifacts.numbers import (
+    Arrays,
+    Difference,
+    differences,
+    perturb_quantisation,
+    run_in_onnxruntime,
+)
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json
 from tilewright.networks.quantisation import is_quantised
@@ -40,11 +46,14 @@ Kind = Literal["agreed", "refused", "disagreed", "traceback"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a model on a machine. `said` is a refusal's message or a traceback's last
-    line. `wrong` says what is not as it should be, beside numbers; `silent` that numbers are wrong
-    and nothing said so. `outputs` is the worst difference of each; `stated` what the build says of
-    it, as a share of the norm, and `noise` is what rounding may do to each. `fused` are the modes
-    of fusion that were compared, one of those that fuse the same."""
+    """What became of a model on a machine.
+
+    `said` is a refusal's message or a traceback's last line. `wrong` says what is not as it should
+    be, beside numbers; `silent` that numbers are wrong and nothing said so. `outputs` is the worst
+    difference of each; `stated` what the build says of it, as a share of the norm, and `noise` is
+    what rounding may do to each. `fused` are the modes of fusion that were compared, one of those
+    that fuse the same.
+    """
 
     kind: Kind
     stage: str = ""
@@ -61,12 +70,12 @@ class Outcome:
     fused: tuple[str, ...] = ()
 
     @property
-    def failed(self) -> bool:
+    def is_defect(self) -> bool:
         """Whether that is a defect, whatever else is said."""
         return self.kind == "traceback" or self.silent
 
     @property
-    def caught(self) -> bool:
+    def refused_wrong_numbers(self) -> bool:
         """Whether wrong numbers are why it is refused."""
         return self.kind == "refused" and " is off by " in self.said
 
@@ -78,8 +87,8 @@ class Outcome:
 
     def to_json(self) -> Json:
         """As plain objects."""
-        found: dict[str, Any] = asdict(self)
-        return found
+        result: dict[str, Any] = asdict(self)
+        return result
 
 
 @dataclass
@@ -93,7 +102,7 @@ class _Stages:
         self.found = replace(self.found, wrong=(*self.found.wrong, what))
 
 
-def checked(
+def check_model(
     path: Path,
     target: str,
     feeds: Sequence[Arrays],
@@ -101,22 +110,25 @@ def checked(
     right: Sequence[Arrays] | None = None,
     calibration: Path | None = None,
 ) -> Outcome:
-    """What becomes of the model in a file. `feeds` (arrays in the shapes of the inputs) are run;
-    `right` is what is to come out, by default what onnxruntime gives."""
+    """Build the model of a file, run it, and classify the outcome.
+
+    `feeds` are the inputs of each inference, arrays in the shapes of the inputs. `right` holds the
+    expected outputs; the default is what onnxruntime computes.
+    """
     stages = _Stages()
     try:
         with _time_limit(), tempfile.TemporaryDirectory() as folder:
             _check(stages, path, target, feeds, right, calibration, Path(folder))
-        return _judged(stages.found)
+        return _judge_outcome(stages.found)
     except TilewrightError as error:
-        said = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         if stages.stage not in ("reading", "building") or not _names_a_cause(str(error)):
-            return replace(stages.found, kind="traceback", stage=stages.stage, said=said,
+            return replace(stages.found, kind="traceback", stage=stages.stage, said=message,
                            trace=traceback.format_exc())  # fmt: skip
-        return replace(stages.found, kind="refused", stage=stages.stage, said=said)
+        return replace(stages.found, kind="refused", stage=stages.stage, said=message)
     except Exception as error:
-        said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1]}"
-        return replace(stages.found, kind="traceback", stage=stages.stage, said=said,
+        message = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1]}"
+        return replace(stages.found, kind="traceback", stage=stages.stage, said=message,
                        trace=traceback.format_exc())  # fmt: skip
 
 
@@ -132,7 +144,7 @@ def _check(
 
     model = onnx.load(path)
     blocks = traits_of(make_target(target)).blocks
-    expected = list(right) if right is not None else by_onnxruntime(model, feeds)
+    expected = list(right) if right is not None else run_in_onnxruntime(model, feeds)
     options = BuildOptions(
         model=str(path), out=folder / "apart", target=target, trials=0, calibration=calibration
     )
@@ -145,9 +157,9 @@ def _check(
         assert not artifact.rows
         stages.stage = "running"
         made = [artifact.infer(feed) for feed in feeds]
-        found = tuple(differences(model, expected, made))
+        result = tuple(differences(model, expected, made))
         stages.found = replace(
-            stages.found, outputs=found, stated=(0.0,) * len(found),
+            stages.found, outputs=result, stated=(0.0,) * len(result),
             verified=artifact.output_error() <= artifact.tolerance,
         )  # fmt: skip
         stages.stage = ""
@@ -160,21 +172,21 @@ def _check(
     stages.stage = "running"
     feeds = [_in_its_types(artifact, feed) for feed in feeds]
     made = [artifact.infer(feed) for feed in feeds]
-    found = tuple(differences(model, expected, made))
-    stages.found = replace(stages.found, outputs=found, stated=_stated(manifest, model))
+    result = tuple(differences(model, expected, made))
+    stages.found = replace(stages.found, outputs=result, stated=_stated_errors(manifest, model))
     if is_quantised(model):
         stages.found = replace(stages.found, noise=_noise(model, feeds))
     if not is_quantised(model) and None in stages.found.stated:
-        stages.wrong("the build states no error of an output")
+        stages.wrong("the build reports no error for an output")
     stages.stage = "verifying"
-    stages.found = replace(stages.found, verified=_verified(artifact))
+    stages.found = replace(stages.found, verified=_passes_verification(artifact))
     stages.stage = "fusing"
     _fuse(stages, options, feeds, made, folder / "fused")
     stages.stage = ""
 
 
 def as_rows(rows: Any) -> list[dict[str, Any]]:
-    """A list of a manifest."""
+    """Return a list of a manifest as a list of dictionaries."""
     return list(rows)
 
 
@@ -184,48 +196,53 @@ def as_rows(rows: Any) -> list[dict[str, Any]]:
 def _tuned_workloads(
     stages: _Stages, path: Path, target: str, calibration: Path | None
 ) -> list[Workload] | str:
-    """What `inspect` and `tune` find, a workload a call; the message where they refuse."""
+    """Return the workloads that `inspect` and `tune` find, one per call, or the error's text."""
     from tilewright import networks
     from tilewright.networks.offloading.accelerator import Accelerator
 
     try:
-        accelerator = Accelerator.of(make_target(target))
-        found, report = networks.load(path, calibration=calibration).surveyed_on(accelerator)
+        accelerator = Accelerator.for_target(make_target(target))
+        result, report = networks.load(path, calibration=calibration).surveyed_on(accelerator)
     except TilewrightError as error:
         return str(error)
     inspected = Counter((row.workload, row.epilogue, row.calls) for row in report.workloads)
     if inspected != Counter(
-        (str(each.workload), each.workload.epilogue_text, each.calls) for each in found
+        (str(item.workload), item.workload.epilogue_text, item.calls) for item in result
     ):
-        stages.wrong(f"inspect shows {', '.join(str(row) for row in inspected)}, tune others")
-    return [each.workload for each in found for _ in range(each.calls)]
+        stages.wrong(
+            f"inspect lists the layers {', '.join(str(row) for row in inspected)}, but tune "
+            "lists others"
+        )
+    return [item.workload for item in result for _ in range(item.calls)]
 
 
 def _compare_workloads(
     stages: _Stages, tuned: list[Workload] | str, manifest: Any, blocks: Blocks
 ) -> None:
     if isinstance(tuned, str):
-        stages.wrong(f"tune refuses what is built: {tuned}")
+        stages.wrong(f"tune rejects what build accepts: {tuned}")
         return
     from tilewright.targets.workload import parse_workload
 
     built = [parse_workload(row["workload"], row["epilogue"]) for row in manifest["layers"]]
     for missing, what in (
-        (_without(built, tuned, blocks), "built are not tuned"),
-        (_without(tuned, built, blocks), "tuned are not built"),
+        (_find_unscheduled(built, tuned, blocks), "built but not tuned"),
+        (_find_unscheduled(tuned, built, blocks), "tuned but not built"),
     ):
         if missing:
             stages.wrong(f"workloads {what}: {'; '.join(missing)}")
 
 
-def _without(wanted: Sequence[Workload], known: Sequence[Workload], blocks: Blocks) -> list[str]:
-    """The workloads that no schedule of the known ones runs, as `build --schedules` finds them."""
+def _find_unscheduled(
+    wanted: Sequence[Workload], known: Sequence[Workload], blocks: Blocks
+) -> list[str]:
+    """Return the wanted workloads for which `build --schedules` would find no schedule."""
     table = PickTable(blocks)
-    for each in known:
-        table.add(each, Pick("", ()))
+    for item in known:
+        table.add(item, Pick("", ()))
     return [
-        f"{each} [{each.epilogue_text}]"
-        for each in dict.fromkeys(wanted) if table.closest_match(canonical(each)) is None
+        f"{element} [{element.epilogue_text}]"
+        for element in dict.fromkeys(wanted) if table.closest_match(canonical(element)) is None
     ]  # fmt: skip
 
 
@@ -235,9 +252,11 @@ def _without(wanted: Sequence[Workload], known: Sequence[Workload], blocks: Bloc
 def _fuse(
     stages: _Stages, options: Any, feeds: Sequence[Arrays], made: Sequence[Arrays], out: Path
 ) -> None:
-    """Build the network with what `tune --fusion` none, all and learned would fuse, and with every
-    other choice of it, by the schedules that are estimated best; each is to give the same
-    numbers."""
+    """Build the network with several fusion choices, and require the same numbers from each.
+
+    The choices are those of `tune --fusion` none, all and learned, with the schedules that are
+    estimated to be the best, and the opposite of each decision.
+    """
     from tilewright.fusion.decision import drop_unscheduled_labels, search_labellings
     from tilewright.fusion.evaluator import make_estimate_evaluator
     from tilewright.fusion.problem import FusionProblem
@@ -263,7 +282,7 @@ def _fused_otherwise(
     options: Any, evaluation: Any, problem: Any, feeds: Sequence[Arrays], made: Sequence[Arrays],
     out: Path,
 ) -> str:  # fmt: skip
-    """What differs in a labelled network from what was `made`; "" if nothing."""
+    """Build a labelled network; return how its outputs differ from `made`, "" if they do not."""
     from tilewright.networks import artifact
     from tilewright.targets.registry import kind_of
 
@@ -274,15 +293,18 @@ def _fused_otherwise(
     for feed, before in zip(feeds, made, strict=True):
         after = loaded.infer(feed)
         for output, values in before.items():
-            if not _equal(values, after[output], exact=not whole.islands):
+            if not _same_values(values, after[output], exact=not whole.islands):
                 off = np.abs(values.astype(np.float64) - after[output].astype(np.float64)).max()
                 return f"'{output}' differs by up to {off:.3g}"
     return "verify fails" if any(check.wrong for check in loaded.verify()) else ""
 
 
-def _equal(before: Any, after: Any, *, exact: bool) -> bool:
-    """Bit by bit; where the CPU has a part in it, whose compiler may reorder sums of floats, but
-    for their rounding."""
+def _same_values(before: Any, after: Any, *, exact: bool) -> bool:
+    """Compare two arrays bit by bit, or up to rounding unless `exact`.
+
+    Rounding differs where the CPU computes a part of the network, because its compiler may reorder
+    sums of floats.
+    """
     if exact or before.dtype.kind != "f":
         return bool(np.array_equal(before, after, equal_nan=True))
     return bool(np.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True))
@@ -297,7 +319,7 @@ def _in_its_types(artifact: Any, feed: Arrays) -> Arrays:
     }
 
 
-def _verified(artifact: Any) -> bool:
+def _passes_verification(artifact: Any) -> bool:
     """As `tilewright verify` has it: each layer, and the whole network on its samples."""
     whole = artifact.accuracy()
     layers = not any(check.wrong for check in artifact.verify())
@@ -307,41 +329,40 @@ def _verified(artifact: Any) -> bool:
 # -- judgement -------------------------------------------------------------------------------------
 
 
-def _stated(manifest: Any, model: onnx.ModelProto) -> tuple[float | None, ...]:
-    """By output the error that the build states, as a share of the norm; None where it states
-    none."""
+def _stated_errors(manifest: Any, model: onnx.ModelProto) -> tuple[float | None, ...]:
+    """Return the relative error that the build states per output; None where it states none."""
     errors = {row["name"]: row["relative"] for row in manifest["accuracy"]["outputs"]}
     return tuple(errors.get(info.name) for info in model.graph.output)
 
 
-def _judged(found: Outcome) -> Outcome:
-    noise = found.noise or (0.0,) * len(found.outputs)
+def _judge_outcome(outcome: Outcome) -> Outcome:
+    noise = outcome.noise or (0.0,) * len(outcome.outputs)
     far = [
-        each for each, stated, own in zip(found.outputs, found.stated, noise, strict=True)
-        if not _within(each, stated, own, exact=bool(found.noise))
+        output for output, stated, own in zip(outcome.outputs, outcome.stated, noise, strict=True)
+        if not _is_within(output, stated, own, exact=bool(outcome.noise))
     ]  # fmt: skip
-    wrong = found.wrong
-    if far and found.verified:
+    wrong = outcome.wrong
+    if far and outcome.verified:
         wrong = (*wrong, "verify passes")
-    if not far and not found.verified:
+    if not far and not outcome.verified:
         wrong = (*wrong, "verify fails")
-    silent = bool(far) or any(each.startswith("fused") for each in wrong)
+    silent = bool(far) or any(item.startswith("fused") for item in wrong)
     kind: Kind = "disagreed" if far or wrong else "agreed"
-    return replace(found, kind=kind, silent=silent, wrong=wrong)
+    return replace(outcome, kind=kind, silent=silent, wrong=wrong)
 
 
-def _within(found: Difference, stated: float | None, noise: float, *, exact: bool) -> bool:
+def _is_within(difference: Difference, stated: float | None, noise: float, *, exact: bool) -> bool:
     if not exact:
-        return stated is not None and found.relative <= STATED * stated + SLACK
-    few = found.steps is not None and found.steps <= STEPS
-    return few or found.relative <= max(ROUNDING, NUDGED * noise)
+        return stated is not None and difference.relative <= STATED * stated + SLACK
+    few = difference.steps is not None and difference.steps <= STEPS
+    return few or difference.relative <= max(ROUNDING, NUDGED * noise)
 
 
 def _noise(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> tuple[float, ...]:
     """By output, the larger difference that nudging either way makes."""
-    plain = by_onnxruntime(model, feeds)
+    plain = run_in_onnxruntime(model, feeds)
     both = [
-        differences(model, plain, by_onnxruntime(nudged(model, share), feeds))
+        differences(model, plain, run_in_onnxruntime(perturb_quantisation(model, share), feeds))
         for share in (NUDGE, -NUDGE)
     ]
     return tuple(max(a.relative, b.relative) for a, b in zip(*both, strict=True))
@@ -353,10 +374,10 @@ def _names_a_cause(message: str) -> bool:
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """Raises `TimeoutError` after `SECONDS`."""
+    """Raise `TimeoutError` in the body after `SECONDS`."""
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"no end after {SECONDS} s")
+        raise TimeoutError(f"not finished within {SECONDS} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(SECONDS)

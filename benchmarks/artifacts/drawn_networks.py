@@ -27,7 +27,7 @@ class Drawn:
 
 
 def draw(seed: int) -> Drawn:
-    """The network of a seed: at most some 2 million multiply-accumulates."""
+    """Draw the network of a seed, with at most about 2 million multiply-accumulates."""
     net = FloatGraph(seed * 1000 + SALT)
     style = str(net.pick(STYLES))
     outputs = {"image": _image, "signal": _signal, "rows": _rows}[style](net)
@@ -36,14 +36,14 @@ def draw(seed: int) -> Drawn:
 
 def _image(net: FloatGraph) -> list[Tensor]:
     shape = (_batch(net), int(net.pick([1, 3, 3, 4, 16, 16, 19])), *_sizes(net))
-    found = _body(net, shape)
-    return _outputs(net, found, _tail(net, found[-1]))
+    body = _body(net, shape)
+    return _outputs(net, body, _tail(net, body[-1]))
 
 
 def _signal(net: FloatGraph) -> list[Tensor]:
     shape = (_batch(net), int(net.pick([1, 2, 3, 16])), int(net.rng.integers(12, 40)))
-    found = _body(net, shape)
-    return _outputs(net, found, _tail(net, found[-1]))
+    body = _body(net, shape)
+    return _outputs(net, body, _tail(net, body[-1]))
 
 
 def _rows(net: FloatGraph) -> list[Tensor]:
@@ -55,27 +55,27 @@ def _rows(net: FloatGraph) -> list[Tensor]:
 
 def _body(net: FloatGraph, shape: Shape) -> list[Tensor]:
     """Images, the last of which reads most of the others."""
-    found = [net.input(shape)]
+    body = [net.input(shape)]
     if net.chance(0.2):
-        found.append(net.input(shape))
+        body.append(net.input(shape))
     if net.chance(0.08):
         net.input((1, 2))  # nobody reads it
     convolutions = Convolutions(net)
-    first = convolutions.conv(found[0])
-    found.append(found[0] if first is None else _behind(net, first))
+    first = convolutions.conv(body[0])
+    body.append(body[0] if first is None else _after_convolution(net, first))
     for _ in range(int(net.rng.integers(1, 7))):
-        made = _piece(net, convolutions, found)
+        made = _piece(net, convolutions, body)
         if made is not None and math.prod(made.shape) <= 1 << 14:
-            found.append(made)
-    return found
+            body.append(made)
+    return body
 
 
-def _piece(net: FloatGraph, convolutions: Convolutions, found: list[Tensor]) -> Tensor | None:
+def _piece(net: FloatGraph, convolutions: Convolutions, tensors: list[Tensor]) -> Tensor | None:
     """Of the last tensor, or of one of the three before."""
-    x = found[-1] if net.chance(0.75) else net.pick(found[-4:])
-    same = [each for each in found if each.shape == x.shape]
+    x = tensors[-1] if net.chance(0.75) else net.pick(tensors[-4:])
+    same = [item for item in tensors if item.shape == x.shape]
     beside = [
-        each for each in found if each.shape[:1] + each.shape[2:] == x.shape[:1] + x.shape[2:]
+        item for item in tensors if item.shape[:1] + item.shape[2:] == x.shape[:1] + x.shape[2:]
     ]
     kind = net.pick(
         ["conv"] * 6 + ["pool"] * 5 + ["block"] * 3 + ["add"] * 2 + ["concat"] * 2
@@ -85,11 +85,11 @@ def _piece(net: FloatGraph, convolutions: Convolutions, found: list[Tensor]) -> 
     match kind:
         case "conv" | "fork":
             y = convolutions.conv(x)
-            return None if y is None else _behind(net, y)
+            return None if y is None else _after_convolution(net, y)
         case "block":  # what a residual network is made of
             y = convolutions.conv(x, x.shape[1])
             if y is not None and net.chance(0.5):
-                y = convolutions.conv(_behind(net, y), x.shape[1])
+                y = convolutions.conv(_after_convolution(net, y), x.shape[1])
             if y is None:
                 return None
             y = net.op("Add", [y, x] if net.chance(0.5) else [x, y], x.shape)
@@ -107,22 +107,22 @@ def _piece(net: FloatGraph, convolutions: Convolutions, found: list[Tensor]) -> 
         case "identity":
             return net.op("Identity", [x], x.shape)
     alone: dict[str, Callable[[FloatGraph, Tensor], Tensor]] = {
-        "slice": pieces.channels_of, "constant": pieces.added_constant, "scale": pieces.scaled,
+        "slice": pieces.slice_channels, "constant": pieces.add_constant, "scale": pieces.scaled,
         "norm": pieces.batch_norm, "activation": pieces.activation, "gate": pieces.gated,
-        "transpose": pieces.transposed, "pad": pieces.padded, "crop": pieces.cropped,
-        "shuffle": pieces.shuffled,
+        "transpose": pieces.transposed, "pad": pieces.pad, "crop": pieces.crop,
+        "shuffle": pieces.shuffle_channels,
     }  # fmt: skip
     return alone[kind](net, x)
 
 
-def _behind(net: FloatGraph, x: Tensor) -> Tensor:
-    """What follows a convolution as a rule."""
+def _after_convolution(net: FloatGraph, x: Tensor) -> Tensor:
+    """Draw what follows a convolution: a batch normalisation and an activation, or less."""
     y = pieces.batch_norm(net, x) if net.chance(0.3) else x
     return pieces.activation(net, y) if net.chance(0.7) else y
 
 
 def _tail(net: FloatGraph, x: Tensor) -> Tensor:
-    """The image itself, or what products make of it."""
+    """Draw the end of a network: the image itself, or matrix products of it."""
     n, c, *sizes = x.shape
     kind = net.pick(["none", "none", "pooled", "pooled", "flat", "flat", "rows"])
     match kind:
@@ -132,7 +132,7 @@ def _tail(net: FloatGraph, x: Tensor) -> Tensor:
         case "flat":
             return _products(net, pieces.flat(net, x), int(net.pick([1, 1, 2])))
         case "rows":
-            whole = pieces.reshaped(net, x, (n, c, math.prod(sizes)))
+            whole = pieces.reshape(net, x, (n, c, math.prod(sizes)))
             turned = net.op("Transpose", [whole], (n, math.prod(sizes), c), perm=(0, 2, 1))
             return _products(net, turned, 1)
     return x
@@ -153,10 +153,10 @@ def _products(net: FloatGraph, x: Tensor, count: int) -> Tensor:
     return net.op("Softmax", [x], x.shape, axis=-1) if net.chance(0.4) else x
 
 
-def _outputs(net: FloatGraph, found: list[Tensor], last: Tensor) -> list[Tensor]:
-    """The last tensor, seldom one from the middle as well, before or behind it."""
+def _outputs(net: FloatGraph, tensors: list[Tensor], last: Tensor) -> list[Tensor]:
+    """Choose the outputs: the last tensor and, one time in four, a tensor from the middle too."""
     last = net.op("Identity", [last], last.shape) if last in net.inputs else last
-    between = [each for each in found if each not in (*net.inputs, last)]
+    between = [item for item in tensors if item not in (*net.inputs, last)]
     if between and net.chance(0.25):
         other = net.pick(between)
         return [last, other] if net.chance(0.5) else [other, last]

@@ -31,7 +31,7 @@ class NotDrawn(Exception):
 
 
 def feeds_of(model: onnx.ModelProto, count: int, seed: int) -> list[dict[str, NDArray[Any]]]:
-    """Standard normal inputs, in the model's types and shapes."""
+    """Draw standard normal inputs in the types and shapes of the model's inputs."""
     rng = np.random.default_rng([seed, 0xFEED])
     return [
         {
@@ -45,24 +45,30 @@ def feeds_of(model: onnx.ModelProto, count: int, seed: int) -> list[dict[str, ND
 
 
 def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that are no constants."""
+    """Return the graph inputs that are not constants."""
     constants = {tensor.name for tensor in model.graph.initializer}
     return [info for info in model.graph.input if info.name not in constants]
 
 
-def in_form(model: onnx.ModelProto, form: Form, samples: Sequence[Feed], seed: int) -> Any:
-    """The float model in that form, an `onnx.ModelProto`; `samples` (arrays in the inputs' shapes)
-    are what scales are measured on. Raises `NotDrawn`."""
+def convert_to_form(model: onnx.ModelProto, form: Form, samples: Sequence[Feed], seed: int) -> Any:
+    """Convert the float model to a form, as an `onnx.ModelProto`.
+
+    `samples` are arrays in the inputs' shapes; onnxruntime chooses the quantisation scales from
+    them.
+
+    Raises:
+        NotDrawn: onnxruntime cannot quantise the model in that form.
+    """
     if form == "float32":
         return model
     if form == "float16":
-        return halved(model)
+        return to_float16(model)
     rng = np.random.default_rng([seed, 0xF0])
     try:
         made = _quantised(model, form, samples, rng)
     except Exception as error:  # whatever onnxruntime's quantiser trips over
         raise NotDrawn(f"{type(error).__name__}: {error}") from error
-    return with_powers_of_two(made) if form == "qdq-power-of-two" else made
+    return use_power_of_two_scales(made) if form == "qdq-power-of-two" else made
 
 
 def _quantised(
@@ -105,21 +111,21 @@ class _Reader:
         self._left = list(samples)
 
     def get_next(self) -> Feed | None:
-        """The next sample, None behind the last."""
+        """Return the next sample; None after the last one."""
         return self._left.pop(0) if self._left else None
 
     def __iter__(self) -> _Reader:
         return self
 
     def __next__(self) -> Feed:
-        found = self.get_next()
-        if found is None:
+        result = self.get_next()
+        if result is None:
             raise StopIteration
-        return found
+        return result
 
 
-def halved(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Inputs, constants and outputs in float16."""
+def to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Convert inputs, constants and outputs to float16."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for tensor in made.graph.initializer:
@@ -131,8 +137,8 @@ def halved(model: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
-def with_powers_of_two(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A symmetric QDQ model whose scales are raised to powers of two, its integers with them."""
+def use_power_of_two_scales(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Raise the scales of a symmetric QDQ model to powers of two, and adapt its integers."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     tensors = {tensor.name: tensor for tensor in made.graph.initializer}
@@ -154,7 +160,9 @@ def with_powers_of_two(model: onnx.ModelProto) -> onnx.ModelProto:
         values = numpy_helper.to_array(tensor)
         ratio = old[scale] / new[scale]
         if ratio.ndim:
-            axis = next((each.i for each in node.attribute if each.name == "axis"), 1)
+            axis = next(
+                (attribute.i for attribute in node.attribute if attribute.name == "axis"), 1
+            )
             ratio = ratio.reshape(
                 [-1 if i == axis % values.ndim else 1 for i in range(values.ndim)]
             )
@@ -169,12 +177,12 @@ def with_powers_of_two(model: onnx.ModelProto) -> onnx.ModelProto:
 def _biases(
     model: onnx.ModelProto, writers: Mapping[str, onnx.NodeProto]
 ) -> list[tuple[onnx.NodeProto, onnx.NodeProto, onnx.NodeProto]]:
-    """The DequantizeLinear of each bias, and those of the data and the weights it belongs to."""
-    found = []
+    """Return the DequantizeLinear nodes of each bias, and of the data and weights it belongs to."""
+    biases = []
     for node in model.graph.node:
         if node.op_type not in ("Conv", "Gemm") or len(node.input) < 3:
             continue
         three = [writers.get(node.input[place]) for place in (2, 0, 1)]
-        if all(each is not None and each.op_type == "DequantizeLinear" for each in three):
-            found.append(tuple(three))
-    return found  # type: ignore[return-value]
+        if all(item is not None and item.op_type == "DequantizeLinear" for item in three):
+            biases.append(tuple(three))
+    return biases  # type: ignore[return-value]

@@ -1,5 +1,4 @@
-"""Draws the parts of small float networks, as operators of an ONNX graph whose tensors have known
-shapes."""
+"""Draws the parts of small float networks: ONNX operators on tensors of known shapes."""
 
 from __future__ import annotations
 
@@ -25,8 +24,10 @@ class Tensor:
 
 
 class FloatGraph:
-    """Nodes and constants so far. `rng` draws whatever is drawn; `macs` are those of one
-    inference."""
+    """Nodes and constants so far.
+
+    `rng` draws whatever is drawn; `macs` are those of one inference.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -37,30 +38,32 @@ class FloatGraph:
         self._constants: list[onnx.TensorProto] = []
 
     def input(self, shape: Shape) -> Tensor:
-        """A float input of the network."""
-        found = Tensor(f"x{len(self.inputs)}", shape)
-        self.inputs.append(found)
-        return found
+        """Add a float input to the network."""
+        tensor = Tensor(f"x{len(self.inputs)}", shape)
+        self.inputs.append(tensor)
+        return tensor
 
     def constant(self, value: Any) -> str:
-        """An initializer; its name."""
+        """Add an initializer and return its name."""
         name = f"k{len(self._constants)}"
         self._constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
     def weight(self, shape: Shape, reads: int) -> str:
-        """Normal weights of a product that sums `reads` of them: its results are as large as its
-        data."""
+        """Add random weights of a product that sums `reads` values, and return their name.
+
+        Their standard deviation is 1/√reads, so that results are as large as the data.
+        """
         return self.constant(self.normal(shape) / np.float32(math.sqrt(reads)))
 
     def normal(self, shape: Shape) -> NDArray[np.float32]:
-        """Standard normal, of that shape."""
+        """Draw standard normal values of a shape."""
         return self.rng.standard_normal(shape, dtype=np.float32)
 
     def op(self, kind: str, reads: Sequence[Tensor | str], shape: Shape, **given: Any) -> Tensor:
-        """A node of one result, of that shape."""
+        """Add a node with one result of shape `shape`."""
         name = f"{kind.lower()}{len(self._nodes)}"
-        inputs = [each if isinstance(each, str) else each.name for each in reads]
+        inputs = [read if isinstance(read, str) else read.name for read in reads]
         self._nodes.append(helper.make_node(kind, inputs, [f"{name}_y"], name=name, **given))
         return Tensor(f"{name}_y", shape)
 
@@ -69,14 +72,14 @@ class FloatGraph:
         return values[int(self.rng.integers(len(values)))]
 
     def chance(self, share: float) -> bool:
-        """True so often."""
+        """Return True with probability `share`."""
         return bool(self.rng.random() < share)
 
     def model(self, outputs: Sequence[Tensor]) -> onnx.ModelProto:
-        """The finished model, checked."""
+        """Return the finished model, which the ONNX checker accepts."""
         graph = helper.make_graph(
-            self._nodes, "drawn", [_info(each) for each in self.inputs],
-            [_info(each) for each in outputs], self._constants,
+            self._nodes, "drawn", [_info(input_) for input_ in self.inputs],
+            [_info(output) for output in outputs], self._constants,
         )  # fmt: skip
         opset = helper.make_opsetid("", self.opset)
         model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
@@ -101,15 +104,16 @@ class Window:
 
     @property
     def kernel(self) -> Shape:
+        """Size of the window along each axis."""
         return tuple(self.attributes["kernel_shape"])
 
 
-def drawn_window(net: FloatGraph, sizes: Shape, *, pool: bool) -> Window | None:
-    """A window over `sizes` pixels; None where what was drawn does not fit."""
+def draw_window(net: FloatGraph, sizes: Shape, *, pool: bool) -> Window | None:
+    """Draw a window over an image of `sizes` pixels; None if the window does not fit."""
     rank = len(sizes)
-    kernel = _each(net, rank, [2, 2, 3] if pool else [1, 1, 3, 3, 3, 2, 5])
-    stride = _each(net, rank, [1, 2, 2] if pool else [1, 1, 1, 2])
-    dilation = _each(net, rank, [1, 1, 1, 1, 2]) if not pool else (1,) * rank
+    kernel = _draw_per_axis(net, rank, [2, 2, 3] if pool else [1, 1, 3, 3, 3, 2, 5])
+    stride = _draw_per_axis(net, rank, [1, 2, 2] if pool else [1, 1, 1, 2])
+    dilation = _draw_per_axis(net, rank, [1, 1, 1, 1, 2]) if not pool else (1,) * rank
     reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
     given: dict[str, Any] = {"kernel_shape": kernel, "strides": stride}
     if not pool:
@@ -153,7 +157,7 @@ def drawn_window(net: FloatGraph, sizes: Shape, *, pool: bool) -> Window | None:
     return Window(given, tuple(results))
 
 
-def _each(net: FloatGraph, rank: int, values: list[int]) -> Shape:
+def _draw_per_axis(net: FloatGraph, rank: int, values: list[int]) -> Shape:
     """One for all dimensions, seldom one each."""
     if net.chance(0.2):
         return tuple(int(net.pick(values)) for _ in range(rank))
@@ -168,11 +172,13 @@ class Convolutions:
         self._known: dict[Shape, str] = {}
 
     def conv(self, x: Tensor, channels: int | None = None) -> Tensor | None:
-        """Grouped, depthwise or plain; None where it does not fit or is too large. `channels` asks
-        for so many, and for results of the size of `x`."""
+        """Add a grouped, depthwise or plain convolution; None if it does not fit or is too large.
+
+        With `channels`, the result has that many channels and the size of `x`.
+        """
         net, (n, c, *sizes) = self.net, x.shape
         if channels is None:
-            window = drawn_window(net, tuple(sizes), pool=False)
+            window = draw_window(net, tuple(sizes), pool=False)
         else:
             window = _same_size(net, tuple(sizes))
         if window is None or not math.prod(window.results):
@@ -206,7 +212,7 @@ class Convolutions:
         return self._known[shape]
 
     def _groups(self, channels: int) -> int:
-        some = [each for each in (2, 3, 4, 8) if not channels % each and each < channels]
+        some = [item for item in (2, 3, 4, 8) if not channels % item and item < channels]
         kind = self.net.pick(["plain"] * 5 + ["depthwise", "depthwise", "grouped"])
         if kind == "grouped" and some:
             return int(self.net.pick(some))
@@ -220,12 +226,12 @@ def _same_size(net: FloatGraph, sizes: Shape) -> Window:
 
 
 def pool(net: FloatGraph, x: Tensor) -> Tensor | None:
-    """A max or average pool; None where it does not fit."""
+    """Add a max or average pool; None if its window does not fit."""
     n, c, *sizes = x.shape
     if net.chance(0.15):
         kind = net.pick(["GlobalAveragePool", "GlobalMaxPool"])
         return net.op(kind, [x], (n, c, *(1 for _ in sizes)))
-    window = drawn_window(net, tuple(sizes), pool=True)
+    window = draw_window(net, tuple(sizes), pool=True)
     if window is None or not math.prod(window.results):
         return None
     given = dict(window.attributes)
@@ -249,7 +255,7 @@ def activation(net: FloatGraph, x: Tensor) -> Tensor:
             (0.0, 6.0) if kind == "relu6" else net.pick([(0.0, 1.5), (-1.0, 1.0), (-0.5, 2)])
         )
         shape = (1,) if net.chance(0.2) else ()  # as some exporters have it
-        bounds = [net.constant(np.full(shape, each, np.float32)) for each in (low, high)]
+        bounds = [net.constant(np.full(shape, item, np.float32)) for item in (low, high)]
         if low == 0.0 and net.chance(0.2) and net.opset > 11:
             return net.op("Clip", [net.op("Relu", [x], x.shape), "", bounds[1]], x.shape)
         return net.op("Clip", [x, *bounds], x.shape)
@@ -269,12 +275,12 @@ def batch_norm(net: FloatGraph, x: Tensor) -> Tensor:
     signs = np.sign(gain) if net.chance(0.3) else np.ones(c)
     variance = net.rng.uniform(0.5, 2.0, c)
     values = (signs * (0.5 + np.abs(gain) / 2), shift * 0.3, mean * 0.3, variance)
-    reads = [net.constant(each.astype(np.float32)) for each in values]
+    reads = [net.constant(item.astype(np.float32)) for item in values]
     return net.op("BatchNormalization", [x, *reads], x.shape)
 
 
-def added_constant(net: FloatGraph, x: Tensor) -> Tensor:
-    """A number, or one a channel, or a whole tensor of constants."""
+def add_constant(net: FloatGraph, x: Tensor) -> Tensor:
+    """Add a scalar, one constant per channel, or a whole constant tensor to `x`."""
     c, ones = x.shape[1], (1,) * (len(x.shape) - 2)
     shape = net.pick([(), (1, c, *ones), (c, *ones), (1, *x.shape[1:])])
     return net.op("Add", [x, net.constant(net.normal(shape))], x.shape)
@@ -287,25 +293,25 @@ def scaled(net: FloatGraph, x: Tensor) -> Tensor:
     return net.op("Mul", [x, net.constant(net.normal(shape))], x.shape)
 
 
-def channels_of(net: FloatGraph, x: Tensor) -> Tensor:
-    """Some channels that lie together, at the border of a block where that is possible."""
+def slice_channels(net: FloatGraph, x: Tensor) -> Tensor:
+    """Slice adjacent channels of `x`, at the border of a hardware block where possible."""
     c = x.shape[1]
     begin = int(net.pick([0, c // 2, min(16, c - 1), 1 % c]))
     end = int(net.rng.integers(begin + 1, c + 1)) if net.chance(0.5) else c
-    bounds = [net.constant(np.array([each], np.int64)) for each in (begin, end, 1)]
+    bounds = [net.constant(np.array([item], np.int64)) for item in (begin, end, 1)]
     return net.op("Slice", [x, *bounds], (x.shape[0], end - begin, *x.shape[2:]))
 
 
-def cropped(net: FloatGraph, x: Tensor) -> Tensor:
+def crop(net: FloatGraph, x: Tensor) -> Tensor:
     """Without the pixels of one side."""
     size = x.shape[2]
     if size < 2:
         return x
-    bounds = [net.constant(np.array([each], np.int64)) for each in (1, size, 2)]
+    bounds = [net.constant(np.array([item], np.int64)) for item in (1, size, 2)]
     return net.op("Slice", [x, *bounds], (*x.shape[:2], size - 1, *x.shape[3:]))
 
 
-def padded(net: FloatGraph, x: Tensor) -> Tensor:
+def pad(net: FloatGraph, x: Tensor) -> Tensor:
     """With zeros around it, by an operator of its own."""
     rank = len(x.shape) - 2
     begin, end = ([int(net.rng.integers(0, 2)) for _ in range(rank)] for _ in range(2))
@@ -337,17 +343,17 @@ def transposed(net: FloatGraph, x: Tensor) -> Tensor:
     return net.op("Transpose", [done], x.shape, perm=(0, 3, 1, 2))
 
 
-def shuffled(net: FloatGraph, x: Tensor) -> Tensor:
+def shuffle_channels(net: FloatGraph, x: Tensor) -> Tensor:
     """Channels of two halves by turns, as ShuffleNet has it."""
     n, c, *sizes = x.shape
     if c % 2 or len(sizes) != 2:
         return x
-    apart = reshaped(net, x, (n, 2, c // 2, *sizes))
+    apart = reshape(net, x, (n, 2, c // 2, *sizes))
     turned = net.op("Transpose", [apart], (n, c // 2, 2, *sizes), perm=(0, 2, 1, 3, 4))
-    return reshaped(net, turned, x.shape)
+    return reshape(net, turned, x.shape)
 
 
-def reshaped(net: FloatGraph, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+def reshape(net: FloatGraph, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """In another shape, one of whose sizes the operator may have to find out."""
     wanted = np.array(shape, np.int64)
     if net.chance(0.5):
@@ -360,11 +366,11 @@ def flat(net: FloatGraph, x: Tensor) -> Tensor:
     n, rest = x.shape[0], math.prod(x.shape[1:])
     if net.chance(0.5):
         return net.op("Flatten", [x], (n, rest))
-    return reshaped(net, x, (n, rest))
+    return reshape(net, x, (n, rest))
 
 
 def dense(net: FloatGraph, x: Tensor) -> Tensor | None:
-    """A product with constant weights, behind whatever dimensions; None where it is too large."""
+    """Add a product with constant weights over the last axis; None if it is too large."""
     c, made = x.shape[-1], int(net.pick([4, 7, 10, 16, 32, 33]))
     macs = math.prod(x.shape) * made
     if net.macs + macs > MOST_MACS:
@@ -387,9 +393,9 @@ def attention(net: FloatGraph, x: Tensor) -> Tensor | None:
     """One head over rows (n, rows, channels); None where it is too large."""
     n, rows = x.shape[:2]
     made = [dense(net, x) for _ in range(3)]
-    if any(each is None for each in made) or len({each.shape for each in made if each}) > 1:
+    if any(item is None for item in made) or len({item.shape for item in made if item}) > 1:
         return None
-    query, key, value = (each for each in made if each is not None)
+    query, key, value = (item for item in made if item is not None)
     d = query.shape[-1]
     net.macs += 2 * n * rows * rows * d
     turned = net.op("Transpose", [key], (n, d, rows), perm=(0, 2, 1))

@@ -1,5 +1,4 @@
-"""Checks that what is built of a network computes what onnxruntime does, or is refused with a
-cause.
+"""Checks that each build computes what onnxruntime computes, or is refused with a cause.
 
     python -m benchmarks.artifacts.networks_agree --count 300 --seed 0 --json FILE
     python -m benchmarks.artifacts.networks_agree --only 17 --keep DIR  # one network, written down
@@ -66,20 +65,26 @@ def main() -> None:
                     _keep(result, options.keep)
     show(results, missing)
     if options.json is not None:
-        options.json.write_text(json.dumps([_row(each) for each in results], indent=1) + "\n")
-    sys.exit(1 if any(each.outcome.failed for each in results) else 0)
+        options.json.write_text(json.dumps([_row(result) for result in results], indent=1) + "\n")
+    sys.exit(1 if any(result.outcome.is_defect for result in results) else 0)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=300, help="so many networks")
-    parser.add_argument("--seed", type=int, default=0, help="of the first")
-    parser.add_argument("--only", type=int, metavar="SEED", help="that network alone")
-    parser.add_argument("--form", choices=FORMS, help="all in this form")
-    parser.add_argument("--folder", type=Path, help="models with vectors, instead of drawn ones")
-    parser.add_argument("--stock", action="store_true", help=f"on {STOCK} alone")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="write what fails there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all outcomes there")
+    parser.add_argument("--count", type=int, default=300, help="number of networks")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first network")
+    parser.add_argument(
+        "--only", type=int, metavar="SEED", help="check only the network with this seed"
+    )
+    parser.add_argument("--form", choices=FORMS, help="check all networks in this form only")
+    parser.add_argument(
+        "--folder", type=Path, help="check models with test vectors instead of random networks"
+    )
+    parser.add_argument("--stock", action="store_true", help=f"check only on {STOCK}")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="write the failing models to this folder"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all outcomes to this file")
     return parser.parse_args()
 
 
@@ -96,7 +101,7 @@ def _cases(options: argparse.Namespace, missing: Counter[str]) -> Iterator[tuple
 
 
 def show(results: Sequence[Result], missing: Counter[str]) -> None:
-    """The table, why networks were refused, and what fails."""
+    """Print the table of outcomes, why networks were refused, and what failed."""
     console = Console(width=160)
     table = Table(title="networks on machines")
     columns = (
@@ -106,14 +111,14 @@ def show(results: Sequence[Result], missing: Counter[str]) -> None:
     for column in ("form", "machine", *columns):
         table.add_column(column, justify="left" if column in ("form", "machine") else "right")
     groups: dict[tuple[str, str], list[Result]] = {}
-    for each in results:
-        machine = STOCK if each.machine.title == STOCK else "drawn"
-        groups.setdefault((each.case.form, machine), []).append(each)
+    for result in results:
+        machine = STOCK if result.machine.title == STOCK else "drawn"
+        groups.setdefault((result.case.form, machine), []).append(result)
     for (form, machine), rows in groups.items():
-        kinds = Counter(each.outcome.kind for each in rows)
-        silent = sum(each.outcome.silent for each in rows)
-        differ = sum(any("workloads" in w for w in each.outcome.wrong) for each in rows)
-        caught = sum(each.outcome.caught for each in rows)
+        kinds = Counter(row.outcome.kind for row in rows)
+        silent = sum(row.outcome.silent for row in rows)
+        differ = sum(any("workloads" in w for w in row.outcome.wrong) for row in rows)
+        caught = sum(row.outcome.refused_wrong_numbers for row in rows)
         counted = [kinds[kind] for kind in ("agreed", "disagreed", "traceback")]
         figures = (len(rows), kinds["refused"], caught, *counted, silent, differ)
         table.add_row(form, machine, *map(str, figures))
@@ -128,27 +133,29 @@ def show(results: Sequence[Result], missing: Counter[str]) -> None:
 
 
 def _say(result: Result) -> None:
-    """A line of what is not as it should be."""
+    """Print a line about a result that is not as it should be."""
     out = result.outcome
-    if out.kind == "agreed" or (out.kind == "refused" and not out.wrong and not out.caught):
+    if out.kind == "agreed" or (
+        out.kind == "refused" and not out.wrong and not out.refused_wrong_numbers
+    ):
         return
-    worst = max((each.relative for each in out.outputs), default=0.0)
-    steps = max((each.steps or 0.0 for each in out.outputs), default=0.0)
+    worst = max((output.relative for output in out.outputs), default=0.0)
+    steps = max((output.steps or 0.0 for output in out.outputs), default=0.0)
     numbers = f" off by {worst:.2%}, {steps:.3g} steps" if out.outputs else ""
-    stated = [f"{each:.1%}" for each in out.stated if each is not None]
+    stated = [f"{error:.1%}" for error in out.stated if error is not None]
     numbers += f" (stated {', '.join(stated)})" if stated else ""
-    said = "; ".join((*([f"{out.stage}: {out.said}"] if out.said else []), *out.wrong))
+    message = "; ".join((*([f"{out.stage}: {out.said}"] if out.said else []), *out.wrong))
     silent = "SILENT " if out.silent else ""
     where = f"{result.case.title} {result.case.form} {result.machine.title}"
-    print(f"{where}: {silent}{out.kind}{numbers}: {said}"[:600], flush=True)
+    print(f"{where}: {silent}{out.kind}{numbers}: {message}"[:600], flush=True)
 
 
 def _is_worth_keeping(result: Result) -> bool:
-    return result.outcome.kind in ("traceback", "disagreed") or result.outcome.caught
+    return result.outcome.kind in ("traceback", "disagreed") or result.outcome.refused_wrong_numbers
 
 
 def _keep(result: Result, folder: Path) -> None:
-    """The model, an input, the machine and the outcome, in a folder of their own."""
+    """Write the model, an input, the machine and the outcome into a folder of their own."""
     name = f"{Path(result.case.title).stem}-{result.case.form}-{result.machine.title}"
     write_case(result.case, folder / name)
     (folder / name / "outcome.json").write_text(json.dumps(_row(result), indent=1) + "\n")

@@ -18,18 +18,25 @@ _MOVES = ("Reshape", "Flatten", "Transpose", "Identity", "Squeeze", "Unsqueeze",
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one output over all inferences: the norm of the difference as a share of that of what is
-    right, and the largest difference in steps of the output where it has some."""
+    """Difference between computed and correct values of one output, over all inferences.
+
+    Holds the norm of the difference relative to the norm of the correct values and, for an output
+    with a quantisation step, the largest difference in steps.
+    """
 
     output: str
     relative: float
     steps: float | None
 
 
-def by_onnxruntime(
+def run_in_onnxruntime(
     model: onnx.ModelProto, feeds: Sequence[Arrays]
 ) -> list[dict[str, NDArray[Any]]]:
-    """The outputs of each inference by name, in their shapes; nothing is optimised."""
+    """Run the model in onnxruntime without optimisations.
+
+    Returns:
+        The outputs of each inference by name, in their shapes.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -38,7 +45,7 @@ def by_onnxruntime(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     names = [output.name for output in session.get_outputs()]
-    read = {each.name for each in session.get_inputs()}
+    read = {input_.name for input_ in session.get_inputs()}
     return [
         dict(
             zip(names, session.run(None, {k: v for k, v in feed.items() if k in read}), strict=True)
@@ -47,9 +54,11 @@ def by_onnxruntime(
     ]
 
 
-def nudged(model: onnx.ModelProto, share: float) -> onnx.ModelProto:
-    """The model with that share of a step added to whatever is quantised: what a difference of
-    rounding makes of the outputs."""
+def perturb_quantisation(model: onnx.ModelProto, share: float) -> onnx.ModelProto:
+    """Add the fraction `share` of a step to everything that the model quantises.
+
+    The outputs then show how much a difference of rounding changes them.
+    """
     made = onnx.ModelProto()
     made.CopyFrom(model)
     del made.graph.node[:]
@@ -74,21 +83,21 @@ def nudged(model: onnx.ModelProto, share: float) -> onnx.ModelProto:
 
 
 def differences(
-    model: onnx.ModelProto, right: Sequence[Arrays], found: Sequence[Arrays]
+    model: onnx.ModelProto, right: Sequence[Arrays], arrayss: Sequence[Arrays]
 ) -> list[Difference]:
     """Output by output, in the model's order. NaNs and shapes that differ are infinitely far."""
     made = []
     for info in model.graph.output:
-        pairs = [(r[info.name], f[info.name]) for r, f in zip(right, found, strict=True)]
+        pairs = [(r[info.name], f[info.name]) for r, f in zip(right, arrayss, strict=True)]
         step = step_of(model, info.name)
-        relative = _relative(*(_together(side) for side in zip(*pairs, strict=True)))
+        relative = _relative(*(_stack_inferences(side) for side in zip(*pairs, strict=True)))
         steps = None if step is None else max(_largest(*pair) for pair in pairs) / step
         made.append(Difference(info.name, relative, steps))
     return made
 
 
 def step_of(model: onnx.ModelProto, output: str) -> float | None:
-    """What one step of an output stands for, where a quantised tensor is all it is."""
+    """Return the quantisation step of an output; None if the output is no quantised tensor."""
     writers = {name: node for node in model.graph.node for name in node.output}
     node = writers.get(output)
     while node is not None and node.op_type in _MOVES:
@@ -102,16 +111,16 @@ def step_of(model: onnx.ModelProto, output: str) -> float | None:
     return float(values.ravel()[0]) if values.size == 1 else None
 
 
-def _together(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _stack_inferences(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """All inferences as one array; as they are where their shapes differ, which is wrong anyhow."""
-    return np.stack(arrays) if len({each.shape for each in arrays}) == 1 else np.zeros(0)
+    return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else np.zeros(0)
 
 
-def _relative(right: NDArray[Any], found: NDArray[Any]) -> float:
-    widened = right.dtype == np.float16 and found.dtype == np.float32
-    if right.shape != found.shape or not (widened or right.dtype == found.dtype):
+def _relative(right: NDArray[Any], result: NDArray[Any]) -> float:
+    widened = right.dtype == np.float16 and result.dtype == np.float32
+    if right.shape != result.shape or not (widened or right.dtype == result.dtype):
         return float("inf")
-    a, b = right.astype(np.float64).ravel(), found.astype(np.float64).ravel()
+    a, b = right.astype(np.float64).ravel(), result.astype(np.float64).ravel()
     norm = float(np.linalg.norm(a))
     off = float(np.linalg.norm(a - b))
     if not np.isfinite(off):
@@ -119,8 +128,8 @@ def _relative(right: NDArray[Any], found: NDArray[Any]) -> float:
     return off / norm if norm else (0.0 if not off else float("inf"))
 
 
-def _largest(right: NDArray[Any], found: NDArray[Any]) -> float:
-    if right.shape != found.shape:
+def _largest(right: NDArray[Any], result: NDArray[Any]) -> float:
+    if right.shape != result.shape:
         return float("inf")
-    off = np.abs(right.astype(np.float64) - found.astype(np.float64))
+    off = np.abs(right.astype(np.float64) - result.astype(np.float64))
     return float(off.max(initial=0.0))

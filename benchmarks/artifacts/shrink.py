@@ -10,15 +10,18 @@ from onnx.utils import Extractor
 
 from benchmarks.artifacts.cases import INFERENCES, SAMPLES, Case
 from benchmarks.artifacts.forms import feeds_of
-from benchmarks.artifacts.numbers import by_onnxruntime
+from benchmarks.artifacts.numbers import run_in_onnxruntime
 
 MOST = 60
 """Parts that are tried."""
 
 
-def shrunk(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """The least of a case, by nodes, that still `fails`: parts that end earlier are tried first,
-    then parts that begin later. Where a part may end or begin are tensors in float; shapes stay."""
+def shrink_case(case: Case, fails: Callable[[Case], bool]) -> Case:
+    """Reduce a case to the fewest nodes with which it still `fails`.
+
+    Parts that end earlier are tried first, then parts that begin later. A part begins and ends at
+    float tensors only, and keeps its shapes.
+    """
     left = [MOST]
     for parts in (_beginnings, _ends):
         for part in parts(case):
@@ -52,7 +55,7 @@ def _parts(case: Case, borders: list[tuple[list[str], list[str]]]) -> Iterator[C
             model = Extractor(typed).extract_model(inputs, outputs)
             onnx.checker.check_model(model)
             feeds = feeds_of(model, INFERENCES, 7)
-            right = by_onnxruntime(model, feeds)
+            right = run_in_onnxruntime(model, feeds)
         except Exception:  # no part can be cut there
             continue
         if 0 < len(model.graph.node) < whole:

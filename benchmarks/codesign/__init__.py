@@ -1,2 +1,4 @@
-"""Compares searches over hardware and schedules, and solves small problems exactly: benchmarks of
-the pages docs/evidence/codesign*.md."""
+"""Compares searches over hardware and schedules, and solves small problems exactly.
+
+These are the benchmarks of the pages docs/evidence/codesign*.md.
+"""

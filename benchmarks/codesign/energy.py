@@ -38,23 +38,24 @@ FIGURES = ("hypervolume", "best")
 
 
 def main(
-    networks: Annotated[str, typer.Option(help="With commas between.")] = "digits_cnn",
+    networks: Annotated[str, typer.Option(help="Networks, separated by commas.")] = "digits_cnn",
     methods: Annotated[
-        str, typer.Option(help="As for benchmarks.codesign.methods.")
+        str, typer.Option(help="Methods to compare, as for benchmarks.codesign.methods.")
     ] = "ours;nsga2",
     seeds: Seeds = 10,
-    trials: Annotated[int, typer.Option(help="Measurements of a run.")] = 200,
-    truth: Annotated[Path, typer.Option(help="Whose machines are searched.")] = TRUTH,
-    out: Annotated[Path, typer.Option(help="Parquet; runs in it are not repeated.")] = Path(
-        "built/codesign_energy.parquet"
-    ),
+    trials: Annotated[int, typer.Option(help="Measurements per run.")] = 200,
+    truth: Annotated[Path, typer.Option(help="Base machine of the search.")] = TRUTH,
+    out: Annotated[
+        Path,
+        typer.Option(help="Parquet file for the rows; runs that it contains are not repeated."),
+    ] = Path("built/codesign_energy.parquet"),
     redraw: Redraw = None,
 ) -> None:
     """Run what the file lacks, write it after each run, print the ratios."""
     if redraw is not None:
         print(table(pd.read_parquet(redraw)))
         return
-    found = pd.read_parquet(out) if out.exists() else pd.DataFrame()
+    result = pd.read_parquet(out) if out.exists() else pd.DataFrame()
     names = tuple(networks.split(","))
     problem = _problem(read_truth(truth), names)
     for seed in range(seeds):
@@ -62,13 +63,13 @@ def main(
             for drive in ("latency", *JUDGED_BY):
                 key = {"networks": networks, "entry": entry, "seed": seed, "trials": trials,
                        "drive": drive}  # fmt: skip
-                if has_row(found, key):
+                if has_row(result, key):
                     continue
                 new = [key | row for row in _run(problem, entry, seed, trials, drive)]
-                found = pd.concat([found, pd.DataFrame(new)], ignore_index=True)
+                result = pd.concat([result, pd.DataFrame(new)], ignore_index=True)
                 out.parent.mkdir(parents=True, exist_ok=True)
-                found.to_parquet(out, index=False)
-    print(table(found))
+                result.to_parquet(out, index=False)
+    print(table(result))
 
 
 def _problem(truth: Truth, networks: tuple[str, ...]) -> CodesignProblem:
@@ -81,29 +82,32 @@ def _problem(truth: Truth, networks: tuple[str, ...]) -> CodesignProblem:
 def _run(
     problem: CodesignProblem, entry: str, seed: int, trials: int, drive: Objective
 ) -> list[dict[str, object]]:
-    """A row for each objective that it is judged by: all where latency drove, else its own."""
+    """Run a search and return one row per objective that it is judged by.
+
+    A search that minimises latency is judged by all objectives, any other by its own objective.
+    """
     evaluator = BudgetedEvaluator(trials, objective=drive)
     with suppress(BudgetSpent):
         make_method(*parse_entry(entry)).search(problem, evaluator, seed)
-    found: list[dict[str, object]] = []
+    results: list[dict[str, object]] = []
     for objective in JUDGED_BY if drive == "latency" else (drive,):
         front = front_of(evaluator, objective)
-        points = np.array([(each.design.area, each.cost(objective)) for each in front])
+        points = np.array([(point.design.area, point.cost(objective)) for point in front])
         volume = hypervolume(points.reshape(-1, 2), reference_of(problem, objective))
-        best = min((each.cost(objective) for each in front), default=np.inf)
-        found.append({"objective": objective, "hypervolume": volume, "best": best,
+        best = min((point.cost(objective) for point in front), default=np.inf)
+        results.append({"objective": objective, "hypervolume": volume, "best": best,
                       "compiled": evaluator.compiled})  # fmt: skip
-    return found
+    return results
 
 
-def ratios(found: pd.DataFrame) -> dict[tuple[str, str, str, str], Interval]:
+def ratios(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Interval]:
     """Figures of driving over those of choosing, by networks, entry, objective and figure."""
     result = {}
-    for key, own in found.groupby(["networks", "entry", "objective"], sort=False):
+    for key, group in frame.groupby(["networks", "entry", "objective"], sort=False):
         networks, entry, objective = (str(part) for part in key)
         for figure in FIGURES:
-            each = own.pivot(index="seed", columns="drive", values=figure).dropna()
-            driven, chosen = (each[name].to_numpy()[None] for name in (objective, "latency"))
+            by_drive = group.pivot(index="seed", columns="drive", values=figure).dropna()
+            driven, chosen = (by_drive[name].to_numpy()[None] for name in (objective, "latency"))
             ratio = hierarchical(_ratio, driven, chosen, paired=True)
             result[networks, entry, objective, figure] = ratio
     return result
@@ -114,14 +118,14 @@ def _ratio(driven: Floats, chosen: Floats) -> Floats:
     return np.asarray(np.exp(np.log(driven / chosen).mean(axis=(-2, -1))))
 
 
-def table(found: pd.DataFrame) -> str:
-    """A row for each network, method and objective, as Markdown."""
+def table(frame: pd.DataFrame) -> str:
+    """Return a Markdown table with one row per network, method and objective."""
     lines: list[tuple[str, ...]] = []
-    every = ratios(found)
+    every = ratios(frame)
     for networks, entry, objective in dict.fromkeys(key[:3] for key in every):
         volume, best = (every[networks, entry, objective, name].text(4) for name in FIGURES)
-        own = found[(found["networks"] == networks) & (found["entry"] == entry)]
-        seeds = str(own["seed"].nunique())
+        subset = frame[(frame["networks"] == networks) & (frame["entry"] == entry)]
+        seeds = str(subset["seed"].nunique())
         lines.append((networks, f"`{entry}`", objective, volume, best, seeds))
     head = ("networks", "method", "objective", "hypervolume", "best machine", "seeds")
     return markdown_table(head, "lllr", lines)

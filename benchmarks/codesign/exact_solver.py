@@ -42,9 +42,12 @@ class TruthError(TilewrightError):
 
 @dataclass(frozen=True)
 class TruthOptions:
-    """What is solved: networks on machines around `base` within `bounds` and an area, as
-    `HardwareSpace` has them; and how far: `near` schedules by estimate, then at most `proofs` more,
-    until the bound is within the share `gap`."""
+    """Options of an exact solution: the problem, and the effort per layer.
+
+    The problem is a set of networks on machines around `base` within `bounds` and an area, as in
+    `HardwareSpace`. Per layer, the `near` schedules with the lowest estimates are simulated, then
+    at most `proofs` more, until the best schedule is within the fraction `gap` of the bound.
+    """
 
     networks: tuple[str, ...]
     base: str
@@ -56,8 +59,14 @@ class TruthOptions:
     gap: float = 0.01
 
     def problem(self) -> CodesignProblem:
-        """What they mean. Raises `ImpossibleHardware`, `NothingToOffload`, and as
-        `read_networks`."""
+        """Return the co-design problem that the options describe.
+
+        Raises:
+            ImpossibleHardware: no machine is within the bounds and the area.
+            NothingToOffload: a network has no layer for the accelerator.
+
+        Errors of `read_networks` are passed on.
+        """
         bounds = {name: (low, high) for name, low, high in self.bounds}
         hardware = HardwareSpace(make_target(self.base), self.area, bounds, self.clock)
         problem = CodesignProblem(read_networks(self.networks), hardware)
@@ -66,32 +75,39 @@ class TruthOptions:
 
     def to_json(self) -> dict[str, Json]:
         """As JSON."""
-        found: dict[str, Json] = asdict(self)
-        return found | {
-            "networks": list(self.networks), "bounds": [list(each) for each in self.bounds]
+        result: dict[str, Json] = asdict(self)
+        return result | {
+            "networks": list(self.networks), "bounds": [list(bound) for bound in self.bounds]
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, value: Json) -> TruthOptions:
-        """Raises `ValueError` for anything that `to_json` does not make."""
-        said = as_object(value)
-        if set(said) != set(cls.__dataclass_fields__):
-            raise ValueError(f"it has the keys {', '.join(sorted(said)):.200}")
-        bounds = [as_list(each) for each in as_list(said["bounds"])]
+        """Return the options that `to_json` wrote.
+
+        Raises:
+            ValueError: `value` was not written by `to_json`.
+        """
+        document = as_object(value)
+        if set(document) != set(cls.__dataclass_fields__):
+            raise ValueError(f"it has the unexpected keys {', '.join(sorted(document)):.200}")
+        bounds = [as_list(bound) for bound in as_list(document["bounds"])]
         return cls(
-            tuple(as_text(each) for each in as_list(said["networks"])),
-            as_text(said["base"]),
-            as_number(said["area"]),
+            tuple(as_text(network) for network in as_list(document["networks"])),
+            as_text(document["base"]),
+            as_number(document["area"]),
             tuple((as_text(name), as_int(low), as_int(high)) for name, low, high in bounds),
-            as_text(said["clock"]),
-            as_int(said["near"]), as_int(said["proofs"]), as_number(said["gap"]),
+            as_text(document["clock"]),
+            as_int(document["near"]), as_int(document["proofs"]), as_number(document["gap"]),
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A layer on a machine. Cycles are -1 where no schedule was found, `config` its flat index;
-    `schedules` may fit the scratchpads, `tried` of them were simulated."""
+    """A layer on a machine.
+
+    Cycles are -1 where no schedule was found, `config` its flat index; `schedules` may fit the
+    scratchpads, `tried` of them were simulated.
+    """
 
     best_cycles: int
     bound_cycles: int
@@ -106,8 +122,11 @@ class Solved:
 
 
 def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
-    """The fastest schedule of a layer on a machine, and what none beats, as far as `options` say.
-    Raises `TruthError` for a target that bounds no schedules or cannot measure in one pass."""
+    """Find the fastest schedule of a layer on a machine, and a lower bound of all schedules.
+
+    Raises:
+        TruthError: the target bounds no schedules, or cannot measure in one pass.
+    """
     search = _Search(target, workload)
     search.simulate(search.left(search.by_estimate)[: options.near])
     spent = 0
@@ -122,11 +141,13 @@ def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
             break
         search.simulate(rows)
         spent += len(rows)
-    found, bound = search.best, search.bound
-    if not np.isfinite(found):
+    result, bound = search.best, search.bound
+    if not np.isfinite(result):
         bound = -1.0 if np.isinf(bound) else bound
         return Solved(-1, int(np.ceil(bound)), -1, len(search.flat), search.tried)
-    return Solved(int(found), int(np.ceil(bound)), search.best_flat, len(search.flat), search.tried)
+    return Solved(
+        int(result), int(np.ceil(bound)), search.best_flat, len(search.flat), search.tried
+    )
 
 
 class _Search:
@@ -135,7 +156,7 @@ class _Search:
     def __init__(self, target: Target, workload: Workload) -> None:
         bounds, once = capability(target, Bounds), capability(target, MeasuresInOnePass)
         estimates = capability(target, Estimates)
-        refusal = f"{target.name} cannot bound schedules; name a VTA, such as vta-pynq"
+        refusal = f"{target.name} cannot bound schedules; choose a VTA, such as vta-pynq"
         if bounds is None or once is None or estimates is None:  # before a space is written out
             raise TruthError(refusal)
         every = _whole(target.space(workload))
@@ -196,7 +217,11 @@ Listing = dict[str, list[object]]
 
 
 def rows_of(problem: CodesignProblem, machine: int, options: TruthOptions) -> Listing:
-    """A row a layer of a machine, by column. Raises as `solve`."""
+    """Solve each layer of a machine, and return one row per layer, by column.
+
+    Raises:
+        TruthError: as `solve`.
+    """
     design = problem.design(machine)
     rows: list[Mapping[str, object]] = []
     for layer in design.layers:
@@ -224,7 +249,7 @@ def _machine_columns(problem: CodesignProblem, design: Design) -> dict[str, obje
 
 
 def parts_of(problem: CodesignProblem) -> Iterator[range]:
-    """The machines of each part, by their rows of `problem.hardware.points`."""
+    """Yield the machines of each part, as rows of `problem.hardware.points`."""
     machines = len(problem.hardware.points)
     for begin in range(0, machines, PART):
         yield range(begin, min(begin + PART, machines))

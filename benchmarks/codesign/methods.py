@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmarks.codesign.truth import GRID, QUICK, made
+from benchmarks.codesign.truth import GRID, QUICK, complete_truth
 from benchmarks.codesign.truth_store import Truth, read_truth
 from benchmarks.intervals import hierarchical
 from benchmarks.results import row_arguments
@@ -59,16 +59,27 @@ def main() -> None:
     parser = row_arguments(__doc__, "built/codesign.json")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path("built/codesign"))
-    parser.add_argument("--truth", type=Path, help="built below --folder if not given")
-    parser.add_argument("--unsolved", action="store_true", help="its machines alone; needs --sets")
-    parser.add_argument("--methods", default="", help="entries, separated by semicolons")
-    parser.add_argument("--sets", default="", help="network sets a+b;c")
+    parser.add_argument(
+        "--truth", type=Path, help="folder of the truth; built below --folder by default"
+    )
+    parser.add_argument(
+        "--unsolved",
+        action="store_true",
+        help="use only the machines of the truth, without their solutions; needs --sets",
+    )
+    parser.add_argument("--methods", default="", help="entries to compare, separated by semicolons")
+    parser.add_argument("--sets", default="", help="sets of networks, such as a+b;c")
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--trials", type=int)
-    parser.add_argument("--against", default="autotvm", help="the entry others are compared with")
+    parser.add_argument(
+        "--against", default="autotvm", help="the entry that the others are compared with"
+    )
     given = parser.parse_args()
     if given.unsolved and not given.sets:
-        parser.error("--unsolved knows no networks; name some with --sets, e.g. resnet18+alexnet")
+        parser.error(
+            "--unsolved does not know the networks; name some with --sets, for example "
+            "resnet18+alexnet"
+        )
     given.seeds = given.seeds or (2 if given.quick else 10)
     given.trials = given.trials or (200 if given.quick else 1000)
     truth = _truth(given)
@@ -77,7 +88,7 @@ def main() -> None:
         make_method(*parse_entry(entry))  # a wrong one is refused before anything runs
     rows = read_runs(given.redraw or given.out)
     if given.redraw is None:
-        for row in _missing(given, truth, entries, rows):
+        for row in _make_missing_runs(given, truth, entries, rows):
             rows.append(row)
             given.out.parent.mkdir(parents=True, exist_ok=True)
             _write_runs(given.out, rows)
@@ -85,14 +96,14 @@ def main() -> None:
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
-    """The runs of a file: JSON, or Parquet, which is a tenth of it."""
+    """Read the runs of a JSON file, or of a Parquet file, which is a tenth of the size."""
     if not path.exists():
         return []
     if path.suffix != ".parquet":
         return list(json.loads(path.read_text())["runs"])
     rows = pd.read_parquet(path).to_dict("records")
     return [
-        {str(name): json.loads(each) if name in _NESTED else each for name, each in row.items()}
+        {str(name): json.loads(item) if name in _NESTED else item for name, item in row.items()}
         for row in rows
     ]
 
@@ -124,13 +135,18 @@ def _truth(given: argparse.Namespace) -> Truth:
     name, options = ("truth-quick", QUICK) if given.quick else ("truth", GRID)
     if given.unsolved:
         return Truth(options, pd.DataFrame())
-    return made(given.folder / name, options)
+    return complete_truth(given.folder / name, options)
 
 
-def _missing(given: argparse.Namespace, truth: Truth, entries: Sequence[str], rows: Any) -> Any:
-    """The runs that are not among the rows, seed by seed: what is there early says something of
-    every method."""
-    sets = [tuple(each.split("+")) for each in filter(None, given.sets.split(";"))]
+def _make_missing_runs(
+    given: argparse.Namespace, truth: Truth, entries: Sequence[str], rows: Any
+) -> Any:
+    """Make the runs that are not among the rows, seed by seed, and yield each row.
+
+    All methods of a seed come before the next seed, so that a benchmark which is stopped early has
+    figures of every method.
+    """
+    sets = [tuple(part.split("+")) for part in filter(None, given.sets.split(";"))]
     if not sets:
         sets = [truth.networks]
         if len(truth.networks) > 1 and not given.quick:
@@ -176,15 +192,17 @@ def _run(
         "spent": evaluator.spent, "compiled": evaluator.compiled,
         "seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu,
         "machines": len(evaluator.designs()), "steps": look.steps,
-        "front": [list(each.point) for each in front_of(evaluator)], "failed": failed,
+        "front": [list(point.point) for point in front_of(evaluator)], "failed": failed,
     }  # fmt: skip
 
 
 def _reference(
     truth: Truth, problem: CodesignProblem, names: tuple[str, ...]
 ) -> tuple[float, float]:
-    """From where hypervolumes are measured; where no truth says it, from what the smallest machine
-    takes at least."""
+    """Return the reference point of hypervolumes: an area and a latency in seconds.
+
+    Without a truth of these networks, the latency is the least that the smallest machine can need.
+    """
     if set(names) <= set(truth.networks):
         return truth.reference(names)
     machines = map(problem.design, range(len(problem.hardware.areas)))
@@ -192,7 +210,7 @@ def _reference(
 
 
 def _problem(truth: Truth, networks: dict[str, Network]) -> CodesignProblem:
-    """That of the truth, of some of its networks."""
+    """Return the truth's co-design problem for some of its networks."""
     options = truth.options
     bounds = {name: (low, high) for name, low, high in options.bounds}
     hardware = HardwareSpace(make_target(options.base), options.area, bounds, options.clock)
@@ -202,8 +220,11 @@ def _problem(truth: Truth, networks: dict[str, Network]) -> CodesignProblem:
 
 
 class Lookout:
-    """Keeps `steps`: trials, the best latency, the hypervolume, and CPU seconds since it was made,
-    whenever latency or hypervolume changed."""
+    """Listener that records `steps` of a search.
+
+    A step holds trials, best latency, hypervolume and CPU seconds since the listener was made.
+    There is one step each time that latency or hypervolume changed.
+    """
 
     def __init__(self, reference: tuple[float, float]) -> None:
         self.reference, self.steps = reference, list[list[float]]()
@@ -212,6 +233,7 @@ class Lookout:
         self._points: dict[int, tuple[float, float]] = {}
 
     def __call__(self, measured: EvaluatedPoint) -> None:
+        """Record a step if the measured point improves the best latency or the hypervolume."""
         if measured.found.status != "valid":
             return
         design, seconds = measured.design, measured.found.seconds
@@ -225,14 +247,14 @@ class Lookout:
 
     @staticmethod
     def _latency(design: Design, layers: dict[str, float]) -> float:
-        each = np.array([layers[layer.workload.id] for layer in design.layers])
-        return float(design.seconds(each).sum())
+        layer_seconds = np.array([layers[layer.workload.id] for layer in design.layers])
+        return float(design.seconds(layer_seconds).sum())
 
     def _note(self, trial: int) -> None:
         points = np.array([*self._points.values()])
-        found = [float(points[:, 1].min()), hypervolume(points, self.reference)]
-        if not self.steps or self.steps[-1][1:3] != found:
-            self.steps.append([float(trial), *found, time.process_time() - self._begin])
+        point = [float(points[:, 1].min()), hypervolume(points, self.reference)]
+        if not self.steps or self.steps[-1][1:3] != point:
+            self.steps.append([float(trial), *point, time.process_time() - self._begin])
 
 
 FINAL = 0.95
@@ -240,13 +262,17 @@ Run = Mapping[str, Any]
 
 
 def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
-    """Per network set a line an entry: shares of the truth's hypervolume, latency over the truth's,
-    trials, compiles, seconds; then each entry beside `against`, paired by network set and seed."""
+    """Describe the runs of each network set, with one line per entry.
+
+    A line has the fraction of the truth's hypervolume, latency relative to the truth, trials,
+    compiles and seconds. Each entry is then compared with `against`, paired by network set and
+    seed.
+    """
     lines = []
     sets = list(dict.fromkeys(tuple(run["networks"]) for run in runs))
     for names in sets:
-        own = [run for run in runs if tuple(run["networks"]) == names]
-        volumes, fastest = _known(own, truth, names)
+        matching = [run for run in runs if tuple(run["networks"]) == names]
+        volumes, fastest = _known_best(matching, truth, names)
         known = "truth" if set(names) <= set(truth.networks) else "best of these runs"
         lines.append(
             f"{'+'.join(names)}: {known}: hypervolume {volumes[0]:.4f} to {volumes[1]:.4f}, "
@@ -256,23 +282,25 @@ def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
             mine = [run for run in runs if (run["entry"], tuple(run["networks"])) == (entry, names)]
             if mine:
                 lines.append(_line(entry, mine, volumes, fastest))
-    others = [each for each in dict.fromkeys(run["entry"] for run in runs) if each != against]
-    pairs = {entry: paired(runs, entry, against) for entry in others}
+    others = [item for item in dict.fromkeys(run["entry"] for run in runs) if item != against]
+    pairs = {entry: pair_runs(runs, entry, against) for entry in others}
     if any(pairs.values()):
-        lines.append(f"beside {against}, geometric means over networks and seeds:")
-        lines += [_beside(entry, found) for entry, found in pairs.items() if found]
+        lines.append(f"relative to {against}, geometric means over networks and seeds:")
+        lines += [_compare_entry(entry, pair) for entry, pair in pairs.items() if pair]
     return "\n".join(lines)
 
 
-def _known(
+def _known_best(
     runs: Sequence[Run], truth: Truth, names: tuple[str, ...]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Hypervolume and latency of the best that is known, and of what nothing beats; the best of
-    these runs where there is no truth of these networks."""
+    """Return hypervolume and latency of the best known designs, and the bounds of both.
+
+    Without a truth of these networks, both are those of the best of these runs.
+    """
     if not set(names) <= set(truth.networks):
-        latencies, volumes = zip(*map(last, runs), strict=True)
+        latencies, volumes = zip(*map(final_metrics, runs), strict=True)
         return (max(volumes), max(volumes)), (min(latencies), min(latencies))
-    best, bound = (truth.points(each, names) for each in ("best_cycles", "bound_cycles"))
+    best, bound = (truth.points(item, names) for item in ("best_cycles", "bound_cycles"))
     reference = truth.reference(names)
     return (
         (hypervolume(best, reference), hypervolume(bound, reference)),
@@ -283,22 +311,25 @@ def _known(
 def _line(
     entry: str, runs: Sequence[Run], volumes: tuple[float, float], fastest: tuple[float, float]
 ) -> str:
-    volume, latency = (np.array([last(run)[k] for run in runs]) for k in (1, 0))
+    volume, latency = (np.array([final_metrics(run)[k] for run in runs]) for k in (1, 0))
     return (
         f"  {entry:28} {len(runs)} seeds; hypervolume {_mean(volume / volumes[0])} of the best "
         f"known, {np.mean(volume) / volumes[1]:.1%} of the bound; latency "
         f"{np.median(latency) / fastest[0]:.3f} x the best known (bound "
         f"{np.median(latency) / fastest[1]:.3f} x); {FINAL:.0%} of the final hypervolume after "
-        f"{np.mean([until(run) for run in runs]):.0f} of {np.mean([r['spent'] for r in runs]):.0f} "
+        f"{np.mean([trials_until(run) for run in runs]):.0f} of "
+        f"{np.mean([r['spent'] for r in runs]):.0f} "
         f"trials; {np.mean([run['compiled'] for run in runs]):.0f} compiles, "
         f"{np.mean([run['seconds'] for run in runs]):.1f} s (CPU "
         f"{np.mean([run['cpu_seconds'] for run in runs]):.1f} s)"
     )
 
 
-def last(run: Run) -> tuple[float, float]:
-    """Best latency in seconds, and hypervolume, at the end; infinite and 0 without a whole
-    design."""
+def final_metrics(run: Run) -> tuple[float, float]:
+    """Return the final best latency in seconds and the hypervolume of a run.
+
+    They are infinite and 0 if the run found no complete design.
+    """
     return (run["steps"][-1][1], run["steps"][-1][2]) if run["steps"] else (np.inf, 0.0)
 
 
@@ -307,9 +338,9 @@ def spent(run: Run) -> tuple[float, float]:
     return run["spent"], run["cpu_seconds"]
 
 
-def until(run: Run, share: float = FINAL) -> float:
+def trials_until(run: Run, share: float = FINAL) -> float:
     """Trials after which the hypervolume is that share of the run's last."""
-    goal = share * last(run)[1]
+    goal = share * final_metrics(run)[1]
     return next((step[0] for step in run["steps"] if step[2] >= goal), float(run["spent"]))
 
 
@@ -322,29 +353,33 @@ def reached(run: Run, latency: float) -> tuple[float, float]:
 Pair = tuple[int, Run, Run]
 
 
-def paired(runs: Sequence[Run], entry: str, against: str) -> list[Pair]:
+def pair_runs(runs: Sequence[Run], entry: str, against: str) -> list[Pair]:
     """Seed, run, and the other entry's run, of equal networks, seeds and trials."""
     keys = ("networks", "seed", "trials")
     others = {str([run[k] for k in keys]): run for run in runs if run["entry"] == against}
-    found = [
+    results = [
         (run, others.get(str([run[k] for k in keys]))) for run in runs if run["entry"] == entry
     ]
-    return [(run["seed"], run, other) for run, other in found if other is not None]
+    return [(run["seed"], run, other) for run, other in results if other is not None]
 
 
-def _beside(entry: str, pairs: Sequence[Pair]) -> str:
+def _compare_entry(entry: str, pairs: Sequence[Pair]) -> str:
     def ratios(of: Callable[[Run, Run], float]) -> str:
         sets = [tuple(a["networks"]) for _, a, _ in pairs]
         return interval(np.array([of(a, b) for _, a, b in pairs]), sets)
 
     def until_there(a: Run, b: Run, cost: int) -> float:
-        return min(reached(a, last(b)[0])[cost], spent(a)[cost]) / reached(b, last(b)[0])[cost]
+        return (
+            min(reached(a, final_metrics(b)[0])[cost], spent(a)[cost])
+            / reached(b, final_metrics(b)[0])[cost]
+        )
 
-    there = sum(np.isfinite(reached(a, last(b)[0])[0]) for _, a, b in pairs)
+    there = sum(np.isfinite(reached(a, final_metrics(b)[0])[0]) for _, a, b in pairs)
     with np.errstate(divide="ignore", invalid="ignore"):  # where one has no front at all
-        volumes = ratios(lambda a, b: float(np.divide(last(a)[1], last(b)[1])))
+        volumes = ratios(lambda a, b: float(np.divide(final_metrics(a)[1], final_metrics(b)[1])))
     return (
-        f"  {entry:28} throughput {ratios(lambda a, b: last(b)[0] / last(a)[0])} x; hypervolume "
+        f"  {entry:28} throughput "
+        f"{ratios(lambda a, b: final_metrics(b)[0] / final_metrics(a)[0])} x; hypervolume "
         f"{volumes} x; CPU seconds "
         f"{ratios(lambda a, b: a['cpu_seconds'] / b['cpu_seconds'])} x; compiles "
         f"{ratios(lambda a, b: a['compiled'] / b['compiled'])} x; as fast in {there} of "
@@ -354,21 +389,24 @@ def _beside(entry: str, pairs: Sequence[Pair]) -> str:
 
 
 def interval(ratios: NDArray[np.float64], sets: Sequence[tuple[str, ...]]) -> str:
-    """Geometric mean of ratios (runs,) of these sets of networks, and its 95 % interval over sets
-    and over seeds of each (`benchmarks.intervals`); of one set, over seeds alone."""
+    """Return the geometric mean of ratios, shape (runs,), with its 95 % interval.
+
+    The interval resamples network sets and the seeds within each (`benchmarks.intervals`); with one
+    set, only seeds.
+    """
     with np.errstate(divide="ignore"):  # of a run that found nothing
         logs = np.log(ratios)
     if not np.isfinite(logs).all():
-        return f"{np.exp(np.median(logs)):.3f} (median; some runs found nothing)"
-    groups = [logs[[each == names for each in sets]] for names in dict.fromkeys(sets)]
+        return f"{np.exp(np.median(logs)):.3f} (median, because some runs found nothing)"
+    groups = [logs[[set_ == names for set_ in sets]] for names in dict.fromkeys(sets)]
     runs = min(map(len, groups))
     grid = np.array([group[:runs] for group in groups])
-    found = hierarchical(lambda each: np.exp(each.mean(axis=(-2, -1))), grid)
-    return found.text(3, "-")
+    result = hierarchical(lambda item: np.exp(item.mean(axis=(-2, -1))), grid)
+    return result.text(3, "-")
 
 
 def _mean(values: NDArray[np.float64]) -> str:
-    return str(hierarchical(lambda each: each.mean(axis=(-2, -1)), values[None]))
+    return str(hierarchical(lambda item: item.mean(axis=(-2, -1)), values[None]))
 
 
 if __name__ == "__main__":

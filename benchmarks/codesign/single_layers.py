@@ -42,42 +42,51 @@ class OneLayer(CodesignProblem):
     operator: tuple[str, str]
 
     def design(self, row: int) -> Design:
+        """Return the design of a machine with only the layer of this operator."""
         whole = super().design(row)
-        own = tuple(layer for layer in whole.layers if self.operator in layer.names)
-        return replace(whole, layers=own, cpu_seconds=(0.0,) * len(whole.cpu_seconds))
+        matching = tuple(layer for layer in whole.layers if self.operator in layer.names)
+        return replace(whole, layers=matching, cpu_seconds=(0.0,) * len(whole.cpu_seconds))
 
 
 def main(
-    networks: Annotated[str, typer.Option(help="With commas between.")] = "alexnet,resnet18",
-    methods: Annotated[str, typer.Option(help="As for benchmarks.codesign.methods.")] = METHODS,
+    networks: Annotated[
+        str, typer.Option(help="Networks, separated by commas.")
+    ] = "alexnet,resnet18",
+    methods: Annotated[
+        str, typer.Option(help="Methods to compare, as for benchmarks.codesign.methods.")
+    ] = METHODS,
     seeds: Seeds = 10,
     trials: Annotated[
-        int, typer.Option(help="Measurements of a layer; the rivals' first 64 are random.")
+        int,
+        typer.Option(
+            help="Measurements per layer; the first 64 of the published methods are random."
+        ),
     ] = 256,
-    budget: Annotated[float, typer.Option(help="The largest area.")] = 1.5,
-    out: Annotated[Path, typer.Option(help="Parquet; runs in it are not repeated.")] = Path(
-        "built/codesign_layers.parquet"
-    ),
+    budget: Annotated[float, typer.Option(help="Largest area.")] = 1.5,
+    out: Annotated[
+        Path,
+        typer.Option(help="Parquet file for the rows; runs that it contains are not repeated."),
+    ] = Path("built/codesign_layers.parquet"),
     redraw: Redraw = None,
 ) -> None:
     """Run what the file lacks, write it after each layer, print the summary."""
     if redraw is not None:
         print(summary(pd.read_parquet(redraw)))
         return
-    found = pd.read_parquet(out) if out.exists() else pd.DataFrame()
+    result = pd.read_parquet(out) if out.exists() else pd.DataFrame()
     for network in split_names(networks):
         for operator in _operators(network, budget):
             for seed in range(seeds):
                 for entry in methods.split(";"):
                     key = {"network": network, "layer": operator, "seed": seed, "entry": entry,
                            "trials": trials}  # fmt: skip
-                    if has_row(found, key):
+                    if has_row(result, key):
                         continue
                     row = key | _run(network, operator, budget, entry, seed, trials)
-                    found = pd.concat([found, pd.DataFrame([row])], ignore_index=True)
+                    result = pd.concat([result, pd.DataFrame([row])], ignore_index=True)
             out.parent.mkdir(parents=True, exist_ok=True)
-            found.to_parquet(out, index=False)
-    print(summary(found))
+            result.to_parquet(out, index=False)
+    print(summary(result))
 
 
 @cache
@@ -99,7 +108,7 @@ def _stock(knob: str) -> tuple[int, int]:
 
 
 def _operators(network: str, budget: float) -> list[str]:
-    """The layers of the stock machine, by the first operator of each."""
+    """Return the first operator of each layer of the machine with the most layers."""
     problem = _problem(network, budget)
     base = CodesignProblem(problem.networks, problem.hardware, "plain")
     every = [base.design(row).layers for row in range(len(problem.hardware.points))]
@@ -114,27 +123,30 @@ def _run(
     method, options = parse_entry(entry)
     with suppress(BudgetSpent):
         make_method(method, options).search(problem, evaluator, seed)
-    valid = [each.found.seconds for each in evaluator.log if each.found.status == "valid"]
+    valid = [point.found.seconds for point in evaluator.log if point.found.status == "valid"]
     seconds = min(valid, default=float("inf"))
     return {"seconds": seconds, "measured": evaluator.spent, "compiled": evaluator.compiled}
 
 
-def summary(found: pd.DataFrame) -> str:
-    """A line a method."""
+def summary(frame: pd.DataFrame) -> str:
+    """Return a summary with one line per method."""
 
     def grid(entry: str) -> Floats:
-        own = found[found["entry"] == entry]
-        return own.pivot(index=["network", "layer"], columns="seed", values="seconds").to_numpy()
+        selected_rows = frame[frame["entry"] == entry]
+        return selected_rows.pivot(
+            index=["network", "layer"], columns="seed", values="seconds"
+        ).to_numpy()
 
     lines = []
-    for entry in found["entry"].unique():
-        own = found[found["entry"] == entry]
+    for entry in frame["entry"].unique():
+        subset = frame[frame["entry"] == entry]
         ratio = np.log(grid(RIVAL) / grid(entry))
-        beside = hierarchical(lambda each: np.exp(each.mean(axis=(-2, -1))), ratio)
+        beside = hierarchical(lambda item: np.exp(item.mean(axis=(-2, -1))), ratio)
         lines.append(
             f"{entry:24} {beside.text(3, '-')} x AutoTVM's "
             f"throughput, over {ratio.shape[0]} layers and {ratio.shape[1]} seeds; "
-            f"{own['measured'].mean():.0f} measurements, {own['compiled'].mean():.0f} compiles"
+            f"{subset['measured'].mean():.0f} measurements, "
+            f"{subset['compiled'].mean():.0f} compiles"
         )
     return "\n".join(lines)
 

@@ -66,14 +66,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--show", action="store_true", help="only print of what is finished")
+    parser.add_argument(
+        "--show", action="store_true", help="only print a summary of what is finished"
+    )
     given = parser.parse_args()
     options = QUICK if given.quick else GRID
-    print(summary(read_truth(given.out) if given.show else made(given.out, options)))
+    print(summary(read_truth(given.out) if given.show else complete_truth(given.out, options)))
 
 
-def made(out: Path, options: TruthOptions) -> Truth:
-    """The truth of a folder, built as far as it is missing."""
+def complete_truth(out: Path, options: TruthOptions) -> Truth:
+    """Return the truth of a folder, after building what is missing."""
     return build_truth(out, options, listen=Progress())
 
 
@@ -84,8 +86,9 @@ class Progress:
         self.begin, self.done, self.machines = time.perf_counter(), 0, 0
 
     def __call__(self, event: PlannedMachines | PartDone | Damaged) -> None:
+        """Print a line about an event of the build."""
         if isinstance(event, Damaged):
-            print(f"{event.path} is made anew: {event.reason}", flush=True)
+            print(f"{event.path} is built again: {event.reason}", flush=True)
         elif isinstance(event, PlannedMachines):
             self.machines, self.done = event.machines, event.kept
             print(f"{event.machines} machines, {event.kept} of them solved before", flush=True)
@@ -98,25 +101,26 @@ class Progress:
 def summary(truth: Truth) -> str:
     """How tight the truth is, by layer and by network, and what the front is."""
     table, operators = truth.table, operators_of(truth)
-    found = table[table["best_cycles"] > 0]
-    ratio = (found["best_cycles"] / found["bound_cycles"]).to_numpy(np.float64)
+    result = table[table["best_cycles"] > 0]
+    ratio = (result["best_cycles"] / result["bound_cycles"]).to_numpy(np.float64)
     lines = [
         f"{table['machine'].nunique()} machines, {table['layer'].nunique()} layers, {len(table):,} "
         f"pairs; {int(table['tried'].sum()):,} of {int(table['schedules'].sum()):,} schedules that "
         "may fit simulated",
-        f"without a schedule: {len(table) - len(found)} pairs, of which "
+        f"without a schedule: {len(table) - len(result)} pairs, of which "
         f"{int((table['bound_cycles'] < 0).sum())} have none",
-        f"best over bound: {_quantiles(ratio)}; exact {found['exact'].mean():.1%}",
+        f"best over bound: {_quantiles(ratio)}; exact {result['exact'].mean():.1%}",
     ]
     for name in (*truth.networks, *([""] if len(truth.networks) > 1 else [])):
         which = (name,) if name else truth.networks
-        best, bound = (truth.seconds(each, which) for each in ("best_cycles", "bound_cycles"))
+        best, bound = (truth.seconds(item, which) for item in ("best_cycles", "bound_cycles"))
         runs = np.isfinite(best)
         lines.append(
             f"{name or 'all networks':14} best over bound: {_quantiles(best[runs] / bound[runs])}; "
             f"{int(runs.sum())} machines run it; the fastest takes {1e3 * best.min():.3f} ms; each "
-            f"layer on a machine of its own {1e3 * relaxed(truth, operators, which):.3f} ms, which "
-            "no machine that can be built beats"
+            "layer on a machine of its own "
+            f"{1e3 * relaxed_seconds(truth, operators, which):.3f} ms, "
+            "which no machine that can be built beats"
         )
     best, bound = truth.points(), truth.points("bound_cycles")
     reference = truth.reference()
@@ -125,17 +129,24 @@ def summary(truth: Truth) -> str:
         f"hypervolume of the best {volumes[0]:.4f}, of the bounds {volumes[1]:.4f} "
         f"({volumes[0] / volumes[1]:.1%})"
     )
-    for layer, rows in found.groupby("layer"):
+    for layer, rows in result.groupby("layer"):
         ratios = (rows["best_cycles"] / rows["bound_cycles"]).to_numpy(np.float64)
         lines.append(f"  {layer!s:62} {_quantiles(ratios)}; exact {rows['exact'].mean():.0%}")
     return "\n".join(lines)
 
 
 def operators_of(truth: Truth) -> pd.DataFrame:
-    """Seconds of every operator of the networks on every machine that has it as a layer, by the
-    fastest schedule known, infinite without one: columns `machine`, `network`, `operator`, `pooled`
-    (whether a pool is done with it) and `seconds`. Raises `TruthError` where the machines of the
-    truth run other layers today, and as `TruthOptions.problem`."""
+    """Return the time of every operator of the networks on every machine.
+
+    A machine counts for an operator if the operator is one of its layers. The time is that of the
+    fastest known schedule, infinite without one. The columns are `machine`, `network`, `operator`,
+    `pooled` (whether the layer includes a pool) and `seconds`.
+
+    Raises:
+        TruthError: the machines of the truth have other layers today.
+
+    Errors of `TruthOptions.problem` are passed on.
+    """
     problem = truth.options.problem()
     machines = [problem.design(row) for row in range(len(problem.hardware.points))]
     names = pd.DataFrame(
@@ -147,30 +158,34 @@ def operators_of(truth: Truth) -> pd.DataFrame:
         ],
         columns=["machine", "workload", "network", "operator", "pooled"],
     )
-    found = names.merge(truth.table, how="left", on=["machine", "workload"])
-    if found["mhz"].isna().any():
+    result = names.merge(truth.table, how="left", on=["machine", "workload"])
+    if result["mhz"].isna().any():
         raise TruthError(
-            "machines of this truth run other layers than when it was built, by another version "
-            "of this program; build it again in another folder"
+            "this truth was built for other layers, by another version of this program; "
+            "build it again in another folder"
         )
-    cycles = found["best_cycles"].where(found["best_cycles"] >= 0, np.inf)
-    return names.drop(columns="workload").assign(seconds=cycles / (found["mhz"] * 1e6))
+    cycles = result["best_cycles"].where(result["best_cycles"] >= 0, np.inf)
+    return names.drop(columns="workload").assign(seconds=cycles / (result["mhz"] * 1e6))
 
 
-def relaxed(truth: Truth, operators: pd.DataFrame, networks: tuple[str, ...]) -> float:
-    """Seconds of one inference of each network, if every operator ran on the machine that runs it
-    fastest. `operators` is as `operators_of` has them. Machines mix that leave the CPU the same and
-    pool alike: else the best of each would leave out what neither does. Of all such kinds the
-    fastest counts."""
+def relaxed_seconds(truth: Truth, operators: pd.DataFrame, networks: tuple[str, ...]) -> float:
+    """Sum the seconds of one inference per network, if each operator ran on its fastest machine.
+
+    `operators` is a table of `operators_of`. Only machines that leave the same operators to the CPU
+    and fuse the same pools are mixed; otherwise the mixture could omit an operator that no single
+    machine omits. The fastest of all such groups counts.
+    """
     total, table = 0.0, truth.table.groupby("machine").first()
     for name in networks:
-        own = operators[operators["network"] == name]
-        layers = pd.Series(list(zip(own["operator"], own["pooled"], strict=True)), own.index)
-        kinds = layers.groupby(own["machine"]).agg(frozenset)
+        subset = operators[operators["network"] == name]
+        layers = pd.Series(
+            list(zip(subset["operator"], subset["pooled"], strict=True)), subset.index
+        )
+        kinds = layers.groupby(subset["machine"]).agg(frozenset)
         alike = [kinds.index[kinds == kind] for kind in set(kinds)]
         total += min(
             float(
-                own[own["machine"].isin(machines)].groupby("operator")["seconds"].min().sum()
+                subset[subset["machine"].isin(machines)].groupby("operator")["seconds"].min().sum()
                 + table.loc[machines, f"cpu_seconds_{name}"].min()
             )
             for machines in alike

@@ -29,7 +29,7 @@ from tilewright.core.files import (
 )
 from tilewright.hardware_search.pareto import Points
 from tilewright.hardware_search.problem import CodesignProblem
-from tilewright.tuning.open_trials import alone
+from tilewright.tuning.open_trials import own_folder
 
 ABOUT, TABLE = "truth.json", "truth.parquet"
 _KEY = b"tilewright.truth"
@@ -67,23 +67,28 @@ def ignore(event: PlannedMachines | PartDone | Damaged) -> None:
 
 
 def solved_rows(problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
-    """Listing of some machines, by their rows of `problem.hardware.points`, a row a layer. Raises
-    as `benchmarks.codesign.exact_solver.solve`."""
-    found: Listing = {}
+    """Solve the layers of some machines, and return a listing with one row per layer.
+
+    `machines` are rows of `problem.hardware.points`. Errors are those of
+    `benchmarks.codesign.exact_solver.solve`.
+    """
+    rows: Listing = {}
     for machine in machines:
         for name, values in rows_of(problem, machine, options).items():
-            found.setdefault(name, []).extend(values)
-    return found
+            rows.setdefault(name, []).extend(values)
+    return rows
 
 
 def build_truth(folder: Path, options: TruthOptions, listen: Listener = ignore) -> Truth:
-    """Make what the folder lacks of a truth. Raises `TruthError` for a folder that holds another,
-    or one of other sources of this program, `RunInUse` if somebody else builds there, and as
-    `TruthOptions.problem`, and `OSError`."""
+    """Make what the folder lacks of a truth.
+
+    Raises `TruthError` for a folder that holds another, or one of other sources of this program,
+    `RunInUse` if somebody else builds there, and as `TruthOptions.problem`, and `OSError`.
+    """
     problem = options.problem()
-    with alone(folder):
-        key = _begun(folder, options, problem)
-        held = {part: _kept(folder, part, key, listen) for part in parts_of(problem)}
+    with own_folder(folder):
+        key = _begin_truth(folder, options, problem)
+        held = {part: _read_part(folder, part, key, listen) for part in parts_of(problem)}
         done = sum(len(part) for part, table in held.items() if table is not None)
         listen(PlannedMachines(len(problem.hardware.points), done))
         tables = []
@@ -98,8 +103,8 @@ def build_truth(folder: Path, options: TruthOptions, listen: Listener = ignore) 
         return read_truth(folder)
 
 
-def _begun(folder: Path, options: TruthOptions, problem: CodesignProblem) -> str:
-    """The digest of what is built here, which is written down by who begins."""
+def _begin_truth(folder: Path, options: TruthOptions, problem: CodesignProblem) -> str:
+    """Return the digest of the truth's description, which the first process writes."""
     about: dict[str, Json] = {
         "options": options.to_json(),
         "fingerprint": problem.hardware.base.fingerprint,
@@ -108,12 +113,14 @@ def _begun(folder: Path, options: TruthOptions, problem: CodesignProblem) -> str
     data, path = canonical(about), folder / ABOUT
     if not path.exists():
         if (folder / TABLE).exists():
-            raise TruthError(f"{folder} holds a truth that was not built here; name another folder")
+            raise TruthError(
+                f"{folder} contains a truth that was built elsewhere; choose another folder"
+            )
         write_atomically(path, data + b"\n")
     elif read_plain(path).strip() != data:
         raise TruthError(
-            f"{folder} holds a truth of other options, or of another version of this program; name "
-            "another folder"
+            f"{folder} contains a truth for other options, or of another version of this "
+            "program; choose another folder"
         )
     return digest(data)
 
@@ -122,13 +129,13 @@ def _path(folder: Path, part: range) -> Path:
     return folder / "parts" / f"{part.start:05d}.parquet"
 
 
-def _kept(folder: Path, part: range, key: str, listen: Listener) -> pa.Table | None:
+def _read_part(folder: Path, part: range, key: str, listen: Listener) -> pa.Table | None:
     path = _path(folder, part)
     try:
         table = _decode(read_plain(path), key)
         machines = set(table.column("machine").to_pylist())
         if not machines <= set(part):
-            raise ValueError("it is of other machines")
+            raise ValueError("it belongs to other machines")
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -147,7 +154,11 @@ def _encode(table: pa.Table, key: str) -> bytes:
 
 
 def _decode(data: bytes, key: str) -> pa.Table:
-    """Raises `ValueError` for anything that `_encode` did not write with that key."""
+    """Decode a table that `_encode` wrote.
+
+    Raises:
+        ValueError: the data was not written by `_encode` with this key.
+    """
     try:
         table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
@@ -170,8 +181,11 @@ class Truth:
         return self.table.groupby("machine")["area"].first().to_numpy(np.float64)
 
     def seconds(self, cycles: str, networks: tuple[str, ...] | None = None) -> NDArray[np.float64]:
-        """One inference of each of the networks, by default all, shape (machines,): in the cycles
-        of a column, "best_cycles" or "bound_cycles"; infinite where a layer has no schedule."""
+        """Return the seconds of one inference of each of the networks, summed, shape (machines,).
+
+        `cycles` names the column of cycles: "best_cycles" or "bound_cycles". The default is all
+        networks. A machine on which a layer has no schedule has infinite seconds.
+        """
         table, total = self.table, np.zeros(self.table["machine"].nunique())
         for name in networks or self.networks:
             calls = table[f"calls_{name}"]
@@ -191,27 +205,31 @@ class Truth:
         self, cycles: str = "best_cycles", networks: tuple[str, ...] | None = None
     ) -> Points:
         """Area and latency of the machines that run all layers, shape (machines, 2)."""
-        found = np.stack([self.areas, self.seconds(cycles, networks)], axis=1)
-        return found[np.isfinite(found).all(axis=1)]
+        result = np.stack([self.areas, self.seconds(cycles, networks)], axis=1)
+        return result[np.isfinite(result).all(axis=1)]
 
     def reference(self, networks: tuple[str, ...] | None = None) -> tuple[float, float]:
-        """From where hypervolumes are measured: the area that was allowed, and the latency of the
-        slowest machine."""
+        """Return the reference point of hypervolumes: allowed area and the largest latency."""
         return self.options.area, float(self.points(networks=networks)[:, 1].max())
 
 
 def read_truth(folder: Path) -> Truth:
-    """The truth that was built in a folder. Raises `TruthError` where there is none or it is
-    damaged, `UnsafeFile` and `OSError`."""
+    """Read the truth that was built in a folder.
+
+    Raises:
+        TruthError: there is no finished truth, or it is damaged.
+        UnsafeFile: a file is no plain file.
+        OSError: a file cannot be read.
+    """
     try:
         data = read_plain(folder / ABOUT).strip()
         options = TruthOptions.from_json(as_object(read_json(as_text(data.decode())))["options"])
         table = _decode(read_plain(folder / TABLE), digest(data)).to_pandas()
         missing = [name for name in _NUMBERS if not pd.api.types.is_numeric_dtype(table.get(name))]
         if missing:
-            raise ValueError(f"it lacks numbers in {', '.join(missing)}")
+            raise ValueError(f"it has missing numbers in {', '.join(missing)}")
     except FileNotFoundError:
-        raise TruthError(f"{folder} holds no finished truth; build it first") from None
+        raise TruthError(f"{folder} contains no finished truth; build it first") from None
     except (ValueError, LookupError) as error:
         raise TruthError(
             f"the truth in {folder} cannot be read ({error}); build it again"

@@ -1,2 +1,4 @@
-"""Counts which networks, models and operators are built and right: benchmarks of
-docs/evidence/coverage.md."""
+"""Counts which networks, models and operators are built correctly.
+
+These are the benchmarks of docs/evidence/coverage.md.
+"""

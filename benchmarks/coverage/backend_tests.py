@@ -34,7 +34,7 @@ from benchmarks.coverage.operator_forms import difference
 from benchmarks.results import replace_block
 from tilewright.core.process_info import usable_cores
 
-RIGHT, BOTH = "right", "refused by both"
+RIGHT, BOTH = "right", "rejected by both"
 SECONDS = 300
 PAIR = 8
 """Tests that one worker takes at a time."""
@@ -46,12 +46,12 @@ Row = dict[str, str]
 def main() -> None:
     """Try each test, print what is neither right nor refused by both, and the counts."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="what the run writes")
+    parser.add_argument("--json", type=Path, help="file that the run writes")
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--jobs", type=int, default=usable_cores())
     parser.add_argument("--write", action="store_true", help=f"put the counts into {PAGE.name}")
     options = parser.parse_args()
-    rows = list(tried(chosen(list(filter(None, options.only.split(",")))), options.jobs))
+    rows = list(run_tests(select_tests(list(filter(None, options.only.split(",")))), options.jobs))
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(rows, indent=1))
@@ -61,14 +61,17 @@ def main() -> None:
         replace_block(PAGE, BLOCK, text)
 
 
-def chosen(parts: Sequence[str]) -> list[Any]:
-    """The tests whose names have one of these parts, all without any."""
+def select_tests(parts: Sequence[str]) -> list[Any]:
+    """Return the tests whose names contain one of `parts`; all tests without `parts`."""
     tests = load_model_tests(kind="node")
     return [test for test in tests if not parts or any(part in test.name for part in parts)]
 
 
-def tried(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
-    """A row for each test; a test that takes its process with it is told from the others."""
+def run_tests(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
+    """Run tests in other processes, and yield one row per test.
+
+    A test that ends its process is run again apart from the others.
+    """
     waiting = [list(tests[place : place + PAIR]) for place in range(0, len(tests), PAIR)]
     while waiting:
         pool = ProcessPoolExecutor(jobs, get_context("spawn"))
@@ -76,19 +79,19 @@ def tried(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
         waiting, broken = [], False
         for batch, future in futures:
             try:
-                found = future.result(timeout=SECONDS)
+                result = future.result(timeout=SECONDS)
             except (BrokenProcessPool, TimeoutError):
                 for process in list((pool._processes or {}).values()):
                     process.kill()
-                found = []
+                result = []
                 if broken:  # it was not this one
                     waiting.append(batch)
                 elif len(batch) > 1:
                     waiting += [[test] for test in batch]
                 else:
-                    found = [_row(batch[0], "crash", "the process ended, or hung")]
+                    result = [_row(batch[0], "crash", "the process ended, or hung")]
                 broken = True
-            for row in found:
+            for row in result:
                 if row["result"] not in (RIGHT, BOTH):
                     print(f"{row['test']}: {row['result']}: {row['reason']}", flush=True)
                 yield row
@@ -96,11 +99,11 @@ def tried(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
 
 
 def rows_of(tests: Sequence[Any]) -> list[Row]:
-    """A row for each test, in this process."""
-    return [_tried(test) for test in tests]
+    """Run tests in this process, and return one row per test."""
+    return [_run_test(test) for test in tests]
 
 
-def _tried(test: Any) -> Row:
+def _run_test(test: Any) -> Row:
     inputs = test.data_sets[0][0] if test.data_sets else []
     names = [info.name for info in test.model.graph.input]
     arrays = [to_array(i) if isinstance(i, onnx.TensorProto) else i for i in inputs]
@@ -112,19 +115,19 @@ def _tried(test: Any) -> Row:
     except Exception as error:  # whatever onnxruntime says of a model that it does not run
         refusal = str(error).replace("\n", " ")
     try:
-        found = _ours(test.model, given)
+        result = _run_ours(test.model, given)
     except Exception as error:
         from tilewright.core.errors import TilewrightError
 
-        said = str(error).replace("\n", " ")
+        message = str(error).replace("\n", " ")
         if not isinstance(error, TilewrightError):
-            return _row(test, "traceback", f"{type(error).__name__}: {said}")
-        return _row(test, BOTH if refusal else "refused", said)
+            return _row(test, "traceback", f"{type(error).__name__}: {message}")
+        return _row(test, BOTH if refusal else "refused", message)
     if expected is None:
-        return _row(test, "built", f"onnxruntime refuses it: {refusal}")
-    for ours, theirs in zip(found, expected, strict=True):
-        if said := _different(ours, theirs):
-            return _row(test, "wrong", said)
+        return _row(test, "built", f"onnxruntime rejects it: {refusal}")
+    for ours, theirs in zip(result, expected, strict=True):
+        if message := _different(ours, theirs):
+            return _row(test, "wrong", message)
     return _row(test, RIGHT, "")
 
 
@@ -134,8 +137,8 @@ def _different(ours: Any, theirs: Any) -> str:
         return difference(np.asarray(ours), np.asarray(theirs))
     if not isinstance(ours, list) or len(ours) != len(theirs):
         return "a sequence of another length"
-    found = (_different(*pair) for pair in zip(ours, theirs, strict=True))
-    return next(filter(None, found), "")
+    results = (_different(*pair) for pair in zip(ours, theirs, strict=True))
+    return next(filter(None, results), "")
 
 
 def _row(test: Any, result: str, reason: str) -> Row:
@@ -153,7 +156,7 @@ def _onnxruntime(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
     return list(session.run(None, inputs))
 
 
-def _ours(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
+def _run_ours(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
     import tilewright
     from tilewright.flows.build import build_artifact
     from tilewright.search import LocalRunner
@@ -181,10 +184,10 @@ def _is_dynamic(model: onnx.ModelProto, name: str) -> bool:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Counts, and the cases that are neither right nor refused by both, in Markdown."""
+    """Return counts, and a Markdown table of cases that are neither right nor refused by both."""
     counts = Counter(row["result"] for row in rows)
     good = counts[RIGHT] + counts[BOTH]
-    said = "; ".join(f"{kind}: {number:,}" for kind, number in counts.most_common())
+    message = "; ".join(f"{kind}: {number:,}" for kind, number in counts.most_common())
     others = [row for row in rows if row["result"] not in (RIGHT, BOTH)]
     lines = "".join(
         f"| `{row['test']}` | {row['result']} | {row['reason'].replace('|', '/')} |\n"
@@ -192,7 +195,7 @@ def summary(rows: Sequence[Row]) -> str:
     )
     head = "| test | result | reason |\n| --- | --- | --- |\n" if others else ""
     share = 100 * good / max(len(rows), 1)
-    return f"{good:,} of {len(rows):,} tests hold ({share:.1f} %). {said}.\n\n{head}{lines}"
+    return f"{good:,} of {len(rows):,} tests hold ({share:.1f} %). {message}.\n\n{head}{lines}"
 
 
 if __name__ == "__main__":

@@ -29,9 +29,11 @@ USUAL_RANKS = range(1, 5)
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """One operator with its inputs, None for an input that is left out. Inputs at the places in
-    `constant` are initializers. `outputs` has a 1 for each output that is given, and a 0 for each
-    that is left out."""
+    """One operator with its inputs, None for an input that is left out.
+
+    Inputs at the places in `constant` are initializers. `outputs` has a 1 for each output that is
+    given, and a 0 for each that is left out.
+    """
 
     operator: str
     domain: str
@@ -97,16 +99,16 @@ class Draw:
         ).astype(dtype)
 
     def kinds(self, ranks: range, place: int = 0) -> Iterator[tuple[str, int]]:
-        """The types that the definition allows for an input, with ranks."""
+        """Yield the element types that the definition allows for an input, each with its ranks."""
         for dtype in self.types(place):
             for rank in ranks:
                 if dtype in ("float32", "int64") or rank in USUAL_RANKS:
                     yield dtype, rank
 
     def types(self, place: int = 0, among: Sequence[str] = TYPES) -> list[str]:
-        """The types that the definition allows for an input."""
+        """Return the element types that the definition allows for an input."""
         label = self.schema.inputs[min(place, len(self.schema.inputs) - 1)]
-        allowed = {each.removeprefix("tensor(").removesuffix(")") for each in label.types}
+        allowed = {type_.removeprefix("tensor(").removesuffix(")") for type_ in label.types}
         names = {"float32": "float", "float64": "double"}
         return [name for name in among if names.get(name, name) in allowed]
 
@@ -212,7 +214,7 @@ def clip(d: Draw) -> Iterator[Sketch]:
             yield d.sketch(x, high, low, constant=constant)  # bounds that cross
 
 
-def where(d: Draw) -> Iterator[Sketch]:
+def draw_where(d: Draw) -> Iterator[Sketch]:
     """Where with operands of different ranks."""
     for dtype in d.types(1):
         for ranks in product(range(5), repeat=3):
@@ -285,7 +287,7 @@ def cumulative(d: Draw) -> Iterator[Sketch]:
             yield d.sketch(x, np.array(axis), constant=(1,), exclusive=exclusive, reverse=backwards)
 
 
-def reshaped(d: Draw) -> Iterator[Sketch]:
+def draw_reshape(d: Draw) -> Iterator[Sketch]:
     """Reshape from each rank to each rank."""
     for dtype, rank, to in product(d.types(), range(6), range(1, 6)):
         shape = d.shape(rank)
@@ -299,14 +301,14 @@ def reshaped(d: Draw) -> Iterator[Sketch]:
         yield d.sketch(x, np.array([3, 2]), constant=(1,), allowzero=1)
 
 
-def flattened(d: Draw) -> Iterator[Sketch]:
+def draw_flatten(d: Draw) -> Iterator[Sketch]:
     """Flatten."""
     for dtype, rank in d.kinds(range(1, 6)):
         for axis in (None, d.size(0, rank), -1):
             yield d.sketch(d.array(dtype, d.shape(rank)), axis=axis)
 
 
-def squeezed(d: Draw) -> Iterator[Sketch]:
+def draw_squeeze(d: Draw) -> Iterator[Sketch]:
     """Squeeze and Unsqueeze."""
     grows = d.operator == "Unsqueeze"
     for dtype, rank in d.kinds(range(1, 6)):
@@ -314,8 +316,8 @@ def squeezed(d: Draw) -> Iterator[Sketch]:
         places = sorted({d.size(0, rank - 1), 0})
         for axes in (places, [place - rank for place in places]):
             if grows:
-                own = tuple(size for i, size in enumerate(shape) if i not in places)
-                x = d.array(dtype, own)
+                matching = tuple(size for i, size in enumerate(shape) if i not in places)
+                x = d.array(dtype, matching)
             else:
                 x = d.array(dtype, [1 if i in places else size for i, size in enumerate(shape)])
             if d.opset < 13:
@@ -336,23 +338,23 @@ def transposed(d: Draw) -> Iterator[Sketch]:
         yield d.sketch(x, perm=[*order[::-1][1:], order[-1]])
 
 
-def expanded(d: Draw) -> Iterator[Sketch]:
+def draw_expand(d: Draw) -> Iterator[Sketch]:
     """Expand."""
     for dtype, rank, to in product(d.types(), range(5), range(1, 6)):
         whole = d.shape(max(rank, to))
-        own = tuple(1 if d.size(0, 1) else size for size in whole[len(whole) - rank :])
+        matching = tuple(1 if d.size(0, 1) else size for size in whole[len(whole) - rank :])
         sizes = whole[len(whole) - to :]
-        yield d.sketch(d.array(dtype, own), np.array(sizes), constant=(1,))
+        yield d.sketch(d.array(dtype, matching), np.array(sizes), constant=(1,))
 
 
-def tiled(d: Draw) -> Iterator[Sketch]:
+def draw_tile(d: Draw) -> Iterator[Sketch]:
     """Tile."""
     for dtype, rank in d.kinds(range(1, 5)):
         repeats = [d.size(1, 3) for _ in range(rank)]
         yield d.sketch(d.array(dtype, d.shape(rank)), np.array(repeats), constant=(1,))
 
 
-def joined(d: Draw) -> Iterator[Sketch]:
+def draw_concat(d: Draw) -> Iterator[Sketch]:
     """Concat of one to three tensors."""
     for dtype, rank in d.kinds(range(1, 6)):
         for axis in (d.size(0, rank - 1), -1):
@@ -365,7 +367,7 @@ def joined(d: Draw) -> Iterator[Sketch]:
                 yield d.sketch(*arrays[:count], axis=axis)
 
 
-def parted(d: Draw) -> Iterator[Sketch]:
+def draw_split(d: Draw) -> Iterator[Sketch]:
     """Split into equal and unequal parts."""
     for dtype, rank in d.kinds(range(1, 6)):
         for axis in (None, d.size(0, rank - 1), -1):
@@ -390,7 +392,7 @@ def parted(d: Draw) -> Iterator[Sketch]:
                 yield d.sketch(d.array(dtype, shape), axis=axis, num_outputs=2, outputs="11")
 
 
-def sliced(d: Draw) -> Iterator[Sketch]:
+def draw_slice(d: Draw) -> Iterator[Sketch]:
     """Slice with steps forwards and backwards, and ends beyond the tensor."""
     for dtype, rank in d.kinds(range(1, 6)):
         shape = d.shape(rank, 3)
@@ -403,10 +405,10 @@ def sliced(d: Draw) -> Iterator[Sketch]:
             yield d.sketch(x, starts=[-2 for _ in axes], ends=far, axes=axes)
             yield d.sketch(x, starts=[0] * rank, ends=[2] * rank)
             continue
-        numbers = [np.array(each) for each in (starts, ends, axes)]
+        numbers = [np.array(item) for item in (starts, ends, axes)]
         yield d.sketch(x, *numbers, constant=range(1, 5))
         if dtype == "float32":
-            small = [each.astype(np.int32) for each in numbers]
+            small = [number.astype(np.int32) for number in numbers]
             yield d.sketch(x, *small, constant=range(1, 5))
             yield d.sketch(x, *small, np.ones(len(axes), np.int32), constant=range(1, 5))
         yield d.sketch(x, np.array([0] * rank), np.array([2] * rank), constant=range(1, 5))
@@ -424,7 +426,7 @@ def sliced(d: Draw) -> Iterator[Sketch]:
         )  # fmt: skip
 
 
-def gathered(d: Draw) -> Iterator[Sketch]:
+def draw_gather(d: Draw) -> Iterator[Sketch]:
     """Gather of indices of several ranks, constant or not."""
     for dtype, rank, places, kind in product(d.types(), range(1, 5), range(4), ("int64", "int32")):
         if kind == "int32" and dtype != "float32":
@@ -449,7 +451,7 @@ def gathered_elements(d: Draw) -> Iterator[Sketch]:
             yield d.sketch(d.array(dtype, shape), index, axis=axis)
 
 
-def padded(d: Draw) -> Iterator[Sketch]:
+def draw_pad(d: Draw) -> Iterator[Sketch]:
     """Pad in all modes."""
     modes = [None, "reflect", "edge"] + (["wrap"] if d.opset >= 19 else [])
     for dtype, rank, mode in product(d.types(), range(1, 6), modes):
@@ -511,7 +513,7 @@ def triangular(d: Draw) -> Iterator[Sketch]:
             yield d.sketch(x, np.array(k), constant=(1,), upper=upper)
 
 
-def convolved(d: Draw) -> Iterator[Sketch]:
+def draw_convolution(d: Draw) -> Iterator[Sketch]:
     """Convolutions with and without bias, padding, strides, dilations and groups."""
     transposes = d.operator == "ConvTranspose"
     for rank in (1, 2, 3):
@@ -550,7 +552,7 @@ def convolved(d: Draw) -> Iterator[Sketch]:
         yield d.sketch(x, w, kernel_shape=[3] * rank, pads=[1] * 2 * rank)
 
 
-def pooled(d: Draw) -> Iterator[Sketch]:
+def draw_pool(d: Draw) -> Iterator[Sketch]:
     """Pools with all combinations of their options."""
     dilates = d.has("dilations")
     for dtype, rank in product(d.types(among=("float32", "int8", "uint8")), (1, 2, 3)):
@@ -627,7 +629,7 @@ def local_response(d: Draw) -> Iterator[Sketch]:
     yield d.sketch(x, size=5, alpha=0.01, beta=0.5)
 
 
-def multiplied(d: Draw) -> Iterator[Sketch]:
+def draw_matmul(d: Draw) -> Iterator[Sketch]:
     """MatMul of operands of all ranks, constant or not."""
     for left, right in product(range(1, 6), range(1, 6)):
         n, k, m = d.shape(3)
@@ -660,7 +662,7 @@ def general_product(d: Draw) -> Iterator[Sketch]:
         yield d.sketch(*inputs, constant=(1, 2), **attributes)
 
 
-def summed(d: Draw) -> Iterator[Sketch]:
+def draw_einsum(d: Draw) -> Iterator[Sketch]:
     """Einsum."""
     a, b, c = d.shape(3)
     for text, shapes in {
@@ -679,7 +681,7 @@ def summed(d: Draw) -> Iterator[Sketch]:
         yield d.sketch(*(d.array("float32", shape) for shape in shapes), equation=text)
 
 
-def quantised(d: Draw) -> Iterator[Sketch]:
+def draw_quantise(d: Draw) -> Iterator[Sketch]:
     """QuantizeLinear and DequantizeLinear with one scale and one per channel."""
     back = d.operator == "DequantizeLinear"
     for kind, rank in product(("int8", "uint8", *(("int32",) if back else ())), range(1, 6)):
@@ -784,7 +786,7 @@ def recurrent(d: Draw) -> Iterator[Sketch]:
                 )  # fmt: skip
 
 
-def resized(d: Draw) -> Iterator[Sketch]:
+def draw_resize(d: Draw) -> Iterator[Sketch]:
     """By whole factors and by others, larger and smaller."""
     for rank, whole in product((3, 4, 5), (True, False)):
         x = d.array("float32", (1, 2, *[d.size(3, 5) for _ in range(rank - 2)]))
@@ -820,7 +822,7 @@ def resized(d: Draw) -> Iterator[Sketch]:
                 )
 
 
-def upsampled(d: Draw) -> Iterator[Sketch]:
+def draw_upsample(d: Draw) -> Iterator[Sketch]:
     """Resize and Upsample."""
     x = d.array("float32", (1, 2, 4, 5))
     for mode in ("nearest", "linear"):
@@ -839,67 +841,69 @@ FAMILIES: dict[Family, str] = {
     "Less LessOrEqual Mod Mul Or PRelu Pow Sub Xor",
     variadic: "Max Mean Min Sum",
     clip: "Clip",
-    where: "Where",
+    draw_where: "Where",
     cast: "Cast",
     reduction: "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
     "ReduceProd ReduceSum ReduceSumSquare",
     arg_reduction: "ArgMax ArgMin",
     along_axis: "Hardmax LogSoftmax LpNormalization Softmax",
     cumulative: "CumSum",
-    reshaped: "Reshape",
-    flattened: "Flatten",
-    squeezed: "Squeeze Unsqueeze",
+    draw_reshape: "Reshape",
+    draw_flatten: "Flatten",
+    draw_squeeze: "Squeeze Unsqueeze",
     transposed: "Transpose",
-    expanded: "Expand",
-    tiled: "Tile",
-    joined: "Concat",
-    parted: "Split",
-    sliced: "Slice",
-    gathered: "Gather",
+    draw_expand: "Expand",
+    draw_tile: "Tile",
+    draw_concat: "Concat",
+    draw_split: "Split",
+    draw_slice: "Slice",
+    draw_gather: "Gather",
     gathered_elements: "GatherElements",
-    padded: "Pad",
+    draw_pad: "Pad",
     blocks: "DepthToSpace SpaceToDepth",
     one_hot: "OneHot",
     largest: "TopK",
     triangular: "Trilu",
-    convolved: "Conv ConvTranspose",
-    pooled: "AveragePool LpPool MaxPool",
+    draw_convolution: "Conv ConvTranspose",
+    draw_pool: "AveragePool LpPool MaxPool",
     pooled_whole: "GlobalAveragePool GlobalLpPool GlobalMaxPool MeanVarianceNormalization",
     normalised_batch: "BatchNormalization",
     normalised_instance: "InstanceNormalization",
     normalised_layer: "LayerNormalization RMSNormalization",
     normalised_group: "GroupNormalization",
     local_response: "LRN",
-    multiplied: "MatMul",
+    draw_matmul: "MatMul",
     general_product: "Gemm",
-    summed: "Einsum",
-    quantised: "DequantizeLinear QuantizeLinear",
+    draw_einsum: "Einsum",
+    draw_quantise: "DequantizeLinear QuantizeLinear",
     quantised_dynamically: "DynamicQuantizeLinear",
     multiplied_integers: "MatMulInteger",
     convolved_integers: "ConvInteger",
     recurrent: "GRU LSTM RNN",
-    resized: "Resize",
-    upsampled: "Upsample",
+    draw_resize: "Resize",
+    draw_upsample: "Upsample",
 }
 
 
-def drawn_sketches(
+def draw_sketches(
     chosen: Collection[str], draws: int, opsets: Collection[int], types: Collection[str]
 ) -> Iterator[Sketch]:
-    """Yield the operators of all families, or the chosen ones, in each version that is valid in
-    some opsets, with first inputs of some element types."""
+    """Yield operators of all families, or the chosen ones, with first inputs of the given types.
+
+    Each operator comes in every version that is valid in one of the opsets.
+    """
     for family, names in FAMILIES.items():
         for operator in names.split():
             if chosen and operator not in chosen:
                 continue
             for opset in _opsets(operator, opsets):
-                for sketch in _drawn(family, operator, opset, draws):
+                for sketch in _draw_family(family, operator, opset, draws):
                     if str(next(a.dtype for a in sketch.inputs if a is not None)) in types:
                         yield sketch
 
 
 def _opsets(operator: str, opsets: Collection[int]) -> list[int]:
-    """The newest of some opsets for each version of an operator."""
+    """Return the newest of the given opsets for each version of an operator."""
     newest: dict[int, int] = {}
     for opset in sorted(opsets):
         try:
@@ -909,8 +913,8 @@ def _opsets(operator: str, opsets: Collection[int]) -> list[int]:
     return list(newest.values())
 
 
-def _drawn(family: Family, operator: str, opset: int, draws: int) -> list[Sketch]:
-    found: list[Sketch] = []
+def _draw_family(family: Family, operator: str, opset: int, draws: int) -> list[Sketch]:
+    results: list[Sketch] = []
 
     @settings(
         max_examples=draws, derandomize=True, database=None, deadline=None,
@@ -918,7 +922,7 @@ def _drawn(family: Family, operator: str, opset: int, draws: int) -> list[Sketch
     )  # fmt: skip
     @given(st.data())
     def collect(data: st.DataObject) -> None:
-        found.extend(family(Draw(data.draw, operator, opset)))
+        results.extend(family(Draw(data.draw, operator, opset)))
 
     collect()
-    return found
+    return results

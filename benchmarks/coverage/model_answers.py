@@ -38,9 +38,12 @@ RELATIVE_TOLERANCE = {"float16": 1e-2, "bfloat16": 2e-2}
 
 @dataclass(frozen=True)
 class Answer:
-    """The verdict on a case, and what was said or found. `right`: loads, and computes what the
-    package says. `loads`: can be tuned, and `said` tells why no numbers were compared. `refused`:
-    with a message that is clear and true. `false`: anything else."""
+    """The verdict on a case, and what was said or found.
+
+    `right`: loads, and computes what the package says. `loads`: can be tuned, and `said` tells why
+    no numbers were compared. `refused`: with a message that is clear and true. `false`: anything
+    else.
+    """
 
     title: str
     verdict: Verdict
@@ -57,16 +60,16 @@ def judge(case: ModelCase, run: bool = True) -> Answer:
         return _refusal(case, str(error))
     except Exception as error:
         return Answer(case.title, "false", f"{type(error).__name__} escaped: {error}")
-    return _compared(case, network) if run else Answer(case.title, "loads", "not run")
+    return _compare_outputs(case, network) if run else Answer(case.title, "loads", "not run")
 
 
-def untrue(message: str, path: Path) -> str:
-    """What is false or unclear in a refusal, by the file itself; "" if nothing is."""
-    said = message.replace(str(path), "the file")
-    if found := INNER_WORDS.search(said):
-        return f"speaks of insides: {found[0]}"
-    if ";" not in said:
-        return "names no next step"
+def refusal_flaw(message: str, path: Path) -> str:
+    """Return what is false or unclear in a refusal, checked against the file; "" if nothing is."""
+    text = message.replace(str(path), "the file")
+    if match := INNER_WORDS.search(text):
+        return f"contains an internal name: {match[0]}"
+    if ";" not in text:
+        return "suggests no next step"
     model = onnx.load(path)
     inputs = [info for info in model.graph.input if info.type.HasField("tensor_type")]
     static = all(
@@ -74,44 +77,47 @@ def untrue(message: str, path: Path) -> str:
         and all(dim.HasField("dim_value") for dim in info.type.tensor_type.shape.dim)
         for info in inputs
     )
-    if "dynamic" in said and static:
-        return "says dynamic, all sizes are static"
-    if re.search(r"not valid|SSA|contradict|damaged|cut off", said) and _valid(model):
-        return "says the file is wrong, ONNX's checker and strict shape inference find nothing"
-    if "no elements" in said and not any(
+    if "dynamic" in text and static:
+        return "states that sizes are dynamic, but all are static"
+    if re.search(r"not valid|SSA|contradict|damaged|truncated", text) and _is_valid(model):
+        return (
+            "states that the file is invalid, but ONNX's checker and strict shape inference "
+            "find no problem"
+        )
+    if "no elements" in text and not any(
         dim.HasField("dim_value") and dim.dim_value == 0
         for info in inputs
         for dim in info.type.tensor_type.shape.dim
     ):
-        return "says an input is empty, none is"
-    if "cannot be imported" in said and not any(
-        node.op_type in said for node in _nodes(model) if not node.name or node.name in said
+        return "states that an input is empty, but none is"
+    if "cannot be imported" in text and not any(
+        node.op_type in text for node in _nodes(model) if not node.name or node.name in text
     ):
         return "names no operator of the file"
     return ""
 
 
 def _refusal(case: ModelCase, message: str) -> Answer:
-    problem = untrue(message, case.path)
+    problem = refusal_flaw(message, case.path)
     if problem:
         return Answer(case.title, "false", f"{problem}: {message}")
     return Answer(case.title, "refused", message)
 
 
-def _compared(case: ModelCase, network: Network) -> Answer:
+def _compare_outputs(case: ModelCase, network: Network) -> Answer:
     try:
         known = numbers(case, onnx.load(case.path))
         if known is None:
-            return Answer(case.title, "loads", "the package ships no tensors for it")
+            return Answer(case.title, "loads", "the package contains no tensors for this model")
         inputs, wanted = known
         names = network.examined.inputs
-        found = network.run(dict(zip(names, inputs, strict=True)))
+        result = network.run(dict(zip(names, inputs, strict=True)))
     except TilewrightError as error:
         answer = _refusal(case, str(error))
         return answer if answer.verdict == "false" else Answer(case.title, "loads", answer.said)
     except Exception as error:
         return Answer(case.title, "false", f"{type(error).__name__} escaped: {error}")
-    for (name, got), want in zip(found.items(), wanted, strict=True):
+    for (name, got), want in zip(result.items(), wanted, strict=True):
         if problem := difference(got, want):
             return Answer(case.title, "false", f"wrong numbers in '{name}': {problem}")
     return Answer(case.title, "right")
@@ -131,7 +137,7 @@ def difference(got: NDArray[Any], want: NDArray[Any]) -> str:
     return f"{int(wrong.sum())} of {want.size} values" if wrong.any() else ""
 
 
-def _valid(model: onnx.ModelProto) -> bool:
+def _is_valid(model: onnx.ModelProto) -> bool:
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):

@@ -39,9 +39,11 @@ MEANINGS: dict[Verdict, str] = {
 }
 
 
-def sweep(found: Sequence[ModelCase], processes: int, seconds: float) -> list[Answer]:
-    """The answers, in the order of the cases; each case has so many seconds in one of so many
-    processes, of which a new one is started where one dies."""
+def sweep(cases: Sequence[ModelCase], processes: int, seconds: float) -> list[Answer]:
+    """Ask several processes about each case, and return the answers in the order of the cases.
+
+    Each case has a time limit of `seconds`. A process that dies is replaced by a new one.
+    """
     free: queue.SimpleQueue[RpcProcess] = queue.SimpleQueue()
     children = [
         RpcProcess("benchmarks.coverage.model_answers", [], Limits(seconds, MEMORY_BYTES))
@@ -59,16 +61,18 @@ def sweep(found: Sequence[ModelCase], processes: int, seconds: float) -> list[An
 
     try:
         with ThreadPoolExecutor(processes) as pool:
-            answers = pool.map(ask, found)
-            return list(track(answers, total=len(found), console=Console(stderr=True)))
+            answers = pool.map(ask, cases)
+            return list(track(answers, total=len(cases), console=Console(stderr=True)))
     finally:
         for child in children:
             child.stop()
 
 
 def _ask(child: RpcProcess, case: ModelCase) -> Answer:
-    """A model that takes too long is asked for again without running it: slow may be what compiles
-    it for this CPU, not what reads it."""
+    """Ask a process about a model, and again without running the model if that takes too long.
+
+    Compiling a network for this CPU may be slow, while reading it must not be.
+    """
     try:
         return _call(child, case, run=True)
     except RpcTimeout:
@@ -89,21 +93,27 @@ def _call(child: RpcProcess, case: ModelCase, run: bool) -> Answer:
         "data": "" if case.data is None else str(case.data),
     })  # fmt: skip
     if "error" in reply:
-        return Answer(case.title, "false", f"the judge failed: {reply}")
+        return Answer(case.title, "false", f"the checker failed: {reply}")
     return Answer(case.title, cast(Verdict, reply["verdict"]), str(reply["said"]))
 
 
 def main(
-    kinds: Annotated[str, typer.Option(help="Which, of " + ", ".join(KINDS))] = ",".join(KINDS),
-    only: Annotated[str, typer.Option(help="Those with this in their name.")] = "",
+    kinds: Annotated[
+        str, typer.Option(help="Models to check: one of " + ", ".join(KINDS))
+    ] = ",".join(KINDS),
+    only: Annotated[
+        str, typer.Option(help="Only check models whose name contains this text.")
+    ] = "",
     processes: Annotated[int, typer.Option(min=1)] = os.cpu_count() or 1,
-    seconds: Annotated[float, typer.Option(help="For each model.")] = 60.0,
-    as_json: Annotated[Path | None, typer.Option("--json", help="Write every answer.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time limit per model, in seconds.")] = 60.0,
+    as_json: Annotated[
+        Path | None, typer.Option("--json", help="Write every answer to this file.")
+    ] = None,
 ) -> None:
     """Print a table, the false answers, and the counts."""
     with tempfile.TemporaryDirectory() as folder:
-        found = [case for case in cases(kinds.split(","), Path(folder)) if only in case.title]
-        answers = sweep(found, processes, seconds)
+        results = [case for case in cases(kinds.split(","), Path(folder)) if only in case.title]
+        answers = sweep(results, processes, seconds)
     if as_json is not None:
         as_json.write_text(json.dumps([asdict(answer) for answer in answers], indent=1))
     table = Table()

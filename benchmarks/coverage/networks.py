@@ -1,5 +1,6 @@
-"""Measures what the accelerator gets of each network: `python -m benchmarks.coverage.networks
-[--write]`.
+"""Measures which part of each network the accelerator gets.
+
+Run it with `python -m benchmarks.coverage.networks [--write]`.
 
 For every network of the zoo, on `vta-pynq`: the multiply-accumulates, the share of them that is
 offloaded, how many workloads and calls that is, what they take at least there with the packing at
@@ -33,15 +34,15 @@ NUMBERS = len(HEAD) - 2  # columns between the first and the last
 
 
 def rows() -> list[tuple[str, ...]]:
-    """A row a network, as text."""
-    accelerator = Accelerator.of(make_target(TARGET))
+    """Return one row of text cells per network."""
+    accelerator = Accelerator.for_target(make_target(TARGET))
     return [_row(networks.load(name).report_on(accelerator)) for name in networks.zoo_names()]
 
 
-def table(found: list[tuple[str, ...]]) -> str:
+def table(result: list[tuple[str, ...]]) -> str:
     """Of rows, in Markdown."""
     rule = ("---", *["---:"] * NUMBERS, "---")
-    return "".join(f"| {' | '.join(row)} |\n" for row in (HEAD, rule, *found))
+    return "".join(f"| {' | '.join(row)} |\n" for row in (HEAD, rule, *result))
 
 
 def _row(report: ModelReport) -> tuple[str, ...]:
@@ -52,7 +53,7 @@ def _row(report: ModelReport) -> tuple[str, ...]:
         f"{report.total_macs / 1e6:,.1f}",
         f"{100 * report.offloaded_share:.2f} %",
         str(len(report.workloads)),
-        str(sum(each.calls for each in report.workloads)),
+        str(sum(workload.calls for workload in report.workloads)),
         milliseconds(report.accelerator_seconds),
         milliseconds(report.cpu_seconds) if report.cpu_seconds else "0",
         milliseconds(everything),
@@ -62,7 +63,7 @@ def _row(report: ModelReport) -> tuple[str, ...]:
 
 def main(
     write: Annotated[
-        bool, typer.Option("--write", help="Put it into docs/evidence/coverage.md.")
+        bool, typer.Option("--write", help="Write the table to docs/evidence/coverage.md.")
     ] = False,
 ) -> None:
     """Print the table."""

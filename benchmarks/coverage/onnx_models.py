@@ -26,8 +26,11 @@ Arrays = list[NDArray[Any]]
 
 @dataclass(frozen=True)
 class ModelCase:
-    """A model file of a kind. `data` is the folder of `input_<i>.pb` and `output_<i>.pb`, the
-    tensors of one inference; None where the package has none."""
+    """A model file of a kind.
+
+    `data` is the folder of `input_<i>.pb` and `output_<i>.pb`, the tensors of one inference; None
+    where the package has none.
+    """
 
     kind: str
     name: str
@@ -42,13 +45,13 @@ class ModelCase:
 
 def cases(kinds: Sequence[str], folder: Path) -> list[ModelCase]:
     """All models of these kinds. Those that the package holds as code are written to `folder`."""
-    found: list[ModelCase] = []
+    cases: list[ModelCase] = []
     for kind in kinds:
-        found += _written(folder) if kind == "node" else _shipped(kind)
-    return found
+        cases += _write_models(folder) if kind == "node" else _shipped_models(kind)
+    return cases
 
 
-def _shipped(kind: str) -> list[ModelCase]:
+def _shipped_models(kind: str) -> list[ModelCase]:
     if kind == "light":
         return [
             ModelCase(kind, path.stem, path, None) for path in sorted((DATA / kind).glob("*.onnx"))
@@ -59,11 +62,14 @@ def _shipped(kind: str) -> list[ModelCase]:
     ]
 
 
-def _written(folder: Path) -> list[ModelCase]:
-    """The package makes its models of one operator when asked, which takes some 20 s."""
+def _write_models(folder: Path) -> list[ModelCase]:
+    """Write the single-operator models of the `onnx` package into a folder.
+
+    The package creates them when they are asked for, which takes about 20 s.
+    """
     from onnx.backend.test.loader import load_model_tests
 
-    found = []
+    results = []
     for test in sorted(load_model_tests(kind="node"), key=lambda test: test.name):
         if test.model is None:
             continue
@@ -73,8 +79,8 @@ def _written(folder: Path) -> list[ModelCase]:
         onnx.save(test.model, path)
         inputs, outputs = test.data_sets[0] if test.data_sets else ((), ())
         whole = _write(inputs, place, "input") and _write(outputs, place, "output")
-        found.append(ModelCase("node", test.name, path, place if whole else None))
-    return found
+        results.append(ModelCase("node", test.name, path, place if whole else None))
+    return results
 
 
 def _write(values: Sequence[Any], place: Path, role: str) -> bool:
@@ -92,8 +98,11 @@ def _write(values: Sequence[Any], place: Path, role: str) -> bool:
 
 
 def numbers(case: ModelCase, model: onnx.ModelProto) -> tuple[Arrays, Arrays] | None:
-    """What goes in and must come out, arrays in the shapes and the order of the graph; None where
-    the package does not say, or not in tensors."""
+    """Return inputs and expected outputs of a case, in the shapes and the order of the graph.
+
+    Returns:
+        None if the package has no data for the model, or data that is not a tensor.
+    """
     if case.kind == "light":
         # as the package's own runner makes them
         (data,) = data_inputs(model)
@@ -111,5 +120,5 @@ def numbers(case: ModelCase, model: onnx.ModelProto) -> tuple[Arrays, Arrays] | 
 
 
 def _read(path: Path) -> NDArray[Any]:
-    found: NDArray[Any] = numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
-    return found
+    array: NDArray[Any] = numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
+    return array

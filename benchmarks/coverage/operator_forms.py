@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from onnx import helper
 from onnx.backend.test.loader import load_model_tests
 
-from benchmarks.coverage.drawn_forms import NEWEST_OPSET, OPSETS, TYPES, Sketch, drawn_sketches
+from benchmarks.coverage.drawn_forms import NEWEST_OPSET, OPSETS, TYPES, Sketch, draw_sketches
 from tilewright.networks import partition
 from tilewright.networks.errors import OperatorImportError
 from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph, data_inputs
@@ -56,8 +56,7 @@ OF_HALVES = 2e-3
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One drawn operator with a form, as a model of its own, its inputs and what onnxruntime gives
-    for them."""
+    """One random operator that has a form: a model of its own, inputs and onnxruntime's outputs."""
 
     form: OperatorForm
     model: bytes
@@ -66,12 +65,11 @@ class Case:
 
 
 def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
-    """Yield the sketches that onnxruntime runs and that have a form, at most so many of each form
-    along each axis."""
+    """Yield the sketches that onnxruntime runs and that have a form, `most` per form and axis."""
     seen: dict[tuple[OperatorForm, int | None], int] = defaultdict(int)
     for number, sketch in enumerate(sketches):
         model, inputs = sketch.model(f"n{number}")
-        form = Forms(NormalGraph(model, ())).of(model.graph.node[0])
+        form = Forms(NormalGraph(model, ())).form_of(model.graph.node[0])
         axis = next((a.i for a in sketch.attributes if a.name == "axis"), None)
         if form is None or seen[form, axis] >= most:
             continue
@@ -86,18 +84,18 @@ def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
         except Exception:  # onnxruntime has no kernel for it, or the sketch is no valid model
             continue
         left = [node for node in fixed.graph.node if node.op_type == sketch.operator]
-        arrays = all(isinstance(each, np.ndarray) and each.dtype != object for each in made)
+        arrays = all(isinstance(item, np.ndarray) and item.dtype != object for item in made)
         if len(left) != 1 or len(fixed.graph.node) != 1 or not arrays:
             continue
-        form = Forms(fixed).of(left[0])
-        if form is not None and 0 not in [size for each in made for size in each.shape]:
+        form = Forms(fixed).form_of(left[0])
+        if form is not None and 0 not in [size for item in made for size in item.shape]:
             expected = dict(zip(names, made, strict=True))
             yield Case(form, model.SerializeToString(), inputs, expected)
 
 
 def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> list[str]:
     """Compile models together and say of each what is wrong with it, "" if nothing is."""
-    from tilewright.networks.compiled.kernel_calls import rewritten
+    from tilewright.networks.compiled.kernel_calls import rewrite_calls
     from tilewright.networks.compiled.library import compiled_library
     from tilewright.networks.compiled.loaded_library import LoadedLibrary
     from tilewright.networks.relax.importer import import_onnx
@@ -121,10 +119,10 @@ def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> 
             said[number] = f"rewrite: {error!r}"
     if not parts:
         return said
-    joined = _joined([model for _, model in parts])
+    joined = _join_models([model for _, model in parts])
     names = [info.name for info in joined.graph.input]
     flat = import_onnx(joined, names)
-    made = rewritten(flat, (), {}, target.registers)
+    made = rewrite_calls(flat, (), {}, target.registers)
     content, weights = compiled_library(
         made.module, target.code_target(), target.code_pipeline(), flat
     )
@@ -141,20 +139,20 @@ def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> 
     return said
 
 
-def difference(found: Array, wanted: Array) -> str:
+def difference(result: Array, wanted: Array) -> str:
     """Say how an array differs from the one that is wanted; "" if it does not."""
-    if found.dtype != wanted.dtype or found.shape != wanted.shape:
-        return f"{found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
+    if result.dtype != wanted.dtype or result.shape != wanted.shape:
+        return f"{result.dtype}{result.shape} instead of {wanted.dtype}{wanted.shape}"
     if not np.issubdtype(wanted.dtype, np.floating):
-        return "" if np.array_equal(found, wanted) else "other numbers"
+        return "" if np.array_equal(result, wanted) else "other numbers"
     finite = wanted[np.isfinite(wanted)]
     share = OF_HALVES if wanted.dtype == np.float16 else TOLERANCE
     bound = share * float(np.abs(finite).max(initial=1e-3))
-    same = np.isclose(found, wanted, rtol=0, atol=bound, equal_nan=True)
+    same = np.isclose(result, wanted, rtol=0, atol=bound, equal_nan=True)
     return "" if same.all() else "other numbers"
 
 
-def _joined(models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
+def _join_models(models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
     """Return one model of several whose tensors have different names."""
     graph = onnx.GraphProto(name="forms")
     for model in models:
@@ -207,25 +205,32 @@ class Judges:
 def main(
     only: Annotated[str, typer.Option(help="Operators, separated by commas.")] = "",
     table: Annotated[
-        Path, typer.Option(help="The table; forms that are not judged stay in it.")
+        Path, typer.Option(help="File of the table; forms that are not checked now stay in it.")
     ] = (Path(partition.__path__[0]) / TABLE),
     node_tests: Annotated[
-        bool, typer.Option(help="Judge those of the onnx package, too; making them takes 20 s.")
+        bool,
+        typer.Option(
+            help="Also check the forms of the onnx package's tests; creating them takes 20 s."
+        ),
     ] = True,
     opsets: Annotated[
         str, typer.Option(help="Only versions of operators in these opsets, separated by commas.")
     ] = "",
     types: Annotated[str, typer.Option(help="Only these element types.")] = ",".join(TYPES),
-    draws: Annotated[int, typer.Option(min=1, help="Of each form, in different sizes.")] = 2,
-    wrong: Annotated[Path | None, typer.Option(help="Where to list the forms left out.")] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Cases per form, in different sizes.")] = 2,
+    wrong: Annotated[
+        Path | None, typer.Option(help="File to list the forms that are left out.")
+    ] = None,
 ) -> None:
-    """Judge forms and write the table. Without options, remove the table first: then it holds
-    nothing that is not judged."""
+    """Judge forms and write the table.
+
+    Without options, remove the table first: then it holds nothing that is not judged.
+    """
     chosen = frozenset(filter(None, only.split(",")))
     by_opset: dict[int, list[Case]] = defaultdict(list)
     seen: dict[OperatorForm, int] = defaultdict(int)
     # Of some forms there are many node tests.
-    drawn = drawn_sketches(
+    drawn = draw_sketches(
         chosen, draws, list(map(int, filter(None, opsets.split(",")))) or OPSETS, types.split(",")
     )
     tests = node_test_sketches(chosen) if node_tests else iter(())
@@ -236,23 +241,26 @@ def main(
             by_opset[max(o.version for o in imports if not o.domain)].append(case)
     print(f"{len(seen):,} forms in {sum(map(len, by_opset.values())):,} cases", flush=True)
     judges, bad, judged = Judges(), dict[OperatorForm, str](), set[OperatorForm]()
-    kept = _kept(table, set(seen))
-    for opset, found in sorted(by_opset.items()):
-        for start in range(0, len(found), BATCH):
-            batch = found[start : start + BATCH]
+    kept = _other_forms(table, set(seen))
+    for opset, result in sorted(by_opset.items()):
+        for start in range(0, len(result), BATCH):
+            batch = result[start : start + BATCH]
             for case, said in zip(batch, judges.judge(batch), strict=True):
                 judged.add(case.form)
                 if said:
                     bad.setdefault(case.form, said)
-        print(f"opset {opset}: {len(found):,} cases, {len(bad):,} forms are wrong", flush=True)
+        print(
+            f"opset {opset}: {len(result):,} cases; {len(bad):,} forms compute wrong values",
+            flush=True,
+        )
     judges.close()
     _write(table, FormTable([*kept, *(judged - set(bad))]))
     if wrong is not None:
         wrong.write_text("\n".join(f"{form}: {said}" for form, said in sorted(bad.items())))
 
 
-def _kept(table: Path, forms: set[OperatorForm]) -> list[OperatorForm]:
-    """The forms of a table that are not judged now."""
+def _other_forms(table: Path, forms: set[OperatorForm]) -> list[OperatorForm]:
+    """Return the forms of a table that are not examined in this run."""
     if not table.exists():
         return []
     rows = FormTable.from_json(json.loads(table.read_text())).forms
@@ -268,14 +276,16 @@ def _write(path: Path, table: FormTable) -> None:
 
 
 def node_test_sketches(chosen: Collection[str]) -> Iterator[Sketch]:
-    """Yield the single operators of the node tests, all or the chosen ones: as they are, and with
-    those inputs constant that models usually have as constants."""
+    """Yield the operators of ONNX's single-operator tests, all or the chosen ones.
+
+    Each comes as it is, and with those inputs constant that usually are constants in models.
+    """
     for test in load_model_tests(kind="node"):
         node, *others = test.model.graph.node
         versions = [o.version for o in test.model.opset_import if o.domain in STANDARD_DOMAINS]
         opset = max(versions, default=1)
         arrays = test.data_sets[0][0] if test.data_sets else []
-        plain = all(isinstance(each, np.ndarray | np.generic) for each in arrays)
+        plain = all(isinstance(array, np.ndarray | np.generic) for array in arrays)
         if others or not plain or opset > NEWEST_OPSET or (chosen and node.op_type not in chosen):
             continue
         names = [info.name for info in test.model.graph.input]

@@ -80,12 +80,12 @@ HEAD = (
 def main() -> None:
     """Build, compare and time each model, print a row each, and write the rows after each one."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="what the run writes")
+    parser.add_argument("--json", type=Path, help="file that the run writes")
     parser.add_argument("--folder", type=Path, default=Path("built/public-models"))
     parser.add_argument("--only", default="", help="parts of paths, separated by commas")
     parser.add_argument("--no-times", action="store_true", help="do not time against onnxruntime")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
-    parser.add_argument("--redraw", type=Path, help="print the table of the rows of a run")
+    parser.add_argument("--redraw", type=Path, help="only print the table of a finished run's rows")
     options = parser.parse_args()
     if options.redraw is not None:
         rows = json.loads(options.redraw.read_text())
@@ -95,7 +95,9 @@ def main() -> None:
         for package, path in models(options.folder):
             if wanted and not any(part in str(path) for part in wanted):
                 continue
-            rows.append({"package": package, **tried(path, options.folder, not options.no_times)})
+            rows.append(
+                {"package": package, **try_model(path, options.folder, not options.no_times)}
+            )
             print(" | ".join(_cells(rows[-1])), flush=True)
             if options.json is not None:
                 options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -134,8 +136,8 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
             yield package, path
 
 
-def tried(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
-    """What becomes of one model."""
+def try_model(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
+    """Build one model, run it, and return a row about the outcome."""
     name = str(path.relative_to(folder)).partition("/")[2]
     fixed = next((shapes for pattern, shapes in SHAPES if fnmatch(name, pattern)), {})
     row: dict[str, Any] = {"model": name}
@@ -170,9 +172,9 @@ def tried(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
         row["compiled"] = manifest.get("compiled_operators", 0)
         row["outside"] = sum(len(region["operators"]) for region in regions)
         row["operators_outside"] = sorted(
-            {each["operator"] for r in regions for each in r["operators"]}
+            {operator["operator"] for r in regions for operator in r["operators"]}
         )
-        row |= compared(path, artifact)
+        row |= compare_with_engine(path, artifact)
         if timed and path.suffix == ".onnx":
             words = ["--artifact", str(artifact), "--threads", "1", "--rounds", "8", "--json"]
             done = _tilewright("benchmark", str(path), *sizes, *words)
@@ -182,34 +184,35 @@ def tried(path: Path, folder: Path, timed: bool) -> dict[str, Any]:
     return row
 
 
-def compared(path: Path, artifact: Path) -> dict[str, Any]:
+def compare_with_engine(path: Path, artifact: Path) -> dict[str, Any]:
     """Whether an artifact computes what the model's own engine computes."""
     import tilewright
 
     session = tilewright.load(artifact, threads=1, allow_code=True)
     kinds = {
-        each.name: (tuple(map(int, each.shape)), str(each.dtype)) for each in session.get_inputs()
+        input_.name: (tuple(map(int, input_.shape)), str(input_.dtype))
+        for input_ in session.get_inputs()
     }
     engine = _onnxruntime(path) if path.suffix == ".onnx" else _tensorflow_lite(path)
     worst = 0.0
     if engine is None:
         return {"result": "built, not compared: ai-edge-litert is not installed"}
     for seed in SEEDS:
-        inputs = drawn(kinds, seed)
+        inputs = draw_inputs(kinds, seed)
         expected = engine(inputs)
-        found = session.run(None, inputs)
-        if len(found) != len(expected):
-            return {"result": f"wrong: {len(found)} outputs instead of {len(expected)}"}
-        for ours, theirs in zip(found, expected, strict=True):
+        result = session.run(None, inputs)
+        if len(result) != len(expected):
+            return {"result": f"wrong: {len(result)} outputs instead of {len(expected)}"}
+        for ours, theirs in zip(result, expected, strict=True):
             if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-                kinds_of = [f"{each.dtype}{each.shape}" for each in (ours, theirs)]
+                kinds_of = [f"{item.dtype}{item.shape}" for item in (ours, theirs)]
                 return {"result": f"wrong: {kinds_of[0]} instead of {kinds_of[1]}"}
-            worst = max(worst, error(ours, theirs))
+            worst = max(worst, relative_error(ours, theirs))
     return {"result": "right" if worst <= MOST_ERROR else "wrong", "error": worst}
 
 
-def drawn(kinds: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, Array]:
-    """Inputs of these shapes and types."""
+def draw_inputs(kinds: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, Array]:
+    """Draw inputs of the given shapes and types."""
     rng = np.random.default_rng(seed)
     made: dict[str, Array] = {}
     for name, (shape, dtype) in kinds.items():
@@ -220,10 +223,12 @@ def drawn(kinds: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[s
     return made
 
 
-def error(found: Array, wanted: Array) -> float:
-    """The largest difference, as a share of the largest value; infinite where one value alone is no
-    number."""
-    ours, real = found.astype(np.float64), wanted.astype(np.float64)
+def relative_error(result: Array, wanted: Array) -> float:
+    """Return the largest difference relative to the largest value.
+
+    It is infinite if one of the arrays has a value that is not finite where the other has one.
+    """
+    ours, real = result.astype(np.float64), wanted.astype(np.float64)
     if not np.array_equal(np.isfinite(ours), np.isfinite(real)):
         return math.inf
     finite = np.isfinite(real)
@@ -241,7 +246,7 @@ def _onnxruntime(path: Path) -> Any:
 
 
 def _tensorflow_lite(path: Path) -> Any:
-    """Returns None where the runtime is not installed."""
+    """Return a function that runs a TensorFlow Lite file; None if the runtime is not installed."""
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:
@@ -253,7 +258,9 @@ def _tensorflow_lite(path: Path) -> Any:
         for detail, array in zip(interpreter.get_input_details(), inputs.values(), strict=True):
             interpreter.set_tensor(detail["index"], array)
         interpreter.invoke()
-        return [interpreter.get_tensor(each["index"]) for each in interpreter.get_output_details()]
+        return [
+            interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()
+        ]
 
     return run
 
@@ -287,13 +294,15 @@ def _ratio(printed: str) -> float:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows in Markdown, under a line that counts them."""
+    """Return the rows as a Markdown table, below a line with counts."""
     onnx_rows = [row for row in rows if str(row["model"]).endswith(".onnx")]
     others = [row for row in rows if row not in onnx_rows]
     ratios = [row["ratio"] for row in rows if row.get("ratio")]
-    counted = [f"{_right(onnx_rows)} of {len(onnx_rows)} ONNX files are right"]
+    counted = [f"{_count_right(onnx_rows)} of {len(onnx_rows)} ONNX files give the right outputs"]
     if others:
-        counted.append(f"{_right(others)} of {len(others)} TensorFlow Lite files are")
+        counted.append(
+            f"{_count_right(others)} of {len(others)} TensorFlow Lite files give the right outputs"
+        )
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         counted.append(
@@ -309,7 +318,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{'; '.join(counted)}.\n\n{lines}"
 
 
-def _right(rows: Sequence[Mapping[str, Any]]) -> int:
+def _count_right(rows: Sequence[Mapping[str, Any]]) -> int:
     return sum(row["result"] == "right" for row in rows)
 
 

@@ -1,2 +1,4 @@
-"""Times networks and layers on this processor: benchmarks of docs/evidence/cpu.md and
-cpu-estimates.md."""
+"""Times networks and layers on this processor.
+
+These are the benchmarks of docs/evidence/cpu.md and cpu-estimates.md.
+"""

@@ -28,19 +28,19 @@ class FurtherNet(cpu_models.Net):
     def node(
         self, kind: str, inputs: Sequence[str], shape: Sequence[int], **attributes: object
     ) -> str:
-        """An operator whose result has `shape`."""
+        """Add an operator whose result has the shape `shape`."""
         return self._node(
             kind, list(inputs), f"{kind}_{len(self._nodes)}", tuple(shape), **attributes
         )
 
-    def drawn(self, shape: Sequence[int], deviation: float) -> str:
-        """Normal weights of `shape`."""
+    def random_weights(self, shape: Sequence[int], deviation: float) -> str:
+        """Add normally distributed weights of a shape."""
         return self._normal(f"weights_{len(self._tensors)}", tuple(shape), deviation)
 
-    def windows(
+    def convolution(
         self, x: str, channels: int, kernel: Sequence[int], stride: int = 1, dilation: int = 1
     ) -> str:
-        """A convolution of (n, c, …) with a bias, padded to keep sizes but for the stride."""
+        """Add a convolution of (n, c, …) with a bias; only its stride changes the sizes."""
         batch, depth, *sizes = self.shapes[x]
         pads = [dilation * (taps - 1) // 2 for taps in kernel]
         strides = [stride if taps > 1 or len(set(kernel)) == 1 else 1 for taps in kernel]
@@ -49,34 +49,39 @@ class FurtherNet(cpu_models.Net):
             for size, pad, taps, step in zip(sizes, pads, kernel, strides, strict=True)
         ]
         inputs = [
-            x, self.drawn((channels, depth, *kernel), math.sqrt(1 / (depth * math.prod(kernel)))),
-            self.drawn((channels,), 0.01),
+            x,
+            self.random_weights(
+                (channels, depth, *kernel), math.sqrt(1 / (depth * math.prod(kernel)))
+            ),
+            self.random_weights((channels,), 0.01),
         ]  # fmt: skip
         return self.node(
             "Conv", inputs, (batch, channels, *out), kernel_shape=list(kernel), strides=strides,
             pads=pads * 2, dilations=[dilation] * len(kernel),
         )  # fmt: skip
 
-    def spread(self, x: str, channels: int, kernel: int, stride: int, pad: int) -> str:
-        """A transposed convolution of (n, c, …), all axes alike."""
+    def transposed_convolution(
+        self, x: str, channels: int, kernel: int, stride: int, pad: int
+    ) -> str:
+        """Add a transposed convolution of (n, c, …) with the same parameters along all axes."""
         batch, depth, *sizes = self.shapes[x]
         axes = len(sizes)
         out = [(size - 1) * stride + kernel - 2 * pad for size in sizes]
-        weight = self.drawn((depth, channels, *[kernel] * axes), 0.5 / math.sqrt(depth))
+        weight = self.random_weights((depth, channels, *[kernel] * axes), 0.5 / math.sqrt(depth))
         return self.node(
             "ConvTranspose", [x, weight], (batch, channels, *out), kernel_shape=[kernel] * axes,
             strides=[stride] * axes, pads=[pad] * 2 * axes,
         )  # fmt: skip
 
-    def each(self, kind: str, x: str, **attributes: object) -> str:
-        """An operator value by value."""
+    def elementwise(self, kind: str, x: str, **attributes: object) -> str:
+        """Add an elementwise operator."""
         return self.node(kind, [x], self.shapes[x], **attributes)
 
     def sum(self, x: str, y: str) -> str:
-        """x + y, of one shape or broadcast."""
+        """Add two tensors of the same shape, or of shapes that broadcast."""
         return self.node("Add", [x, y], np.broadcast_shapes(self.shapes[x], self.shapes[y]))
 
-    def resized(self, x: str, size: int) -> str:
+    def resize(self, x: str, size: int) -> str:
         """Images, linearly to size × size."""
         shape = *self.shapes[x][:2], size, size
         sizes = self.constant(f"sizes_{len(self._tensors)}", np.array(shape, np.int64))
@@ -87,72 +92,84 @@ class FurtherNet(cpu_models.Net):
 
 
 def vocoder(net: FurtherNet) -> str:
-    """80 mel bands of 32 frames to 4,096 samples: three times, a transposed convolution and three
-    residual stacks of dilated convolutions."""
+    """Build a vocoder: 80 mel bands of 32 frames become 4,096 samples.
+
+    Each of its three stages is a transposed convolution with three residual stacks of dilated
+    convolutions.
+    """
 
     def leaky(x: str) -> str:
-        return net.each("LeakyRelu", x, alpha=0.1)
+        return net.elementwise("LeakyRelu", x, alpha=0.1)
 
-    x, channels = net.windows(net.input, 256, (7,)), 256
+    x, channels = net.convolution(net.input, 256, (7,)), 256
     for stride, taps in ((8, 16), (8, 16), (2, 4)):
         channels //= 2
-        x = net.spread(leaky(x), channels, taps, stride, (taps - stride) // 2)
+        x = net.transposed_convolution(leaky(x), channels, taps, stride, (taps - stride) // 2)
         total = ""
         for kernel in (3, 7, 11):
             y = x
             for dilation in (1, 3, 5):
-                z = net.windows(leaky(y), channels, (kernel,), dilation=dilation)
-                y = net.sum(y, net.windows(leaky(z), channels, (kernel,)))
+                z = net.convolution(leaky(y), channels, (kernel,), dilation=dilation)
+                y = net.sum(y, net.convolution(leaky(z), channels, (kernel,)))
             total = net.sum(total, y) if total else y
         third = net.constant("third", np.float32(1 / 3))
         x = net.node("Mul", [total, third], net.shapes[total])
-    return net.each("Tanh", net.windows(leaky(x), 1, (7,)))
+    return net.elementwise("Tanh", net.convolution(leaky(x), 1, (7,)))
 
 
 def generator(net: FurtherNet) -> str:
-    """A vector of 100 numbers to an image of 64×64, by five transposed convolutions of 4×4."""
-    x = net.spread(net.input, 512, 4, 1, 0)
+    """Build a generator: a vector of 100 values becomes an image of 64×64.
+
+    It has five transposed convolutions of 4×4.
+    """
+    x = net.transposed_convolution(net.input, 512, 4, 1, 0)
     for channels in (256, 128, 64):
-        x = net.spread(net.each("Relu", x), channels, 4, 2, 1)
-    return net.each("Tanh", net.spread(net.each("Relu", x), 3, 4, 2, 1))
+        x = net.transposed_convolution(net.elementwise("Relu", x), channels, 4, 2, 1)
+    return net.elementwise(
+        "Tanh", net.transposed_convolution(net.elementwise("Relu", x), 3, 4, 2, 1)
+    )
 
 
 def video(net: FurtherNet) -> str:
     """Eight frames of 112×112, two residual blocks of 3×3×3; 400 classes."""
-    x = net.each("Relu", net.windows(net.input, 64, (3, 7, 7), stride=2))
-    y = net.windows(net.each("Relu", net.windows(x, 64, (3, 3, 3))), 64, (3, 3, 3))
-    x = net.each("Relu", net.sum(x, y))
-    y = net.each("Relu", net.windows(x, 128, (3, 3, 3), stride=2))
-    y = net.windows(y, 128, (3, 3, 3))
-    x = net.each("Relu", net.sum(net.windows(x, 128, (1, 1, 1), stride=2), y))
+    x = net.elementwise("Relu", net.convolution(net.input, 64, (3, 7, 7), stride=2))
+    y = net.convolution(net.elementwise("Relu", net.convolution(x, 64, (3, 3, 3))), 64, (3, 3, 3))
+    x = net.elementwise("Relu", net.sum(x, y))
+    y = net.elementwise("Relu", net.convolution(x, 128, (3, 3, 3), stride=2))
+    y = net.convolution(y, 128, (3, 3, 3))
+    x = net.elementwise("Relu", net.sum(net.convolution(x, 128, (1, 1, 1), stride=2), y))
     x = net.node("GlobalAveragePool", [x], (1, 128, 1, 1, 1))
     return net.dense(net.reshape(x, "flat", (1, 128)), "classes", 400)
 
 
 def segmentation(net: FurtherNet) -> str:
-    """Dilated convolutions of an image of 256×256, five kinds of them beside each other; 21
-    classes a pixel."""
+    """Build a segmentation network for an image of 256×256, with 21 classes per pixel.
+
+    Five kinds of dilated convolutions run side by side.
+    """
 
     def layer(x: str, channels: int, kernel: int = 3, stride: int = 1, dilation: int = 1) -> str:
-        return net.each("Relu", net.windows(x, channels, (kernel, kernel), stride, dilation))
+        return net.elementwise(
+            "Relu", net.convolution(x, channels, (kernel, kernel), stride, dilation)
+        )
 
     x = layer(layer(layer(net.input, 32, stride=2), 64, stride=2), 128, stride=2)
     for dilation in (2, 4):
         x = net.sum(x, layer(layer(x, 128, dilation=dilation), 128, dilation=dilation))
     whole = layer(net.node("GlobalAveragePool", [x], (1, 128, 1, 1)), 64, 1)
-    parts = [layer(x, 64, 1), *(layer(x, 64, dilation=each) for each in (6, 12, 18))]
-    joined = net.join([*parts, net.resized(whole, 32)], "parts", 1)
-    return net.resized(net.windows(layer(joined, 64, 1), 21, (1, 1)), 256)
+    parts = [layer(x, 64, 1), *(layer(x, 64, dilation=item) for item in (6, 12, 18))]
+    joined = net.join([*parts, net.resize(whole, 32)], "parts", 1)
+    return net.resize(net.convolution(layer(joined, 64, 1), 21, (1, 1)), 256)
 
 
 def points(net: FurtherNet) -> str:
     """1,024 points, five layers that all share and a maximum over them; 40 classes."""
     x = net.input
     for channels in (64, 64, 64, 128, 1024):
-        x = net.each("Relu", net.windows(x, channels, (1,)))
+        x = net.elementwise("Relu", net.convolution(x, channels, (1,)))
     x = net.node("ReduceMax", [x], (1, 1024), axes=[2], keepdims=0)
     for width in (512, 256):
-        x = net.each("Relu", net.dense(x, f"dense_{width}", width))
+        x = net.elementwise("Relu", net.dense(x, f"dense_{width}", width))
     return net.dense(x, "classes", 40)
 
 
@@ -168,7 +185,7 @@ def edges(net: FurtherNet) -> str:
         sent = net.dense(x, f"sent_{layer}", features)
         moved = net.node("Gather", [sent, begin], (10_000, features), axis=0)
         came = net.node("ScatterND", [zeros, end, moved], (nodes, features), reduction="add")
-        x = net.each("Relu", net.sum(net.dense(x, f"own_{layer}", features), came))
+        x = net.elementwise("Relu", net.sum(net.dense(x, f"own_{layer}", features), came))
     return net.dense(x, "classes", 7)
 
 
@@ -178,8 +195,9 @@ def gru_2(net: FurtherNet) -> str:
     for layer in range(2):
         steps, batch, features = net.shapes[x]
         inputs = [
-            x, net.drawn((2, 3 * units, features), features**-0.5),
-            net.drawn((2, 3 * units, units), units**-0.5), net.drawn((2, 6 * units), 0.1),
+            x, net.random_weights((2, 3 * units, features), features**-0.5),
+            net.random_weights((2, 3 * units, units), units**-0.5),
+            net.random_weights((2, 6 * units), 0.1),
         ]  # fmt: skip
         y = net.node(
             "GRU", inputs, (steps, 2, batch, units), hidden_size=units, direction="bidirectional",
@@ -205,7 +223,7 @@ QUANTISED = "bert_2_dynamic"
 NAMES = (*MODELS, QUANTISED)
 
 
-def drawn(name: str) -> onnx.ModelProto:
+def build_model(name: str) -> onnx.ModelProto:
     """One of `NAMES`. Raises `KeyError`."""
     if name == QUANTISED:
         return _dynamically_quantised()

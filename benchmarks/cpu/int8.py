@@ -42,7 +42,7 @@ def rates(target: Target, workloads: tuple[Workload, ...]) -> list[float]:
     baseline = capability(target, Baseline)
     assert baseline is not None
     lowered = [baseline.baseline(workload).lowered for workload in workloads]
-    seconds = [[target.measure(each).seconds[0] for each in lowered] for _ in range(ROUNDS)]
+    seconds = [[target.measure(batch).seconds[0] for batch in lowered] for _ in range(ROUNDS)]
     operations = [2 * workload.macs for workload in workloads]
     return [float(rate) for rate in operations / np.median(seconds, axis=0) / 1e9]
 

@@ -73,15 +73,18 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         for name in named or (QUICK if options.quick else LAYERS):
-            rows += compared(name, options.trials, seed)
+            rows += compare_tuners(name, options.trials, seed)
             pd.DataFrame(rows).to_parquet(options.out)
-            print(f"{name}, seed {seed}: {_said(pd.DataFrame(rows), name, seed)}", flush=True)
+            print(f"{name}, seed {seed}: {_final_text(pd.DataFrame(rows), name, seed)}", flush=True)
     print(table(pd.DataFrame(rows)))
 
 
-def compared(name: str, trials: int, seed: int) -> list[dict[str, Any]]:
-    """A row a trial of both tuners on a layer. `final_ms`, the same in all rows of a tuner, is of
-    its fastest program, in turns with the other's."""
+def compare_tuners(name: str, trials: int, seed: int) -> list[dict[str, Any]]:
+    """Tune a layer with both tuners, and return one row per trial.
+
+    `final_ms` is the time of a tuner's fastest program, measured in turns with the other tuner's.
+    It is the same in all rows of a tuner.
+    """
     target = make_target("cpu:threads=1")
     assert isinstance(target, CpuTarget)
     workload = cpu_workload(name)
@@ -110,8 +113,11 @@ def compared(name: str, trials: int, seed: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class DefaultRun:
-    """A layer tuned by `default`: `seconds` of each measurement, NaN where a program failed, and
-    `elapsed` seconds since the search began; `best` is the fastest program as a batch of one."""
+    """Run of the tuner `default` on a layer.
+
+    `seconds` has one entry per measurement, NaN where a program failed, and `elapsed` the seconds
+    since the search began. `best` is the fastest program as a batch of one.
+    """
 
     seconds: list[float]
     elapsed: list[float]
@@ -124,17 +130,20 @@ def tune_by_default(target: CpuTarget, workload: Workload, trials: int, seed: in
     seconds: list[float] = []
     elapsed: list[float] = []
     best = None
-    for found in tune(target, workload, make_explorer("default"), trials=trials, seed=seed):
-        seconds += list(map(float, found.measured.seconds))
-        elapsed += [time.perf_counter() - begin] * len(found.configs)
-        best = found.best_config
+    for result in tune(target, workload, make_explorer("default"), trials=trials, seed=seed):
+        seconds += list(map(float, result.measured.seconds))
+        elapsed += [time.perf_counter() - begin] * len(result.configs)
+        best = result.best_config
     assert best is not None, "some schedule of the trials runs"
     return DefaultRun(seconds, elapsed, target.lower(workload, best[None]))
 
 
 class MetaSchedule:
-    """A layer tuned by TVM: `seconds` of each measurement as its runner took them, NaN where a
-    program failed, and `elapsed` seconds since the search began."""
+    """Run of TVM's MetaSchedule on a layer.
+
+    `seconds` has one entry per measurement of its runner, NaN where a program failed, and `elapsed`
+    the seconds since the search began.
+    """
 
     def __init__(self, tensors: SampleTensors, spec: CpuSpec, trials: int, seed: int) -> None:
         import tvm
@@ -146,7 +155,7 @@ class MetaSchedule:
         self.seconds: list[float] = []
         self.elapsed: list[float] = []
         self.target = llvm_target(spec)
-        arrays, module = plain(tensors)
+        arrays, module = plain_module(tensors)
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder, self.target:
             module = tvm.transform.Sequential([
@@ -168,11 +177,14 @@ class MetaSchedule:
                 relax.transform.FoldConstant(),
             ])(module)  # fmt: skip
         if not np.isfinite(self.seconds).any():
-            raise ValueError("MetaSchedule measured nothing valid; is the machine too busy?")
+            raise ValueError(
+                "MetaSchedule measured no valid schedule; end other work on this machine and "
+                "repeat the command"
+            )
         self._check(str(tensors.workload), arrays)
 
     def kernel(self) -> Any:
-        """What calls the layer's function with buffers of its own, as TVM's evaluator does."""
+        """Return a callable that runs the layer on its own buffers, as TVM's evaluator does."""
         import tvm
 
         calls = (
@@ -181,9 +193,9 @@ class MetaSchedule:
             for binding in block.bindings
             if isinstance(binding.value, tvm.relax.Call)
         )
-        named = [each.args[0] for each in calls if each.op == tvm.ir.Op.get("relax.call_tir")]
+        named = [call.args[0] for call in calls if call.op == tvm.ir.Op.get("relax.call_tir")]
         (function,) = (self.module[name] for name in named)  # others pack weights beforehand
-        shapes = [tuple(int(length) for length in each.ty.shape) for each in function.params]
+        shapes = [tuple(int(length) for length in param.ty.shape) for param in function.params]
         alone = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
         rng = np.random.default_rng(0)
         arguments = [tvm.runtime.tensor(rng.random(shape, np.float32)) for shape in shapes]
@@ -202,8 +214,8 @@ class MetaSchedule:
             def apply(
                 self, scheduler: Any, task: int, candidates: Any, builds: Any, results: Any
             ) -> None:
-                for each in results:
-                    taken = each.run_secs
+                for result in results:
+                    taken = result.run_secs
                     seconds.append(float(np.mean([float(s) for s in taken])) if taken else np.nan)
                     elapsed.append(time.perf_counter() - begin)
 
@@ -215,22 +227,25 @@ class MetaSchedule:
 
         machine = relax.VirtualMachine(tvm.compile(self.module, target=self.target), tvm.cpu())
         data, expected = arrays[:-1], arrays[-1]
-        found = machine["main"](*(tvm.runtime.tensor(each) for each in data)).numpy()
-        error = np.abs(found - expected).max() / np.abs(expected).max()
+        result = machine["main"](*(tvm.runtime.tensor(array) for array in data)).numpy()
+        error = np.abs(result - expected).max() / np.abs(expected).max()
         if not error < 1e-4:
             raise ValueError(f"MetaSchedule's program of {layer} differs by {error:.2g}")
 
 
-def plain(tensors: SampleTensors) -> tuple[list[NDArray[np.float32]], Any]:
-    """What a layer's function takes, images (n, h, w, c), with its expected output as the last; and
-    its Relax module of plain operators. Weights and bias are constants in it."""
+def plain_module(tensors: SampleTensors) -> tuple[list[NDArray[np.float32]], Any]:
+    """Return the arguments of a layer's function, and its Relax module of plain operators.
+
+    The last argument is the expected output. Images have the layout (n, h, w, c). Weights and bias
+    are constants of the module.
+    """
     import tvm
     from tvm import relax
     from tvm.relax import op
 
     w, image = tensors.workload, tensors.workload.operator == "conv2d"
     data, expected = (
-        _channels_last(each) if image else each for each in (tensors.data, tensors.expected)
+        _channels_last(item) if image else item for item in (tensors.data, tensors.expected)
     )
     weights = tensors.weights.transpose(2, 3, 1, 0) if image else tensors.weights.T
     given = {"data": data}
@@ -275,19 +290,22 @@ def in_turns(calls: Mapping[str, Callable[[], float]]) -> dict[str, float]:
     for _ in range(TURNS):
         for name, call in calls.items():
             taken[name].append(call())
-    return {name: 1e3 * float(np.median(each)) for name, each in taken.items()}
+    return {name: 1e3 * float(np.median(series)) for name, series in taken.items()}
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Markdown: a row a layer, medians over its seeds, and the geometric mean over the first seeds,
-    as many as all layers have, with its interval."""
+    """Return a Markdown table with one row per layer, medians over its seeds.
+
+    The last row is the geometric mean with its interval, over as many first seeds as all layers
+    have.
+    """
     head = ("layer", "`default`, ms", "run", "MetaSchedule, ms", "run", "ratio", "in as long")
     cells: list[Sequence[str]] = []
     finals: dict[str, list[NDArray[np.float64]]] = {"default": [], "metaschedule": []}
     for layer in rows.layer.unique():
         of = {
-            tuner: [each for _, each in found.groupby("seed")]
-            for tuner, found in rows[rows.layer == layer].groupby("tuner")
+            tuner: [item for _, item in group.groupby("seed")]
+            for tuner, group in rows[rows.layer == layer].groupby("tuner")
         }
         final = {t: np.array([run.final_ms.iloc[0] for run in runs]) for t, runs in of.items()}
         elapsed = {t: np.median([run.elapsed.max() for run in runs]) for t, runs in of.items()}
@@ -310,8 +328,10 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def _in_as_long(ours: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame]) -> str:
-    """How many trials MetaSchedule had measured when `default` was done, and what the best of them
-    took beside its last best; medians over seeds."""
+    """Describe how far MetaSchedule was when `default` was done: trials, and best latency so far.
+
+    The latency is relative to MetaSchedule's last best; both are medians over seeds.
+    """
     counts, shares = [], []
     for mine, other in zip(ours, theirs, strict=True):
         early = other[other.elapsed <= mine.elapsed.max()]
@@ -352,9 +372,9 @@ def _channels_last(images: NDArray[Any]) -> NDArray[Any]:
     return images.transpose(0, 2, 3, 1)
 
 
-def _said(rows: pd.DataFrame, name: str, seed: int) -> str:
-    found = rows[(rows.layer == name) & (rows.seed == seed)].groupby("tuner").final_ms.first()
-    return f"{found['default']:.3f} ms, MetaSchedule {found['metaschedule']:.3f} ms"
+def _final_text(rows: pd.DataFrame, name: str, seed: int) -> str:
+    result = rows[(rows.layer == name) & (rows.seed == seed)].groupby("tuner").final_ms.first()
+    return f"{result['default']:.3f} ms, MetaSchedule {result['metaschedule']:.3f} ms"
 
 
 if __name__ == "__main__":

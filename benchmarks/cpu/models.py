@@ -30,11 +30,11 @@ class Net(Builder):
         return self._node("Sigmoid", [x], name, self.shapes[x])
 
     def swish(self, x: str, name: str) -> str:
-        """x · sigmoid(x), as two nodes."""
+        """Multiply `x` by its sigmoid, as two nodes."""
         return self.multiply(x, self.sigmoid(x, f"{name}.sigmoid"), name)
 
-    def upsampled(self, x: str, name: str, out_channels: int) -> str:
-        """A transposed convolution of 2×2 with a stride of 2."""
+    def upsample(self, x: str, name: str, out_channels: int) -> str:
+        """Add a transposed convolution of 2×2 with a stride of 2."""
         batch, channels, height, width = self.shapes[x]
         weight = self._normal(f"{name}.weight", (channels, out_channels, 2, 2), channels**-0.5)
         bias = self._normal(f"{name}.bias", (out_channels,), 0.01)
@@ -44,7 +44,7 @@ class Net(Builder):
         )  # fmt: skip
 
     def conv1d(self, x: str, name: str, channels: int, kernel: int, stride: int) -> str:
-        """A convolution along one axis, padded to keep its length but for the stride."""
+        """Add a convolution along one axis, padded so that only the stride changes the length."""
         batch, depth, length = self.shapes[x]
         weight = self._normal(
             f"{name}.weight", (channels, depth, kernel), math.sqrt(2 / (depth * kernel))
@@ -74,25 +74,29 @@ def efficientnet_b0(net: Net) -> str:
     """Sixteen inverted residuals with squeeze-and-excitation; 224×224 images, 1000 classes."""
     stages = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
               (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))  # fmt: skip
-    x = _swished(net, net.input, "stem", 32, 3, 2)
+    x = _swish_convolution(net, net.input, "stem", 32, 3, 2)
     for stage, (expansion, channels, repeats, first, kernel) in enumerate(stages):
         for repeat in range(repeats):
             name, stride = f"stage{stage}.{repeat}", first if repeat == 0 else 1
             depth = net.shapes[x][1]
-            y = x if expansion == 1 else _swished(net, x, f"{name}.expand", depth * expansion, 1)
+            y = (
+                x
+                if expansion == 1
+                else _swish_convolution(net, x, f"{name}.expand", depth * expansion, 1)
+            )
             hidden = net.shapes[y][1]
-            y = _swished(net, y, f"{name}.depthwise", hidden, kernel, stride, hidden)
+            y = _swish_convolution(net, y, f"{name}.depthwise", hidden, kernel, stride, hidden)
             mean = net.global_average_pool(y, f"{name}.mean")
             mean = net.conv(mean, f"{name}.reduce", max(1, depth // 4), 1, bias=True)
             mean = net.conv(net.swish(mean, f"{name}.act"), f"{name}.gate", hidden, 1, bias=True)
             y = net.multiply(y, net.sigmoid(mean, f"{name}.sigmoid"), f"{name}.scaled")
             y = net.batch_norm(net.conv(y, f"{name}.project", channels, 1), f"{name}.norm")
             x = net.add(x, y, f"{name}.add") if net.shapes[x] == net.shapes[y] else y
-    x = _swished(net, x, "head", 1280, 1)
+    x = _swish_convolution(net, x, "head", 1280, 1)
     return net.dense(net.flatten(net.global_average_pool(x, "mean"), "flat"), "fc", 1000)
 
 
-def _swished(
+def _swish_convolution(
     net: Net, x: str, name: str, channels: int, kernel: int, stride: int = 1, groups: int = 1
 ) -> str:
     x = net.conv(x, f"{name}.conv", channels, kernel, stride, kernel // 2, groups)
@@ -105,15 +109,17 @@ def unet(net: Net) -> str:
     for level in range(5):
         if level:
             x = net.max_pool(x, f"down{level}", 2, 2)
-        x = _twice(net, x, f"encode{level}", 32 << level)
+        x = _double_convolution(net, x, f"encode{level}", 32 << level)
         kept.append(x)
     for level in reversed(range(4)):
-        x = net.upsampled(x, f"up{level}", 32 << level)
-        x = _twice(net, net.concat([kept[level], x], f"join{level}"), f"decode{level}", 32 << level)
+        x = net.upsample(x, f"up{level}", 32 << level)
+        x = _double_convolution(
+            net, net.concat([kept[level], x], f"join{level}"), f"decode{level}", 32 << level
+        )
     return net.conv(x, "classes", 2, 1, bias=True)
 
 
-def _twice(net: Net, x: str, name: str, channels: int) -> str:
+def _double_convolution(net: Net, x: str, name: str, channels: int) -> str:
     for half in "ab":
         x = net.batch_norm(net.conv(x, f"{name}{half}", channels, 3, pad=1), f"{name}{half}.bn")
         x = net.relu(x, f"{name}{half}.relu")
@@ -261,7 +267,7 @@ MODELS: Mapping[str, tuple[Draw, tuple[int, ...], int]] = {
 """By name: how a network is drawn, the shape of its input, and the type of that."""
 
 
-def drawn(name: str) -> onnx.ModelProto:
+def build_model(name: str) -> onnx.ModelProto:
     """One of `MODELS`. Raises `KeyError`."""
     draw, shape, kind = MODELS[name]
     net = Net(name, shape, 0, True, input_type=kind)

@@ -54,27 +54,31 @@ SECONDS = 0.2
 def main() -> None:
     """Time, write the file after every network, print a line each and the means."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="what the run writes")
-    parser.add_argument("--redraw", type=Path, help="print the table of the rows of a run")
+    parser.add_argument("--json", type=Path, help="file that the run writes")
+    parser.add_argument("--redraw", type=Path, help="only print the table of a finished run's rows")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--folder", type=Path, help="ONNX files, instead of the networks here")
-    parser.add_argument("--networks", default="", help="names, separated by commas")
-    parser.add_argument("--threads", default="", help="numbers, separated by commas")
-    parser.add_argument("--trials", type=int, default=0, help="measurements a workload")
+    parser.add_argument(
+        "--folder", type=Path, help="ONNX files to time, instead of the built-in networks"
+    )
+    parser.add_argument("--networks", default="", help="names of networks, separated by commas")
+    parser.add_argument("--threads", default="", help="numbers of threads, separated by commas")
+    parser.add_argument("--trials", type=int, default=0, help="measurements per workload")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--precision", choices=[each for each in PRECISIONS if each], default="f32")
+    parser.add_argument(
+        "--precision", choices=[precision for precision in PRECISIONS if precision], default="f32"
+    )
     options = parser.parse_args()
     if options.redraw:
         print(table(pd.read_parquet(options.redraw)))
         return
     if options.json is None:
-        parser.error("name a file with --json")
+        parser.error("--json needs a file name")
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     own = this_machine().threads
-    threads = [int(each) for each in split_names(options.threads)] or sorted({1, min(2, own)})
+    threads = [int(item) for item in split_names(options.threads)] or sorted({1, min(2, own)})
     openvino = "openvino" if options.precision == "f32" else "openvino-default"
     rivals = tuple(name for name in ("onnxruntime", openvino) if find_spec(name.partition("-")[0]))
-    found: dict[str, list[dict[str, Any]]] = {"networks": [], "failed": []}
+    result: dict[str, list[dict[str, Any]]] = {"networks": [], "failed": []}
     rows: list[dict[str, Any]] = []
     options.json.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -88,16 +92,16 @@ def main() -> None:
                     )  # fmt: skip
                     made = benchmark(LocalRunner(), asked)
                 except TilewrightError as error:
-                    found["failed"].append({"network": name, "threads": count, "why": str(error)})
+                    result["failed"].append({"network": name, "threads": count, "why": str(error)})
                     print(f"{name}, {count} threads: {error}", flush=True)
                     continue
-                found["networks"].append(row(name, options.precision, made))
+                result["networks"].append(row(name, options.precision, made))
                 rows += every_round(name, made)
-                print(line(found["networks"][-1]), flush=True)
-                options.json.write_text(json.dumps(found, indent=1))
+                print(line(result["networks"][-1]), flush=True)
+                options.json.write_text(json.dumps(result, indent=1))
                 pd.DataFrame(rows).to_parquet(options.json.with_suffix(".parquet"), index=False)
-    options.json.write_text(json.dumps(found, indent=1))
-    print(summary(found["networks"]))
+    options.json.write_text(json.dumps(result, indent=1))
+    print(summary(result["networks"]))
 
 
 def names() -> list[str]:
@@ -118,20 +122,20 @@ def _models(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Pa
         if name in light and name not in zoo.FAMILIES:
             path = light[name]
         else:
-            onnx.save(_drawn(name), path)
+            onnx.save(_build_network(name), path)
         yield name, path
         if path.parent == folder:
             path.unlink()
 
 
-def _drawn(name: str) -> onnx.ModelProto:
+def _build_network(name: str) -> onnx.ModelProto:
     if name in cpu_further_models.NAMES:
-        return cpu_further_models.drawn(name)
-    return zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name)
+        return cpu_further_models.build_model(name)
+    return zoo.build(name) if name in zoo.FAMILIES else cpu_models.build_model(name)
 
 
 def row(network: str, precision: str, made: Benchmark) -> dict[str, Any]:
-    """A network's figures; None where an engine is not installed."""
+    """Return the figures of a network; None for an engine that is not installed."""
     timed = made.timed
     openvino = "openvino-default" if "openvino-default" in timed.engines else "openvino"
 
@@ -144,7 +148,7 @@ def row(network: str, precision: str, made: Benchmark) -> dict[str, Any]:
     def peak(engine: str) -> float | None:
         return timed.engines[engine].peak_bytes / 1e6 if engine in timed.engines else None
 
-    errors = [each.difference for name, each in timed.engines.items() if name != OWN]
+    errors = [engine.difference for name, engine in timed.engines.items() if name != OWN]
     return {
         "network": network, "precision": precision, "threads": made.threads,
         "tilewright_ms": milliseconds(OWN),
@@ -160,17 +164,19 @@ def row(network: str, precision: str, made: Benchmark) -> dict[str, Any]:
 
 
 def every_round(network: str, made: Benchmark) -> list[dict[str, Any]]:
-    """A row an engine and round: seconds an inference took, and of processor time. OpenVINO has one
-    name, whatever it computes in."""
+    """Return one row per engine and round: wall-clock and processor seconds per inference.
+
+    OpenVINO has the same name whatever precision it computes in.
+    """
     timed = made.timed
     return [
         {
             "network": network, "threads": made.threads, "load": timed.load,
             "engine": name.partition("-")[0], "round": place,
-            "quiet": bool(timed.quiet[place]), "wall": float(each.wall[place]),
-            "cpu": float(each.cpu[place]), "peak_mb": each.peak_bytes / 1e6,
+            "quiet": bool(timed.quiet[place]), "wall": float(engine.wall[place]),
+            "cpu": float(engine.cpu[place]), "peak_mb": engine.peak_bytes / 1e6,
         }
-        for name, each in timed.engines.items()
+        for name, engine in timed.engines.items()
         for place in range(len(timed.quiet))
     ]  # fmt: skip
 
@@ -186,18 +192,21 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def _table(rows: pd.DataFrame, processor_time: bool) -> str:
-    """A line a network, of its quiet rounds, or of all where fewer than `FEWEST` are quiet; then
-    geometric means, whose intervals resample networks and rounds. Ratios are of `processor_time` or
-    of wall-clock time."""
+    """Return a table with one line per network, then geometric means with intervals.
+
+    Figures are those of quiet rounds, or of all rounds if fewer than `FEWEST` are quiet. Intervals
+    resample networks and rounds. Ratios are of processor time if `processor_time` is set, otherwise
+    of wall-clock time.
+    """
     head = (
         "network", "onnxruntime, ms", "OpenVINO, ms", "Tilewright, ms", "to onnxruntime",
         "to OpenVINO", "quiet rounds", "peak MB, in the same order",
     )  # fmt: skip
     cells: list[list[str]] = []
     times: dict[str, list[Floats]] = {name: [] for name in (OWN, *RIVALS)}
-    for network, each in rows.groupby("network"):
-        quiet = each[each["quiet"]]
-        counted = quiet if quiet["round"].nunique() >= FEWEST else each
+    for network, group in rows.groupby("network"):
+        quiet = group[group["quiet"]]
+        counted = quiet if quiet["round"].nunique() >= FEWEST else group
         kind = "cpu" if processor_time else "wall"
         taken = {name: of[kind].to_numpy() for name, of in counted.groupby("engine")}
         wall = counted.groupby("engine")["wall"].median() * 1e3
@@ -214,52 +223,52 @@ def _table(rows: pd.DataFrame, processor_time: bool) -> str:
     whole = {name: np.array([s[:fewest] for s in listed]) for name, listed in times.items()}
     counted_time = "processor" if processor_time else "wall-clock"
     for name in RIVALS:
-        found = hierarchical(ratio_of_medians, whole[OWN], whole[name], paired=True)
+        result = hierarchical(ratio_of_medians, whole[OWN], whole[name], paired=True)
         lines.append(
-            f"\nOver {len(whole[OWN])} networks: {found.text(3)} of {name}'s {counted_time} time."
+            f"\nOver {len(whole[OWN])} networks: {result.text(3)} of {name}'s {counted_time} time."
         )
     return "\n".join(lines)
 
 
-def line(found: Mapping[str, Any]) -> str:
+def line(result: Mapping[str, Any]) -> str:
     """One network's figures."""
-    parts = [f"{found['network']}, {found['threads']} threads: {found['tilewright_ms']:.3f} ms"]
+    parts = [f"{result['network']}, {result['threads']} threads: {result['tilewright_ms']:.3f} ms"]
     for rival in RIVALS:
-        if found[f"{rival}_ms"]:
-            ratio = _ratio(found, rival)
-            parts.append(f"{rival} {found[f'{rival}_ms']:.3f} ({ratio:.2f} x)")
-    error, quiet = found["max_error"], found["quiet_rounds"]
+        if result[f"{rival}_ms"]:
+            ratio = _ratio(result, rival)
+            parts.append(f"{rival} {result[f'{rival}_ms']:.3f} ({ratio:.2f} x)")
+    error, quiet = result["max_error"], result["quiet_rounds"]
     return ", ".join([*parts, f"{quiet} quiet rounds"]) + (
         f", differs {error:.0e}" if error else ""
     )
 
 
-def _ratio(found: Mapping[str, Any], rival: str) -> float:
+def _ratio(result: Mapping[str, Any], rival: str) -> float:
     """Of processor time on one thread, of wall-clock time on more."""
-    if found["threads"] == 1:
-        return float(found[f"cpu_ratio_{rival}"])
-    return float(found["tilewright_ms"] / found[f"{rival}_ms"])
+    if result["threads"] == 1:
+        return float(result[f"cpu_ratio_{rival}"])
+    return float(result["tilewright_ms"] / result[f"{rival}_ms"])
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     """Geometric means a rival and number of threads, and the networks that are slower."""
     lines = []
     for rival in RIVALS:
-        for threads in sorted({each["threads"] for each in rows}):
+        for threads in sorted({row["threads"] for row in rows}):
             ratios = {
-                each["network"]: _ratio(each, rival)
-                for each in rows
-                if each["threads"] == threads and each[f"{rival}_ms"]
+                row["network"]: _ratio(row, rival)
+                for row in rows
+                if row["threads"] == threads and row[f"{rival}_ms"]
             }
             if not ratios:
                 continue
             mean = np.exp(np.mean(np.log(list(ratios.values()))))
             slower = {name: ratio for name, ratio in ratios.items() if ratio > 1.05}
-            told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in sorted(
-                slower.items(), key=lambda each: -each[1]))  # fmt: skip
+            message = ", ".join(f"{name} {ratio:.2f}" for name, ratio in sorted(
+                slower.items(), key=lambda item: -item[1]))  # fmt: skip
             lines.append(
                 f"{rival}, {threads} threads: {mean:.3f} x over {len(ratios)} networks; "
-                f"{len(slower)} above 1.05{': ' if told else ''}{told}"
+                f"{len(slower)} above 1.05{': ' if message else ''}{message}"
             )
     return "\n".join(lines)
 

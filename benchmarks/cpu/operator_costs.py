@@ -36,7 +36,7 @@ Case = tuple[Kind, str, tuple[int, ...], Mapping[str, NDArray[np.float32]], dict
 
 def cases() -> list[Case]:
     """Layers of the sizes that networks have, each with its constants (shapes as ONNX has them)."""
-    found: list[Case] = []
+    cases: list[Case] = []
     for c, o, size, kernel, stride in (
         (64, 64, 56, 3, 1), (128, 128, 28, 3, 1), (256, 256, 14, 3, 1), (64, 256, 56, 1, 1),
         (512, 512, 14, 1, 1), (3, 64, 224, 7, 2),
@@ -46,41 +46,41 @@ def cases() -> list[Case]:
             "strides": [stride] * 2, "pads": [kernel // 2] * 4, "group": 1,
         }  # fmt: skip
         work = out * out * o * c * kernel * kernel
-        found.append(
+        cases.append(
             ("conv2d", "Conv", (1, c, size, size), {"w": _normal(o, c, kernel, kernel)},
              attributes, work)
         )  # fmt: skip
     for c, size in ((512, 14), (128, 56), (32, 112)):
         attributes = {"pads": [1] * 4, "group": c}
         work = size * size * c * 9
-        found.append(
+        cases.append(
             ("depthwise", "Conv", (1, c, size, size), {"w": _normal(c, 1, 3, 3)}, attributes, work)
         )
     for rows, c, o in ((1, 2048, 1000), (1, 4096, 4096)):
-        found.append(("vector", "MatMul", (rows, c), {"w": _normal(c, o)}, {}, rows * c * o))
+        cases.append(("vector", "MatMul", (rows, c), {"w": _normal(c, o)}, {}, rows * c * o))
     for rows, c, o in ((197, 192, 768), (128, 128, 512)):
-        found.append(("matrix", "MatMul", (rows, c), {"w": _normal(c, o)}, {}, rows * c * o))
+        cases.append(("matrix", "MatMul", (rows, c), {"w": _normal(c, o)}, {}, rows * c * o))
     image = (1, 64, 112, 112)
     pool: dict[str, object] = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
-    found.append(("window", "MaxPool", image, {}, pool, 64 * 56 * 56 * 9))
-    found.append(("window", "AveragePool", image, {}, pool, 64 * 56 * 56 * 9))
-    found.append(("window", "GlobalAveragePool", (1, 512, 28, 28), {}, {}, 512 * 28 * 28))
+    cases.append(("window", "MaxPool", image, {}, pool, 64 * 56 * 56 * 9))
+    cases.append(("window", "AveragePool", image, {}, pool, 64 * 56 * 56 * 9))
+    cases.append(("window", "GlobalAveragePool", (1, 512, 28, 28), {}, {}, 512 * 28 * 28))
     for operator in ("Relu", "Neg"):
-        found.append(("elementwise", operator, image, {}, {}, math.prod(image)))
-    found.append(("elementwise", "Add", image, {"b": _normal(*image)}, {}, math.prod(image)))
+        cases.append(("elementwise", operator, image, {}, {}, math.prod(image)))
+    cases.append(("elementwise", "Add", image, {"b": _normal(*image)}, {}, math.prod(image)))
     for operator in ("Sigmoid", "Tanh", "Erf", "Exp"):
-        found.append(("transcendental", operator, (1, 197, 768), {}, {}, 197 * 768))
+        cases.append(("transcendental", operator, (1, 197, 768), {}, {}, 197 * 768))
     rows_of = (1, 3, 197, 197)
-    found.append(("softmax", "Softmax", rows_of, {}, {"axis": -1}, math.prod(rows_of)))
+    cases.append(("softmax", "Softmax", rows_of, {}, {"axis": -1}, math.prod(rows_of)))
     scale = {"scale": _normal(768), "bias": _normal(768)}
-    found.append(("norm", "LayerNormalization", (1, 197, 768), scale, {}, 197 * 768))
-    found.append(("move", "Transpose", (1, 197, 3, 256), {}, {"perm": [0, 2, 1, 3]}, 197 * 768))
-    found.append(("move", "Transpose", image, {}, {"perm": [0, 2, 3, 1]}, math.prod(image)))
+    cases.append(("norm", "LayerNormalization", (1, 197, 768), scale, {}, 197 * 768))
+    cases.append(("move", "Transpose", (1, 197, 3, 256), {}, {"perm": [0, 2, 1, 3]}, 197 * 768))
+    cases.append(("move", "Transpose", image, {}, {"perm": [0, 2, 3, 1]}, math.prod(image)))
     scales = {"roi": np.empty(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
-    found.append(
+    cases.append(
         ("resize", "Resize", (1, 64, 28, 28), scales, {"mode": "linear"}, 64 * 56 * 56)
     )  # fmt: skip
-    return found
+    return cases
 
 
 def seconds_of(case: Case) -> float:
@@ -110,7 +110,7 @@ def packing_seconds() -> float:
 def unfolding_seconds() -> float:
     """Of one byte of the packed result: what becomes of the first image of ResNet-18."""
     first = parse_workload("conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3")
-    unfold = Unfold.of(first, 2, 2)
+    unfold = Unfold.for_patches(first, 2, 2)
     image = np.random.default_rng(0).integers(-128, 128, (1, 3, 224, 224), np.int8)
 
     def rearrange() -> NDArray[np.int8]:
@@ -121,23 +121,23 @@ def unfolding_seconds() -> float:
     return _fastest(rearrange) / (16 * unfold.height * unfold.width)
 
 
-def measured() -> dict[Kind, float]:
+def measure_costs() -> dict[Kind, float]:
     """Seconds a unit by kind."""
-    found: defaultdict[Kind, list[float]] = defaultdict(list)
+    result: defaultdict[Kind, list[float]] = defaultdict(list)
     for case in cases():
-        found[case[0]].append(seconds_of(case))
-        print(f"  {case[0]:15} {case[1]:20} {case[2]!s:20} {found[case[0]][-1] * 1e9:8.3f} ns")
-    found["pack"].append(packing_seconds())
-    found["unfold"].append(unfolding_seconds())
-    return {kind: math.exp(np.mean(np.log(times))) for kind, times in found.items()}
+        result[case[0]].append(seconds_of(case))
+        print(f"  {case[0]:15} {case[1]:20} {case[2]!s:20} {result[case[0]][-1] * 1e9:8.3f} ns")
+    result["pack"].append(packing_seconds())
+    result["unfold"].append(unfolding_seconds())
+    return {kind: math.exp(np.mean(np.log(times))) for kind, times in result.items()}
 
 
 def _fastest(run: Callable[[], object]) -> float:
-    times: Sequence[float] = [_timed(run) for _ in range(RUNS)]
+    times: Sequence[float] = [_time_call(run) for _ in range(RUNS)]
     return min(times)
 
 
-def _timed(run: Callable[[], object]) -> float:
+def _time_call(run: Callable[[], object]) -> float:
     begin = time.perf_counter()
     run()
     return time.perf_counter() - begin
@@ -149,7 +149,7 @@ def _normal(*shape: int) -> NDArray[np.float32]:
 
 def main() -> None:
     """Print what is measured beside what the table says."""
-    for kind, seconds in measured().items():
+    for kind, seconds in measure_costs().items():
         print(
             f"{kind:15} {seconds * 1e9:8.3g} ns measured, "
             f"{SECONDS[kind] * 1e9:8.3g} ns in the table"

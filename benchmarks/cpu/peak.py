@@ -51,7 +51,9 @@ def main() -> None:
     """Measure, write a row a layer; print the table."""
     parser = row_arguments(__doc__, "built/cpu-peak.parquet")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="separated by commas")
+    parser.add_argument(
+        "--networks", default=",".join(NETWORKS), help="names of networks, separated by commas"
+    )
     options = parser.parse_args()
     if options.redraw:
         print(table(pd.read_parquet(options.redraw)))
@@ -59,13 +61,13 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     target = make_target(f"cpu:threads=1,precision={options.precision}")
     assert isinstance(target, CpuTarget)
-    rows = list(measured(target, split_names(options.networks)))
+    rows = list(measure_layers(target, split_names(options.networks)))
     pd.DataFrame(rows).to_parquet(options.out, index=False)
     print(table(pd.DataFrame(rows)))
 
 
-def measured(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
-    """A row a distinct large layer, in the first network that has it."""
+def measure_layers(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield one row per distinct large layer, for the first network that contains it."""
     seen: set[Workload] = set()
     bandwidth = target.hardware_features()["memory_gbytes_per_second"] * 1e9
     faster = OF_TILES if target.traits.float_type == "bfloat16" else 1
@@ -96,10 +98,10 @@ def measured(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
 def _workloads(name: str, target: CpuTarget) -> list[Workload]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.onnx"
-        onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name), path)
+        onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.build_model(name), path)
         whole = networks.load(str(path)).whole
     layers = activated_layers(whole.flat, target.space, target.traits.float_type)
-    return [each.workload for each in layers]
+    return [layer.workload for layer in layers]
 
 
 def table(rows: pd.DataFrame) -> str:
@@ -110,7 +112,7 @@ def table(rows: pd.DataFrame) -> str:
         (
             row.layer, row.network, f"{row.macs / 1e6:.0f}",
             "Winograd" if row.winograd else "products", f"{1e3 * row.seconds:.2f}",
-            f"{row.share:.0%}", _between(row),
+            f"{row.share:.0%}", _cycle_shares(row),
         )
         for _, row in rows.sort_values("share").iterrows()
     ]  # fmt: skip
@@ -122,7 +124,7 @@ def table(rows: pd.DataFrame) -> str:
     )
 
 
-def _between(row: Any) -> str:
+def _cycle_shares(row: Any) -> str:
     """Shares of the cycles that the schedule's estimate has, where the layer is slow."""
     if row.share >= LOW:
         return ""

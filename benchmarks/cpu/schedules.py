@@ -36,10 +36,10 @@ ROWS = Path("benchmarks/rows/cpu-schedules.parquet")
 
 
 def main(
-    rows: Annotated[int, typer.Option(help="Schedules of each layer.", max=MOST)] = MOST,
-    out: Annotated[Path, typer.Option(help="Parquet; what is in it is kept.")] = Path(
-        "built/cpu-schedules.parquet"
-    ),
+    rows: Annotated[int, typer.Option(help="Schedules per layer.", max=MOST)] = MOST,
+    out: Annotated[
+        Path, typer.Option(help="Parquet file for the rows; existing rows are kept.")
+    ] = Path("built/cpu-schedules.parquet"),
     redraw: Redraw = None,
 ) -> None:
     """Measure what the file lacks and print the table."""
@@ -50,20 +50,20 @@ def main(
 
 def _measure(rows: int, out: Path) -> None:
     target = make_target(TARGET)
-    found = [pd.read_parquet(out)] if out.exists() else []
+    result = [pd.read_parquet(out)] if out.exists() else []
     out.parent.mkdir(parents=True, exist_ok=True)
     for first in range(0, rows, ROUND):
         for layer in CPU_JUDGED:
-            if sum((each["layer"] == layer).sum() for each in found) > first:
+            if sum((item["layer"] == layer).sum() for item in result) > first:
                 continue
             workload = cpu_workload(layer)
-            configs = _drawn(target, workload)[first : first + ROUND]
-            found.append(_rows(target, layer, workload, configs))
-            pd.concat(found, ignore_index=True).to_parquet(out, index=False, compression="zstd")
+            configs = _draw_schedules(target, workload)[first : first + ROUND]
+            result.append(_rows(target, layer, workload, configs))
+            pd.concat(result, ignore_index=True).to_parquet(out, index=False, compression="zstd")
             print(f"{layer}: {first + ROUND} of {rows}", flush=True)
 
 
-def _drawn(target: Target, workload: Workload) -> Configs:
+def _draw_schedules(target: Target, workload: Workload) -> Configs:
     """Different schedules, the same ones in every run, shape (`MOST`, knobs)."""
     space = target.space(workload)
     rng = np.random.default_rng(int(workload.id, 16))
@@ -71,12 +71,12 @@ def _drawn(target: Target, workload: Workload) -> Configs:
 
 
 def _rows(target: Target, layer: str, workload: Workload, configs: Configs) -> pd.DataFrame:
-    """A row a schedule. `seconds` is NaN for one that does not run."""
+    """Measure schedules, and return one row per schedule; `seconds` is NaN if it does not run."""
     lowered = target.lower(workload, configs)
     measured = target.measure(lowered)
     estimates = capability(target, Estimates)
     assert estimates is not None
-    said = estimates.estimate(workload, configs)
+    predictions = estimates.estimate(workload, configs)
     known = columns_of(
         workload, target.space(workload), configs, target.hardware_features(), lowered.hidden
     )
@@ -85,7 +85,7 @@ def _rows(target: Target, layer: str, workload: Workload, configs: Configs) -> p
         "config": target.space(workload).ravel(configs),
         "status": measured.status.astype(str),
         "seconds": np.where(measured.valid, measured.seconds, np.nan),
-        "estimated": said.matrix[:, list(said.names).index("seconds")],
+        "estimated": predictions.matrix[:, list(predictions.names).index("seconds")],
     }
     columns = pd.DataFrame(known.matrix.astype(np.float32), columns=list(known.names))
     return pd.concat([pd.DataFrame(about), columns], axis=1)
@@ -95,8 +95,8 @@ def table_of(rows: pd.DataFrame) -> str:
     """Markdown: a line a layer, and the mean over them."""
     cells = []
     grids = [_grid(rows, name) for name in ("estimated", "seconds")]
-    each = _correlations(*grids)
-    for layer, one, seconds in zip(rows["layer"].unique(), each, grids[1], strict=True):
+    correlations = _correlations(*grids)
+    for layer, one, seconds in zip(rows["layer"].unique(), correlations, grids[1], strict=True):
         ran = int(np.isfinite(seconds).sum())
         cells.append((layer, f"{ran} of {len(seconds)}", f"{one:.2f}"))
     mean = hierarchical(_mean, *grids, paired=True)
@@ -112,24 +112,27 @@ def _mean(estimated: Floats, seconds: Floats) -> Floats:
 
 
 def _grid(rows: pd.DataFrame, column: str) -> Floats:
-    """A column, shape (layers, schedules); infinite for schedules that do not run."""
+    """Return a column with shape (layers, schedules); infinite for schedules that do not run."""
     known = rows[column].where(rows["status"] == "valid", np.inf)
     return np.stack(
-        [own.to_numpy(np.float64) for _, own in known.groupby(rows["layer"], sort=False)]
+        [group.to_numpy(np.float64) for _, group in known.groupby(rows["layer"], sort=False)]
     )
 
 
 def _correlations(estimated: Floats, seconds: Floats) -> Floats:
-    """Spearman's of schedules that run, NaN where that is fewer than two different ones; arrays
-    (..., layers, schedules), shape (..., layers)."""
+    """Return Spearman's rank correlation over the schedules that run, shape (..., layers).
+
+    Both arguments have shape (..., layers, schedules). The correlation is NaN where fewer than two
+    schedules with different values run.
+    """
     ran = np.isfinite(seconds)
     # Those that do not run are last in both orders, so they change no other's rank.
-    left, right = (stats.rankdata(each, axis=-1) for each in (estimated, seconds))
+    left, right = (stats.rankdata(item, axis=-1) for item in (estimated, seconds))
     with np.errstate(invalid="ignore", divide="ignore"):
         count = ran.sum(axis=-1, keepdims=True)
         left, right = (
-            np.where(ran, each - (each * ran).sum(axis=-1, keepdims=True) / count, 0.0)
-            for each in (left, right)
+            np.where(ran, item - (item * ran).sum(axis=-1, keepdims=True) / count, 0.0)
+            for item in (left, right)
         )
         squares = (left**2).sum(axis=-1) * (right**2).sum(axis=-1)
         return np.asarray((left * right).sum(axis=-1) / np.sqrt(squares))

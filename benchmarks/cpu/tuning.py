@@ -45,9 +45,13 @@ ROUNDS, SECONDS = 12, 0.15
 def main() -> None:
     """Tune, build, time; write a row a library and round; print the table."""
     parser = row_arguments(__doc__, "built/cpu-tuning.parquet")
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="separated by commas")
-    parser.add_argument("--trials", default="16,32", help="a workload, separated by commas")
-    parser.add_argument("--tuners", default="default,random", help="separated by commas")
+    parser.add_argument(
+        "--networks", default=",".join(NETWORKS), help="names of networks, separated by commas"
+    )
+    parser.add_argument(
+        "--trials", default="16,32", help="trials per workload, separated by commas"
+    )
+    parser.add_argument("--tuners", default="default,random", help="tuners, separated by commas")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.redraw:
@@ -57,20 +61,22 @@ def main() -> None:
     trials = sorted(map(int, options.trials.split(",")))
     rows: list[dict[str, Any]] = []
     for name in split_names(options.networks):
-        rows += measured(name, split_names(options.tuners), trials, options.seed)
-        found = pd.DataFrame(rows)
-        found.to_parquet(options.out, index=False)
-        print(table(found[found.network == name]), flush=True)
+        rows += measure_network(name, split_names(options.tuners), trials, options.seed)
+        frame = pd.DataFrame(rows)
+        frame.to_parquet(options.out, index=False)
+        print(table(frame[frame.network == name]), flush=True)
     print(table(pd.DataFrame(rows)))
 
 
-def measured(name: str, tuners: list[str], trials: list[int], seed: int) -> list[dict[str, Any]]:
-    """A row a library and round of a network."""
+def measure_network(
+    name: str, tuners: list[str], trials: list[int], seed: int
+) -> list[dict[str, Any]]:
+    """Return one row per library of a network and round."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         model = folder / f"{name}.onnx"
-        onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name), model)
-        built = {RULES: (_built(model, folder / RULES), 0.0, 0, 0)}
+        onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.build_model(name), model)
+        built = {RULES: (_build_library(model, folder / RULES), 0.0, 0, 0)}
         for tuner in tuners:
             seconds = 0.0
             for count in trials:
@@ -83,14 +89,14 @@ def measured(name: str, tuners: list[str], trials: list[int], seed: int) -> list
                     ),
                 )  # fmt: skip
                 seconds += time.perf_counter() - begin
-                out = _built(model, folder / f"{tuner}-{count}", tuned)
-                taken = sum(each.trials for each in done.workloads)
-                invalid = sum(each.invalid_trials for each in done.workloads)
+                out = _build_library(model, folder / f"{tuner}-{count}", tuned)
+                taken = sum(workload.trials for workload in done.workloads)
+                invalid = sum(workload.invalid_trials for workload in done.workloads)
                 built[f"{tuner} {count}"] = out, seconds, taken, invalid
-        return in_turns(name, built)
+        return time_in_turns(name, built)
 
 
-def _built(model: Path, out: Path, schedules: Path | None = None) -> Path:
+def _build_library(model: Path, out: Path, schedules: Path | None = None) -> Path:
     build_artifact(
         LocalRunner(),
         BuildOptions(model=str(model), out=out, target=TARGET, schedules=schedules, trials=0),
@@ -98,8 +104,10 @@ def _built(model: Path, out: Path, schedules: Path | None = None) -> Path:
     return out
 
 
-def in_turns(name: str, built: Mapping[str, tuple[Path, float, int, int]]) -> list[dict[str, Any]]:
-    """Rounds in which each library runs for a while; processor seconds an inference."""
+def time_in_turns(
+    name: str, built: Mapping[str, tuple[Path, float, int, int]]
+) -> list[dict[str, Any]]:
+    """Run the libraries in turns, and return processor seconds per inference of each round."""
     calls = {setting: _inference(path) for setting, (path, *_) in built.items()}
     rows = []
     for round_ in range(ROUNDS):
@@ -125,24 +133,27 @@ def in_turns(name: str, built: Mapping[str, tuple[Path, float, int, int]]) -> li
 def _inference(path: Path) -> Callable[[], object]:
     session = tilewright.load(path, threads=1, allow_code=True)
     rng, inputs = np.random.default_rng(0), {}
-    for each in session.get_inputs():
-        inputs[each.name] = session.empty(each.name)
-        real = inputs[each.name].dtype.kind == "f"
-        shape = inputs[each.name].shape
-        inputs[each.name][...] = rng.standard_normal(shape) if real else 1
+    for input_ in session.get_inputs():
+        inputs[input_.name] = session.empty(input_.name)
+        real = inputs[input_.name].dtype.kind == "f"
+        shape = inputs[input_.name].shape
+        inputs[input_.name][...] = rng.standard_normal(shape) if real else 1
     return partial(session.run, None, inputs)
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Markdown: a line a network with milliseconds of each setting and what it saves of the rules'
-    time; then geometric means with intervals, which resample networks and rounds."""
+    """Return a Markdown table with one line per network, then geometric means with intervals.
+
+    A line has the milliseconds of each setting, and what it saves of the rules' time. Intervals
+    resample networks and rounds.
+    """
     settings = list(rows.setting.unique())
     head = ("network", *settings, "seconds of tuning", "invalid trials")
     cells: list[list[str]] = []
     times: dict[str, list[Any]] = {setting: [] for setting in settings}
-    for network, each in rows.groupby("network", sort=False):
-        by = {setting: each[each.setting == setting] for setting in settings}
-        of = {setting: found.cpu.to_numpy() for setting, found in by.items()}
+    for network, group in rows.groupby("network", sort=False):
+        by = {setting: group[group.setting == setting] for setting in settings}
+        of = {setting: timed.cpu.to_numpy() for setting, timed in by.items()}
         base = np.median(of[RULES])
         shown = [
             f"{1e3 * np.median(cpu):.3g}"
@@ -159,8 +170,8 @@ def table(rows: pd.DataFrame) -> str:
     lines = [markdown_table(head, "lr", cells)]
     whole = {setting: np.array(listed) for setting, listed in times.items()}
     for setting in settings[1:]:
-        found = hierarchical(ratio_of_medians, whole[setting], whole[RULES], paired=True)
-        lines.append(f"\n{setting}: {found.text(3)} of the rules' time.")
+        result = hierarchical(ratio_of_medians, whole[setting], whole[RULES], paired=True)
+        lines.append(f"\n{setting}: {result.text(3)} of the rules' time.")
     return "\n".join(lines)
 
 

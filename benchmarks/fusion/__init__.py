@@ -1,2 +1,4 @@
-"""Measures what fusion saves and how well its search works: benchmarks of
-docs/evidence/fusion.md."""
+"""Measures what fusion saves and how well its search works.
+
+These are the benchmarks of docs/evidence/fusion.md.
+"""

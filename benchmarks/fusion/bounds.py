@@ -22,7 +22,7 @@ from itertools import product
 from typing import NamedTuple
 
 from benchmarks.fusion.stream_bound import Needs, needs, stream_bound
-from benchmarks.fusion.tuned_pairs import NETWORKS, TARGETS, problem_of
+from benchmarks.fusion.tuned_pairs import NETWORKS, TARGETS, make_problem
 from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.targets.base import Target
 from tilewright.targets.vta.target import VtaTarget
@@ -40,11 +40,11 @@ def main() -> None:
     given = parser.parse_args()
     for target in given.targets.split(","):
         for network in given.networks.split(","):
-            print(_shown(network, problem_of(network, target)), flush=True)
+            print(_bound_line(network, make_problem(network, target)), flush=True)
 
 
-def _shown(network: str, problem: FusionProblem) -> str:
-    """A network on a target, as a line."""
+def _bound_line(network: str, problem: FusionProblem) -> str:
+    """Return a line about a network on a target."""
     needed = Needed(problem.target)
     least, fused = least_bound(problem, needed), bound(problem, problem.all, needed)
     return (
@@ -62,8 +62,11 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class Stretch:
-    """Layers that no decision joins with others: the least that any labels make of them, by either
-    sum, how many of its first layer's reads may be early, and whether it begins a stream."""
+    """Consecutive layers that no decision joins with other layers.
+
+    Holds the least cycles of any labelling by either sum, how many reads of the first layer may
+    start early, and whether the first layer begins a stream.
+    """
 
     sums: Sums
     early: int
@@ -78,7 +81,7 @@ class Needed:
         self.spec = target.spec
         self._known: dict[Workload, Needs] = {}
 
-    def of(self, workload: Workload) -> Needs:
+    def layer_needs(self, workload: Workload) -> Needs:
         """Of one. Raises `WorkloadError` for what the machine cannot run."""
         if workload not in self._known:
             self._known[workload] = needs(workload, self.spec)
@@ -86,8 +89,8 @@ class Needed:
 
     def sums(self, workloads: Sequence[Workload]) -> Sums:
         """Of several."""
-        each = [self.of(workload) for workload in workloads]
-        return Sums(sum(one.least for one in each), sum(one.read for one in each))
+        sums = [self.layer_needs(workload) for workload in workloads]
+        return Sums(sum(one.least for one in sums), sum(one.read for one in sums))
 
     @property
     def most_early(self) -> int:
@@ -101,79 +104,92 @@ def bound(problem: FusionProblem, labels: Labelling, needed: Needed | None = Non
     needed = needed or Needed(problem.target)
     workloads, begin, total = problem.workloads(labels), 0, 0
     for run in problem.labelled(labels).segments():
-        total += stream_bound([needed.of(w) for w in workloads[begin : begin + len(run)]])
+        total += stream_bound([needed.layer_needs(w) for w in workloads[begin : begin + len(run)]])
         begin += len(run)
     return total
 
 
 def least_bound(problem: FusionProblem, needed: Needed | None = None) -> int:
-    """Cycles that every labelled network takes at least. Raises `ValueError` for a segment with
-    more than 12 decisions."""
+    """Cycles that every labelled network takes at least.
+
+    Raises `ValueError` for a segment with more than 12 decisions.
+    """
     needed = needed or Needed(problem.target)
     free, waiting = 0, -(1 << 60)  # up to here, the last stretch counted by either sum
-    for each in stretches(problem, needed):
+    for stretch in stretches(problem, needed):
         before = max(free, waiting)
-        free = before + each.sums.least
-        waiting = max(before - (0 if each.begins else each.early), waiting) + each.sums.read
+        free = before + stretch.sums.least
+        waiting = (
+            max(before - (0 if stretch.begins else stretch.early), waiting) + stretch.sums.read
+        )
     return max(free, waiting)
 
 
 def stretches(problem: FusionProblem, needed: Needed) -> list[Stretch]:
-    """The network cut wherever no segment's layers are on both sides, in order."""
+    """Cut the network wherever no segment has layers on both sides; return the pieces in order."""
     base = problem.workloads(problem.tvm)
     spans = _spans(problem)
     firsts = [k for k in range(len(base)) if not any(a < k <= b for a, b in spans)]
     changed = [changes(problem, places, needed) for places in problem.segments]
     begins = _begins(problem)
-    found = []
+    results = []
     for first, end in zip(firsts, [*firsts[1:], len(base)], strict=True):
-        own = [each for each, (at, _) in zip(changed, spans, strict=True) if first <= at < end]
-        early = sum(needed.of(workload).early for workload in base[first:end])
-        found.append(
+        matching = [item for item, (at, _) in zip(changed, spans, strict=True) if first <= at < end]
+        early = sum(needed.layer_needs(workload).early for workload in base[first:end])
+        results.append(
             Stretch(
-                added([needed.sums(base[first:end]), *own]), min(early, needed.most_early),
+                add_sums([needed.sums(base[first:end]), *matching]), min(early, needed.most_early),
                 first in begins,
             )
         )  # fmt: skip
-    return found
+    return results
 
 
 def changes(problem: FusionProblem, places: Sequence[int], needed: Needed) -> Sums:
-    """The least that any labels of a segment add to either sum, beside the network with nothing but
-    its activations fused; negative where they take away."""
+    """Return the least that any labels of a segment add to either sum.
+
+    The reference is the network in which only activations are fused; a negative value is a saving.
+    """
     if len(places) > MOST:
-        raise ValueError(f"{len(places)} decisions have to do with each other, {MOST} may")
+        raise ValueError(
+            f"{len(places)} decisions depend on each other, but at most {MOST} are supported"
+        )
     before = needed.sums(problem.workloads(problem.tvm))
-    found = []
+    changes = []
     for own in product((False, True), repeat=len(places)):
         labels = list(problem.tvm)
         for place, label in zip(places, own, strict=True):
             labels[place] = label
-        found.append(needed.sums(problem.workloads(tuple(labels))))
+        changes.append(needed.sums(problem.workloads(tuple(labels))))
     return Sums(
-        min(each.least for each in found) - before.least,
-        min(each.read for each in found) - before.read,
+        min(item.least for item in changes) - before.least,
+        min(item.read for item in changes) - before.read,
     )
 
 
-def added(several: Sequence[Sums]) -> Sums:
+def add_sums(several: Sequence[Sums]) -> Sums:
     """Sum by sum."""
-    return Sums(sum(each.least for each in several), sum(each.read for each in several))
+    return Sums(sum(item.least for item in several), sum(item.read for item in several))
 
 
 def _spans(problem: FusionProblem) -> list[tuple[int, int]]:
-    """The first and the last layer, in the network with activations fused alone, that a segment's
-    labels change."""
+    """Return the first and last layer that each segment's labels change.
+
+    Layers are counted in the network in which only activations are fused.
+    """
     place = {layer.output: k for k, layer in enumerate(problem.graph.layers)}
-    found = []
+    spans = []
     for places in problem.segments:
-        each = [place[name] for k in places for name in problem.offered[k].layers]
-        found.append((min(each), max(each)))
-    return found
+        layer_places = [place[name] for k in places for name in problem.offered[k].layers]
+        spans.append((min(layer_places), max(layer_places)))
+    return spans
 
 
 def _begins(problem: FusionProblem) -> set[int]:
-    """The layers, likewise, before which the CPU works: with them a stream begins."""
+    """Return the layers before which the CPU works; each begins a stream.
+
+    Layers are counted in the network in which only activations are fused.
+    """
     sizes = [len(run) for run in problem.graph.segments()]
     return {sum(sizes[:k]) for k in range(len(sizes))}
 

@@ -35,8 +35,15 @@ import numpy as np
 from benchmarks.fusion.bounds import least_bound
 from benchmarks.fusion.examples import Examples
 from benchmarks.fusion.search_methods import Programming, search
-from benchmarks.fusion.training import Trained, made
-from benchmarks.fusion.tuned_pairs import NETWORKS, TARGETS, Counted, Part, named, pair
+from benchmarks.fusion.training import Trained, load_examples
+from benchmarks.fusion.tuned_pairs import (
+    NETWORKS,
+    TARGETS,
+    Counted,
+    Part,
+    make_pair_evaluator,
+    named_labellings,
+)
 from benchmarks.results import row_arguments
 from tilewright.core.files import write_atomically
 from tilewright.fusion.evaluator import Evaluator
@@ -74,17 +81,17 @@ def main() -> None:
     file = given.redraw or given.out
     rows = json.loads(file.read_text())["pairs"] if file.exists() else []
     if given.redraw is None:
-        for row in _missing(given, networks, targets, rows):
+        for row in _missing_rows(given, networks, targets, rows):
             rows.append(row)
             given.out.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(given.out, (json.dumps({"pairs": rows}) + "\n").encode())
     print(summary(rows))
 
 
-def _missing(
+def _missing_rows(
     given: argparse.Namespace, networks: Sequence[str], targets: Sequence[str], rows: Any
 ) -> Iterator[dict[str, Any]]:
-    """The pairs that are not among the rows."""
+    """Yield a row for each pair of network and target that is not among the rows."""
     known = {(row["network"], row["target"], row["trials"], row["budget"]) for row in rows}
     todo = [
         (network, target) for target in targets for network in networks
@@ -95,9 +102,9 @@ def _missing(
     every = [*dict.fromkeys((*networks, *filter(None, given.training.split(","))))]
     examples: dict[tuple[str, str], Examples] = {}
     for target in dict.fromkeys(target for _, target in todo):
-        examples |= made(given.folder, every, [target], given.trials)
+        examples |= load_examples(given.folder, every, [target], given.trials)
         for network in [name for name, its in todo if its == target]:
-            others = [each for (name, _), each in examples.items() if name != network]
+            others = [example for (name, _), example in examples.items() if name != network]
             yield _pair(given, network, target, others)
 
 
@@ -105,27 +112,27 @@ def _pair(
     given: argparse.Namespace, network: str, target: str, others: list[Examples]
 ) -> dict[str, Any]:
     begin = time.perf_counter()
-    backing = pair(network, target, given.trials, given.folder)
+    backing = make_pair_evaluator(network, target, given.trials, given.folder)
     problem = backing.problem
-    labels = named(problem)
-    costs = {name: backing(each) for name, each in labels.items()}
+    labels = named_labellings(problem)
+    costs = {name: backing(label) for name, label in labels.items()}
     row: dict[str, Any] = {
         "network": network, "target": target, "trials": given.trials, "budget": given.budget,
-        "decisions": len(problem), "segments": [len(each) for each in problem.segments],
-        "cycles": {name: each.cycles for name, each in costs.items()},
-        "dram_bytes": {name: each.dram_bytes for name, each in costs.items()},
+        "decisions": len(problem), "segments": [len(segment) for segment in problem.segments],
+        "cycles": {name: cost.cycles for name, cost in costs.items()},
+        "dram_bytes": {name: cost.dram_bytes for name, cost in costs.items()},
         "bound": least_bound(problem), "learned": {}, "searches": {},
     }  # fmt: skip
     starts = [labels[name] for name in ("none", "all", "greedy")]
-    best = min(labels.values(), key=lambda each: backing(each).cost)
+    best = min(labels.values(), key=lambda label: backing(label).cost)
     models = Trained(others)
-    found, row["learned"] = _learned(given, backing, models, starts)
-    best = min((best, found), key=lambda each: backing(each).cost)
+    result, row["learned"] = _search_learned(given, backing, models, starts)
+    best = min((best, result), key=lambda item: backing(item).cost)
     row["cycles"]["learned"] = row["learned"]["cycles"]
     row["dram_bytes"]["learned"] = row["learned"]["dram_bytes"]
     for name in SEARCHES:
-        row["searches"][name], found = _searched(given, backing, name, starts)
-        best = min((best, found), key=lambda each: backing(each).cost)
+        row["searches"][name], result = _search_by(given, backing, name, starts)
+        best = min((best, result), key=lambda item: backing(item).cost)
     row["best"] = backing(best).cycles
     row["truth"] = list(_truths(given, backing, best, models))
     row["seconds"] = time.perf_counter() - begin
@@ -135,52 +142,57 @@ def _pair(
     return row
 
 
-def _learned(
+def _search_learned(
     given: argparse.Namespace, backing: Evaluator, models: Trained, starts: list[Labelling]
 ) -> tuple[Labelling, dict[str, Any]]:
-    """The learned search; and what the policy alone would label, before anything was simulated and
-    of what is known when the search begins."""
+    """Run the learned search, and return its best labels and figures.
+
+    The figures include the labels of the policy alone, before any simulation, and with what is
+    known when the search begins.
+    """
     problem = backing.problem
-    model, policy = models.read()
+    model, policy = models.copy_models()
     counted = Counted(backing)
     figures = Figures(problem, counted)
     blind = policy.labels(problem, policy.chances(problem, figures, problem.tvm, {}))
     for labels in starts:
         counted(labels)
-    first = min(starts, key=lambda each: counted(each).cost)
-    told = policy.labels(problem, policy.chances(problem, figures, first, {}))
+    first = min(starts, key=lambda start: counted(start).cost)
+    predictions = policy.labels(problem, policy.chances(problem, figures, first, {}))
     error = _error(model, backing)
     begin = time.perf_counter()
     rng = np.random.default_rng([given.seed, 1])
-    found = learned_search(problem, counted, model, policy, starts, rng, SearchPlan())
-    steps = [each.cycles for each in counted.known()]
-    return found, {
-        "cycles": backing(found).cycles, "dram_bytes": backing(found).dram_bytes,
+    result = learned_search(problem, counted, model, policy, starts, rng, SearchPlan())
+    steps = [item.cycles for item in counted.evaluations()]
+    return result, {
+        "cycles": backing(result).cycles, "dram_bytes": backing(result).dram_bytes,
         "evaluations": counted.count, "steps": steps, "seconds": time.perf_counter() - begin,
-        "policy": backing(told).cycles, "policy_blind": backing(blind).cycles,
+        "policy": backing(predictions).cycles, "policy_blind": backing(blind).cycles,
         "model_error": error,
     }  # fmt: skip
 
 
 def _error(model: GraphModel, backing: Evaluator) -> float:
-    """How far the model is off on the named labellings of the network that it has not seen, of what
-    is known before any of it is simulated."""
+    """Return the mean relative error of the model on the named labellings of an unseen network.
+
+    The model gets only what is known before any labelling is simulated.
+    """
     problem = backing.problem
     blank = Evaluator(problem, backing.schedules)
     tables = Tables(problem, Figures(problem, blank))
-    labellings = list(dict.fromkeys(named(problem).values()))
-    said = model.predict([tables.of(labels) for labels in labellings])
+    labellings = list(dict.fromkeys(named_labellings(problem).values()))
+    predictions = model.predict([tables.graph_table(labels) for labels in labellings])
     true = np.array([backing(labels).cycles for labels in labellings])
-    return float(np.abs(said / true - 1).mean())
+    return float(np.abs(predictions / true - 1).mean())
 
 
-def _searched(
+def _search_by(
     given: argparse.Namespace, backing: Evaluator, name: str, starts: list[Labelling]
 ) -> tuple[dict[str, Any], Labelling]:
-    """A search that asks the simulator."""
+    """Run a search that evaluates labellings with the simulator."""
     problem = backing.problem
     objective = Objective(
-        lambda several: [float(backing(each).cycles) for each in several], given.budget,
+        lambda several: [float(backing(item).cycles) for item in several], given.budget,
         problem.segments, problem.groups,
     )  # fmt: skip
     rng = np.random.default_rng([given.seed, 2])
@@ -204,13 +216,12 @@ def _searched(
 def _truths(
     given: argparse.Namespace, backing: Evaluator, best: Labelling, models: Trained
 ) -> Iterator[dict[str, Any]]:
-    """Parts of the network, exhaustively, and by the learned search that knows of no other
-    labels."""
+    """Solve parts of the network exhaustively, and by a learned search that knows nothing else."""
     for name, places in _parts(backing.problem, best).items():
         part = Part(backing.problem, places, best)
         objective = Objective(
             lambda several, p=part: [  # type: ignore[misc]
-                float(backing(p.within(each)).cycles) for each in several
+                float(backing(p.whole_labels(item)).cycles) for item in several
             ],
             1 << MOST, part.segments, part.groups,
         )  # fmt: skip
@@ -218,46 +229,51 @@ def _truths(
         counted = Counted(backing, part)
         starts = [part.none, part.all, part.greedy]
         rng = np.random.default_rng([given.seed, 3])
-        found = learned_search(part, counted, *models.read(), starts, rng, SearchPlan())
+        result = learned_search(part, counted, *models.copy_models(), starts, rng, SearchPlan())
         yield {
             "part": name, "decisions": len(part), "least": objective.least,
             "most": max(objective.asked.values()), "evaluations": counted.count,
-            "regret": counted(found).cycles / objective.least - 1,
-            "regret_all": backing(part.within(part.all)).cycles / objective.least - 1,
+            "regret": counted(result).cycles / objective.least - 1,
+            "regret_all": backing(part.whole_labels(part.all)).cycles / objective.least - 1,
         }  # fmt: skip
 
 
 def _parts(problem: FusionProblem, best: Labelling) -> dict[str, list[int]]:
-    """Places of the network as a whole; or of the first, the middle and the last segments that make
-    up so many decisions, and of those where the best labelling does not fuse everything."""
+    """Return the decisions of the parts of a network that can be solved exhaustively, by name.
+
+    A small network is one part. Otherwise the parts are the first, middle and last segments, and
+    the segments in which the best labelling does not fuse everything.
+    """
     layers = max(len(problem.labelled(problem.all).layers), 1)
     most = min(max((TRUE_LAYERS // layers).bit_length() - 1, FEWEST), MOST)
     if len(problem) <= most:
         return {"whole": list(range(len(problem)))} if len(problem) else {}
-    found = {
-        name: _around(problem.segments, round(where * (len(problem.segments) - 1)), most)
+    parts = {
+        name: _neighbouring_places(
+            problem.segments, round(where * (len(problem.segments) - 1)), most
+        )
         for name, where in (("first", 0.0), ("middle", 0.5), ("last", 1.0))
     }
-    telling = [each for each in problem.segments if not all(best[place] for place in each)]
-    return found | ({"apart": _around(telling, 0, MOST)} if telling else {})
+    telling = [segment for segment in problem.segments if not all(best[place] for place in segment)]
+    return parts | ({"apart": _neighbouring_places(telling, 0, MOST)} if telling else {})
 
 
-def _around(segments: Sequence[Sequence[int]], first: int, most: int) -> list[int]:
+def _neighbouring_places(segments: Sequence[Sequence[int]], first: int, most: int) -> list[int]:
     """Places of neighbouring segments, `most` at most but for one that is larger."""
-    found: list[int] = []
+    results: list[int] = []
     for number in [*range(first, len(segments)), *range(first - 1, -1, -1)]:
-        if found and len(found) + len(segments[number]) > most:
+        if results and len(results) + len(segments[number]) > most:
             break
-        found += segments[number]
-    return sorted(found)
+        results += segments[number]
+    return sorted(results)
 
 
 def _evaluation_seconds(backing: Evaluator) -> float:
     """Of a labelling whose layers were all lowered before."""
-    known = [each.labels for each in backing.known()][-5:]
+    known = [item.labels for item in backing.evaluations()][-5:]
     begin = time.perf_counter()
     for labels in known:
-        backing.again(labels)
+        backing.reevaluate(labels)
     return (time.perf_counter() - begin) / max(len(known), 1)
 
 
@@ -266,7 +282,7 @@ Row = Mapping[str, Any]
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A line a pair of cycles against all fused, then of what it took to find them."""
+    """Return two lines per pair: cycles relative to fusing all, and the cost of the search."""
     lines = []
     for row in rows:
         cycles = row["cycles"]
@@ -289,15 +305,18 @@ def summary(rows: Sequence[Row]) -> str:
             f"{told['policy_blind'] / told['cycles'] - 1:+.3%}; model off by "
             f"{told['model_error']:.2%}; {told['seconds']:.0f} s"
         )
-        searches = (f"{name} {_until(each, row['best'])}" for name, each in row["searches"].items())
-        learned = _until(row["learned"], row["best"])
+        searches = (
+            f"{name} {_evaluations_until(search, row['best'])}"
+            for name, search in row["searches"].items()
+        )
+        learned = _evaluations_until(row["learned"], row["best"])
         lines.append(
             f"    evaluations to within 0.1 % of the best: learned {learned}, {', '.join(searches)}"
         )
         error = row["searches"]["segments"].get("additive_error")
         if error is not None:
             lines.append(f"    adding up segments is off by {error:+.4%}")
-        lines += _true(row)
+        lines += _regret_texts(row)
     ratios = [row["cycles"]["learned"] / row["cycles"]["all"] for row in rows]
     if ratios:
         mean = float(np.exp(np.log(ratios).mean()))
@@ -308,26 +327,26 @@ def summary(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _true(row: Row) -> list[str]:
-    """What the learned search, and everything fused, lack of the best where that is known."""
-    each = row["truth"]
-    if not each:
+def _regret_texts(row: Row) -> list[str]:
+    """Return by how much the learned search, and fusing everything, miss the known optimum."""
+    truths = row["truth"]
+    if not truths:
         return []
     lacks = [
         f"{one['part']} ({one['decisions']} decisions) {one['regret']:.3%} with "
         f"{one['evaluations']}, all fused {one['regret_all']:.3%}"
-        for one in each
+        for one in truths
     ]
     seconds = f"an evaluation {row['seconds_evaluation']:.3f} s"
     return [f"    regret of the learned search, gone through: {'; '.join(lacks)}; {seconds}"]
 
 
-def _until(found: Row, best: float) -> str:
-    """Evaluations until it was as near as that to the best, or that it never was."""
-    for number, cycles in enumerate(found["steps"], 1):
+def _evaluations_until(result: Row, best: float) -> str:
+    """Return after how many evaluations the search came near `best`, or that it never did."""
+    for number, cycles in enumerate(result["steps"], 1):
         if cycles <= best * (1 + NEAR):
             return str(number)
-    return f"never in {len(found['steps'])} ({found['cycles'] / best - 1:+.2%})"
+    return f"never in {len(result['steps'])} ({result['cycles'] / best - 1:+.2%})"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
-"""Stores what models learn from: labelled graphs of a network that were simulated, and which of its
-decisions were better fused; kept as NPZ files."""
+"""Stores training examples of fusion models as NPZ files.
+
+Examples are labelled graphs of a network that were simulated, and which of its decisions were
+better fused.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,20 @@ _ARRAYS = ("nodes", "prior", "edges", "links", "stream")
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Of one network on one target: labelled graphs, and units of decisions, a row each, with
-    whether each was `better` fused, (rows,)."""
+    """Training examples of one network on one target.
+
+    Holds labelled graphs, and units of decisions, one per row, with whether each was `better`
+    fused, shape (rows,).
+    """
 
     graphs: tuple[GraphTable, ...]
     units: Features
     better: NDArray[np.bool_]
 
 
-def write_examples(path: Path, found: Examples) -> None:
+def write_examples(path: Path, examples: Examples) -> None:
     """Write one file. Raises `OSError`."""
-    graphs = found.graphs
+    graphs = examples.graphs
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(graph, name) for graph in graphs]) for name in _ARRAYS
     }
@@ -43,9 +49,9 @@ def write_examples(path: Path, found: Examples) -> None:
         columns=np.array(graphs[0].columns),
         layers=np.array([len(graph.prior) for graph in graphs]),
         links_of=np.array([len(graph.edges) for graph in graphs]),
-        units=found.units.matrix,
-        unit_columns=np.array(found.units.names),
-        better=found.better,
+        units=examples.units.matrix,
+        unit_columns=np.array(examples.units.names),
+        better=examples.better,
         **arrays,
     )
     write_atomically(path, buffer.getvalue())
@@ -58,19 +64,19 @@ def read_examples(path: Path) -> Examples:
             columns = tuple(map(str, held["columns"]))
             ends = np.cumsum(held["layers"])[:-1], np.cumsum(held["links_of"])[:-1]
             parts = [np.split(held[name], ends[name in ("edges", "links")]) for name in _ARRAYS]
-            graphs = [GraphTable(columns, *each) for each in zip(*parts, strict=True)]
-            units = Features.of(held["units"], tuple(map(str, held["unit_columns"])))
+            graphs = [GraphTable(columns, *item) for item in zip(*parts, strict=True)]
+            units = Features.from_names(held["units"], tuple(map(str, held["unit_columns"])))
             return Examples(tuple(graphs), units, held["better"].astype(np.bool_))
     except (ValueError, KeyError, BadZipFile) as error:
-        raise ModelError(f"{path} holds no examples ({error}); make them again") from None
+        raise ModelError(f"{path} contains no examples ({error}); create them again") from None
 
 
 def graphs_of(several: Sequence[Examples]) -> list[GraphTable]:
     """All labelled graphs."""
-    return [graph for each in several for graph in each.graphs]
+    return [graph for item in several for graph in item.graphs]
 
 
 def units_of_all(several: Sequence[Examples]) -> tuple[Features, NDArray[np.bool_]]:
     """All units, and which were better fused, (rows,)."""
-    x = Features(np.concatenate([each.units.matrix for each in several]), several[0].units.columns)
-    return x, np.concatenate([each.better for each in several])
+    x = Features(np.concatenate([item.units.matrix for item in several]), several[0].units.columns)
+    return x, np.concatenate([item.better for item in several])

@@ -28,7 +28,11 @@ class RandomFusion:
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Raises `FusionBudgetSpent`, or ends when as many were drawn as there are labellings."""
+        """Evaluate random labellings until as many were drawn as there are labellings.
+
+        Raises:
+            FusionBudgetSpent: the budget of the objective is spent.
+        """
         n = objective.decisions
         for _ in range(1 << min(n, 24)):
             objective.one(tuple(rng.random(n) < 0.5))
@@ -40,11 +44,17 @@ class Exhaustive:
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Raises `TooMany` for more than 20 decisions, and `FusionBudgetSpent`."""
+        """Evaluate every labelling.
+
+        Raises:
+            TooMany: there are more than 20 decisions.
+            FusionBudgetSpent: the budget of the objective is spent.
+        """
         if objective.decisions > MOST_DECISIONS:
             raise TooMany(
-                f"{objective.decisions} decisions have {2.0**objective.decisions:.3g} labellings; "
-                f"go through at most {MOST_DECISIONS}, or choose another method"
+                f"{objective.decisions} decisions have {2.0**objective.decisions:.3g} "
+                f"labellings; enumerate at most {MOST_DECISIONS} decisions, or choose "
+                "another method"
             )
         every = list(product((False, True), repeat=objective.decisions))
         for begin in range(0, len(every), _BATCH):
@@ -56,8 +66,11 @@ MOST_OF_SEGMENT = 6
 
 
 class Programming:
-    """From the best start. `found` is the labelling with the best of each segment, `expected` what
-    the sum of all gains promises of it."""
+    """From the best start.
+
+    `found` is the labelling with the best of each segment, `expected` what the sum of all gains
+    promises of it.
+    """
 
     def __init__(self) -> None:
         self.expected = np.inf
@@ -66,16 +79,20 @@ class Programming:
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Raises `FusionBudgetSpent`, or ends when every segment was looked at once."""
+        """Optimise each segment once, and combine the best labels of all segments.
+
+        Raises:
+            FusionBudgetSpent: the budget of the objective is spent.
+        """
         costs = objective(starts)
         base, before = starts[int(np.argmin(costs))], float(costs.min())
         best, gain = list(base), 0.0
         for places in objective.segments:
             ways = self._ways(objective, base, places)
-            found = objective(ways)
-            least = int(np.argmin(found))
-            if found[least] < before:
-                gain += before - float(found[least])
+            result = objective(ways)
+            least = int(np.argmin(result))
+            if result[least] < before:
+                gain += before - float(result[least])
                 for place in places:
                     best[place] = ways[least][place]
         self.expected, self.found = before - gain, tuple(best)
@@ -83,17 +100,17 @@ class Programming:
 
     @staticmethod
     def _ways(objective: Objective, base: Labelling, places: Sequence[int]) -> list[Labelling]:
-        """The base with other labels of a segment."""
+        """Return copies of the base with other labels of a segment."""
         if len(places) > MOST_OF_SEGMENT:
             moves = [move for move in objective.moves if set(move) <= set(places)]
             return [base, *(moved(base, move) for move in moves)]
-        found = []
+        results = []
         for own in product((False, True), repeat=len(places)):
             labels = list(base)
             for place, label in zip(places, own, strict=True):
                 labels[place] = label
-            found.append(tuple(labels))
-        return found
+            results.append(tuple(labels))
+        return results
 
 
 METHODS: dict[str, Search] = {

@@ -26,8 +26,11 @@ from tilewright.targets.workload import Workload
 
 @dataclass(frozen=True)
 class Needs:
-    """Cycles of a layer: of the busier of compute and the write channel, of the read channel, and
-    of those reads that may be early at most."""
+    """Cycles that a layer needs at least.
+
+    Holds the cycles of the busier of compute and the write channel, those of the read channel, and
+    at most how many of the reads may start early.
+    """
 
     busy: int
     read: int

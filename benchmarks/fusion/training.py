@@ -22,7 +22,7 @@ from benchmarks.fusion.examples import (
     units_of_all,
     write_examples,
 )
-from benchmarks.fusion.tuned_pairs import examples_of, pair
+from benchmarks.fusion.tuned_pairs import make_examples, make_pair_evaluator
 from tilewright.fusion.learned.graph_model import GraphModel
 from tilewright.fusion.learned.policy import Policy
 from tilewright.fusion.learned.pretrained import FOLDER, MODEL, POLICY
@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--ship", action="store_true")
     given = parser.parse_args()
-    several = made(given.folder, given.networks.split(","), given.targets.split(","), given.trials)
+    several = load_examples(
+        given.folder, given.networks.split(","), given.targets.split(","), given.trials
+    )
     model, policy = trained(list(several.values()))
     if given.ship:
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -49,23 +51,23 @@ def main() -> None:
         policy.save(FOLDER / POLICY)
 
 
-def made(
+def load_examples(
     folder: Path, networks: Iterable[str], targets: Iterable[str], trials: int
 ) -> dict[tuple[str, str], Examples]:
     """Examples by network and target; those that the folder lacks are made."""
-    found: dict[tuple[str, str], Examples] = {}
+    result: dict[tuple[str, str], Examples] = {}
     names = list(networks)
     for target in targets:
         for network in names:
             path = folder / f"examples-{network}-{target}-{trials}.npz"
             if not path.exists():
-                examples = examples_of(pair(network, target, trials, folder))
+                examples = make_examples(make_pair_evaluator(network, target, trials, folder))
                 write_examples(path, examples)
                 print(f"{network} on {target}: {len(examples.graphs)} graphs, "
                       f"{int(examples.better.sum())} of {len(examples.better)} units better fused",
                       flush=True)  # fmt: skip
-            found[network, target] = read_examples(path)
-    return found
+            result[network, target] = read_examples(path)
+    return result
 
 
 def trained(several: list[Examples], seed: int = 0) -> tuple[GraphModel, Policy]:
@@ -85,9 +87,8 @@ class Trained:
         model, self._policy = trained(examples)
         model.save(self._path)
 
-    def read(self) -> tuple[GraphModel, Policy]:
-        """Return a copy of the model of labelled graphs, and the policy, which no search
-        changes."""
+    def copy_models(self) -> tuple[GraphModel, Policy]:
+        """Return a copy of the graph model, and the policy, which searches do not change."""
         model = GraphModel()
         model.load(self._path)
         return model, self._policy

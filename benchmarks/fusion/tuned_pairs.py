@@ -55,16 +55,16 @@ class KeptSchedules(FusionSchedules):
         return self._found.get(workload)
 
     def _tune(self, workloads: Sequence[Workload]) -> list[Pick]:
-        found = []
+        results = []
         for number, workload in enumerate(workloads):
             (pick,) = tuned_picks([workload], self._target, self._trials)
-            found.append(pick)
+            results.append(pick)
             steps = workload.epilogue_text
             self._rows.append([str(workload), steps, pick.space, list(pick.config)])
             if number % KEEP_EVERY == KEEP_EVERY - 1 or number == len(workloads) - 1:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._path, json.dumps(self._rows).encode())
-        return found
+        return results
 
 
 class Part(FusionProblem):
@@ -77,59 +77,64 @@ class Part(FusionProblem):
         self.segments = segments_of(self.offered)
         self.groups = groups_of(self.offered)
 
-    def within(self, labels: Labelling) -> Labelling:
-        """The labels of the whole network."""
+    def whole_labels(self, labels: Labelling) -> Labelling:
+        """Return labels of the whole network, with `labels` for the decisions of this part."""
         own = dict(zip(self.places, labels, strict=True))
         return tuple(own.get(place, label) for place, label in enumerate(self.held))
 
-    def _labelled(self, labels: Labelling) -> IntegerGraph:
-        return self.whole.labelled(self.within(labels))
+    def _build_graph(self, labels: Labelling) -> IntegerGraph:
+        return self.whole.labelled(self.whole_labels(labels))
 
 
 class Counted(Evaluator):
-    """What a search has evaluated by itself, answered by what others have evaluated; of a network,
-    or of a part of it."""
+    """Evaluator that counts what one search evaluates, and takes answers from a shared evaluator.
+
+    It belongs to a network or to a part of it.
+    """
 
     def __init__(self, backing: Evaluator, part: Part | None = None) -> None:
         super().__init__(part or backing.problem, backing.schedules)
         self.backing = backing
         self.part = part
 
-    def again(self, labels: Labelling) -> Evaluation:
+    def reevaluate(self, labels: Labelling) -> Evaluation:
         """As `Evaluator`."""
-        whole = labels if self.part is None else self.part.within(labels)
+        whole = labels if self.part is None else self.part.whole_labels(labels)
         return replace(self.backing(whole), labels=labels)
 
 
-def problem_of(network: str, target_name: str) -> FusionProblem:
-    """What may be fused in a network on a target."""
+def make_problem(network: str, target_name: str) -> FusionProblem:
+    """Return the fusion problem of a network on a target."""
     target = make_target(target_name)
     options = BuildOptions(model=network, out=Path(), target=target_name)
     graph = integer_network(options, target, read_model(options), apart=True).graph
     return FusionProblem(graph, target)
 
 
-def pair(network: str, target_name: str, trials: int, folder: Path) -> Evaluator:
-    """A network on a target, with schedules that were tuned."""
-    problem = problem_of(network, target_name)
+def make_pair_evaluator(network: str, target_name: str, trials: int, folder: Path) -> Evaluator:
+    """Return an evaluator of a network on a target, with tuned schedules."""
+    problem = make_problem(network, target_name)
     return Evaluator(problem, KeptSchedules(problem.target, trials, folder))
 
 
-def named(problem: FusionProblem) -> dict[str, Labelling]:
-    """The labellings that have a name."""
+def named_labellings(problem: FusionProblem) -> dict[str, Labelling]:
+    """Return the labellings that have a name, by name."""
     return {
         "none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm,
         "no shortcuts": problem.no_shortcuts, "no averages": problem.no_averages,
     }  # fmt: skip
 
 
-def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:
-    """What models learn of a pair: the named labellings, some that are drawn, and each unit by
-    itself around the best of the named."""
+def make_examples(evaluator: Evaluator, seed: int = 0) -> Examples:
+    """Return training examples of a pair of network and target.
+
+    They are the named labellings, some random labellings, and each unit flipped alone around the
+    best of the named labellings.
+    """
     problem, rng = evaluator.problem, np.random.default_rng(seed)
     figures = Figures(problem, evaluator)
     before = unit_features(problem, figures, problem.tvm)
-    labellings = list(named(problem).values())
+    labellings = list(named_labellings(problem).values())
     best = min(labellings, key=lambda labels: evaluator(labels).cost)
     for share in np.linspace(0.2, 0.95, DRAWN):
         labellings.append(tuple((rng.random(len(problem)) < share).tolist()))
@@ -149,11 +154,11 @@ def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:
             better.append(saved > 0)
     tables = Tables(problem, figures)
     blank = Tables(problem, Figures(problem, Evaluator(problem, evaluator.schedules)))
-    graphs = [tables.of(labels) for labels in dict.fromkeys(labellings)]
+    graphs = [tables.graph_table(labels) for labels in dict.fromkeys(labellings)]
     # A model is also asked about layers of which nothing but the estimate is known.
     graphs += [
-        replace(blank.of(labels), stream=tables.of(labels).stream)
-        for labels in dict.fromkeys(labellings[: len(named(problem)) + DRAWN])
+        replace(blank.graph_table(labels), stream=tables.graph_table(labels).stream)
+        for labels in dict.fromkeys(labellings[: len(named_labellings(problem)) + DRAWN])
     ]
     rows = np.array(kept, np.int64)
     units = Features(np.concatenate([before.matrix[rows], after.matrix[rows]]), before.columns)

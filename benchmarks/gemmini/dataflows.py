@@ -60,12 +60,12 @@ class _NestTarget(GemminiTarget):
 
     def _bind(self, workload: Workload) -> WorkloadLowering:
         dataflow, most = self.flow
-        own = WorkloadLowering.of(workload, self.spec)
+        own = WorkloadLowering.for_workload(workload, self.spec)
         return _Nests(workload, self.spec, replace(own.geometry, most_chained=most), dataflow)
 
 
 def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
-    """A row: the fewest cycles by data flow, 0 where no trial is right."""
+    """Return one row: the fewest cycles per dataflow, 0 where no trial is correct."""
     latency, beat = setting
     spec = GemminiSpec.from_mapping({"memory_latency_cycles": latency, "cycles_per_beat": beat})
     row: Row = {"layer": name, "latency": latency, "cycles_per_beat": beat}
@@ -79,11 +79,11 @@ def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown: a line a product, the cycles of each data flow by setting."""
-    titles = [f"latency {latency}, {beat} a beat" for latency, beat in SETTINGS]
+    titles = [f"latency {latency}, {beat} per beat" for latency, beat in SETTINGS]
     lines: list[list[str]] = []
     for layer in dict.fromkeys(str(row["layer"]) for row in rows):
-        own = [row for row in rows if row["layer"] == layer]
-        cells = [" / ".join(f"{row[flow]:,}" for flow in FLOWS) for row in own]
+        matching = [row for row in rows if row["layer"] == layer]
+        cells = [" / ".join(f"{row[flow]:,}" for flow in FLOWS) for row in matching]
         lines.append([layer, *cells])
     return markdown_table(["product", *titles], "lr", lines)
 

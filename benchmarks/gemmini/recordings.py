@@ -63,8 +63,8 @@ class RecordedPart:
         self.settings: list[dict[str, Any]] = index["settings"]
 
     def specs(self) -> list[GemminiSpec]:
-        """The machine with each memory setting."""
-        return [GemminiSpec.from_mapping({**self.machine, **each}) for each in self.settings]
+        """Return the machine with each memory setting."""
+        return [GemminiSpec.from_mapping({**self.machine, **setting}) for setting in self.settings]
 
     def stream(self, n: int) -> RecordedStream:
         """Stream n."""
@@ -121,7 +121,7 @@ class Exactness:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """The index of a folder of recordings."""
+    """Read the index of a folder of recordings."""
     index: dict[str, Any] = json.loads((folder / "index.json").read_text())
     return index
 
@@ -131,15 +131,15 @@ def compare(
 ) -> dict[str, Exactness]:
     """How many streams of each kind agree, of all or of one in `every`."""
     specs = part.specs()
-    found: dict[str, Exactness] = {}
+    result: dict[str, Exactness] = {}
     for recorded in islice(part, 0, None, every):
-        kind = found.setdefault(recorded.meta["family"], Exactness())
+        kind = result.setdefault(recorded.meta["family"], Exactness())
         kind.count(len(specs))
         kind.streams += 1
         kind.memory += _same_memory(recorded, spec or specs[0])
-        for setting, each in enumerate(specs):
-            _compare_cycles(recorded, each, setting, kind)
-    return found
+        for setting, item in enumerate(specs):
+            _compare_cycles(recorded, item, setting, kind)
+    return result
 
 
 def _same_memory(recorded: RecordedStream, spec: GemminiSpec) -> bool:
@@ -172,28 +172,31 @@ def _compare_cycles(
     kind.events[setting] += same and times.total == wanted
 
 
-def rows(name: str, found: dict[str, Exactness]) -> Iterator[list[str]]:
+def rows(name: str, result: dict[str, Exactness]) -> Iterator[list[str]]:
     """Lines of the table: a kind each, then their sum."""
-    for kind, each in found.items():
+    for kind, item in result.items():
         yield [
-            name, kind, str(each.streams), f"{each.memory}",
+            name, kind, str(item.streams), f"{item.memory}",
             *(
-                f"{each.equal[n]} / {each.near[n]} / {each.worse[n]} / {each.refused[n]}"
-                for n in range(len(each.equal))
+                f"{item.equal[n]} / {item.near[n]} / {item.worse[n]} / {item.refused[n]}"
+                for n in range(len(item.equal))
             ),
-            " / ".join(map(str, each.events)),
+            " / ".join(map(str, item.events)),
         ]  # fmt: skip
 
 
 def main() -> int:
-    """The command; 1 if anything differs."""
+    """Compare the simulators with recordings; return 1 if anything differs."""
     parser = argparse.ArgumentParser(description="compare Gemmini's simulators with recordings")
     parser.add_argument("folder", type=Path, help="recordings: index.json and its NPZ files")
     parser.add_argument("--part", help="only this part, such as kernels")
     options = parser.parse_args()
     index = read_index(options.folder)
     settings = index["settings"]
-    titles = [f"latency {each['latency']}, {each['cycles_per_beat']} a beat" for each in settings]
+    titles = [
+        f"latency {setting['latency']}, {setting['cycles_per_beat']} per beat"
+        for setting in settings
+    ]
     print("Totals by setting: equal / within 1 % / worse / refused.\n")
     header = ["part", "kind", "streams", "memory equal", *titles, "all events equal"]
     lines: list[list[str]] = []
@@ -204,11 +207,11 @@ def main() -> int:
             continue
         part = RecordedPart(options.folder, index, name)
         begun = time.perf_counter()
-        found = compare(part)
+        result = compare(part)
         spent += time.perf_counter() - begun
         simulated += int(part.arrays["cycles"].sum())
-        lines += rows(name, found)
-        agree = agree and all(each.all_agree for each in found.values())
+        lines += rows(name, result)
+        agree = agree and all(item.all_agree for item in result.values())
     print(markdown_table(header, "llr", lines))
     print(f"\n{simulated:,} cycles simulated and memory executed in {spent:.1f} s")
     return 0 if agree else 1

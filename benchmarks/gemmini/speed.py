@@ -1,4 +1,4 @@
-"""Measures how fast Gemmini's cycle simulator is: kernels a second, on one core.
+"""Measures how fast Gemmini's cycle simulator is: kernels per second, on one core.
 
     python -m benchmarks.gemmini.speed [--workload W] [--schedules N]
 
@@ -52,7 +52,7 @@ def main() -> None:
             seconds += time.process_time() - begin
         print(
             f"{kind}: {len(own)} schedules, {cycles / len(own):,.0f} cycles each: "
-            f"{len(own) / seconds:.1f} a second, {seconds / cycles * 1e9:.0f} ns a cycle"
+            f"{len(own) / seconds:.1f} per second, {seconds / cycles * 1e9:.0f} ns per cycle"
         )
 
 

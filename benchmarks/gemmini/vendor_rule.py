@@ -66,7 +66,7 @@ KINDS = {"products": PRODUCTS, "convolutions": CONVOLUTIONS}
 
 
 def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
-    """A row of the table."""
+    """Return one row of the table."""
     latency, beat = setting
     spec = GemminiSpec.from_mapping(
         {"name": f"L{latency}", "memory_latency_cycles": latency, "cycles_per_beat": beat}
@@ -75,7 +75,10 @@ def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
     begun, (name_of_rule, schedule) = time.perf_counter(), target.lowering(workload).vendor
     rules = {
         layout: time_stream(
-            stream_from(program_of(BlockGeometry.of(workload, row), spec.machine, schedule)), spec
+            stream_from(
+                program_of(BlockGeometry.for_workload(workload, row), spec.machine, schedule)
+            ),
+            spec,
         ).total
         for layout, row in ROWS.items()
     }
@@ -95,8 +98,8 @@ def measure(name: str, text: str, setting: tuple[int, int], trials: int) -> Row:
     }  # fmt: skip
 
 
-def saved(rows: Sequence[Row], rule: str = "vendor") -> float:
-    """The share of cycles saved, by the geometric mean of tuned over a rule's."""
+def saved_fraction(rows: Sequence[Row], rule: str = "vendor") -> float:
+    """Return the fraction of cycles saved, by the geometric mean of tuned over rule cycles."""
     ratios = [math.log(int(str(row["tuned"])) / int(str(row[rule]))) for row in rows]
     return 1 - math.exp(sum(ratios) / len(ratios))
 
@@ -104,7 +107,7 @@ def saved(rows: Sequence[Row], rule: str = "vendor") -> float:
 def table(rows: Sequence[Row]) -> str:
     """Markdown: a line a layer, vendor's and tuned cycles by setting, and the mean."""
     layers = list(dict.fromkeys(str(row["layer"]) for row in rows))
-    titles = [f"latency {latency}, {beat} a beat" for latency, beat in SETTINGS]
+    titles = [f"latency {latency}, {beat} per beat" for latency, beat in SETTINGS]
     lines: list[list[str]] = []
     by = {(row["layer"], row["latency"]): row for row in rows}
     for layer in layers:
@@ -119,7 +122,9 @@ def table(rows: Sequence[Row]) -> str:
         ("of the rule on packed rows", "vendor_packed"),
     ):
         means = [
-            f"{saved(own, rule):.1%}" if (own := [r for r in rows if r["latency"] == at]) else ""
+            f"{saved_fraction(matching, rule):.1%}"
+            if (matching := [r for r in rows if r["latency"] == at])
+            else ""
             for at, _ in SETTINGS
         ]
         lines.append([title, *means])
@@ -129,7 +134,7 @@ def table(rows: Sequence[Row]) -> str:
 def _cell(row: Row) -> str:
     form = "loop" if as_object(row["knobs"])["form"] == LOOP else "nest"
     kept = form if row["tuned"] == row["trials_best"] else "rule"
-    return f"{row['vendor']:,} → {row['tuned']:,} ({saved([row]):.0%}, {kept})"
+    return f"{row['vendor']:,} → {row['tuned']:,} ({saved_fraction([row]):.0%}, {kept})"
 
 
 def tuning_arguments(doc: str | None, out: str) -> argparse.ArgumentParser:

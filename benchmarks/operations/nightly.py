@@ -38,8 +38,8 @@ print(json.dumps([state.message or "", *(b - a for a, b in zip(begin + loaded, l
 """
 
 
-def night(network: str, trials: int, folder: Path) -> tuple[str, list[float]]:
-    """A run in a folder: what it says of itself; seconds to load (wall, processor) and to run."""
+def run_night(network: str, trials: int, folder: Path) -> tuple[str, list[float]]:
+    """Run a night; return its message, and the seconds to load (wall, processor) and to run."""
     drop = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
@@ -59,11 +59,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        night(given.network, given.trials, Path(name))
-        nights = [night(given.network, given.trials, Path(name)) for _ in range(given.repeats)]
+        run_night(given.network, given.trials, Path(name))
+        nights = [run_night(given.network, given.trials, Path(name)) for _ in range(given.repeats)]
     print(nights[0][0])
     load, load_cpu, run, run_cpu = (
-        statistics.median(each) for each in zip(*(seconds for _, seconds in nights), strict=True)
+        statistics.median(item) for item in zip(*(seconds for _, seconds in nights), strict=True)
     )
     print(f"load  {load:5.1f} s, {load_cpu:5.1f} s of processor time")
     print(f"run   {run:5.1f} s, {run_cpu:5.1f} s of processor time")

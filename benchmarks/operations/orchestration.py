@@ -91,12 +91,12 @@ def main() -> None:
             for run in ("cold", "again"):
                 rows[mode, run] = _split(Path(name), command)
     print(f"{'seconds':16}" + "".join(f"{part:>20}" for part in (*PARTS, "all")))
-    for (mode, run), found in rows.items():
-        each = [found["parts"].get(part, 0.0) for part in PARTS] + [found["wall"]]
-        print(f"{mode + ', ' + run:16}" + "".join(f"{seconds:20.2f}" for seconds in each))
+    for (mode, run), row in rows.items():
+        part_seconds = [row["parts"].get(part, 0.0) for part in PARTS] + [row["wall"]]
+        print(f"{mode + ', ' + run:16}" + "".join(f"{seconds:20.2f}" for seconds in part_seconds))
     for run in ("cold", "again"):
         ratio = rows["tracked", run]["wall"] / rows["bare", run]["wall"]
-        print(f"{run}: tracked takes {ratio:.2f} times as long as bare")
+        print(f"{run}: the tracked run takes {ratio:.2f} times as long as the bare run")
 
 
 def _split(folder: Path, command: list[str]) -> Split:
@@ -107,8 +107,8 @@ def _split(folder: Path, command: list[str]) -> Split:
         cwd=folder, check=True, stdout=subprocess.DEVNULL,
         env=kept | {"PYTHONPATH": str(ROOT), "TILEWRIGHT_HOME": str(folder / "home")},
     )  # fmt: skip
-    found: Split = json.loads(out.read_text())
-    return found
+    document: Split = json.loads(out.read_text())
+    return document
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""Runs an integer graph on the CPU, layer by layer in plain integer arithmetic: what every
-other way of running it has to give, bit by bit."""
+"""Runs an integer graph on the CPU, layer by layer in plain integer arithmetic.
+
+Every other implementation has to give the same results, bit by bit.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,25 @@ RunIsland = Callable[[CpuIsland, list[Array]], list[Array]]
 
 
 def in_memory(graph: IntegerGraph) -> RunIsland:
-    """Compile a graph's islands for this machine, to run them now on arrays in the shapes of their
-    values. Raises `ImportFailedError` naming the operators that TVM cannot compile."""
+    """Compile a graph's regions for this machine, and return a function that runs them.
+
+    The function takes arrays in the shapes of the graph's values.
+
+    Raises:
+        ImportFailedError: TVM cannot compile some operators; the message names them.
+    """
     if not graph.islands:
         return _runner(None)
-    regions = RegionCalls([RegionSession.of(region, 1) for region in graph.regions])
+    regions = RegionCalls([RegionSession.for_region(region, 1) for region in graph.regions])
     return _runner(Library(compiled_islands(graph), regions))
 
 
 def from_file(path: Path) -> RunIsland:
-    """The islands of a library that `networks.integer.cpu_islands` wrote, to run on arrays in the
-    shapes of their values. It runs code of the file: read none of strangers."""
+    """Load a library that `networks.integer.cpu_islands` wrote, and return a function that runs it.
+
+    The function takes arrays in the shapes of the graph's values. It runs code of the file, so
+    never load a file from strangers.
+    """
     return _runner(Library.load(path))
 
 
@@ -68,7 +78,7 @@ def run(
     for name, source in graph.quantised.items():
         value = graph.values[name]
         values[name] = to_int8(values[source], value.scale).reshape(value.shape)
-    places = _places(graph)
+    places = _shared_views(graph)
     values.update(places)
     for step in graph.steps:
         if isinstance(step, CpuIsland):
@@ -86,24 +96,27 @@ def run(
     return values
 
 
-def _places(graph: IntegerGraph) -> dict[str, Array]:
+def _shared_views(graph: IntegerGraph) -> dict[str, Array]:
     """Of the values that lie inside others, and of those, views of the memory they share."""
     shapes = {name: value.shape for name, value in graph.values.items()}
-    found: dict[str, Array] = {}
-    for begins in lay_out((each.part, each.whole, each.first) for each in graph.slices):
+    result: dict[str, Array] = {}
+    for begins in lay_out((slice_.part, slice_.whole, slice_.first) for slice_ in graph.slices):
         axis = channel_axis(shapes[next(iter(begins))])
         widest = list(shapes[next(iter(begins))])
         widest[axis] = max(begin + shapes[name][axis] for name, begin in begins.items())
         memory = np.zeros(widest, np.int8)
         for name, begin in begins.items():
             channels = slice(begin, begin + shapes[name][axis])
-            found[name] = memory[(slice(None),) * axis + (channels,)]
-    return found
+            result[name] = memory[(slice(None),) * axis + (channels,)]
+    return result
 
 
 def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs, which are to have the names, shapes and types of the graph's. Raises
-    `InputError`."""
+    """Return the inputs, which must have the names, shapes and types of the graph's inputs.
+
+    Raises:
+        InputError: a name, a shape or a type differs.
+    """
     wanted = [value.name for value in graph.inputs]
     if set(wanted) != set(inputs):
         raise InputError(
@@ -114,14 +127,14 @@ def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array
         array = np.asarray(inputs[value.name])
         if (array.shape, array.dtype.name) != (value.shape, value.dtype):
             raise InputError(
-                f"input '{value.name}' takes {value.dtype} of shape {value.shape}, not "
-                f"{array.dtype} of shape {array.shape}; convert the array"
+                f"the input '{value.name}' must have type {value.dtype} and shape "
+                f"{value.shape}, not {array.dtype} and {array.shape}; convert the array"
             )
     return {name: np.asarray(inputs[name]) for name in wanted}
 
 
 def result(graph: IntegerGraph, output: str, values: Mapping[str, Array]) -> Array:
-    """An output in its own shape and type, out of the value that it is."""
+    """Return an output in its own shape and type, converted from the value that holds it."""
     info = next(value for value in graph.outputs if value.name == output)
     array = values[graph.results[output]]
     if array.dtype == np.int8 and info.dtype != "int8":

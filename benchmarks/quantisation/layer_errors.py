@@ -44,8 +44,11 @@ Values = Mapping[str, Array]
 
 @dataclass
 class LayerSteps:
-    """Of a layer's int8 values: the largest difference in steps and the share that differs, by the
-    layer alone and with all before it."""
+    """Differences of a layer's int8 values from those of onnxruntime.
+
+    Holds the largest difference in steps and the fraction of values that differ, for the layer
+    alone and for the layer with all layers before it.
+    """
 
     layer: str
     passes: int
@@ -58,8 +61,10 @@ class LayerSteps:
 def layer_steps(
     model: onnx.ModelProto, graph: IntegerGraph, feeds: Sequence[Values]
 ) -> list[LayerSteps]:
-    """A row a layer whose output a QuantizeLinear of the model writes. Feeds are arrays in the
-    shapes of the inputs."""
+    """Return one row per layer whose output is written by a QuantizeLinear of the model.
+
+    `feeds` holds arrays in the shapes of the inputs.
+    """
     written = {
         node.name: node.output[0] for node in model.graph.node
         if node.op_type == "QuantizeLinear" and node.name in graph.values
@@ -71,7 +76,7 @@ def layer_steps(
         known = {name: to_int8(theirs[tensor], None) for name, tensor in written.items()}
         alone = {**ours, **known}
         for layer in graph.layers:
-            parts = sorted((e for e in graph.slices if e.whole == layer.data), key=_first)
+            parts = sorted((e for e in graph.slices if e.whole == layer.data), key=_first_channel)
             if parts:
                 axis = channel_axis(graph.values[layer.data].shape)
                 alone[layer.data] = np.concatenate([alone[e.part] for e in parts], axis=axis)
@@ -79,7 +84,7 @@ def layer_steps(
             if layer.output not in known:
                 alone[layer.output] = made.reshape(graph.values[layer.output].shape)
                 continue
-            passes = sum(each.names == layer.names for each in graph.layers)
+            passes = sum(item.names == layer.names for item in graph.layers)
             row = rows.setdefault(layer.output, LayerSteps(layer.name, passes))
             wanted = known[layer.output].astype(int).ravel()
             off = np.abs(made.astype(int).ravel() - wanted)
@@ -91,11 +96,11 @@ def layer_steps(
     return list(rows.values())
 
 
-def _first(part: ChannelSlice) -> int:
+def _first_channel(part: ChannelSlice) -> int:
     return part.first
 
 
-def measured(source: str, samples: Path | None, count: int) -> list[LayerSteps]:
+def measure_errors(source: str, samples: Path | None, count: int) -> list[LayerSteps]:
     """Of a model, by so many samples; the first two say how finely first passes count."""
     model = model_with_weights(source)
     made = as_it_is(model).model
@@ -114,10 +119,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    found = {}
+    result = {}
     for source in asked.models:
-        rows = measured(source, asked.samples, asked.count)
-        found[source] = [asdict(row) for row in rows]
+        rows = measure_errors(source, asked.samples, asked.count)
+        result[source] = [asdict(row) for row in rows]
         print(f"\n{source}, {asked.count} samples\n")
         cells = [
             (
@@ -129,7 +134,7 @@ def main() -> None:
         head = ("layer", "passes", "alone: largest", "differ", "after all: largest", "differ")
         print(markdown_table(head, "lr", cells))
     if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1))
+        asked.json.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from tilewright.targets.workload import Workload
 def vta_target(name: str, space: str = "") -> VtaTarget:
     """As `make_target`, of a name that is a VTA's."""
     target = make_target(name, space)
-    assert isinstance(target, VtaTarget), f"{name} is no VTA"
+    assert isinstance(target, VtaTarget), f"{name} is not a VTA"
     return target
 
 

@@ -64,8 +64,10 @@ class Rate:
 
 
 def rate(programs: Programs, spec: VtaSpec, threads: int = 1, repeats: int = 3) -> Rate:
-    """The fastest of some simulations of programs (instructions, 2); compiled code is loaded
-    before."""
+    """Return the fastest of several simulations of programs, each of shape (instructions, 2).
+
+    Compiled code is loaded before the first one.
+    """
     insns = np.concatenate(programs)
     offsets = np.cumsum([0, *map(len, programs)])
     simulate_batch(insns[: offsets[1]], offsets[:2], spec)
@@ -80,17 +82,19 @@ def rate(programs: Programs, spec: VtaSpec, threads: int = 1, repeats: int = 3) 
 
 
 def template_programs(workload: str, spec: VtaSpec, most: int) -> Programs:
-    """The programs (instructions, 2) of a template space, evenly thinned out to at most `most`
-    configs."""
-    lowering = Lowering.of(parse_workload(workload), spec, "template")
+    """Return programs of a template space, each of shape (instructions, 2).
+
+    They belong to at most `most` configs, evenly spaced over the space.
+    """
+    lowering = Lowering.for_workload(parse_workload(workload), spec, "template")
     space = lowering.space
     flat = np.unique(np.linspace(0, space.size - 1, most).astype(np.int64))
-    found = []
+    programs = []
     for values in space.values(space.unravel(flat)):
         code, insns, _, _ = lowering.program(values)
         if code == 0:
-            found.append(insns.copy())
-    return found
+            programs.append(insns.copy())
+    return programs
 
 
 def enumerate_spaces(spec: str) -> None:
@@ -106,24 +110,27 @@ def enumerate_spaces(spec: str) -> None:
 
 def evaluate_extended(spec: VtaSpec, rounds: int) -> None:
     """Print valid configs a second of processor time: every row, and every schedule once."""
-    for what, choose in (("blocks of neighbours", neighbours), ("scattered configs", scattered)):
+    for what, choose in (
+        ("blocks of neighbours", neighbours),
+        ("scattered configs", random_configs),
+    ):
         times, valid, configs = np.zeros(2), 0, 0
         digests = [hashlib.sha256(), hashlib.sha256()]
         for workload, _ in RESNET18.values():
-            lowering = Lowering.of(workload, spec, "extended")
+            lowering = Lowering.for_workload(workload, spec, "extended")
             values = choose(lowering.space, np.random.default_rng(0))
             time_rows(lowering, values[:1])  # compiled code is loaded
             best = [np.inf, np.inf]
             for turn in range(rounds):
                 for way in (0, 1):
                     begin = time.process_time()
-                    found = time_rows(lowering, values, every_row=way == 0)
+                    rows = time_rows(lowering, values, every_row=way == 0)
                     best[way] = min(best[way], time.process_time() - begin)
                     if turn == 0:
-                        for part in found:
+                        for part in rows:
                             digests[way].update(np.ascontiguousarray(part).tobytes())
             times += best
-            configs, valid = configs + len(values), valid + int((found[2] >= 0).sum())
+            configs, valid = configs + len(values), valid + int((rows[2] >= 0).sum())
         before, after = valid / times
         print(
             f"{what} on {spec.name}: {configs:,} configs, {valid:,} valid: {before:,.0f} valid/s "
@@ -133,16 +140,18 @@ def evaluate_extended(spec: VtaSpec, rounds: int) -> None:
 
 
 def neighbours(space: Space, rng: np.random.Generator, tilings: int = 8) -> NDArray[np.int64]:
-    """The knob values, (n, knobs), of some tilings and orders with every choice of what follows:
-    slots, first steps, last pieces."""
+    """Return knob values, shape (n, knobs), of random tilings with every choice of the later knobs.
+
+    The later knobs are slots, first steps and last pieces.
+    """
     outer = math.prod(len(knob.values) for knob in space.knobs[:SLOT_KNOBS])  # these turn fastest
     chosen = rng.choice(outer, min(tilings, outer), replace=False)
     flat = chosen[:, None] + outer * np.arange(space.size // outer)
     return space.values(space.unravel(flat.ravel()))
 
 
-def scattered(space: Space, rng: np.random.Generator, most: int = 1000) -> NDArray[np.int64]:
-    """The knob values, (n, knobs), of configs drawn without replacement."""
+def random_configs(space: Space, rng: np.random.Generator, most: int = 1000) -> NDArray[np.int64]:
+    """Return knob values, shape (n, knobs), of configs that are drawn without replacement."""
     flat = rng.choice(space.size, min(most, space.size), replace=False)
     return space.values(space.unravel(flat))
 

@@ -31,17 +31,17 @@ def outcomes(target: VtaTarget, workload: Workload, sample: int) -> Counter[str]
         flat = np.random.default_rng(0).permutation(space.size)[:sample]
         return sum(
             (
-                _counted(
+                _count_failures(
                     lowered := target.lower(workload, space.unravel(part)), target.measure(lowered)
                 )
                 for part in np.array_split(flat, -(-len(flat) // BATCH))  # so few programs are kept
             ),
             Counter[str](),
         )
-    return _counted(lowered, measured)
+    return _count_failures(lowered, measured)
 
 
-def _counted(lowered: Lowered, measured: Measurements) -> Counter[str]:
+def _count_failures(lowered: Lowered, measured: Measurements) -> Counter[str]:
     return Counter(
         failure or status for failure, status in zip(lowered.failures, measured.status, strict=True)
     )
@@ -57,15 +57,15 @@ def main(unchecked: bool = False, sample: int = 20_000) -> None:
     for preset, space in spaces:
         target = make_target(preset, space)
         assert isinstance(target, VtaTarget)
-        found = {
+        result = {
             name: outcomes(target, workload, sample if space != "unchecked" else 1 << 62)
             for name, (workload, _) in track(RESNET18.items(), console=Console(stderr=True))
         }
-        classes = sorted({key for counter in found.values() for key in counter} - {"valid"})
+        classes = sorted({key for counter in result.values() for key in counter} - {"valid"})
         table = Table(title=f"{space} on {preset}")
         for column in ("layer", "configs", "valid", *classes):
             table.add_column(column, justify="left" if column == "layer" else "right")
-        for name, counter in found.items():
+        for name, counter in result.items():
             total = counter.total()
             shares = [f"{counter[key] / total:.1%}" for key in ("valid", *classes)]
             table.add_row(name, f"{total:,}", *shares)

@@ -16,8 +16,10 @@ from tilewright.targets.vta.verify import wrong_values
 def program_with_data(
     lowering: Lowering, values: NDArray[np.int64], tensors: Tensors
 ) -> Program | None:
-    """The program of one config (knob values, shape (knobs,)) with its DRAM image, or None if it
-    has none."""
+    """Return the program of a config with its DRAM image; None if the config has no program.
+
+    `values` are knob values, shape (knobs,).
+    """
     code, insns, uops, _ = lowering.program(values)
     if code:
         return None
@@ -31,8 +33,11 @@ def mismatches(
     seed: int = 0,
     semantics: SemanticsName = "functional",
 ) -> int:
-    """Output values of one config (knob *values*, shape (knobs,)) that differ from the integer
-    reference; -1 if it has no program or its program does not run to its end."""
+    """Count the output values of a config that differ from the integer reference.
+
+    `values` are knob *values*, shape (knobs,). The count is -1 if the config has no program, or if
+    its program does not run to its end.
+    """
     code, insns, uops, _ = lowering.program(values)
     if code:
         return -1

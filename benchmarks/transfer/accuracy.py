@@ -17,10 +17,10 @@ import numpy as np
 from benchmarks.results import KeptRows
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.metrics import score
-from tilewright.evaluation.datasets.training import figures, split
+from tilewright.evaluation.datasets.training import evaluate_model, split
 from tilewright.models.transfer.columns import PEAK, REFERENCE
 from tilewright.models.transfer.registry import make_model
-from tilewright.models.transfer.training_data import TrainingTable, aligned, reference
+from tilewright.models.transfer.training_data import TrainingTable, reference, select_columns
 
 FORMULA, WITHOUT = "formula", " without formula"
 KINDS = (
@@ -30,7 +30,7 @@ KINDS = (
 SPLITS = ("by_target", "by_task", "within_task")
 
 
-def measure(options: argparse.Namespace, found: KeptRows) -> None:
+def measure(options: argparse.Namespace, rows: KeptRows) -> None:
     """Every kind and split; by_target of fewer rows."""
     kinds = options.kinds or ((FORMULA, "xgboost", "xgboost" + WITHOUT) if options.quick else KINDS)
     whole: TrainingTable | None = None
@@ -40,13 +40,13 @@ def measure(options: argparse.Namespace, found: KeptRows) -> None:
                 if (by != SPLITS[0] or kind not in KINDS[1:5]) and share < 1:
                     continue
                 key = {"kind": kind, "split": by, "share": share}
-                if found.has("accuracy", **key):
+                if rows.has("accuracy", **key):
                     continue
                 whole = read_table(options.dataset) if whole is None else whole
-                found.keep("accuracy", key | _judged(whole, kind, by, share, options))
+                rows.keep("accuracy", key | _judge_part(whole, kind, by, share, options))
 
 
-def _judged(
+def _judge_part(
     whole: TrainingTable, kind: str, by: Any, share: float, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Figures of a model of a part of the rows, on the same rows whatever the part."""
@@ -60,7 +60,7 @@ def _judged(
     given = {"minutes": options.minutes, "formula": not kind.endswith(WITHOUT)}
     model = make_model(kind.removesuffix(WITHOUT), 0, given)
     trained = model.fit(table)
-    return figures(model, whole.rows(test)) | {
+    return evaluate_model(model, whole.rows(test)) | {
         "rows": trained.rows, "seconds": trained.seconds, "epochs": trained.epochs,
         "stopped": trained.stopped, "all_epochs_seconds": trained.full_seconds,
         "dataset": digest_of(options.dataset),
@@ -70,19 +70,20 @@ def _judged(
 def formula_figures(table: TrainingTable) -> dict[str, Any]:
     """Figures of the time formula by itself; before compiling it says nothing."""
     columns = (REFERENCE, PEAK)
-    said = reference(aligned(table.features, columns), columns).astype(np.float64)
+    said = reference(select_columns(table.features, columns), columns).astype(np.float64)
     table = table.rows(~np.isnan(said))
-    found = score(table, said[~np.isnan(said)])
+    result = score(table, said[~np.isnan(said)])
     return {
-        "pairwise_accuracy": found.pairwise_accuracy, "interval": list(found.interval),
-        "top1_regret": found.top1_regret, "top8_regret": found.top8_regret,
-        "tasks": found.tasks, "tested": found.rows, "visible": {"pairwise_accuracy": float("nan")},
+        "pairwise_accuracy": result.pairwise_accuracy, "interval": list(result.interval),
+        "top1_regret": result.top1_regret, "top8_regret": result.top8_regret,
+        "tasks": result.tasks, "tested": result.rows,
+        "visible": {"pairwise_accuracy": float("nan")},
         "rows": 0, "seconds": 0.0, "epochs": 0.0, "stopped": "nothing is learned",
     }  # fmt: skip
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line a model."""
+    """Return a summary with one line per model."""
     return "\n".join(
         f"{row['kind']:24} {row['split']:12} {row['rows']:>9,} rows {row['seconds']:6.0f} s  "
         f"{row['pairwise_accuracy']:.4f} ({row['interval'][0]:.4f}-{row['interval'][1]:.4f}), "

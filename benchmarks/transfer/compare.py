@@ -38,24 +38,35 @@ def main() -> None:
     parser = row_arguments(__doc__, "built/transfer.json")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path("built/transfer"))
-    parser.add_argument("--dataset", type=Path, help="built below --folder if not given")
-    parser.add_argument("--model", type=Path, help="trained below --folder if not given")
-    parser.add_argument("--rows", type=int, help="of the dataset that is built")
-    parser.add_argument("--minutes", type=float, help="a training takes at most")
-    parser.add_argument("--parts", default="", help="of accuracy,layers,tuning")
-    parser.add_argument("--targets", default="", help="names, separated by commas")
-    parser.add_argument("--networks", default="", help="names, separated by commas")
-    parser.add_argument("--tuners", default="", help="names, separated by semicolons")
-    parser.add_argument("--kinds", default="", help="of models, for accuracy")
+    parser.add_argument(
+        "--dataset", type=Path, help="folder of the dataset; built below --folder by default"
+    )
+    parser.add_argument(
+        "--model", type=Path, help="folder of the models; trained below --folder by default"
+    )
+    parser.add_argument("--rows", type=int, help="rows of the dataset that is built")
+    parser.add_argument("--minutes", type=float, help="time limit per training")
+    parser.add_argument("--parts", default="", help="parts to run, of accuracy,layers,tuning")
+    parser.add_argument("--targets", default="", help="names of targets, separated by commas")
+    parser.add_argument("--networks", default="", help="names of networks, separated by commas")
+    parser.add_argument("--tuners", default="", help="names of tuners, separated by semicolons")
+    parser.add_argument("--kinds", default="", help="kinds of models, for the part accuracy")
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--layers", type=int, default=4, help="drawn for each target, for layers")
-    parser.add_argument("--jobs", type=int, default=2, help="networks that are tuned at a time")
+    parser.add_argument(
+        "--layers",
+        type=int,
+        default=4,
+        help="number of layers drawn per target, for the part layers",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="number of networks that are tuned at the same time"
+    )
     options = parser.parse_args()
-    found = KeptRows(options.redraw or options.out, PARTS)
+    rows = KeptRows(options.redraw or options.out, PARTS)
     parts = options.parts.split(",") if options.parts else list(PARTS)
     if options.redraw is not None:
         for name in parts:
-            print(PARTS[name].summary(found.rows[name]))
+            print(PARTS[name].summary(rows.rows[name]))
         return
     quick = options.quick
     options.rows = options.rows or (60_000 if quick else 2_000_000)
@@ -67,8 +78,8 @@ def main() -> None:
         options.model = options.model or _model(options)
     for name, part in PARTS.items():
         if name in parts:
-            part.measure(options, found)
-            print(part.summary(found.rows[name]), flush=True)
+            part.measure(options, rows)
+            print(part.summary(rows.rows[name]), flush=True)
 
 
 def _dataset(folder: Path, rows: int) -> Path:

@@ -11,13 +11,16 @@ import numpy as np
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.models.transfer.columns import PEAK, REFERENCE
 from tilewright.models.transfer.registry import make_model
-from tilewright.models.transfer.training_data import TrainingTable, aligned
+from tilewright.models.transfer.training_data import TrainingTable, select_columns
 
 
 def controls(options: argparse.Namespace) -> dict[str, Path]:
-    """XGBoost models that know nothing of the dataset. `formula` learned what the hand-written time
-    formula says, and not what programs take. `shuffled` learned, without the formula, latencies
-    that were shuffled within their tasks; with it, it would be the formula again."""
+    """XGBoost models that know nothing of the dataset.
+
+    `formula` learned what the hand-written time formula says, and not what programs take.
+    `shuffled` learned, without the formula, latencies that were shuffled within their tasks; with
+    it, it would be the formula again.
+    """
     paths = {
         name: options.folder / f"{name}-{digest_of(options.dataset)[:8]}"
         for name in ("formula", "shuffled")
@@ -26,7 +29,7 @@ def controls(options: argparse.Namespace) -> dict[str, Path]:
         return paths
     table = read_table(options.dataset, rows=100_000)
     names = (REFERENCE, PEAK)
-    said = aligned(table.features, names).astype(np.float64).sum(axis=1)
+    said = select_columns(table.features, names).astype(np.float64).sum(axis=1)
     taught = {
         "formula": replace(table, log_latency=np.where(table.valid, said, np.nan)),
         "shuffled": shuffle_labels(table, 0),

@@ -28,17 +28,23 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from benchmarks.cpu.schedules import ROWS as CPU_ROWS
-from benchmarks.intervals import Floats, Interval, crossed
+from benchmarks.intervals import Floats, Interval, crossed_mean
 from benchmarks.results import markdown_table, row_arguments
 from benchmarks.transfer.controls import shuffle_labels
 from tilewright.evaluation.datasets.folder import read_about, read_table
 from tilewright.evaluation.datasets.metrics import pairwise_accuracy
 from tilewright.evaluation.datasets.options import DatasetOptions
-from tilewright.evaluation.datasets.plan import DatasetPlan, PlanCell, PlanPart, drawn, make_plan
+from tilewright.evaluation.datasets.plan import (
+    DatasetPlan,
+    PlanCell,
+    PlanPart,
+    draw_hardware,
+    make_plan,
+)
 from tilewright.flows.dataset import build_dataset
 from tilewright.models.transfer.columns import PEAK, REFERENCE
 from tilewright.models.transfer.registry import make_model
-from tilewright.models.transfer.training_data import TrainingTable, aligned, reference
+from tilewright.models.transfer.training_data import TrainingTable, reference, select_columns
 from tilewright.search import LocalRunner
 from tilewright.targets.features import Features
 from tilewright.targets.workload import parse_workload
@@ -79,7 +85,9 @@ T = TypeVar("T")
 
 def plan(options: DatasetOptions) -> DatasetPlan:
     """All layers on drawn machines of each family, `ROWS` rows of each pair."""
-    hardware = [one for kind in ACCELERATORS for one, _ in drawn(kind, MACHINES, options.seed)]
+    hardware = [
+        one for kind in ACCELERATORS for one, _ in draw_hardware(kind, MACHINES, options.seed)
+    ]
     cells = tuple(PlanCell(place, ROWS) for place in range(len(LAYERS)))
     workloads = tuple(parse_workload(text, EPILOGUE).to_json() for text in LAYERS)
     parts = tuple(PlanPart(place, 0, cells) for place in range(len(hardware)))
@@ -96,84 +104,92 @@ class _PlannedRunner(LocalRunner):
 
 
 def build(folder: Path) -> None:
-    """The dataset, unless the folder has it."""
+    """Build the data set unless the folder already has it."""
     total = len(ACCELERATORS) * MACHINES * len(LAYERS) * ROWS
     build_dataset(_PlannedRunner(), folder, DatasetOptions(rows=total, cpu_rows=0))
 
 
-def shared(features: Features, processor: bool) -> Features:
-    """The columns that all families have, those of programs less the logarithm of the workload's
-    multiplications."""
+def shared_columns(features: Features, processor: bool) -> Features:
+    """Return the columns that all families have.
+
+    Columns that count a program's work are relative to the workload's multiplications, as
+    logarithms.
+    """
     names = [name for name in features.names if name.startswith("workload ")]
     known = {name: features.matrix[:, list(features.names).index(name)] for name in names}
     for name, own in COUNTS.items():
         place = list(features.names).index(own[processor])
         log2 = features.matrix[:, place] * (1.0 if processor else 2.0)
         known[f"program {name}"] = log2 - known[MACS]
-    return Features.of(np.stack([*known.values()], axis=1), [*known])
+    return Features.from_names(np.stack([*known.values()], axis=1), [*known])
 
 
 def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
-    """Valid rows of each family, of which models see the `SHARED` columns or all; and the formula's
-    log2 latencies, shape (rows,)."""
+    """Return the valid rows of each family, and the formula's log2 latencies, shape (rows,).
+
+    Models see only the `SHARED` columns, or all columns.
+    """
     whole, about = read_table(folder), read_about(folder)
-    kinds = np.array([each.kind for each in about.hardware])[whole.hardware]
-    found = {}
+    kinds = np.array([device.kind for device in about.hardware])[whole.hardware]
+    tables = {}
     for kind in ACCELERATORS:
         table = whole.rows(kinds == kind)
         known = (REFERENCE, PEAK)
-        said = reference(aligned(table.features, known), known).astype(np.float64)
+        said = reference(select_columns(table.features, known), known).astype(np.float64)
         kept = ~np.isnan(said) & table.valid
         if columns == SHARED:
-            table = replace(table, features=shared(table.features, False))
-        found[kind] = (table.rows(kept), said[kept])
+            table = replace(table, features=shared_columns(table.features, False))
+        tables[kind] = (table.rows(kept), said[kept])
     measured = pd.read_parquet(rows)
     measured = measured[measured["status"] == "valid"]
     layer = pd.factorize(measured["layer"])[0].astype(np.int64)
     names = [name for name in measured.columns if " " in name]
-    features = Features.of(measured[names].to_numpy(np.float64), names)
+    features = Features.from_names(measured[names].to_numpy(np.float64), names)
     table = TrainingTable(
-        shared(features, True) if columns == SHARED else features,
+        shared_columns(features, True) if columns == SHARED else features,
         np.log2(measured["seconds"].to_numpy(np.float64)),
         layer + whole.task.max() + 1,
         layer + whole.workload.max() + 1,
         np.full(len(layer), whole.hardware.max() + 1),
     )
-    found["cpu"] = (table, np.log2(measured["estimated"].to_numpy(np.float64)))
-    return found
+    tables["cpu"] = (table, np.log2(measured["estimated"].to_numpy(np.float64)))
+    return tables
 
 
-def measure(found: Mapping[str, Rows]) -> pd.DataFrame:
-    """A row a task, source, model and seed: the share of its pairs in the right order. Of each
-    family `found` has the rows and the formula's log2 latencies, shape (rows,)."""
+def measure(result: Mapping[str, Rows]) -> pd.DataFrame:
+    """Return one row per task, source, model and seed: the fraction of pairs in the right order.
+
+    `found` has the rows of each family and the formula's log2 latencies, shape (rows,).
+    """
     rows: list[dict[str, object]] = []
-    for family, (table, formula) in found.items():
-        others = _joined([each for name, each in found.items() if name != family])
+    for family, (table, formula) in result.items():
+        others = _join_rows([item for name, item in result.items() if name != family])
         for source, model in product(SOURCES, MODELS):
             for seed in range(1 if model == FORMULA else SEEDS):
                 said = formula.copy()
                 if model != FORMULA and source == OTHERS:
-                    said = _said(others, (table, formula), model, seed)
+                    said = _predict_rows(others, (table, formula), model, seed)
                 elif model != FORMULA:
                     for fold in folds_of(table):
                         rest, own = ((table.rows(x), formula[x]) for x in (~fold, fold))
-                        said[fold] = _said(rest, own, model, seed)
+                        said[fold] = _predict_rows(rest, own, model, seed)
                 key = {"family": family, "source": source, "model": model, "seed": seed}
-                rows += [key | each for each in _right(table, said)]
+                rows += [key | item for item in _score_rows(table, said)]
     return pd.DataFrame(rows)
 
 
 def folds_of(table: TrainingTable) -> list[NDArray[np.bool_]]:
-    """Thirds of a family, each of shape (rows,): whole machines, or whole layers where there is one
-    machine."""
+    """Split a family into thirds, each a mask of shape (rows,).
+
+    A third has whole machines, or whole layers if there is only one machine.
+    """
     one = len(np.unique(table.hardware)) == 1
     place = np.unique(table.workload if one else table.hardware, return_inverse=True)[1]
     return [place % FOLDS == fold for fold in range(FOLDS)]
 
 
-def _said(learned: Rows, test: Rows, model: str, seed: int) -> Floats:
-    """What a model that learned from some rows predicts of others, log2 up to a constant of the
-    task."""
+def _predict_rows(learned: Rows, test: Rows, model: str, seed: int) -> Floats:
+    """Train a model on some rows; predict the log2 latency of others up to a constant per task."""
     table, known = learned
     if model == WITH:
         table = replace(table, log_latency=table.log_latency - known)
@@ -185,20 +201,20 @@ def _said(learned: Rows, test: Rows, model: str, seed: int) -> Floats:
     return predicted + test[1] if model == WITH else predicted
 
 
-def _joined(parts: Sequence[Rows]) -> Rows:
+def _join_rows(parts: Sequence[Rows]) -> Rows:
     """Tables below each other, NaN where one lacks a column."""
     tables, formulas = zip(*parts, strict=True)
-    names = list(dict.fromkeys(name for each in tables for name in each.features.names))
-    matrix = np.concatenate([aligned(each.features, names) for each in tables])
+    names = list(dict.fromkeys(name for table in tables for name in table.features.names))
+    matrix = np.concatenate([select_columns(table.features, names) for table in tables])
     numbers = (
-        np.concatenate([getattr(each, name) for each in tables])
+        np.concatenate([getattr(table, name) for table in tables])
         for name in ("log_latency", "task", "workload", "hardware")
     )
-    features = Features.of(matrix.astype(np.float64), names)
+    features = Features.from_names(matrix.astype(np.float64), names)
     return TrainingTable(features, *numbers), np.concatenate(formulas)
 
 
-def _right(table: TrainingTable, said: Floats) -> list[dict[str, object]]:
+def _score_rows(table: TrainingTable, said: Floats) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for task in np.unique(table.task):
         own = table.task == task
@@ -214,25 +230,25 @@ def table_of(rows: pd.DataFrame) -> str:
     for family, source, columns in product(FAMILIES, SOURCES, (SHARED, ALL)):
         own = rows[(rows[["family", "source", "columns"]] == [family, source, columns]).all(axis=1)]
         grids = {
-            str(model): each.pivot(index="task", columns="seed", values="right").to_numpy()
-            for model, each in own.groupby("model")
+            str(model): group.pivot(index="task", columns="seed", values="right").to_numpy()
+            for model, group in own.groupby("model")
         }
-        cells = [_short(crossed(grids[model])) for model in MODELS]
-        cells.append(_short(crossed(grids[WITH] - grids[FORMULA])))
+        cells = [_short(crossed_mean(grids[model])) for model in MODELS]
+        cells.append(_short(crossed_mean(grids[WITH] - grids[FORMULA])))
         lines.append([family, source, columns, *cells])
     head = ["judged on", "learned from", "columns", *MODELS, "gain"]
     return markdown_table(head, "l", lines)
 
 
-def _short(each: Interval) -> str:
-    return each.text(3).replace("0.", ".").replace("-", "−")
+def _short(interval: Interval) -> str:
+    return interval.text(3).replace("0.", ".").replace("-", "−")
 
 
 def main() -> None:
     """Build, measure, print and write."""
     parser = row_arguments(__doc__, "built/families.parquet")
     parser.add_argument("--folder", type=Path, default=Path("built/families"))
-    parser.add_argument("--cpu", type=Path, default=CPU_ROWS, help="rows of the processor")
+    parser.add_argument("--cpu", type=Path, default=CPU_ROWS, help="rows measured on the CPU")
     options = parser.parse_args()
     if options.redraw is not None:
         print(table_of(pd.read_parquet(options.redraw)))

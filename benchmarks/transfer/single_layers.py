@@ -41,44 +41,44 @@ CLAIMED_SHARE, CLAIMED_FACTOR = 0.1, 2.0
 Row = Mapping[str, Any]
 
 
-def measure(options: argparse.Namespace, found: KeptRows) -> None:
+def measure(options: argparse.Namespace, rows: KeptRows) -> None:
     """Seed by seed, so that a run that is stopped leaves whole seeds."""
     models = {"": options.model} | controls(options)
-    tuners = [next(each for each in TUNERS if each.name == name) for name in COMPARED]
-    layers = list(_drawn(options))
+    tuners = [next(tuner for tuner in TUNERS if tuner.name == name) for name in COMPARED]
+    layers = list(_draw_pairs(options))
     for seed, (target, layer) in product(range(options.seeds), layers):
-        _tune(found, models, target, layer, seed, BOARD, 0.0)
-    goals = _goals(found.rows["layers"])
+        _tune(rows, models, target, layer, seed, BOARD, 0.0)
+    goals = _goals(rows.rows["layers"])
     for seed, (target, layer), tuner in product(range(options.seeds), layers, tuners):
         goal = goals[target, str(Subgraph.from_json(layer).workload)]
-        _tune(found, models, target, layer, seed, tuner, goal)
+        _tune(rows, models, target, layer, seed, tuner, goal)
 
 
-def _drawn(options: argparse.Namespace) -> Iterable[tuple[str, dict[str, Any]]]:
+def _draw_pairs(options: argparse.Namespace) -> Iterable[tuple[str, dict[str, Any]]]:
     targets = options.targets.split(",") if options.targets else TARGETS
     networks = options.networks.split(",") if options.networks else NETWORKS
     for target in targets:
         every = {
-            str(Subgraph.from_json(each).workload): each
+            str(Subgraph.from_json(layer).workload): layer
             for name in networks
-            for each in layers_of(target, name)
+            for layer in layers_of(target, name)
         }
         order = np.random.default_rng(0).permutation(len(every))
         yield from ((target, list(every.values())[place]) for place in order[: options.layers])
 
 
 def _tune(
-    found: KeptRows, models: Mapping[str, Any], target: str, layer: dict[str, Any], seed: int,
+    rows: KeptRows, models: Mapping[str, Any], target: str, layer: dict[str, Any], seed: int,
     tuner: Tuner, goal: float,
 ) -> None:  # fmt: skip
     name = str(Subgraph.from_json(layer).workload)
     key = {"target": target, "layer": name, "seed": seed, "tuner": tuner.name}
-    if found.has("layers", **key):
+    if rows.has("layers", **key):
         return
     unit = partial(Unit, target, name, seed, tuner, str(models[tuner.control]), (layer,))
     row = perform(unit(goal=goal))
     kept = ("trials", "cycles", "goal", "compiled", "processor_seconds")
-    found.keep("layers", key | {name: row[name] for name in kept})
+    rows.keep("layers", key | {name: row[name] for name in kept})
 
 
 def _goals(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
@@ -90,8 +90,10 @@ def _goals(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
 
 
 def trials(rows: Sequence[Row], tuner: str) -> Floats:
-    """Until the goal, `TRIALS` where it is not reached; shape (pairs, seeds). `rows` are of
-    seeds that all pairs and tuners have."""
+    """Until the goal, `TRIALS` where it is not reached; shape (pairs, seeds).
+
+    `rows` are of seeds that all pairs and tuners have.
+    """
     pairs = list(_goals(rows))
     seeds = sorted({row["seed"] for row in rows})
     grid = np.full((len(pairs), len(seeds)), float(TRIALS))
@@ -103,16 +105,19 @@ def trials(rows: Sequence[Row], tuner: str) -> Floats:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A line a tuner: trials to the goal as a share of the board's 64, how they compare with the
-    warm start's, and on how many pairs a warm start needs at most half as many."""
+    """Return a summary with one line per tuner.
+
+    A line has trials to the goal as a fraction of the board's 64, how they compare with the warm
+    start's, and on how many pairs a warm start needs at most half as many.
+    """
     rows = _whole_seeds(rows)
     if not rows:
-        return "no seed is complete: start the same command again to go on"
+        return "no seed is complete: start the same command again to resume"
     pairs, seeds = len(_goals(rows)), len({row["seed"] for row in rows})
     warm, lines = trials(rows, WARM), [f"{pairs} pairs of layer and machine, {seeds} seeds"]
     for name in COMPARED:
         own = trials(rows, name)
-        share = hierarchical(lambda each: each.mean(axis=(-2, -1)) / TRIALS, own)
+        share = hierarchical(lambda item: item.mean(axis=(-2, -1)) / TRIALS, own)
         fewer = hierarchical(_factor, own, warm, paired=True)
         half = own.mean(axis=1) >= CLAIMED_FACTOR * warm.mean(axis=1)
         mine = [row for row in rows if row["tuner"] == name]
@@ -128,9 +133,9 @@ def summary(rows: Sequence[Row]) -> str:
 
 def _whole_seeds(rows: Sequence[Row]) -> list[Row]:
     """Rows of the seeds with which every tuner ran on every pair."""
-    each = len(_goals(rows)) * (1 + len(COMPARED))
+    runs_per_seed = len(_goals(rows)) * (1 + len(COMPARED))
     counts = Counter(row["seed"] for row in rows)
-    return [row for row in rows if counts[row["seed"]] == each]
+    return [row for row in rows if counts[row["seed"]] == runs_per_seed]
 
 
 def _factor(mine: Floats, warm: Floats) -> Floats:

@@ -74,8 +74,8 @@ class Tuner:
     """Of `benchmarks.transfer.controls`, the model that a warm start has instead of the trained."""
 
 
-_ALONE = (("alpha", 0.0), ("first_alpha", 0.0), ("warm_alpha", 0.0))  # no compiles beyond a batch
-_AS_WARM = (("alpha", 23.0), ("first_alpha", 23.0))  # programs beyond a trial, as a warm start's
+_ALONE = (("alpha", 0.0), ("first", 1.0), ("warm_alpha", 0.0))  # no compiles beyond a batch
+_AS_WARM = (("alpha", 23.0), ("first", 96.0))  # programs beyond a trial, as a warm start's
 BOARD = Tuner("board", "default-blind", _ALONE)
 TUNERS = (
     BOARD,
@@ -113,26 +113,26 @@ class Unit:
         return self.target, self.network, self.seed, self.tuner.name
 
 
-def _unseen(dataset: Path, name: str) -> None:
-    seen = {each.fingerprint for each in read_about(dataset).hardware}
+def _refuse_seen_hardware(dataset: Path, name: str) -> None:
+    seen = {device.fingerprint for device in read_about(dataset).hardware}
     if make_target(name).fingerprint in seen:
-        raise TilewrightError(f"{name} is in {dataset}: nothing would be shown by tuning for it")
+        raise TilewrightError(f"{name} is part of {dataset}, so tuning for it would show nothing")
 
 
-def measure(options: argparse.Namespace, found: KeptRows) -> None:
-    """The board's runs first: they say where the others end."""
+def measure(options: argparse.Namespace, rows: KeptRows) -> None:
+    """Make the runs of every tuner, first those on the board, which define the goals."""
     targets = (
         options.targets.split(",") if options.targets else TARGETS[: 1 if options.quick else 3]
     )
     networks = (
         options.networks.split(",") if options.networks else NETWORKS[: 1 if options.quick else 3]
     )
-    names = options.tuners.split(";") if options.tuners else [each.name for each in TUNERS]
+    names = options.tuners.split(";") if options.tuners else [tuner.name for tuner in TUNERS]
     for name in targets:
-        _unseen(options.dataset, name)
+        _refuse_seen_hardware(options.dataset, name)
     first, second = [], []
     models = {"": options.model}
-    if any(each.control for each in TUNERS if each.name in names):
+    if any(tuner.control for tuner in TUNERS if tuner.name in names):
         models |= controls(options)
     for seed in range(options.seeds):
         for target in targets:
@@ -141,22 +141,22 @@ def measure(options: argparse.Namespace, found: KeptRows) -> None:
                 unit = partial(Unit, target, network, seed)
                 first.append(unit(BOARD, model="", subgraphs=layers))
                 second += [
-                    unit(each, model=str(models[each.control]), subgraphs=layers)
-                    for each in TUNERS
-                    if each.name in names and each is not BOARD
+                    unit(tuner, model=str(models[tuner.control]), subgraphs=layers)
+                    for tuner in TUNERS
+                    if tuner.name in names and tuner is not BOARD
                 ]
-    known = {_key(row): row for row in found.rows["tuning"]}
-    for row in _performed([each for each in first if each.key not in known], options.jobs):
-        found.keep("tuning", row)
-    known = {_key(row): row for row in found.rows["tuning"]}
-    goals = _goals(found.rows["tuning"])
+    known = {_key(row): row for row in rows.rows["tuning"]}
+    for row in _run_units([item for item in first if item.key not in known], options.jobs):
+        rows.keep("tuning", row)
+    known = {_key(row): row for row in rows.rows["tuning"]}
+    goals = _goals(rows.rows["tuning"])
     left = [
-        replace(each, goal=goals[each.target, each.network])
-        for each in second
-        if each.key not in known
+        replace(item, goal=goals[item.target, item.network])
+        for item in second
+        if item.key not in known
     ]
-    for row in _performed(left, options.jobs):
-        found.keep("tuning", row)
+    for row in _run_units(left, options.jobs):
+        rows.keep("tuning", row)
 
 
 def _goals(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
@@ -173,16 +173,16 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str, int, str]:
 
 
 def layers_of(target: str, network: str) -> tuple[dict[str, Any], ...]:
-    """The layers of a network on a target, with their counts, as JSON."""
+    """Return the layers of a network on a target, with their counts, as JSON."""
     here = make_target(target)
     options = TuningOptions(model=network, target=target)
-    found = extract_subgraphs(
+    subgraphs = extract_subgraphs(
         import_model(network, {}), here, options.epilogue_mode, options.max_waste, {}
     )
-    return tuple(each.to_json() for each in found.subgraphs)
+    return tuple(subgraph.to_json() for subgraph in subgraphs.subgraphs)
 
 
-def _performed(units: Sequence[Unit], jobs: int) -> Iterator[dict[str, Any]]:
+def _run_units(units: Sequence[Unit], jobs: int) -> Iterator[dict[str, Any]]:
     """Each in a process of its own, so that what one loads is not free for the next."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
@@ -192,33 +192,35 @@ def _performed(units: Sequence[Unit], jobs: int) -> Iterator[dict[str, Any]]:
 def perform(unit: Unit) -> dict[str, Any]:
     """Tune a network until it is as fast as the goal, or the trials are spent."""
     run, target = LocalRunner(), make_target(unit.target)
-    layers = [Subgraph.from_json(each) for each in unit.subgraphs]
+    layers = [Subgraph.from_json(subgraph) for subgraph in unit.subgraphs]
     begin, computed = time.perf_counter(), time.process_time()
     model = load_model(Path(unit.model)) if unit.tuner.warm else None
     asked = (lambda problem: prior_from(model, problem)) if model is not None else None
-    tasks = [_task(unit, target, each.workload, asked) for each in layers]
+    tasks = [_task(unit, target, layer.workload, asked) for layer in layers]
     sessions = [Session.start(task) for task in tasks]
     rules = SharingRules(TRIALS, unit.tuner.batch, 0.0)
     at: dict[str, float | None] = {}
     compiled = trials = 0
     paused = time.perf_counter(), time.process_time()
     # what a network without a valid trial of a layer runs there
-    spare = [_baseline(unit, each.workload) for each in layers]
+    spare = [_baseline(unit, layer.workload) for layer in layers]
     total = np.inf
     begin += time.perf_counter() - paused[0]
     computed += time.process_time() - paused[1]
-    for place, n in (_scheduled if unit.tuner.scheduled else _in_turn)(sessions, layers, rules):
+    for place, n in (_schedule_rounds if unit.tuner.scheduled else _in_turn)(
+        sessions, layers, rules
+    ):
         task, before = tasks[place], learn(run, tasks[place], sessions[place])
         batch = propose_batch(run, task, before, n)
         if batch is None:
             continue
         measured = run(measure_batch, task, batch, {})
-        sessions[place] = before.after(replace(batch, measured=measured))
+        sessions[place] = before.extend(replace(batch, measured=measured))
         compiled += batch.unmeasured_count
         trials += len(batch.rows)
         total = sum(
-            each.count * (best_latency(session.history) or other)
-            for each, session, other in zip(layers, sessions, spare, strict=True)
+            layer.count * (best_latency(session.history) or other)
+            for layer, session, other in zip(layers, sessions, spare, strict=True)
         )
         for mean in (1, 2, 4, 8, 16, 32):
             if trials >= mean * len(layers) and str(mean) not in at:
@@ -236,9 +238,9 @@ def perform(unit: Unit) -> dict[str, Any]:
 
 def _baseline(unit: Unit, workload: Workload) -> float:
     study = tuning_task_of(TuningOptions(model=unit.network, target=unit.target), workload)
-    found = measure_baseline(study)
-    known = [found.fallback, None if found.baseline is None else found.baseline.latency]
-    return min((float(each.cycles) for each in known if each is not None), default=np.inf)
+    baseline = measure_baseline(study)
+    known = [baseline.fallback, None if baseline.baseline is None else baseline.baseline.latency]
+    return min((float(item.cycles) for item in known if item is not None), default=np.inf)
 
 
 def _task(
@@ -254,35 +256,38 @@ def _task(
 def _in_turn(
     sessions: Sequence[Session], layers: Sequence[Subgraph], rules: SharingRules
 ) -> Iterator[tuple[int, int]]:
-    """A round of each layer, then the next of each."""
+    """Yield a round of each layer, then the next round of each, with the number of trials."""
     for done in range(0, rules.trials, rules.batch):
         for place in range(len(sessions)):
             yield place, min(rules.batch, rules.trials - done)
 
 
-def _scheduled(
+def _schedule_rounds(
     sessions: Sequence[Session], layers: Sequence[Subgraph], rules: SharingRules
 ) -> Iterator[tuple[int, int]]:
     """As `tilewright tune --stop-gain 0` schedules rounds."""
     exhausted: set[int] = set()
     while True:
         states = [
-            TaskState(each.count, each.macs, session.history, place not in exhausted)
-            for place, (each, session) in enumerate(zip(layers, sessions, strict=True))
+            TaskState(layer.count, layer.macs, session.history, place not in exhausted)
+            for place, (layer, session) in enumerate(zip(layers, sessions, strict=True))
         ]
-        found = next_round(states, rules)
-        if found is None:
+        result = next_round(states, rules)
+        if result is None:
             return
-        before = len(sessions[found[0]].history)
-        yield found
-        if len(sessions[found[0]].history) == before:
-            exhausted.add(found[0])
+        before = len(sessions[result[0]].history)
+        yield result
+        if len(sessions[result[0]].history) == before:
+            exhausted.add(result[0])
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line a tuner: its share of the board's trials and seconds, means over runs with 95 %
-    intervals over pairs of target and network and over their runs, and in how many it came there.
-    The board's goal is one a pair: the median of its runs."""
+    """Return a summary with one line per tuner.
+
+    A line has the tuner's fraction of the board's trials and seconds, means over runs with 95 %
+    intervals over pairs of target and network and over their runs, and how many runs reached the
+    goal. Each pair has one goal: the median of the board's runs.
+    """
     boards = {_key(row)[:3]: row for row in rows if row["tuner"] == BOARD.name}
     goals, lines = _goals(rows), []
     for name in dict.fromkeys(row["tuner"] for row in rows):
@@ -306,7 +311,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
             + " of the seconds"
         )
         for cell in dict.fromkeys(cells):
-            some = np.array([each == cell for each in cells])
+            some = np.array([item == cell for item in cells])
             own = [cell] * int(some.sum())
             lines.append(
                 f"    {cell[0]:12} {cell[1]:14} {_mean(trials[some], own)}, "
@@ -318,12 +323,11 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
 def _on_board(
     pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float
 ) -> NDArray[np.float64]:
-    """Seconds of a run and the board's where each trial takes so many more than here, shape
-    (pairs,)."""
-    each = np.array(
+    """Return the ratio of seconds per pair if a trial took `seconds` longer, shape (pairs,)."""
+    seconds_of_pair = np.array(
         [[row["processor_seconds"] + seconds * row["trials"] for row in pair] for pair in pairs]
     )
-    return np.asarray(each[:, 0] / each[:, 1])
+    return np.asarray(seconds_of_pair[:, 0] / seconds_of_pair[:, 1])
 
 
 def _ratios(
@@ -334,11 +338,13 @@ def _ratios(
 
 
 def _mean(values: NDArray[np.float64], cells: Sequence[tuple[str, str]]) -> str:
-    """Of runs (n,) that belong to these pairs of target and network: the mean over pairs of means
-    over runs."""
-    groups = [values[[each == cell for each in cells]] for cell in dict.fromkeys(cells)]
+    """Return the mean over pairs of means over runs, with its interval.
+
+    `values` has shape (n,), and `cells` the pair of target and network of each run.
+    """
+    groups = [values[[item == cell for item in cells]] for cell in dict.fromkeys(cells)]
     runs = min(map(len, groups))  # of a measurement that is not complete, as many of each pair
     if not np.isfinite(values).all():
         return "unknown"
     grid = np.array([group[:runs] for group in groups])
-    return str(hierarchical(lambda each: each.mean(axis=(-2, -1)), grid))
+    return str(hierarchical(lambda item: item.mean(axis=(-2, -1)), grid))

@@ -27,17 +27,19 @@ def layers_named(names: str) -> dict[str, Workload]:
     return {name: known[name] for name in names.split(",") if name} or JUDGED
 
 
-def target_of(where: SpaceName) -> Target:
-    """The target whose space is enumerated."""
+def make_space_target(where: SpaceName) -> Target:
+    """Return the target whose space is enumerated."""
     return make_target(TARGETS[where], where)
 
 
-def enumerated(
+def enumerate_layers(
     where: SpaceName, names: str, folder: Path
 ) -> Iterator[tuple[str, Workload, MeasurementTable]]:
-    """What every schedule of each named layer does, measured below `folder` where that is not
-    known yet, with a bar on the terminal."""
-    target = target_of(where)
+    """Yield each named layer with the measurements of all its schedules.
+
+    Measurements that are not yet below `folder` are made, with a progress bar on the terminal.
+    """
+    target = make_space_target(where)
     layers = layers_named(names)
     for name in track(layers, console=Console(stderr=True), transient=True):
         yield name, layers[name], ground_truth_table(target, layers[name], folder)

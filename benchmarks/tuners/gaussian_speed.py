@@ -20,11 +20,11 @@ from tilewright.targets.features import Features
 
 
 def main(
-    trials: Annotated[int, typer.Option(help="Rows that the process learns from.")] = 500,
-    candidates: Annotated[int, typer.Option(help="Rows it chooses from.")] = 4096,
-    columns: Annotated[int, typer.Option(help="Features of a row.")] = 24,
-    batch: Annotated[int, typer.Option(help="Rows it chooses.")] = 8,
-    repeats: Annotated[int, typer.Option(help="Proposals that are timed.")] = 5,
+    trials: Annotated[int, typer.Option(help="Number of rows that the model is fitted to.")] = 500,
+    candidates: Annotated[int, typer.Option(help="Number of candidates.")] = 4096,
+    columns: Annotated[int, typer.Option(help="Number of features per row.")] = 24,
+    batch: Annotated[int, typer.Option(help="Number of rows that are chosen.")] = 8,
+    repeats: Annotated[int, typer.Option(help="Number of timed proposals.")] = 5,
 ) -> None:
     """Time a fit and a proposal on random rows with a smooth target."""
     rng = np.random.default_rng(0)
@@ -32,7 +32,7 @@ def main(
     weight = rng.normal(size=columns) * np.exp(-np.arange(columns) / 4.0)
     x, pool = rng.normal(size=(trials, columns)), rng.normal(size=(candidates, columns))
     y = np.sin(x @ weight) + 0.3 * (x @ weight) + 0.01 * rng.normal(size=trials)
-    known, asked = Features.of(x, names), Features.of(pool, names)
+    known, asked = Features.from_names(x, names), Features.from_names(pool, names)
     process, zeros = ModelLibrary().surrogate(0), np.zeros(candidates)
     with BLAS_ON_ONE_THREAD:
         process.fit(known, y)  # loads libraries

@@ -1,4 +1,4 @@
-"""Measures errors of published ML²Tuner's Models P and A inside runs, on the batch measured next.
+"""Measures errors of ML²Tuner's Models P and A inside runs, on the batch measured next.
 
     python -m benchmarks.tuners.model_errors unchecked  # the paper's space, on evta-zcu102
     python -m benchmarks.tuners.model_errors extended   # the default space, on vta-pynq
@@ -6,7 +6,9 @@
 
 After each retraining of a run, P and A predict the batch that is measured next. A chose that batch
 for its own predictions, which spoils them. So all that was compiled in that round is simulated,
-too, outside the run; P and V alone chose that. Errors are of log2 cycles of valid configs. A
+too, outside the run; P and V alone chose that. `ml2tuner-published` and `ml2tuner` have these
+models, and each makes its own runs: `ml2tuner` measures two configs a round, and may measure
+programs that an earlier round compiled. Errors are of log2 cycles of valid configs. A
 layer's figure is the root of the mean square over its runs, and a ratio is a geometric mean over
 layers. Intervals of 95 % resample layers and seeds (`benchmarks.intervals`). Layers are the judged
 ones (`benchmarks.layers`). Their spaces are enumerated first, below --spaces.
@@ -17,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,14 +28,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.intervals import Floats, Interval, hierarchical
-from benchmarks.results import Batch, LayerNames, Redraw, Seeds, Trials
-from benchmarks.tuners.enumerated_spaces import SpaceName, enumerated, target_of
+from benchmarks.results import Batch, LayerNames, Redraw, Seeds, Trials, Tuners
+from benchmarks.tuners.enumerated_spaces import SpaceName, enumerate_layers, make_space_target
+from tilewright.evaluation.compare.plan import TunerConfig, parse_tuner_configs
 from tilewright.flows.tuning import learn
-from tilewright.models import make_explorer
 from tilewright.search import LocalRunner, Session, Task, make_task
 from tilewright.search.round_steps import choose_batch, measure_batch
 from tilewright.targets.base import Lowered, Measurements, Target
-from tilewright.targets.ground_truth import replayed
+from tilewright.targets.ground_truth import make_replay_target
 from tilewright.targets.workload import Workload
 
 PUBLISHED = 0.919
@@ -45,7 +47,7 @@ def main(
     seeds: Seeds = 10,
     trials: Trials = 128,
     batch: Batch = 8,
-    learners: Annotated[str, typer.Option(help="Of ml2tuner-published.")] = "xgboost,gaussian",
+    tuners: Tuners = "ml2tuner-published,ml2tuner-published:learner=gaussian,ml2tuner",
     layers: LayerNames = "",
     out: Path = Path("built/model_errors.parquet"),
     spaces: Path = Path("built/spaces"),
@@ -53,11 +55,13 @@ def main(
 ) -> None:
     """Print the ratio of errors, and keep a row a retraining."""
     if redraw is None:
-        target, rows = target_of(where), []
-        for name, workload, truth in enumerated(where, layers, spaces):
-            for learner, seed in product(learners.split(","), range(seeds)):
-                run = _run(replayed(target, [truth]), workload, learner, seed, trials, batch)
-                rows += [{"layer": name, "learner": learner, "seed": seed} | row for row in run]
+        target, rows = make_space_target(where), []
+        for name, workload, truth in enumerate_layers(where, layers, spaces):
+            for tuner, seed in product(parse_tuner_configs(tuners), range(seeds)):
+                run = _run(
+                    make_replay_target(target, [truth]), workload, tuner, seed, trials, batch
+                )
+                rows += [{"layer": name, "tuner": tuner.label, "seed": seed} | row for row in run]
         redraw = out
         out.parent.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(rows).to_parquet(out, index=False)
@@ -65,10 +69,10 @@ def main(
 
 
 def _run(
-    target: Target, workload: Workload, learner: str, seed: int, trials: int, batch: int
+    target: Target, workload: Workload, tuner: TunerConfig, seed: int, trials: int, batch: int
 ) -> list[dict[str, Any]]:
-    """A row a retraining that a batch followed."""
-    explorer = make_explorer("ml2tuner-published", {"learner": learner})
+    """Return one row per retraining that was followed by a batch."""
+    explorer = tuner.explorer
     run, task = LocalRunner(), make_task(target, workload, explorer, seed)
     session, problem = Session.start(task), task.problem
     rows: list[dict[str, Any]] = []
@@ -85,36 +89,36 @@ def _run(
             row |= _errors(task, session, chosen.rows, measured, "measured")
             row |= _errors(task, session, lowered, target.measure(lowered), "compiled")
             rows.append(row)
-        session = session.after(replace(chosen, measured=measured))
+        session = session.extend(replace(chosen, measured=measured))
     return rows
 
 
 def _errors(
     task: Task, session: Session, lowered: Lowered, measured: Measurements, of: str
 ) -> dict[str, float]:
-    """Sums of squared errors over the valid rows, and how many these are."""
+    """Return sums of squared errors over the valid rows, and the number of these rows."""
     state = session.models
     asked = task.explorer.model_inputs(task.problem, state, session.history, lowered)
-    found: dict[str, float] = {f"{of} valid": float(measured.valid.sum())}
+    errors: dict[str, float] = {f"{of} valid": float(measured.valid.sum())}
     for role in ("P", "A"):
         rows = asked[role].rows
         valid = measured.valid[rows]
         said = (state.models[role].predict(asked[role].features) + asked[role].offset)[valid]
-        found[f"{of} {role}"] = float(((said - np.log2(measured.latency[rows][valid])) ** 2).sum())
-    return found
+        errors[f"{of} {role}"] = float(((said - np.log2(measured.latency[rows][valid])) ** 2).sum())
+    return errors
 
 
-def figures(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
-    """RMSE of A over RMSE of P, by learner, window of trials, and what was predicted."""
-    found = {}
-    for learner, own in rows.groupby("learner", sort=False):
+def error_ratios(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
+    """RMSE of A over RMSE of P, by tuner, window of trials, and what was predicted."""
+    figures = {}
+    for tuner, group in rows.groupby("tuner", sort=False):
         for window, (low, high) in WINDOWS.items():
-            some = own[(own["trials"] >= low) & (own["trials"] < high)]
+            some = group[(group["trials"] >= low) & (group["trials"] < high)]
             for of in ("measured", "compiled"):
-                key = str(learner), window, of
-                found[key] = hierarchical(_ratio, _sums(some, f"{of} A"), _sums(some, f"{of} P"),
+                key = str(tuner), window, of
+                figures[key] = hierarchical(_ratio, _sums(some, f"{of} A"), _sums(some, f"{of} P"),
                                           paired=True)  # fmt: skip
-    return found
+    return figures
 
 
 def _sums(rows: pd.DataFrame, column: str) -> Floats:
@@ -125,8 +129,10 @@ def _sums(rows: pd.DataFrame, column: str) -> Floats:
 
 
 def _ratio(a: Floats, p: Floats) -> Floats:
-    """Geometric mean over layers of the ratio of root mean squares over runs, which have the same
-    number of rows; arrays (..., layers, runs)."""
+    """Return the geometric mean over layers of ratios of root mean squares over runs.
+
+    All runs have the same number of rows. Both arrays have shape (..., layers, runs).
+    """
     squares = np.sqrt(a.sum(axis=-1) / p.sum(axis=-1))
     return np.asarray(np.exp(np.log(squares).mean(axis=-1)))
 
@@ -136,15 +142,15 @@ def _table(where: str, rows: pd.DataFrame) -> Table:
         title=f"{where}: RMSE of A / RMSE of P (published: {PUBLISHED}); intervals over "
         f"{rows['layer'].nunique()} layers and {rows['seed'].nunique()} seeds"
     )
-    for name in ("learner", "retrainings", "measured next", "compiled in that round", "RMSE of P"):
+    for name in ("tuner", "retrainings", "measured next", "compiled in that round", "RMSE of P"):
         table.add_column(name)
-    found = figures(rows)
-    for learner, window in dict.fromkeys((learner, window) for learner, window, _ in found):
+    result = error_ratios(rows)
+    for tuner, window in dict.fromkeys((tuner, window) for tuner, window, _ in result):
         low, high = WINDOWS[window]
-        own = rows[(rows["learner"] == learner) & rows["trials"].between(low, high - 1)]
-        error = np.sqrt(own["measured P"].sum() / own["measured valid"].sum())
-        ratios = [found[learner, window, of].text(3, "-") for of in ("measured", "compiled")]
-        table.add_row(learner, window, *ratios, f"{error:.3f}")
+        subset = rows[(rows["tuner"] == tuner) & rows["trials"].between(low, high - 1)]
+        error = np.sqrt(subset["measured P"].sum() / subset["measured valid"].sum())
+        ratios = [result[tuner, window, of].text(3, "-") for of in ("measured", "compiled")]
+        table.add_row(tuner, window, *ratios, f"{error:.3f}")
     return table
 
 

@@ -5,16 +5,21 @@
     python -m benchmarks.tuners.sample_efficiency extended   # the default space on vta-pynq
     python -m benchmarks.tuners.sample_efficiency tables --redraw benchmarks/rows/FILE
 
+Three tables are printed: trials per layer beside the optimum, figures relative to AutoTVM, and the
+cost of the goal when a compile costs nothing, a tenth of a measurement, or as much as one.
+
 Layers are the judged ones (`benchmarks.layers`) unless others are named; the four tables are all of
 development layers. Unchecked and extended spaces are enumerated first (a quarter of an hour of CPU,
 kept under --spaces). Every tuner gets the same batches, budget and seeds. A run ends after 64
-trials or when it has come within 1 % of the optimum, whichever is later, or with the budget.
+trials or when it has come within 1 % of the optimum, whichever is later, or with the budget. With
+--enough 1 it ends when it has come there, and nothing is known of its first 64 trials.
 Trials, compiles and seconds are counted to the end of the batch that came there. Real seconds are
 those that the recorded stack took, and the tuner's own. A figure of a layer is the median over
 seeds. Figures relative to AutoTVM, as published and with plans of 16, are geometric means over
 layers of ratios of medians. Their 95 % intervals resample layers and seeds
-(`benchmarks.intervals`). Finished runs are kept in --out and not repeated; `runs.parquet` there has
-a row a run, from which --redraw prints the tables again.
+(`benchmarks.intervals`). A config that is compiled in one round and measured in a later round is
+lowered twice, and counts as two compiles. Finished runs are kept in --out and not repeated;
+`runs.parquet` there has a row a run, from which --redraw prints the tables again.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from benchmarks.intervals import Floats, Interval, hierarchical, ratio_of_means,
 from benchmarks.layers import JUDGED
 from benchmarks.results import Batch, Jobs, LayerNames, Redraw, Seeds, Trials, Tuners, split_names
 from benchmarks.tuners.enumerated_spaces import TARGETS, layers_named
-from tilewright.cli.views.comparison import comparing, leaderboard_table
+from tilewright.cli.views.comparison import leaderboard_table, show_comparing
 from tilewright.evaluation.compare.benchmark_suite import (
     EnumeratedTestBed,
     TestBed,
@@ -55,6 +60,7 @@ TUNERS = (
 )
 LOOK = 64  # trials after which regret is read
 MANY_INVALID = 0.5  # share of a space from which invalid trials are compared
+COMPILE_PRICES = (0.0, 0.1, 1.0)  # of a compile, as a multiple of a measurement
 Where = Literal["tables", "unchecked", "extended"]
 
 
@@ -62,16 +68,24 @@ def main(
     where: Where,
     tuners: Tuners = TUNERS,
     seeds: Seeds = 20,
-    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    first_seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     trials: Trials = 1024,
     batch: Batch = 8,
     layers: LayerNames = "",
-    live: Annotated[bool, typer.Option(help="Compile and simulate, for honest seconds.")] = False,
+    live: Annotated[
+        bool,
+        typer.Option(
+            help="Compile and simulate instead of replaying, so that the times are realistic."
+        ),
+    ] = False,
     jobs: Jobs = 2,
     out: Path = Path("built/sample_efficiency"),
     spaces: Path = Path("built/spaces"),
     redraw: Redraw = None,
-    beside: Annotated[str, typer.Option(help="Another tuner to divide trials by.")] = "",
+    beside: Annotated[
+        str, typer.Option(help="Another tuner to compare the number of trials with.")
+    ] = "",
+    enough: Annotated[int, typer.Option(help="Trials after which a run may end.")] = LOOK,
 ) -> None:
     """Run all tuners and print what they needed."""
     console = Console(width=190)
@@ -79,17 +93,23 @@ def main(
         folder = out / (where + "-live" * live)
         test_bed = _test_bed(where, spaces, split_names(layers), live)
         drawn = range(first_seed, first_seed + seeds)
-        what = plan(test_bed, parse_tuner_configs(tuners), drawn, trials, batch, enough=LOOK)
-        with comparing(console) as progress:
+        what = plan(test_bed, parse_tuner_configs(tuners), drawn, trials, batch, enough)
+        with show_comparing(console) as progress:
             compared = run_comparison(LocalRunner(progress), what, folder, local_cluster(jobs))
         write_report(compared, folder)
         console.print(leaderboard_table(compared.leaderboards, console.width))
-        share = {name: _invalid_share(test_bed, name) for name, _ in test_bed.workloads}
+        names = [name for name, _ in test_bed.workloads]
+        share = {name: _invalid_share(test_bed, name) for name in names}
+        rows = rows_of(compared.results, share)
+        if enough < LOOK:  # runs that reached the goal may have ended before
+            rows[[f"regret at {LOOK}", f"invalid at {LOOK}"]] = np.nan
+        rows["optimum"] = rows["layer"].map({name: _optimum(test_bed, name) for name in names})
         redraw = folder / "runs.parquet"
-        rows_of(compared.results, share).to_parquet(redraw, index=False)
+        rows.to_parquet(redraw, index=False)
     rows = pd.read_parquet(redraw)
     console.print(by_layer(rows))
     console.print(relative_table(rows, beside))
+    console.print(cost_table(rows))
 
 
 def _test_bed(where: Where, spaces: Path, wanted: list[str], live: bool) -> TestBed:
@@ -104,8 +124,17 @@ def _invalid_share(test_bed: TestBed, name: str) -> float:
     return float(np.mean(test_bed.table(name).status != "valid"))
 
 
+def _optimum(test_bed: TestBed, name: str) -> int:
+    """Return the cycles of the best valid schedule of a layer."""
+    table = test_bed.table(name)
+    return int(table.cycles[table.status == "valid"].min())
+
+
 def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
-    """A row a run. Counts and seconds are until the goal, those named after `LOOK` until then."""
+    """Return one row per run.
+
+    Counts and seconds are until the goal, except those named after `LOOK`, which are until then.
+    """
     look = min(LOOK, results.trials) - 1
     figures = {
         "reached": results.reached,
@@ -120,17 +149,19 @@ def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
     }
     axes = (results.tuners, results.workloads, results.seeds)
     index = pd.MultiIndex.from_product(axes, names=("tuner", "layer", "seed"))
-    rows = pd.DataFrame({name: each.ravel() for name, each in figures.items()}, index).reset_index()
+    rows = pd.DataFrame(
+        {name: figure.ravel() for name, figure in figures.items()}, index
+    ).reset_index()
     rows["invalid in space"] = rows["layer"].map(share)
     rows["development"] = ~rows["layer"].isin(list(JUDGED))
     return rows
 
 
 def _grid(rows: pd.DataFrame, tuner: str, figure: str) -> Floats:
-    """A figure of a tuner's runs, shape (layers, seeds)."""
-    mine = rows[rows["tuner"] == tuner]
+    """Return a figure of a tuner's runs, shape (layers, seeds), for the seeds that have it."""
+    mine = rows[(rows["tuner"] == tuner) & rows[figure].notna()]
     table = mine.pivot(index="layer", columns="seed", values=figure)
-    return table.loc[rows["layer"].unique()].to_numpy(np.float64)
+    return table.reindex(rows["layer"].unique()).to_numpy(np.float64)
 
 
 def by_layer(rows: pd.DataFrame) -> Table:
@@ -138,29 +169,35 @@ def by_layer(rows: pd.DataFrame) -> Table:
     table = Table(title=f"trials to {GOAL:.0%}: median (quartiles), regret at {LOOK}")
     table.add_column("layer")
     table.add_column("invalid", justify="right")
+    table.add_column("optimum, cycles", justify="right")
     tuners = rows["tuner"].unique()
     for name in tuners:
         table.add_column(name, justify="right")
-    for layer, own in rows.groupby("layer", sort=False):
+    for layer, group in rows.groupby("layer", sort=False):
         cells = []
         for name in tuners:
-            runs = own[own["tuner"] == name]
+            runs = group[group["tuner"] == name]
             low, middle, high = runs["trials"].quantile([0.25, 0.5, 0.75])
             mark = "" if runs["reached"].all() else "≥"
             regret = runs[f"regret at {LOOK}"].median()
             cells.append(f"{mark}{middle:.0f} ({low:.0f}-{high:.0f})\n{regret:.2%}")
-        kind = " (development)" if own["development"].iloc[0] else ""
-        table.add_row(f"{layer}{kind}", f"{own['invalid in space'].iloc[0]:.0%}", *cells)
+        kind = " (development)" if group["development"].iloc[0] else ""
+        best = f"{group['optimum'].iloc[0]:,.0f}" if "optimum" in group else "-"
+        invalid = f"{group['invalid in space'].iloc[0]:.0%}"
+        table.add_row(f"{layer}{kind}", invalid, best, *cells)
     return table
 
 
-def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interval | str]]:
-    """Each tuner's figures by column. `invalid` is that until the goal, `invalid a trial` the share
-    of the first trials relative to AutoTVM's: a tuner that ends sooner has fewer of both. Seeds of
-    a tuner and of `beside`, if one is named, are drawn in pairs."""
+def relative_figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interval | str]]:
+    """Each tuner's figures by column.
+
+    `invalid` is that until the goal, `invalid a trial` the share of the first trials relative to
+    AutoTVM's: a tuner that ends sooner has fewer of both. Seeds of a tuner and of `beside`, if one
+    is named, are drawn in pairs.
+    """
     hard = rows[rows["invalid in space"] >= MANY_INVALID]
     known = set(rows["tuner"])
-    found: dict[str, dict[str, Interval | str]] = {}
+    figures: dict[str, dict[str, Interval | str]] = {}
     for name in rows["tuner"].unique():
         cells: dict[str, Interval | str] = {}
         for rival, suffix in ((RIVAL, ""), (QUICK_RIVAL, ", plan 16")):
@@ -176,30 +213,63 @@ def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interva
             if len(hard):
                 for figure, column in (("invalid", "invalid"), ("a trial", f"invalid at {LOOK}")):
                     mine, other = (_grid(hard, tuner, column) for tuner in (name, RIVAL))
-                    cells[figure] = hierarchical(ratio_of_means, mine, other)
+                    if mine.size:
+                        cells[figure] = hierarchical(ratio_of_means, mine, other)
         look = _grid(rows, name, f"regret at {LOOK}")
-        cells["regret"] = f"{np.median(look):.2%}"
-        cells["worst layer"] = f"{np.median(look, axis=1).max():.2%}"
-        found[name] = cells
-    return found
+        if look.size:
+            cells["regret"] = f"{np.median(look):.2%}"
+            cells["worst layer"] = f"{np.median(look, axis=1).max():.2%}"
+        figures[name] = cells
+    return figures
 
 
 def _ratio(rows: pd.DataFrame, tuner: str, rival: str, figure: str) -> Interval:
     return hierarchical(ratio_of_medians, _grid(rows, tuner, figure), _grid(rows, rival, figure))
 
 
+def costs(rows: pd.DataFrame) -> dict[tuple[str, str, float], Interval]:
+    """Return the cost of the goal relative to both forms of AutoTVM.
+
+    The cost of a run is its trials plus its compiles times the price of a compile. Keys are the
+    tuner, the rival and the price.
+    """
+    found = {}
+    for price in COMPILE_PRICES:
+        priced = rows.assign(cost=rows["trials"] + price * rows["compiles"])
+        for rival in (RIVAL, QUICK_RIVAL):
+            for tuner in rows["tuner"].unique() if rival in set(rows["tuner"]) else ():
+                found[str(tuner), rival, price] = _ratio(priced, tuner, rival, "cost")
+    return found
+
+
+def cost_table(rows: pd.DataFrame) -> Table:
+    """Return a row per tuner: mean trials and compiles, and the cost at each price of a compile."""
+    table = Table(title=f"cost until within {GOAL:.0%}: trials + price x compiles")
+    found = costs(rows)
+    columns = list(dict.fromkeys((rival, price) for _, rival, price in found))
+    for name in ("tuner", "goal missed", "trials", "compiles"):
+        table.add_column(name, justify="left" if name == "tuner" else "right")
+    for rival, price in columns:
+        table.add_column(f"{price:g} a compile, of {rival}'s", justify="right")
+    for tuner, own in rows.groupby("tuner", sort=False):
+        cells = [str(found[str(tuner), *column]) for column in columns]
+        counts = (f"{own[name].mean():.1f}" for name in ("trials", "compiles"))
+        table.add_row(str(tuner), f"{1 - own['reached'].mean():.0%}", *counts, *cells)
+    return table
+
+
 def relative_table(rows: pd.DataFrame, beside: str = "") -> Table:
-    """The figures of each tuner, with their intervals."""
+    """Return a table of the figures of each tuner, with their intervals."""
     layers, seeds = rows["layer"].nunique(), rows["seed"].nunique()
     table = Table(
         title=f"relative to {RIVAL}, until within {GOAL:.0%}; regret at {LOOK} trials; intervals "
         f"over {layers} layers and {seeds} seeds"
     )
-    found = figures(rows, beside)
-    names = list(dict.fromkeys(name for cells in found.values() for name in cells))
+    result = relative_figures(rows, beside)
+    names = list(dict.fromkeys(name for cells in result.values() for name in cells))
     for name in ("tuner", *names):
         table.add_column(name, justify="left" if name == "tuner" else "right")
-    for tuner, cells in found.items():
+    for tuner, cells in result.items():
         table.add_row(tuner, *(str(cells.get(name, "-")) for name in names))
     return table
 

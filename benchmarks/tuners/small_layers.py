@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import Jobs, Seeds, Tuners
-from tilewright.cli.views.comparison import comparing
+from tilewright.cli.views.comparison import show_comparing
 from tilewright.core.errors import WorkloadError
 from tilewright.core.files import write_atomically
-from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed, named
+from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed, name_workloads
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
 from tilewright.flows.comparison import run_comparison
@@ -77,19 +77,21 @@ class Layer:
         return float(np.median(self.regrets[tuner]))
 
     @property
-    def worse(self) -> bool:
+    def is_worse(self) -> bool:
         """Whether `default` is worse than `random` beyond noise."""
         return self.difference[1] > 0.0
 
 
 def main(
-    quick: Annotated[bool, typer.Option(help="One layer a machine, 3 seeds.")] = False,
-    layers: Annotated[int, typer.Option(help="Layers a machine.")] = 6,
+    quick: Annotated[bool, typer.Option(help="Quick run: one layer per machine, 3 seeds.")] = False,
+    layers: Annotated[int, typer.Option(help="Layers per machine.")] = 6,
     seeds: Seeds = 10,
     drawn: Annotated[int, typer.Option(help="Seed of the layers.")] = 0,
     tuners: Tuners = TUNERS,
     jobs: Jobs = 2,
-    result: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+    result: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures to this file.")
+    ] = None,
     out: Path = Path("built/small_layers"),
     spaces: Path = Path("built/spaces"),
 ) -> None:
@@ -97,23 +99,27 @@ def main(
     if quick:
         layers, seeds = 1, 3
     console = Console(width=140)
-    found: list[Layer] = []
+    results: list[Layer] = []
     for place, machine in enumerate(MACHINES):
         target = _target(machine, out / "machines")
         rng = np.random.default_rng([drawn, place])
-        bed = EnumeratedTestBed(target, "extended", named(_layers(target, layers, rng)), spaces)
+        bed = EnumeratedTestBed(
+            target, "extended", name_workloads(_layers(target, layers, rng)), spaces
+        )
         what = plan(bed, parse_tuner_configs(tuners), range(seeds), TRIALS, BATCH)
-        with comparing(console) as progress:
+        with show_comparing(console) as progress:
             done = run_comparison(LocalRunner(progress), what, out / machine, local_cluster(jobs))
-        found += _judged(machine, bed, done.results)
-    console.print(_table(found))
-    console.print(_summary(found))
+        results += _judge_layers(machine, bed, done.results)
+    console.print(_table(results))
+    console.print(_summary(results))
     if result is not None:
-        write_atomically(result, json.dumps([asdict(layer) for layer in found], indent=1).encode())
+        write_atomically(
+            result, json.dumps([asdict(layer) for layer in results], indent=1).encode()
+        )
 
 
 def _target(machine: str, folder: Path) -> str:
-    """The name a target of this machine is made by: a preset, or a file that is written here."""
+    """Return the name from which a target is made: a preset, or a file that is written here."""
     if not MACHINES[machine]:
         return machine
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +165,7 @@ def _convolutions(rng: np.random.Generator) -> Iterator[Workload]:
             )
 
 
-def _judged(machine: str, bed: EnumeratedTestBed, results: Results) -> Iterator[Layer]:
+def _judge_layers(machine: str, bed: EnumeratedTestBed, results: Results) -> Iterator[Layer]:
     last = np.minimum(results.regret[..., -1], MOST_REGRET)
     judged, control = (results.tuners.index(name) for name in (JUDGED, CONTROL))
     for w, name in enumerate(results.workloads):
@@ -181,15 +187,15 @@ def _mean_interval(differences: NDArray[np.float64]) -> tuple[float, float, floa
     return float(differences.mean()), float(low), float(high)
 
 
-def _table(found: list[Layer]) -> Table:
+def _table(layers: list[Layer]) -> Table:
     table = Table(title=f"regret after {TRIALS} trials: median over seeds (worst seed)")
-    tuners = list(found[0].regrets)
+    tuners = list(layers[0].regrets)
     for name in ("machine", "layer", "configs", "valid", *tuners, f"{JUDGED} - {CONTROL}"):
         table.add_column(name, justify="left" if name in ("machine", "layer") else "right")
-    for layer in found:
+    for layer in layers:
         cells = [f"{layer.median(t):.2%} ({max(layer.regrets[t]):.1%})" for t in tuners]
         mean, low, high = layer.difference
-        mark = " worse" if layer.worse else ""
+        mark = " worse" if layer.is_worse else ""
         table.add_row(
             layer.machine, layer.workload, f"{layer.configs:,}", f"{layer.valid:.0%}", *cells,
             f"{mean:+.1%} ({low:+.1%} {high:+.1%}){mark}",
@@ -197,14 +203,17 @@ def _table(found: list[Layer]) -> Table:
     return table
 
 
-def _summary(found: list[Layer]) -> str:
-    lines = [f"of {len(found)} layers {sum(layer.worse for layer in found)} worse than {CONTROL}"]
-    for tuner in found[0].regrets:
-        medians = [layer.median(tuner) for layer in found]
+def _summary(layers: list[Layer]) -> str:
+    lines = [
+        f"{sum(layer.is_worse for layer in layers)} of {len(layers)} layers are worse than with "
+        f"{CONTROL}"
+    ]
+    for tuner in layers[0].regrets:
+        medians = [layer.median(tuner) for layer in layers]
         within = sum(median <= 0.01 for median in medians)
         lines.append(
             f"{tuner}: median of medians {np.median(medians):.2%}, worst {max(medians):.2%}, "
-            f"within 1 % on {within} of {len(found)}"
+            f"within 1 % on {within} of {len(layers)}"
         )
     return "\n".join(lines)
 

@@ -31,12 +31,13 @@ class Greedy(BaseExplorer[GreedyOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        space, tried = problem.space, history.tried(problem.space)
+        """Propose untried neighbours of the best config, or random configs in the first trials."""
+        space, tried = problem.space, history.tried_indices(problem.space)
         rng = problem.rng(history.round, "generate")
         near = np.empty(0, np.int64)
         if len(history) >= self.options.first:
             best = history.configs[history.fastest(self.options.around)]
-            near = candidates.without(candidates.neighbours(space, best), tried)
+            near = candidates.exclude_tried(candidates.neighbours(space, best), tried)
         near = rng.permutation(near)[:n]
         rest = candidates.sample(space, n - len(near), np.union1d(tried, near), rng)
         return Candidates(space.unravel(np.concatenate([near, rest])))

@@ -72,13 +72,18 @@ class RooflineMachine(RooflineAlone):
         return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the peak, the bandwidth and the cache size, as features of models."""
         return {"peak_macs": PEAK_MACS, "bus_bytes": BUS_BYTES, "cache_bytes": CACHE_BYTES}
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of tile sizes and threads, the same for every workload."""
         return Space("tiles", KNOBS)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """A tile of weights has to fit the cache. A program is what it moves and computes."""
+        """Lower configs to programs: the bytes that they move and the MACs that they compute.
+
+        A config fails to compile if its tile of weights does not fit the cache.
+        """
         tile_co, tile_ci, threads = self.space(workload).values(configs).T
         tile_bytes = tile_co * tile_ci * workload.kernel_h * workload.kernel_w
         made = threads * tile_bytes <= CACHE_BYTES
@@ -97,7 +102,10 @@ class RooflineMachine(RooflineAlone):
         )
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """The median of some repetitions. Four threads with the smallest tiles do not run."""
+        """Measure programs, each as the median of several repetitions.
+
+        Programs with four threads and the smallest tiles do not run.
+        """
         n, compiled = len(lowered), np.flatnonzero(lowered.ok)
         moved, macs = lowered.programs["jobs"].values.T
         ideal = CALL_SECONDS + np.maximum(moved / BUS_BYTES, macs / PEAK_MACS)
@@ -105,7 +113,7 @@ class RooflineMachine(RooflineAlone):
         repeats = ideal[:, None] * np.exp(noise)
         values = self.space(lowered.workload).values(lowered.configs[compiled])
         runs = (values[:, 2] < 4) | (values[:, 0] * values[:, 1] >= 64)
-        measured = Measurements.nothing(n)
+        measured = Measurements.unmeasured(n)
         measured.reason[:] = lowered.reasons
         measured.status[compiled] = np.where(runs, "valid", "run_error")
         measured.reason[compiled] = np.where(runs, "", "run: threads starve on tiles this small")

@@ -1,2 +1,1 @@
-"""Transfer models: cost models that are trained on some hardware and workloads and used on
-others."""
+"""Transfer models: cost models trained on some hardware and workloads and used on others."""

@@ -58,12 +58,12 @@ def columns_of(
     fixed = _of_hardware(hardware) | _of_workload(workload)
     wide = np.tile(np.array([*fixed.values()]), (len(configs), 1))
     parts = [
-        Features.of(wide, [*fixed]),
-        every_tree_column(workload, space, configs).named("schedule"),
+        Features.from_names(wide, [*fixed]),
+        every_tree_column(workload, space, configs).with_prefix("schedule"),
     ]
     if hidden is not None:
         parts += [_logs(hidden), _sums(hidden)]
-    return parts[0].beside(*parts[1:])
+    return parts[0].append_columns(*parts[1:])
 
 
 def _of_hardware(hardware: Mapping[str, float]) -> dict[str, float]:
@@ -95,15 +95,15 @@ def _of_workload(workload: Workload) -> dict[str, float]:
 
 def _logs(hidden: Features) -> Features:
     matrix: NDArray[np.float64] = np.log2(1.0 + np.maximum(hidden.matrix, 0.0))
-    return Features(matrix, hidden.columns).named("program")
+    return Features(matrix, hidden.columns).with_prefix("program")
 
 
 def _sums(hidden: Features) -> Features:
     """Return the sums of counters that all targets have in common; NaN for uncompiled programs."""
-    found = hidden_features(hidden)
+    features = hidden_features(hidden)
     unknown: NDArray[np.bool_] = np.asarray(np.isnan(hidden.matrix).all(axis=1))
-    matrix = np.where(unknown[:, None], np.nan, found.matrix)
-    return Features(matrix, found.columns).named("program")
+    matrix = np.where(unknown[:, None], np.nan, features.matrix)
+    return Features(matrix, features.columns).with_prefix("program")
 
 
 PREFIX = "derived"
@@ -145,6 +145,7 @@ _GEMMINI = {
 """The counters of Gemmini that correspond to `_BUSY`. Its array takes one row of data per cycle."""
 _REQUESTS = {"load": ("read_requests",), "store": ("write_requests",)}
 """Counters of Gemmini's memory requests, of which `_UNDER_WAY` are in flight at a time."""
+# Gemmini's reader and its writer have 16 DMA requests in flight each.
 _UNDER_WAY, _RETURN_CYCLES = 16, 7
 INGREDIENTS = tuple(
     f"program {name}"
@@ -179,8 +180,10 @@ def with_derived(features: Features) -> Features:
         peak = _peak(get)
         derived = _early(get, peak)
         if any(name.startswith("program ") for name in names):
-            derived |= _late(get, peak)
-    return features.beside(Features.of(np.stack([*derived.values()], axis=1), [*derived]))
+            derived |= _late_columns(get, peak)
+    return features.append_columns(
+        Features.from_names(np.stack([*derived.values()], axis=1), [*derived])
+    )
 
 
 def _peak(get: _Get) -> _Column:
@@ -192,7 +195,7 @@ def _peak(get: _Get) -> _Column:
         get: returns a column by its name; NaN if there is no such column.
     """
     blocks = sum(get(f"hardware {name}") for name in ("batch", "block_in", "block_out"))
-    return get("workload macs") - _first([np.asarray(blocks), get("hardware peak_gflops")])
+    return get("workload macs") - _first_known([np.asarray(blocks), get("hardware peak_gflops")])
 
 
 def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
@@ -229,7 +232,7 @@ def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
     return {f"{PREFIX} {name}": column for name, column in columns.items()}
 
 
-def _late(get: _Get, peak: _Column) -> dict[str, _Column]:
+def _late_columns(get: _Get, peak: _Column) -> dict[str, _Column]:
     """Return the derived columns that need the counters of compiled programs.
 
     Args:
@@ -249,16 +252,16 @@ def _late(get: _Get, peak: _Column) -> dict[str, _Column]:
     stored = cycles["store"] + more["store"]
     steps = {unit: units[unit] + more[unit] for unit in ("compute", "load")}
     longest = np.max([*steps.values(), stored], axis=0)
-    found = {"reference": longest + cycles["exposed"]}
-    found |= {f"{unit} cycles": each for unit, each in cycles.items()}
-    found |= {f"{unit} waits": each for unit, each in waits.items()}
-    found |= {f"{unit} busy": each for unit, each in units.items()}
-    found["longest"] = np.max([*units.values()], axis=0)
-    found["all"] = np.sum([*units.values()], axis=0)
-    found["shown"] = units["compute"] + cycles["exposed"]
-    found["shown and waits"] = found["shown"] + waits["load"] + waits["store"]
-    logs = {name: np.log2(1.0 + column) - peak for name, column in found.items()}
-    logs["bound"] = np.log2(found["shown"] / found["longest"])
+    result = {"reference": longest + cycles["exposed"]}
+    result |= {f"{unit} cycles": cycle for unit, cycle in cycles.items()}
+    result |= {f"{unit} waits": wait for unit, wait in waits.items()}
+    result |= {f"{unit} busy": item for unit, item in units.items()}
+    result["longest"] = np.max([*units.values()], axis=0)
+    result["all"] = np.sum([*units.values()], axis=0)
+    result["shown"] = units["compute"] + cycles["exposed"]
+    result["shown and waits"] = result["shown"] + waits["load"] + waits["store"]
+    logs = {name: np.log2(1.0 + column) - peak for name, column in result.items()}
+    logs["bound"] = np.log2(result["shown"] / result["longest"])
     # what every target counts in some way, on a scale of its own
     for name in ("bytes", "iterations", "exposed", "instructions"):
         logs[f"of peak {name}"] = 2.0 * get(f"program hidden {name}") - get("workload macs")
@@ -270,21 +273,21 @@ def _put_gemmini(get: _Get, *known: dict[str, _Column]) -> None:
 
     A unit of Gemmini is either transferring bytes or waiting for requests, whichever takes longer.
     """
-    own = {unit: _total(get, names) for unit, names in _GEMMINI.items()}
+    matching = {unit: _total(get, names) for unit, names in _GEMMINI.items()}
     beat = np.exp2(_or_0(get("hardware cycles_per_beat")))
     bus, wait = np.exp2(get("hardware bus_bytes")), np.exp2(get("hardware memory_latency_cycles"))
-    own |= {unit: own[unit] * (beat if unit != "store" else 1.0) / bus
+    matching |= {unit: matching[unit] * (beat if unit != "store" else 1.0) / bus
             for unit in ("load", "store", "exposed")}  # fmt: skip
     busy = {
         unit: _total(get, names) * (wait + _RETURN_CYCLES) / _UNDER_WAY
         for unit, names in _REQUESTS.items()
     }
-    idle = 0.0 * own["compute"]  # NaN where nothing is known
-    cycles = own | {"side": idle}
-    waits = {unit: np.maximum(each - own[unit], 0.0) for unit, each in busy.items()}
-    for found, given in zip(known, (cycles, waits | {"side": idle}, {}), strict=True):
-        for unit, column in found.items():
-            found[unit] = _first([column, given.get(unit, idle)])
+    idle = 0.0 * matching["compute"]  # NaN where nothing is known
+    cycles = matching | {"side": idle}
+    waits = {unit: np.maximum(cycles - matching[unit], 0.0) for unit, cycles in busy.items()}
+    for result, given in zip(known, (cycles, waits | {"side": idle}, {}), strict=True):
+        for unit, column in result.items():
+            result[unit] = _first_known([column, given.get(unit, idle)])
 
 
 def _total(get: _Get, names: Sequence[str]) -> _Column:
@@ -303,8 +306,8 @@ def _or_0(column: _Column) -> _Column:
     return np.where(np.isnan(column), 0.0, column)
 
 
-def _first(columns: Sequence[_Column]) -> _Column:
-    found = columns[0]
+def _first_known(columns: Sequence[_Column]) -> _Column:
+    result = columns[0]
     for column in columns[1:]:
-        found = np.where(np.isnan(found), column, found)
-    return found
+        result = np.where(np.isnan(result), column, result)
+    return result

@@ -1,5 +1,4 @@
-"""Types that all kinds of transfer models share: predictions, training results and common
-options."""
+"""Types that all transfer models share: predictions, training results and common options."""
 
 from __future__ import annotations
 
@@ -58,23 +57,25 @@ class CommonOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     minutes: float = Field(
-        default=30.0, gt=0, allow_inf_nan=False, description="training ends after so long at most"
+        default=30.0, gt=0, allow_inf_nan=False, description="time limit of the training"
     )
-    threads: int = Field(default=2, ge=1, le=256, description="threads that learn")
+    threads: int = Field(default=2, ge=1, le=256, description="number of threads for training")
     drop_program: float = Field(
         default=0.25, ge=0, lt=1,
-        description="share of rows that learn without what compiling reveals, so that programs "
-        "can be asked about before they are compiled",
+        description="fraction of rows from which the hidden features are removed in "
+            "training, so that the model can also predict before compiling",
     )  # fmt: skip
     drop_column: float = Field(
         default=0.01, ge=0, lt=1,
-        description="share of single values that are taken away, so that hardware may lack some",
+        description="fraction of single values that are removed in training, so that the "
+            "model tolerates missing features of hardware",
     )  # fmt: skip
     formula: bool = Field(
         default=True,
-        description="learn the difference to a hand-written time formula, and see what it is made "
-        "of; without, as published, latencies of a task about their mean",
+        description="learn the difference to a hand-written formula of the time, and use its "
+            "terms as features; otherwise learn, as published, the latencies of a "
+            "task relative to their mean",
     )  # fmt: skip
     held: float = Field(
-        default=0.05, gt=0, le=0.5, description="share of tasks that tell when to stop"
+        default=0.05, gt=0, le=0.5, description="fraction of tasks that decide when to stop"
     )

@@ -108,15 +108,15 @@ def check_trusted(folder: Path, index: Index) -> None:
         signature = read_plain(folder / SIGNATURE, limit=_SIGNATURE_BYTES).decode().strip()
         if is_own(_PURPOSE, _identity(index), signature):
             return
-        why = "its signature is not one of your workspace"
+        why = "its signature was not made in your workspace"
     except FileNotFoundError:
         why = "it has no signature"
     except (OSError, ValueError, TilewrightError) as error:
         why = f"its signature cannot be checked: {error}"
     raise TransferError(
-        f"{folder} holds a model that was trained elsewhere or changed since ({why}); loading it "
-        "can run code with your rights. If you trust whoever made it: tilewright model trust "
-        f"{folder}"
+        f"{folder} contains a model that was trained elsewhere or changed afterwards "
+        f"({why}), and loading it can run code with your user's rights. If you trust the "
+        f"person who made it: tilewright model trust {folder}"
     )
 
 
@@ -133,7 +133,7 @@ def read_index(folder: Path) -> Index:
             raise TransferError(refusal)
         index = Index.model_validate_json(data)
         if len(set(index.columns)) != len(index.columns):
-            raise ValueError("two of its columns have one name")
+            raise ValueError("two of its columns have the same name")
     except TransferError:
         raise
     except (OSError, ValueError, RecursionError, TilewrightError) as error:
@@ -174,7 +174,7 @@ def read_files(folder: Path, index: Index, names: tuple[str, ...]) -> dict[str, 
         raise no_model(folder, error) from None
     for name, data in contents.items():
         if digest(data) != index.files[name]:
-            raise no_model(folder, f"{name} is not the file that was saved")
+            raise no_model(folder, f"{name} was changed after it was saved")
     return contents
 
 
@@ -190,5 +190,6 @@ def no_model(folder: Path, why: object) -> TransferError:
         why = f"{INDEX}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
     said = " ".join(str(why).split())[:200]
     return TransferError(
-        f"{folder} holds no usable model ({said}); train one: tilewright model train --out {folder}"
+        f"{folder} contains no usable model ({said}); train one: tilewright model train "
+        f"--out {folder}"
     )

@@ -30,15 +30,23 @@ from numpy.typing import NDArray
 from tilewright.models.transfer import numpy_mlp
 from tilewright.models.transfer.model import LearningOutcome, Lesson
 from tilewright.models.transfer.numpy_mlp import NamedWeights, Shapes, layer_shapes, read_shapes
-from tilewright.models.transfer.training_data import Matrix, is_late, masked, may_go, surely_less
+from tilewright.models.transfer.training_data import (
+    Matrix,
+    is_late,
+    mask_values,
+    may_go,
+    surely_less,
+)
 from tilewright.search.actor_critic import on_cpu
 
 _Params = Mapping[str, jax.Array]
 
 
 class JaxNetwork(Protocol):
-    """A network over rows of columns. Equal networks share their compiled code, so they must be
-    hashable."""
+    """A network over rows of columns.
+
+    Equal networks share their compiled code, so they must be hashable.
+    """
 
     def shapes(self) -> Shapes:
         """Return the shapes of the weights by name."""
@@ -47,7 +55,7 @@ class JaxNetwork(Protocol):
         """Map rows of shape (rows, columns) to labels of shape (rows,)."""
 
 
-def begin(network: JaxNetwork, seed: int) -> NamedWeights:
+def init_weights(network: JaxNetwork, seed: int) -> NamedWeights:
     """Draw the initial weights of a network.
 
     Matrices are normal with variance 1/inputs, gains are 1, embeddings of unknown values are small
@@ -82,9 +90,11 @@ class Perceptron:
     layers: int
 
     def shapes(self) -> Shapes:
+        """Return the shape of each weight, by name."""
         return numpy_mlp.shapes(self.columns, self.units, self.layers)
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
+        """Return predictions of rows, shape (rows,)."""
         h = jax.nn.gelu(_read(weights, "in", x))
         for k in range(1, self.layers):
             h = h + jax.nn.gelu(_layer(weights, f"layer {k}", h))
@@ -120,15 +130,14 @@ class Decisions:
     heads: int
 
     @cached_property
-    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Column indices of each token and a mask of the used entries, both of shape (tokens, most
-        columns)."""
-        most = max((len(each) for each in self.tokens), default=1)
+    def _token_columns(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return column indices per token and a mask of used ones, both (tokens, most columns)."""
+        most = max((len(item) for item in self.tokens), default=1)
         places = np.zeros((max(len(self.tokens), 1), most), np.int64)
         there = np.zeros_like(places, dtype=np.bool_)
-        for k, each in enumerate(self.tokens):
-            places[k, : len(each)] = each
-            there[k, : len(each)] = True
+        for k, token in enumerate(self.tokens):
+            places[k, : len(token)] = token
+            there[k, : len(token)] = True
         return places, there
 
     @property
@@ -136,44 +145,45 @@ class Decisions:
         return 2 * self.units
 
     def shapes(self) -> Shapes:
-        count, most = self._places[0].shape
+        """Return the shape of each weight, by name."""
+        count, most = self._token_columns[0].shape
         wide, units = self._width, self.units
-        found = read_shapes("others", len(self.others), 2 * wide)
-        found |= layer_shapes("others again", 2 * wide, wide)
-        found |= {"knob matrix": (count, most, wide), "knob unknown": (count, most, wide),
+        shapes = read_shapes("others", len(self.others), 2 * wide)
+        shapes |= layer_shapes("others again", 2 * wide, wide)
+        shapes |= {"knob matrix": (count, most, wide), "knob unknown": (count, most, wide),
                   "knob name": (count, wide)}  # fmt: skip
         for k in range(self.layers):
             inputs = 2 * wide if k == 0 else wide
-            found |= {
+            shapes |= {
                 f"lstm {k} in matrix": (2, inputs, 4 * units),
                 f"lstm {k} state matrix": (2, units, 4 * units),
                 f"lstm {k} bias": (2, 4 * units),
             }
-        each = self.heads * max(wide // self.heads, 1)
+        head_width = self.heads * max(wide // self.heads, 1)
         for name in ("query", "key", "value"):
-            found[f"attention {name} matrix"] = (wide, each)
-        found |= {"attention out matrix": (each, wide)}
-        found |= layer_shapes("head", 3 * wide, wide)
-        return found | {"out matrix": (wide, 1), "out bias": (1,)}
+            shapes[f"attention {name} matrix"] = (wide, head_width)
+        shapes |= {"attention out matrix": (head_width, wide)}
+        shapes |= layer_shapes("head", 3 * wide, wide)
+        return shapes | {"out matrix": (wide, 1), "out bias": (1,)}
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
+        """Return predictions of rows, shape (rows,)."""
         others = jax.nn.gelu(_read(weights, "others", x[:, np.array(self.others, np.int64)]))
         light = jax.nn.gelu(_layer(weights, "others again", others))
-        tokens, present = self._embedded(weights, x)
+        tokens, present = self._embed_tokens(weights, x)
         wide = jnp.broadcast_to(light[:, None, :], (*tokens.shape[:2], light.shape[1]))
         h = jnp.concatenate([tokens, wide], axis=2)
         for k in range(self.layers):
-            found = self._lstm(weights, f"lstm {k}", h)
-            h = found if k == 0 else h + found
+            result = self._lstm(weights, f"lstm {k}", h)
+            h = result if k == 0 else h + result
         seen = self._attention(weights, h, present)
         last = jnp.concatenate([seen, _mean(h, present), light], axis=1)
         out = jax.nn.gelu(_layer(weights, "head", last)) @ weights["out matrix"]
         return (out + weights["out bias"])[:, 0]
 
-    def _embedded(self, weights: _Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the embedded tokens (rows, tokens, width), and which tokens a row has (rows,
-        tokens)."""
-        places, there = self._places
+    def _embed_tokens(self, weights: _Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return embedded tokens (rows, tokens, width), and a mask of tokens (rows, tokens)."""
+        places, there = self._token_columns
         values = jnp.where(there, x[:, places], 0.0)
         known = ~jnp.isnan(values)
         unknown = (~known).astype(jnp.float32)
@@ -185,8 +195,7 @@ class Decisions:
         return tokens, (known & there).any(axis=2)
 
     def _lstm(self, weights: _Params, name: str, h: jax.Array) -> jax.Array:
-        """Run both directions of an LSTM at once: (rows, tokens, inputs) to (rows, tokens,
-        width)."""
+        """Run both directions of an LSTM: (rows, tokens, inputs) to (rows, tokens, width)."""
         both = jnp.stack([h, h[:, ::-1]])
         given = jnp.einsum("drti,dig->tdrg", both, weights[f"{name} in matrix"])
         given = given + weights[f"{name} bias"][:, None, :]
@@ -268,7 +277,7 @@ _ASKED_AT_ONCE = 4096
 _LOOP_SECONDS = 4.0
 _FIRST_STEPS, _MOST_STEPS = 32, 1024
 _LOOK_EVERY = 0.1  # of the training: how far it is from the rows kept back
-_EPSILON = 1e-8
+_EPSILON = 1e-8  # keeps the gradient of the square root of an error finite at zero
 
 
 class Taken(NamedTuple):
@@ -318,8 +327,8 @@ def descend(
     taken = Taken(options.drop_program, options.drop_column, late, single)
     with on_cpu():
         x, y = jnp.asarray(scaled(lesson.x)), jnp.asarray(np.stack(lesson.y, axis=1))
-        first = begin(network, seed) if start is None else start
-        weights: Any = {name: jnp.array(each) for name, each in first.items()}
+        first = init_weights(network, seed) if start is None else start
+        weights: Any = {name: jnp.array(item) for name, item in first.items()}
         best = None if start is None else _Best(network, lesson, scaled, options, start)
         adam = _adam().init(weights)
         done, looked = 0, 0.0
@@ -346,7 +355,7 @@ def descend(
             loss.block_until_ready()
             done += steps
             if best is not None:
-                best.look(weights)
+                best.offer(weights)
             took = time.monotonic() - now
             if best is None and took < _LOOP_SECONDS / 2:
                 steps = min(2 * steps, _MOST_STEPS)
@@ -355,10 +364,10 @@ def descend(
                 lesson.say(
                     f"epoch {done / per_epoch:.1f} of {options.epochs}, error {float(loss):.3f}"
                 )
-        found = best.weights if best is not None else _as_numpy(weights)
+        result = best.weights if best is not None else _as_numpy(weights)
     seconds = time.monotonic() - started
     stopped = "epochs" if done >= total else "minutes"
-    return found, LearningOutcome(done / per_epoch, options.epochs, seconds, stopped)
+    return result, LearningOutcome(done / per_epoch, options.epochs, seconds, stopped)
 
 
 def ask(
@@ -388,13 +397,15 @@ def ask(
 
 
 def _size(rows: int) -> int:
-    """Return the padded number of rows. There are only three sizes, since each one is compiled
-    separately."""
+    """Return the padded number of rows.
+
+    There are only three sizes, since each one is compiled separately.
+    """
     return next(size for size in (64, 512, _ASKED_AT_ONCE) if rows <= size)
 
 
 def _as_numpy(weights: Any) -> NamedWeights:
-    return {name: np.array(each) for name, each in weights.items()}
+    return {name: np.array(weight) for name, weight in weights.items()}
 
 
 class _Best:
@@ -411,14 +422,13 @@ class _Best:
         self.network, self.scaled, self.start, self.found = network, scaled, start, start
         shares = (1.0 - options.drop_program, options.drop_program)
         self.held = [
-            (share, masked(lesson.held_x, lesson.names, gone, 0.0, 0)[0], y)
+            (share, mask_values(lesson.held_x, lesson.names, gone, 0.0, 0)[0], y)
             for share, gone, y in zip(shares, (0.0, 1.0), lesson.held_y, strict=True)
         ]
         self.before = self.least = self._squared_errors(start)
 
-    def look(self, weights: Any) -> None:
-        """Evaluate weights on the held-out rows, and keep a copy if their error is the lowest so
-        far."""
+    def offer(self, weights: Any) -> None:
+        """Evaluate weights on held-out rows; keep a copy if their error is the lowest so far."""
         off = self._squared_errors(weights)
         if off.mean() < self.least.mean():
             self.least, self.found = off, _as_numpy(weights)

@@ -27,7 +27,6 @@ from tilewright.models.transfer.training_data import (
     Labels,
     Matrix,
     TrainingTable,
-    aligned,
     half_known,
     held_out,
     is_late,
@@ -35,9 +34,10 @@ from tilewright.models.transfer.training_data import (
     known_columns,
     labels,
     less_constants,
-    masked,
+    mask_values,
     of_tasks,
     reference,
+    select_columns,
     uncompiled,
 )
 from tilewright.search.problem import Belief, Problem, TransferredPrior
@@ -175,7 +175,7 @@ class Transferred(ABC):
             validation: rows that decide when to stop. Without it, some tasks of the table are held
                 out.
             say: called with lines that report the progress.
-            start: model of the same kind to fine-tune (see `models.transfer.registry.refined`).
+            start: model of the same kind to fine-tune (`models.transfer.registry.continue_from`).
                 Training continues from its columns and weights.
 
         Raises:
@@ -193,12 +193,15 @@ class Transferred(ABC):
             self.columns = known_columns(table, self.options.formula)
         else:
             self.columns = start.columns
-        given = _Given.of(table, self.columns), _Given.of(validation, self.columns)
+        given = _Given.from_table(table, self.columns), _Given.from_table(validation, self.columns)
         self._learn_chance(*given, begun + _CHANCE_SHARE * seconds, start)
         lesson = _lesson(*given, self.columns, begun + 0.97 * seconds, say, start)
         del given
         if not len(lesson.x):
-            raise TransferError("no row of the table has a latency: there is nothing to learn from")
+            raise TransferError(
+                "no row of the table has a latency, so there is nothing to learn from; measure "
+                "more rows"
+            )
         learned = self._learn(lesson, start)
         self._spread = self._usual_error(lesson)
         taken = time.monotonic() - begun
@@ -213,7 +216,7 @@ class Transferred(ABC):
             features: one row per program.
             chance: whether to predict the probability that the program is valid. If not, it is 1.
         """
-        x = aligned(features, self.columns)
+        x = select_columns(features, self.columns)
         half = half_known(x, self.columns)
         x = uncompiled(x, self.columns, half)
         late = is_late(self.columns)
@@ -247,8 +250,8 @@ class Transferred(ABC):
         above, task = said[compiled] - early, of_tasks(x, self.columns)
         rows = np.bincount(task[compiled], minlength=task.max() + 1)
         total = np.bincount(task[compiled], above, minlength=task.max() + 1)
-        each = np.where(rows > 0, total / np.maximum(rows, 1), above.mean())
-        return np.asarray(each[task], dtype=np.float64)
+        mean_residual = np.where(rows > 0, total / np.maximum(rows, 1), above.mean())
+        return np.asarray(mean_residual[task], dtype=np.float64)
 
     def save(self, folder: Path) -> None:
         """Write the model in native formats.
@@ -264,9 +267,9 @@ class Transferred(ABC):
             "spread": list(self._spread),
             "facts": self.facts,
         }
-        write_model(folder, index, {self.file: self._packed(), CHANCE: self._chance.packed()})
+        write_model(folder, index, {self.file: self._packed(), CHANCE: self._chance.to_bytes()})
 
-    def read(self, folder: Path, index: Index) -> None:
+    def load_saved(self, folder: Path, index: Index) -> None:
         """Load the saved model of a folder into this object.
 
         Args:
@@ -293,18 +296,17 @@ class Transferred(ABC):
             return
         if not np.isfinite(given.x).any():
             raise TransferError(
-                "the dataset has none of the columns of the model: there is nothing to learn from; "
-                "name a dataset of the kind of hardware that the model knows, or another model"
+                "the dataset has none of the columns of the model; give a dataset for the "
+                "kind of hardware that the model was trained on, or another model"
             )
         kept = held.x[:, early], held.valid.astype(np.float32)
         self._chance.refine(start._chance, given.x[:, early], given.valid, kept, threads, until)
 
     def _usual_error(self, lesson: Lesson) -> tuple[float, float]:
-        """Return the standard deviation of the errors on held-out rows, with and without the late
-        columns."""
+        """Return the standard deviation of held-out errors, with and without the late columns."""
         off = []
         for y, hidden in zip(lesson.held_y, (0.0, 1.0), strict=True):
-            x, _ = masked(lesson.held_x, lesson.names, hidden, 0.0, 0)
+            x, _ = mask_values(lesson.held_x, lesson.names, hidden, 0.0, 0)
             off.append(float(np.std(self._rank(x) - y)) if len(x) else 0.0)
         return off[0], off[1]
 
@@ -326,12 +328,12 @@ class _Given:
     valid: NDArray[np.bool_]
 
     @staticmethod
-    def of(table: TrainingTable, names: tuple[str, ...]) -> _Given:
-        x = aligned(table.features, names)
+    def from_table(table: TrainingTable, names: tuple[str, ...]) -> _Given:
+        x = select_columns(table.features, names)
         x = uncompiled(x, names, half_known(x, names))
         return _Given(x, labels(table, x, names), table.task, table.valid)
 
-    def learned(
+    def training_rows(
         self, names: tuple[str, ...], start: Transferred | None
     ) -> tuple[Matrix, tuple[Labels, Labels]]:
         """Return the rows with a latency, and their labels.
@@ -347,7 +349,7 @@ class _Given:
         compiled, before = (y[self.valid] for y in self.y)
         if start is None or not len(x):
             return x, (compiled, before)
-        early = masked(x, names, 1.0, 0.0, 0)[0]
+        early = mask_values(x, names, 1.0, 0.0, 0)[0]
         return x, (
             less_constants(compiled, start._rank(x), task),
             less_constants(before, start._rank(early), task),
@@ -358,14 +360,16 @@ def _lesson(
     given: _Given, held: _Given, names: tuple[str, ...], until: float, say: Say,
     start: Transferred | None,
 ) -> Lesson:  # fmt: skip
-    return Lesson(names, *given.learned(names, start), *held.learned(names, start), until, say)
+    return Lesson(
+        names, *given.training_rows(names, start), *held.training_rows(names, start), until, say
+    )
 
 
 def _check_rows(table: TrainingTable) -> None:
     """Raise `TransferError` if a table has too few rows with a latency for fine-tuning."""
     if (count := int(table.valid.sum())) < LEAST_VALID:
         raise TransferError(
-            f"{count} of {len(table)} rows to learn from have a latency, and fine-tuning takes "
+            f"only {count} of {len(table)} rows have a latency, but fine-tuning needs "
             f"{LEAST_VALID}; measure more: tilewright dataset build --target TARGET --rows N"
         )
 
@@ -386,8 +390,8 @@ def options_of(kind: type[Transferred], given: Mapping[str, object] | None = Non
     except ValidationError as error:
         first = error.errors()[0]
         raise TransferError(
-            f"option {'.'.join(map(str, first['loc']))} of {kind.kind}: {first['msg']}; there are "
-            f"{', '.join(fields)}"
+            f"option {'.'.join(map(str, first['loc']))} of {kind.kind}: {first['msg']}; its "
+            f"options are {', '.join(fields)}"
         ) from None
 
 

@@ -31,19 +31,21 @@ outside the training range."""
 class NeuralOptions(CommonOptions):
     """Options of all neural models."""
 
-    epochs: int = Field(default=200, ge=1, le=10_000, description="passes over the data at most")
-    learning_rate: float = Field(default=1e-3, gt=0, le=1, description="of Adam")
+    epochs: int = Field(
+        default=200, ge=1, le=10_000, description="largest number of passes over the data"
+    )
+    learning_rate: float = Field(default=1e-3, gt=0, le=1, description="learning rate of Adam")
     fall: float = Field(
         default=0.3, ge=0, le=1,
-        description="last share of the training in which the learning rate falls to nothing",
+        description="last fraction of the training in which the learning rate falls to zero",
     )  # fmt: skip
 
 
 class MLPOptions(NeuralOptions):
     """Options of the MLP."""
 
-    batch: int = Field(default=1024, ge=1, le=65536, description="rows a step")
-    units: int = Field(default=256, ge=1, le=4096, description="units a layer")
+    batch: int = Field(default=1024, ge=1, le=65536, description="rows per step")
+    units: int = Field(default=256, ge=1, le=4096, description="units per layer")
     layers: int = Field(default=3, ge=1, le=16, description="hidden layers")
 
 
@@ -55,10 +57,10 @@ class AttentionOptions(NeuralOptions):
     results.
     """
 
-    batch: int = Field(default=16, ge=1, le=65536, description="rows a step")
-    units: int = Field(default=48, ge=2, le=1024, description="units of an LSTM, each direction")
+    batch: int = Field(default=16, ge=1, le=65536, description="rows per step")
+    units: int = Field(default=48, ge=2, le=1024, description="units of an LSTM in each direction")
     layers: int = Field(default=3, ge=1, le=8, description="bidirectional LSTMs")
-    heads: int = Field(default=2, ge=1, le=16, description="heads of attention")
+    heads: int = Field(default=2, ge=1, le=16, description="attention heads")
 
     @model_validator(mode="before")
     @classmethod
@@ -71,8 +73,7 @@ _REFINING = {"epochs": 30, "learning_rate": 1e-4, "held": 0.2}
 
 
 class _Neural(Transferred):
-    """Base class of the neural models: weights, and the mean and standard deviation of each
-    column."""
+    """Base class of neural models: weights, and mean and standard deviation of each column."""
 
     file: ClassVar[str] = "model.safetensors"
     options: Any
@@ -88,7 +89,7 @@ class _Neural(Transferred):
 
         self._scale = _scale_of(lesson.x) if start is None else start._scale
         self._weights, learned = descend(
-            self._network(), lesson, self._scaled, self.options, self.seed,
+            self._network(), lesson, self._normalise_rows, self.options, self.seed,
             None if start is None else start._weights,
         )  # fmt: skip
         return learned
@@ -96,9 +97,9 @@ class _Neural(Transferred):
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
         from tilewright.models.transfer.jax_networks import ask
 
-        return ask(self._network(), self._weights, x, self._scaled)
+        return ask(self._network(), self._weights, x, self._normalise_rows)
 
-    def _scaled(self, x: Matrix) -> Matrix:
+    def _normalise_rows(self, x: Matrix) -> Matrix:
         """Normalise rows of shape (rows, columns); unknown values stay NaN."""
         scaled = (x - self._scale["mean"]) / self._scale["deviation"]
         return np.clip(scaled, -_CLIP, _CLIP, out=scaled)
@@ -136,7 +137,7 @@ class MLP(_Neural):
         return Perceptron(len(self.columns), self.options.units, self.options.layers)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
-        return numpy_mlp.ask(self._weights, self.options.layers, self._scaled(x))
+        return numpy_mlp.ask(self._weights, self.options.layers, self._normalise_rows(x))
 
 
 class Attention(_Neural):
@@ -202,14 +203,13 @@ def tokens_of(names: Sequence[str]) -> TransferTokens:
             others.append(place)
     return TransferTokens(
         tuple(columns_by_knob),
-        tuple(tuple(each) for each in columns_by_knob.values()),
+        tuple(tuple(item) for item in columns_by_knob.values()),
         tuple(others),
     )
 
 
 def _is_parts(knob: str, names: Sequence[str]) -> bool:
-    """Return whether `parts_X` is the number of parts that knob X makes, rather than a knob of that
-    name."""
+    """Return whether `parts_X` is the number of parts that knob X makes, not a knob itself."""
     return knob.startswith("parts_") and f"{_GROUP}log2_{knob.removeprefix('parts_')}" in names
 
 

@@ -67,9 +67,10 @@ def unpack_weights(data: bytes) -> NamedWeights:
 
 
 _AT_ONCE = 512  # rows: what lies between two layers stays in a processor's cache
+# The tanh approximation of GELU (Hendrycks & Gimpel, arXiv 1606.08415), which JAX uses by default.
 _ROOT = np.float32(np.sqrt(2.0 / np.pi))
 _CUBE = np.float32(0.044715)
-_SMALL = np.float32(1e-6)
+_SMALL = np.float32(1e-6)  # as in `jax_networks`: avoids a division by zero in the normalisation
 
 
 def shapes(columns: int, units: int, layers: int) -> Shapes:

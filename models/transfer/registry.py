@@ -40,7 +40,7 @@ _KINDS = {
 }
 
 
-def kinds() -> list[str]:
+def list_kinds() -> list[str]:
     """Return the names of all kinds."""
     return list(_KINDS)
 
@@ -51,7 +51,7 @@ def make_model(
     """Build an untrained transfer model.
 
     Args:
-        kind: name of the kind, as in `kinds`.
+        kind: name of the kind, as in `list_kinds`.
         seed: seed of the random generator.
         options: option values by name; missing options have their defaults.
 
@@ -63,7 +63,7 @@ def make_model(
     return model_class(seed, options_of(model_class, options))
 
 
-def refined(
+def continue_from(
     start: Transferred, seed: int = 0, options: Mapping[str, object] | None = None
 ) -> Transferred:
     """Return an untrained model that can continue the training of `start`.
@@ -85,7 +85,7 @@ def refined(
     for name in kind.lasting:
         if getattr(new_options, name) != known[name]:
             raise TransferError(
-                f"option {name} of {kind.kind} is {known[name]} in the model to fine-tune, "
+                f"option {name} of {kind.kind} is {known[name]} in the model to fine-tune "
                 "and cannot be changed; leave it out, or train a new model"
             )
     return kind(seed, new_options)
@@ -109,25 +109,26 @@ def load_model(folder: Path, *, trusted: bool = False) -> Transferred:
     try:
         kind = _find(index.kind, learning=False)
     except UnknownName as error:
-        raise TransferError(f"{folder} holds no usable model: {error}") from None
+        raise TransferError(f"{folder} contains no usable model: {error}; train it again") from None
     try:
         model = kind(index.seed, options_of(kind, index.options))
     except TransferError as error:
-        raise TransferError(f"{folder} holds no usable model: {error}") from None
-    model.read(folder, index)
+        raise TransferError(f"{folder} contains no usable model: {error}; train it again") from None
+    model.load_saved(folder, index)
     return model
 
 
 def _find(kind: str, learning: bool) -> type[Transferred]:
     if kind not in _KINDS:
-        raise UnknownName("kind of model", kind, kinds())
+        raise UnknownName("kind of model", kind, list_kinds())
     entry = _KINDS[kind]
     needed = entry.to_learn if learning else entry.to_ask
     absent = [name for name in needed if importlib.util.find_spec(name) is None]
     if absent:
         raise TransferError(
-            f"a model of kind {kind} needs {' and '.join(absent)}, which is missing; install it: "
-            "pip install 'tilewright[neural]', or choose another kind: xgboost, lightgbm"
+            f"a model of kind {kind} needs the missing package {' and '.join(absent)}; "
+            "install it: pip install 'tilewright[neural]', or choose another kind: xgboost, "
+            "lightgbm"
         )
     module, _, name = entry.place.partition(":")
     return cast(type[Transferred], getattr(importlib.import_module(module), name))

@@ -81,7 +81,7 @@ class TimedTrees(XGBoost):
         data, *watched = _matrices(x, y, held, threads, exact=start is not None)
         clock = _Until(until)
         booster = xgb.train(
-            fixed | settings, data, rounds, evals=[(each, "held") for each in watched],
+            fixed | settings, data, rounds, evals=[(item, "held") for item in watched],
             verbose_eval=False, callbacks=[clock],
             early_stopping_rounds=PATIENCE if watched else None,
             xgb_model=None if start is None else start.booster,
@@ -126,9 +126,9 @@ def _matrices(
     """
     parts = [(x, y)] + ([held] if held is not None and len(held[1]) else [])
     if exact:
-        return [xgb.DMatrix(*each, nthread=threads) for each in parts]
+        return [xgb.DMatrix(*part, nthread=threads) for part in parts]
     data = xgb.QuantileDMatrix(*parts[0], nthread=threads)
-    return [data, *(xgb.QuantileDMatrix(*each, ref=data, nthread=threads) for each in parts[1:])]
+    return [data, *(xgb.QuantileDMatrix(*part, ref=data, nthread=threads) for part in parts[1:])]
 
 
 _ROUNDS = 150
@@ -137,8 +137,10 @@ _ROWS = 300_000  # more tell hardly more of what fits into a scratchpad
 
 
 class Chance:
-    """Classifier that predicts the probability that a program is valid. Saved as UBJSON of
-    XGBoost."""
+    """Classifier that predicts the probability that a program is valid.
+
+    Saved as UBJSON of XGBoost.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -184,7 +186,7 @@ class Chance:
         """Predict the probability of being valid, shape (rows,), of rows (rows, columns)."""
         return self._trees.ask(x)
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Serialise the classifier as UBJSON."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "validity.ubj"

@@ -81,16 +81,16 @@ def known_columns(table: TrainingTable, derived: bool = True) -> tuple[str, ...]
     Returns:
         Names in the order of the table.
     """
-    found: dict[str, bool] = {}
+    columns: dict[str, bool] = {}
     for part in _parts(table.features):
         given = with_derived(part) if derived else part
         known = np.atleast_1d(np.isfinite(given.matrix).any(axis=0))
         for name, any_row in zip(given.names, known, strict=True):
-            found[name] = found.get(name, False) or bool(any_row)
-    return tuple(name for name, known in found.items() if known)
+            columns[name] = columns.get(name, False) or bool(any_row)
+    return tuple(name for name, known in columns.items() if known)
 
 
-def aligned(features: Features, names: Sequence[str]) -> Matrix:
+def select_columns(features: Features, names: Sequence[str]) -> Matrix:
     """Return the columns with the given names as a matrix.
 
     Args:
@@ -104,15 +104,15 @@ def aligned(features: Features, names: Sequence[str]) -> Matrix:
     begin = 0
     for part in _parts(features):
         given = with_derived(part)
-        to, found = _places(tuple(names), given.names)
-        matrix[begin : begin + len(part), to] = given.matrix[:, found]
+        to, result = _match_columns(tuple(names), given.names)
+        matrix[begin : begin + len(part), to] = given.matrix[:, result]
         begin += len(part)
     matrix[~np.isfinite(matrix)] = np.nan
     return matrix
 
 
 @lru_cache(maxsize=64)
-def _places(
+def _match_columns(
     names: tuple[str, ...], given: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return matching indices into `names` and into `given`, both of shape (matches,).
@@ -120,8 +120,8 @@ def _places(
     If a name is given twice, the last one counts.
     """
     known = {name: k for k, name in enumerate(given)}
-    found = [(k, known[name]) for k, name in enumerate(names) if name in known]
-    pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+    results = [(k, known[name]) for k, name in enumerate(names) if name in known]
+    pairs = np.array(results, dtype=np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 
 
@@ -138,7 +138,7 @@ def may_go(names: Sequence[str]) -> NDArray[np.bool_]:
     return np.array([name != REFERENCE for name in names], dtype=np.bool_)
 
 
-def masked(
+def mask_values(
     x: Matrix, names: Sequence[str], program: float, column: float, seed: int
 ) -> tuple[Matrix, NDArray[np.bool_]]:
     """Mask values at random.
@@ -309,8 +309,8 @@ def held_out(table: TrainingTable, share: float, seed: int) -> tuple[TrainingTab
         held[valid[:: max(2, round(1 / share))]] = True
     if not (table.valid & ~held).any():
         raise TransferError(
-            f"{int(table.valid.sum())} of {len(table)} rows have a latency, too few to learn from; "
-            "build a larger dataset"
+            f"only {int(table.valid.sum())} of {len(table)} rows have a latency, which is "
+            "too few for training; build a larger dataset"
         )
     return table.rows(~held), table.rows(held)
 

@@ -16,7 +16,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.models.transfer.contract import CommonOptions
 from tilewright.models.transfer.model import LearningOutcome, Lesson, Transferred
 from tilewright.models.transfer.timed_trees import PATIENCE, TimedTrees, Validation
-from tilewright.models.transfer.training_data import Matrix, masked, surely_less
+from tilewright.models.transfer.training_data import Matrix, mask_values, surely_less
 from tilewright.models.trees import LightGBM as NativeLightGBM
 
 lightgbm = lazy_module("lightgbm")
@@ -25,20 +25,22 @@ lightgbm = lazy_module("lightgbm")
 class TreeOptions(CommonOptions):
     """Options of boosted trees."""
 
-    trees: int = Field(default=800, ge=1, le=20_000, description="trees at most")
+    trees: int = Field(default=800, ge=1, le=20_000, description="largest number of trees")
     learning_rate: float = Field(default=0.1, gt=0, le=1, description="weight of each tree")
 
 
 class XGBoostOptions(TreeOptions):
     """Options of XGBoost."""
 
-    depth: int = Field(default=9, ge=1, le=16, description="cuts on the way to a leaf")
+    depth: int = Field(default=9, ge=1, le=16, description="largest depth of a tree")
 
 
 class LightGBMOptions(TreeOptions):
     """Options of LightGBM."""
 
-    leaves: int = Field(default=255, ge=2, le=4096, description="leaves of a tree")
+    leaves: int = Field(
+        default=255, ge=2, le=4096, description="largest number of leaves of a tree"
+    )
 
 
 _REFINING = {"trees": 100, "learning_rate": 0.05, "held": 0.2}
@@ -60,7 +62,7 @@ class TransferXGBoost(Transferred):
             {"rounds": options.trees, "max_depth": options.depth, "eta": options.learning_rate,
              "min_child_weight": 8.0, "subsample": 0.8, "colsample_bynode": 0.5, "lambda": 1.0},
         )  # fmt: skip
-        (x, y), held = _masked(lesson, options, self.seed)
+        (x, y), held = _mask_lesson(lesson, options, self.seed)
         grown, seconds, stopped = self._trees.boost(
             x, y, held, options.threads, lesson.until, None if start is None else start._trees
         )
@@ -98,7 +100,7 @@ class TransferLightGBM(Transferred):
             "bagging_fraction": 0.8, "bagging_freq": 1, "lambda_l2": 1.0,
             "deterministic": True, "force_col_wise": True, "seed": self.seed, "verbosity": -1,
         }  # fmt: skip
-        (x, y), held = _masked(lesson, options, self.seed)
+        (x, y), held = _mask_lesson(lesson, options, self.seed)
         data = lightgbm.Dataset(x, y, params={"verbosity": -1, "max_bin": 255})
         clock = _Clock(lesson.until)
         watched = [data.create_valid(*held)] if len(held[1]) else []
@@ -126,8 +128,8 @@ class TransferLightGBM(Transferred):
         return np.asarray((self._rank(x) - y) ** 2)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
-        found = self._trees.booster.predict(x, num_threads=self.options.threads)
-        return np.asarray(found, dtype=np.float64)
+        result = self._trees.booster.predict(x, num_threads=self.options.threads)
+        return np.asarray(result, dtype=np.float64)
 
     def _packed(self) -> bytes:
         return str(self._trees.booster.model_to_string()).encode()
@@ -154,7 +156,9 @@ class _Clock:
             raise lightgbm.callback.EarlyStopException(env.iteration, env.evaluation_result_list)
 
 
-def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Validation, Validation]:
+def _mask_lesson(
+    lesson: Lesson, options: CommonOptions, seed: int
+) -> tuple[Validation, Validation]:
     """Mask random values of a lesson's rows, as training on incomplete rows requires.
 
     Args:
@@ -169,7 +173,7 @@ def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Validati
     for place, (x, (compiled, before)) in enumerate(
         ((lesson.x, lesson.y), (lesson.held_x, lesson.held_y))
     ):
-        some, uncompiled = masked(
+        some, uncompiled = mask_values(
             x, lesson.names, options.drop_program, options.drop_column, seed + place
         )
         parts.append((some, np.where(uncompiled, before, compiled)))

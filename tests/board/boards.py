@@ -32,8 +32,11 @@ MEMORY_BYTES = 2 << 20
 
 @dataclass(frozen=True)
 class Finished:
-    """A run of the program: exit code, what it wrote (None: no file), its messages, its streams
-    as (address, instructions, patience)."""
+    """A finished run of the program.
+
+    Holds the exit code, the output (None: no file), the messages, and the streams as (address,
+    instructions, patience).
+    """
 
     code: int
     output: bytes | None
@@ -67,8 +70,10 @@ def linked(name: str, runtime: Path, to: Path, *flags: str) -> Path:
 
 
 def built_runtime(folder: Path, flags: str, spec: VtaSpec = PYNQ) -> Path:
-    """The folder with the sources for a machine, the driver and `tilewright_run`, compiled with
-    these flags."""
+    """Return the folder with the sources for a machine, the driver and `tilewright_run`.
+
+    They are compiled with the given flags.
+    """
     copy_runtime(folder, spec)
     driver = compile_c(
         HERE / "driver_shim.c", folder / "driver_shim.o", *flags.split(), f"-I{folder}", "-c"
@@ -97,8 +102,10 @@ def run(
     memory: int = MEMORY_BYTES,
     shim: Mapping[str, object] | None = None,
 ) -> Finished:
-    """`tilewright_run` on an input, with so many bytes of memory at address `base`; `shim` are
-    settings of the driver (`driver_shim.c`)."""
+    """Run `tilewright_run` on an input, with the given bytes of memory at address `base`.
+
+    `shim` holds settings of the driver (`driver_shim.c`).
+    """
     (source := artifact / "input.bin").write_bytes(data)
     (output := artifact / "output.bin").unlink(missing_ok=True)
     program = runtime / "tilewright_run"

@@ -150,7 +150,7 @@ def graph(
 def small_cnn() -> Example:
     """An unfolded first convolution, a strided one, a pool, a product behind a flattened image."""
     first = parse_workload("conv2d:n=1,c=1,h=12,w=12,o=16,k=3,p=1", RELU)
-    fold = Unfold.of(first, 3, 3)
+    fold = Unfold.for_patches(first, 3, 3)
     steps = [
         layer("conv1", "x", "a", str(fold.workload(first)), unfold=fold),
         layer("conv2", "a", "b", "conv2d:c=16,h=12,w=12,o=32,k=3,s=2,p=1", BY_CHANNEL),
@@ -177,8 +177,11 @@ def skip() -> Example:
 
 
 def around_the_host() -> Example:
-    """Rows × channels, work of the host between, an activation as weights, and a tensor that is
-    used on both sides of the host's work."""
+    """Return a graph whose accelerator layers alternate with work of the host.
+
+    It has products of rows × channels, an activation that serves as weights, and a tensor that is
+    used on both sides of the host's work.
+    """
     steps = [
         layer("q", "x", "q", "dense:n=20,c=48,o=32", SIGNED),
         layer("k", "x", "k", "dense:n=20,c=48,o=32", SIGNED),

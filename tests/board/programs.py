@@ -48,12 +48,14 @@ class Made:
 def one_layer(
     text: str, spec: VtaSpec, *, epilogue: str = BIASED, unfold: tuple[int, int] | None = None
 ) -> Made:
-    """The first schedule of the extended space for a workload on random numbers; `unfold` says how
-    its input is rearranged."""
+    """Lower the first schedule of the extended space for a workload on random data.
+
+    `unfold` says how the layer's input is rearranged.
+    """
     plain = parse_workload(text, epilogue)
     tensors = random_tensors(plain, spec.machine, 0)
     expected = reference(plain, spec.machine, tensors)
-    fold = Unfold.of(plain, *unfold) if unfold else None
+    fold = Unfold.for_patches(plain, *unfold) if unfold else None
     workload, packed = plain, tensors
     if fold:
         workload = fold.workload(plain)
@@ -84,7 +86,7 @@ def with_steps(program: BoardProgram, *steps: ProgramStep) -> BoardProgram:
 def _program(
     workload: Workload, spec: VtaSpec, tensors: Tensors, plain: Workload, fold: Unfold | None
 ) -> BoardProgram:
-    lowering = Lowering.of(workload, spec, "extended")
+    lowering = Lowering.for_workload(workload, spec, "extended")
     geo, m = lowering.geometry, lowering.machine
     insns, uops = _first_program(lowering)
     image = pack_image(workload, m, geo, tensors, uops)
@@ -136,8 +138,10 @@ def _first_program(lowering: Lowering) -> tuple[NDArray[np.uint64], NDArray[np.u
 def _without_addresses(
     insns: NDArray[np.uint64], places: dict[int, tuple[int, int, int]]
 ) -> tuple[NDArray[np.uint64], NDArray[np.void]]:
-    """Instructions that hold offsets into buffers, and the relocations that say so; `places` gives
-    the lowering's base address, the buffer and the offset in it of each memory type."""
+    """Replace addresses in instructions by offsets into buffers, and return the relocations.
+
+    `places` gives the lowering's base address, the buffer and the offset in it of each memory type.
+    """
     insns = insns.copy()
     rows = []
     for at, (low, high) in enumerate(insns.tolist()):

@@ -79,7 +79,7 @@ class Both:
     @classmethod
     def of(cls, graph: LayerGraph, folder: Path, runtime: Path) -> Both:
         """Built, and written to a folder."""
-        built = build(graph, [some_pick(each.workload, 3) for each in graph.layers], PYNQ)
+        built = build(graph, [some_pick(layer.workload, 3) for layer in graph.layers], PYNQ)
         for name, data in built.files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(data)
@@ -91,7 +91,7 @@ class Both:
 
     def c(self, *inputs: Array) -> bytes:
         """In the order of the manifest; the outputs one after another."""
-        data = b"".join(each.tobytes() for each in inputs)
+        data = b"".join(input_.tobytes() for input_ in inputs)
         done = run(self.runtime, self.folder, data, PYNQ)
         assert (done.code, done.said) == (0, "")
         assert done.output is not None
@@ -165,14 +165,16 @@ def test_inputs_that_nothing_reads_are_taken_and_ignored(tmp_path: Path, sanitiz
 
 
 @pytest.mark.slow(seconds=0.5)
-def test_float_and_uint8_tensors_with_zero_points(tmp_path: Path, sanitized: Path) -> None:
+def test_float_and_uint8_tensors_with_zero_points_cross_the_border(
+    tmp_path: Path, sanitized: Path
+) -> None:
     """A float input and a uint8 one, an output of each."""
     scales = {"a": scale(0.0371, 5), "b": scale(0.5, -100), "u": scale(0.0113, -128),
               "v": scale(3.3, 17)}  # fmt: skip
     host = {"a": Value("x", SHAPE, "float32"), "b": Value("pixels", SHAPE, "uint8"),
             "u": Value("shades", SHAPE, "uint8"), "v": Value("y", SHAPE, "float32")}  # fmt: skip
     graph = two_layers(
-        values={name: Value(name, SHAPE, "int8", each) for name, each in scales.items()},
+        values={name: Value(name, SHAPE, "int8", scale) for name, scale in scales.items()},
         loaded_as={"a": host["a"], "b": host["b"]}, stored_as={"u": host["u"], "v": host["v"]},
         inputs=(host["a"], host["b"]), results=(host["u"], host["v"]),
     )  # fmt: skip
@@ -199,7 +201,7 @@ def test_float_and_uint8_tensors_with_zero_points(tmp_path: Path, sanitized: Pat
 def test_a_float_input_that_is_quantised_twice(tmp_path: Path, sanitized: Path) -> None:
     """Of two scales each layer reads its own; a layer's output is an output and read again."""
     x = Value("x", SHAPE, "float32")
-    values = {name: Value(name, SHAPE, "int8", each) for name, each in
+    values = {name: Value(name, SHAPE, "int8", item) for name, item in
               {"fine": scale(0.01, -3), "coarse": scale(0.3), "u": scale(1.0), "v": scale(0.7)}
               .items()}  # fmt: skip
     steps = (
@@ -231,9 +233,9 @@ def test_a_float_input_that_is_quantised_twice(tmp_path: Path, sanitized: Path) 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda g: {"results": (*g.results, Value("w", SHAPE))}, "the host must make w, which no"),
-        (lambda g: {"results": (g.inputs[0], *g.results)}, "the host must make a, which no layer"),
-        (lambda g: {"inputs": g.inputs[1:]}, "the host must make a, which no input is"),
+        (lambda g: {"results": (*g.results, Value("w", SHAPE))}, "must compute w, which no"),
+        (lambda g: {"results": (g.inputs[0], *g.results)}, "must compute a, which no layer"),
+        (lambda g: {"inputs": g.inputs[1:]}, "must compute a, which no input provides"),
         (lambda g: {"inputs": (*g.inputs, Value("s", (1,), "object"))}, "s is object of shape"),
         (lambda g: {"inputs": (*g.inputs, Value("s", (1,) * 9))}, "which the runtime does not"),
     ],
@@ -241,7 +243,7 @@ def test_a_float_input_that_is_quantised_twice(tmp_path: Path, sanitized: Path) 
 def test_what_the_c_runtime_could_not_give_or_take_is_named(change: Any, why: str) -> None:
     graph = two_layers()
     graph = replace(graph, **change(graph))
-    built = build(graph, [some_pick(each.workload, 3) for each in graph.layers], PYNQ)
+    built = build(graph, [some_pick(layer.workload, 3) for layer in graph.layers], PYNQ)
     assert why in built.why_not_bare
     assert not is_bare(built.files[NETWORK])
     program = VtaProgram.open(built.files, built.layers, PYNQ)

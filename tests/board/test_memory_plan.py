@@ -41,12 +41,12 @@ def test_tensors_in_use_share_no_byte(rows: list[tuple[int, int, int, bool]]) ->
     ]
     arenas = arenas_of(BoardNetwork([], [], tensors), PYNQ, {})
     spans = []
-    for each in tensors:
-        arena, at = arenas.places[id(each)]
-        size = each.packing.bytes(PYNQ)
-        assert at % each.packing.element_bytes(PYNQ) == 0
+    for item in tensors:
+        arena, at = arenas.places[id(item)]
+        size = item.packing.bytes(PYNQ)
+        assert at % item.packing.element_bytes(PYNQ) == 0
         assert at + size <= arenas.sizes[arena] <= MAX_BUFFER_BYTES
-        spans.append((each, arena, at, at + size))
+        spans.append((item, arena, at, at + size))
     for (one, a, begin, end), (other, b, start, stop) in combinations(spans, 2):
         together = one.first <= other.last and other.first <= one.last
         assert not together or a != b or end <= start or stop <= begin
@@ -77,17 +77,17 @@ def test_constants_fill_buffers_and_repeat_nothing(monkeypatch: pytest.MonkeyPat
     filled = Filled("constants")
     rng = np.random.default_rng(0)
     data = [rng.integers(0, 256, size, np.uint8) for size in (256, 64, 2560, 768)]
-    placed = [filled.put(each, 64 if len(each) == 64 else 256) for each in (*data, data[0])]
+    placed = [filled.store(item, 64 if len(item) == 64 else 256) for item in (*data, data[0])]
     assert placed[0] == placed[-1]
     content, buffers = filled.content(), filled.buffers()
     assert max(buffer.bytes for buffer in buffers) <= 1024
-    for each, pieces in zip(data, placed, strict=False):
+    for array, pieces in zip(data, placed, strict=False):
         parts = []
         for piece in pieces:
             at = buffers[piece.buffer].offset + piece.offset
             parts.append(content[at : at + piece.last - piece.first])
-            assert piece.offset % (64 if len(each) == 64 else 256) == 0
-        assert np.array_equal(np.concatenate(parts), each)
+            assert piece.offset % (64 if len(array) == 64 else 256) == 0
+        assert np.array_equal(np.concatenate(parts), array)
 
 
 SHAPES = {

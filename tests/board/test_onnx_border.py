@@ -30,10 +30,12 @@ Array = NDArray[Any]
 
 
 def model() -> onnx.ModelProto:
-    """Inputs `left` (float), `ids` (nothing reads it), `right` (uint8), of which `right` is read
-    first; outputs `far` (float), `near` (uint8), `deep` (float), of which `near` is written first
-    and read again.
-    Scales are no powers of two, zero points no zeros."""
+    """Return a model with unusual inputs and outputs.
+
+    The inputs are `left` (float), `ids` (which nothing reads) and `right` (uint8, which is read
+    first). The outputs are `far` (float), `near` (uint8) and `deep` (float); `near` is written
+    first and read again. Scales are no powers of two, and zero points are not zero.
+    """
     rng = np.random.default_rng(0)
     tensors: list[onnx.TensorProto] = []
     nodes: list[onnx.NodeProto] = []
@@ -105,7 +107,7 @@ def test_a_model_keeps_its_inputs_and_outputs(tmp_path: Path, plain: Path) -> No
     assert (done.code, done.said) == (0, "")
     assert done.output == b"".join(python[name].tobytes() for name in ("far", "near", "deep"))
     session = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"])
-    far, near, deep = (np.asarray(each) for each in session.run(["far", "near", "deep"], inputs))
+    far, near, deep = (np.asarray(item) for item in session.run(["far", "near", "deep"], inputs))
     assert len(np.unique(near)) > 50
     # Requantisation may be a step off where a sum lies next to a half.
     assert np.abs(python["near"].astype(int) - near.astype(int)).max() <= 1

@@ -59,7 +59,9 @@ def test_addresses_do_not_matter(
     assert done.streams[0][0] > base
 
 
-def test_a_driver_with_64_bit_addresses(stem: Made, tmp_path: Path, plain: Path) -> None:
+def test_a_driver_with_64_bit_addresses_runs_artifacts(
+    stem: Made, tmp_path: Path, plain: Path
+) -> None:
     artifact = write_artifact(tmp_path / "art", stem.program)
     done = run(plain, artifact, stem.data.tobytes(), PYNQ, base=1 << 31)
     assert (done.code, done.said, done.output) == (0, "", stem.expected.tobytes())
@@ -103,7 +105,7 @@ def test_not_a_number_is_refused(tmp_path: Path, sanitized: Path) -> None:
     assert done.said == "tilewright_run: element 7 of input 'data' is not a number\n"
 
 
-def test_one_input_in_two_forms_beside_another(tmp_path: Path, sanitized: Path) -> None:
+def test_one_input_may_be_read_in_two_forms(tmp_path: Path, sanitized: Path) -> None:
     made = one_layer(*LAYERS["stem"][:2], unfold=(2, 2))
     program, step = made.program, made.program.steps[0]
     plain = replace(step.loads[0], unfold=None, buffer=len(program.buffers), offset=0)

@@ -25,7 +25,9 @@ def dense() -> Made:
 
 
 @pytest.mark.slow(seconds=0.5)
-def test_every_function_rightly_and_wrongly(dense: Made, tmp_path: Path, sanitized: Path) -> None:
+def test_every_function_works_and_refuses_wrong_use(
+    dense: Made, tmp_path: Path, sanitized: Path
+) -> None:
     out = Scale(float(np.float32(3.3)), -7)
     artifact = write_artifact(tmp_path / "art", with_ports(dense, Scale(0.0625), out))
     integers = ((np.arange(40) - 20) * 2).astype(np.int8)
@@ -119,7 +121,9 @@ static int sought(const void *buf) {
 
 @pytest.mark.slow(seconds=0.8)
 @pytest.mark.parametrize("name", ["driver.a", "libdriver.so", "plain.so"])
-def test_a_driver_as_archive_or_shared_object(name: str, sources: Path, dense: Made) -> None:
+def test_a_driver_may_be_an_archive_or_a_shared_object(
+    name: str, sources: Path, dense: Made
+) -> None:
     flags = [*STRICT.split(), f"-I{sources}", "-fPIC"]
     place = sources.parent / "elsewhere" / name
     place.parent.mkdir()
@@ -152,7 +156,7 @@ def test_another_driver_is_linked_the_next_time(sources: Path, dense: Made) -> N
     assert 'name the driver: make DRIVER="/path' in done.stderr
 
 
-def test_the_library_alone(sources: Path) -> None:
+def test_the_library_builds_alone(sources: Path) -> None:
     done = make(sources, "libtilewright.a", "libtilewright.so", "CC=gcc", f"CFLAGS={STRICT} -O0")
     assert (done.returncode, done.stderr) == (0, "")
     assert "gcc -std=c99 -O2 -fPIC -Wall" in done.stdout

@@ -173,8 +173,10 @@ def test_wrong_tables_are_refused_as_python_refuses_them(
 
 
 def agrees(files: Files) -> bool:
-    """Whether Python accepts it too, but for what C does not ask: whether names are text and
-    whether tensors share memory."""
+    """Return whether Python accepts the file too, apart from what C does not check.
+
+    C does not check whether names are text, and whether tensors share memory.
+    """
     try:
         read_image(files, PYNQ)
     except BoardError as error:
@@ -195,8 +197,8 @@ def test_an_artifact_does_not_say_what_machine_there_is(
         changed[at : at + 4] = value.to_bytes(4, "little")
         mutant = {**files, NETWORK: signed(bytes(changed))}
         code, message = opener.open(mutant)
-        said = f"with {key.upper()} {value}, this runtime for one with {own}; build"
-        assert (code, said in message) == (UNSUPPORTED, True), message
+        text = f"with {key.upper()} {value}, this runtime for one with {own}; build"
+        assert (code, text in message) == (UNSUPPORTED, True), message
         assert not accepted(mutant)
 
 
@@ -295,7 +297,7 @@ def test_a_large_network_is_not_read(opener: Opener, program: BoardProgram) -> N
 
 @pytest.mark.attack
 def test_buffers_are_no_more_than_a_board_has(opener: Opener, program: BoardProgram) -> None:
-    at = next(k for k, each in enumerate(program.buffers) if each.kind == "activations")
+    at = next(k for k, buffer in enumerate(program.buffers) if buffer.kind == "activations")
     most = Buffer("more", "activations", 1 << 25)
     files = image_files(replace(program, buffers=[*program.buffers, *[most] * 31]))
     network = bytearray(files[NETWORK])

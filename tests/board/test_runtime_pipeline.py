@@ -40,10 +40,10 @@ def images(example: Example) -> list[bytes]:
 @pytest.fixture(scope="module")
 def alone(example: Example, art: Path, images: list[bytes], sanitized: Path) -> list[bytes]:
     """What a run of each image gives."""
-    found = [run(sanitized, art, image, example.spec).output for image in images]
-    assert None not in found
-    assert len(set(found)) == IMAGES
-    return [each or b"" for each in found]
+    outputs = [run(sanitized, art, image, example.spec).output for image in images]
+    assert None not in outputs
+    assert len(set(outputs)) == IMAGES
+    return [item or b"" for item in outputs]
 
 
 def piped(

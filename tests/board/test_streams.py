@@ -1,5 +1,6 @@
-"""Checks that layers linked into streams compute what the layers do, in any schedule, without
-races.
+"""Checks that layers linked into streams compute the same as alone, in any schedule.
+
+Streams must be free of races.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def outcome(
 def streams(program: VtaProgram) -> list[NDArray[np.uint64]]:
     """The instructions of each segment with their addresses."""
     return [
-        program.device.insns[each.first : each.first + each.count]
-        for each in program.program.segments
+        program.device.insns[segment.first : segment.first + segment.count]
+        for segment in program.program.segments
     ]
 
 
@@ -76,8 +77,8 @@ def findings(program: VtaProgram, insns: NDArray[np.uint64]) -> set[str]:
     for at, buffer in enumerate(program.program.buffers):
         address = int(program.device.addresses[at]) - FIRST_ADDRESS
         image[address : address + buffer.bytes] = program.device.memory(at, 0, buffer.bytes)
-    found = lint(Program(insns, image, FIRST_ADDRESS), program.program.spec)
-    return {each.name for each in found if each.severity != "note"}
+    result = lint(Program(insns, image, FIRST_ADDRESS), program.program.spec)
+    return {item.name for item in result if item.severity != "note"}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -112,16 +113,18 @@ def barriers(insns: NDArray[np.uint64]) -> list[int]:
 
 @pytest.mark.parametrize("name", ["cnn", "skip"])
 def test_a_barrier_that_does_not_wait_is_found(name: str) -> None:
-    """Unless the first loads behind it read nothing that the last stores write: then the numbers
-    are right, even though the simulator loads as early as tokens allow."""
+    """A missing barrier is found whenever the loads behind it read what the last stores write.
+
+    Otherwise the results are right, although the simulator loads as early as tokens allow.
+    """
     example = EXAMPLES[name]()
     races = []
     for seed in SEEDS:
         program = opened(example, example.random_picks(seed))
         (insns,) = streams(program)
-        found = barriers(insns)
-        assert len(found) == len(example.graph.layers) - 1
-        for at in found:
+        result = barriers(insns)
+        assert len(result) == len(example.graph.layers) - 1
+        for at in result:
             # Compute gives the token, and only then waits for the store.
             broken = insns.copy()
             broken[at, 0] &= ~np.uint64(PUSH_PREV)
@@ -193,7 +196,9 @@ def test_a_tensor_beyond_a_buffer_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     example = skip()
     picks = example.random_picks(0)
     monkeypatch.setattr(memory, "MAX_BUFFER_BYTES", 2560)
-    with pytest.raises(WorkloadError, match="tensor y takes 3,888 bytes; the driver allocates"):
+    with pytest.raises(
+        WorkloadError, match="the tensor y takes 3,888 bytes, but the driver allocates"
+    ):
         build(example.graph, picks, example.spec)
 
 
@@ -231,8 +236,10 @@ def test_a_changed_instruction_shows_in_its_layer() -> None:
 
 
 def test_outputs_lie_in_place_where_that_is_legal() -> None:
-    """A pointwise layer with the residual it adds, tile by tile; never one that reads its input
-    again."""
+    """A pointwise layer may overwrite the residual that it adds, because it works tile by tile.
+
+    A layer that reads its input again must not overwrite it.
+    """
     steps = [
         layer("one", "x", "a", "conv2d:c=16,h=8,w=8,o=16,k=1"),
         layer("two", "a", "b", "conv2d:c=16,h=8,w=8,o=16,k=3,p=1"),

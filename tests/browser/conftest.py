@@ -37,8 +37,10 @@ COLOURS = 96
 
 @dataclass
 class Site:
-    """The start page, Prefect's and MLflow's on runs of `digits_cnn`, by two tuners, one of which
-    takes more than a minute, and a comparison."""
+    """The start page, and Prefect's and MLflow's pages about runs of `digits_cnn`.
+
+    There are runs by two tuners, one of which takes more than a minute, and a comparison.
+    """
 
     place: Place
     links: dict[str, str]
@@ -57,10 +59,10 @@ class Site:
     def deployment(self) -> Any:
         """The one that `serve` has registered."""
         deadline = time.monotonic() + LIMIT_MILLISECONDS / 1000
-        while not (found := self.ask("deployments/filter", {})):
+        while not (result := self.ask("deployments/filter", {})):
             assert time.monotonic() < deadline, "no deployment was registered"
             time.sleep(0.2)
-        return found[0]
+        return result[0]
 
     def runs_of(self, deployment: str, *states: str) -> list[Any]:
         """Its runs in these states."""
@@ -68,23 +70,23 @@ class Site:
             "flow_runs": {"state": {"type": {"any_": list(states)}}},
             "deployments": {"id": {"any_": [deployment]}},
         }
-        found: list[Any] = self.ask("flow_runs/filter", asked)
-        return found
+        result: list[Any] = self.ask("flow_runs/filter", asked)
+        return result
 
     def ended(self, deployment: str) -> Any:
         """Its run, once there is one that has ended."""
         deadline = time.monotonic() + RUN_SECONDS
-        while not (found := self.runs_of(deployment, "COMPLETED", "FAILED", "CRASHED")):
+        while not (runs := self.runs_of(deployment, "COMPLETED", "FAILED", "CRASHED")):
             assert time.monotonic() < deadline, "the run did not end"
             time.sleep(1)
-        return found[0]
+        return runs[0]
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     place = Place(tmp_path_factory.mktemp("browser"))
     named = ("--port", "--prefect-port", "--mlflow-port")
-    ports = [each for name in named for each in (name, str(free_port()))]
+    ports = [item for name in named for item in (name, str(free_port()))]
     pages = place.start("ui", *ports)
     serving: list[subprocess.Popen[str]] = []
     long_run: Started | None = None

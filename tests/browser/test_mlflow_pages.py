@@ -22,10 +22,11 @@ def test_the_table_of_runs(site: Site, page: Page, picture: Picture) -> None:
     _without_assistant(page)
     for tuner, summary in site.runs.items():
         expect(page.get_by_text(f"{tuner}, seed 0").first).to_be_visible()
-        tuned = str(summary["total"]["tuned_cycles"])
-        expect(page.get_by_text(tuned, exact=True).first).to_be_visible()
-    for column in "tuned_cycles", "gain", "tuner":
-        expect(page.get_by_text(column, exact=True).first).to_be_visible()
+        gain = summary["total"]["rule_cycles"] / summary["total"]["tuned_cycles"]
+        expect(page.get_by_text(f"{gain:.6g}", exact=True).first).to_be_visible()
+    for column in "above_bound", "gain", "rule_ms", "tuned_ms", "tuner":
+        head = page.get_by_role("columnheader", name=column, exact=True).first
+        expect(head).to_be_in_viewport(ratio=1)
     picture("mlflow-runs")
 
 
@@ -37,7 +38,7 @@ def test_the_usual_page_of_runs_leads_to_the_table_with_the_gain(site: Site, pag
     _without_assistant(page)
     # MLflow opens the links of a description in a tab of their own.
     with page.expect_popup() as opened:
-        page.get_by_role("link", name="Runs with tuner, fallback, rule").click()
+        page.get_by_role("link", name="Runs with distance from the bound").click()
     opened.value.set_viewport_size({"width": 1440, "height": 800})
     expect(opened.value.get_by_role("columnheader", name="gain").first).to_be_in_viewport()
     opened.value.close()
@@ -64,14 +65,14 @@ def test_two_runs_compared(site: Site, page: Page, picture: Picture) -> None:
         expect(tuned.first).to_be_visible()
 
 
-def test_a_registered_model(site: Site, page: Page, picture: Picture) -> None:
+def test_a_registered_model_is_shown(site: Site, page: Page, picture: Picture) -> None:
     page.goto(f"{site.address('MLflow')}/#/models?{KIND}")
     _without_assistant(page)
     name = page.get_by_role("link", name="tilewright.vta-pynq.template").first
     expect(name).to_be_visible()
     name.click()
     expect(page.get_by_text("champion").first).to_be_visible()
-    expect(page.get_by_text("learned by tuner ml2tuner-published").first).to_be_visible()
+    expect(page.get_by_text("trained by tuner ml2tuner-published").first).to_be_visible()
     picture("mlflow-model")
     page.get_by_text("Version 1", exact=True).first.click()
     expect(page.get_by_text("Schema").first).to_be_visible()
@@ -89,8 +90,10 @@ def _without_assistant(page: Page) -> None:
 
 
 def _closed(news: Locator) -> None:
-    """By its cross; by a key where it has none. It may be gone or still on its way: a caller that
-    waits for something beneath it looks again."""
+    """By its cross; by a key where it has none.
+
+    It may be gone or still on its way: a caller that waits for something beneath it looks again.
+    """
     cross = news.locator("[aria-label='Close'], .du-bois-light-modal-close").first
     try:
         cross.click(timeout=2000)

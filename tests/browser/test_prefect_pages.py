@@ -56,7 +56,7 @@ def test_a_deployment_takes_a_good_value_and_no_bad_one(
     form = f"{site.address('Prefect')}/deployments/deployment/{deployment}/run"
     page.goto(form)
     trials = page.locator(".p-label:has-text('Trials (Optional)') input").first
-    expect(page.get_by_text("measurements a workload")).to_be_visible()
+    expect(page.get_by_text("measurements per workload")).to_be_visible()
     expect(trials).to_have_value("8")
     trials.fill("0")
     page.get_by_role("button", name="Submit").click()
@@ -99,6 +99,6 @@ def _open_artifact(site: Site, page: Page, run: str, key: str) -> None:
         "artifacts": {"key": {"any_": [key]}, "flow_run_id": {"any_": [run]}},
         "sort": "CREATED_DESC",
     }
-    found = site.ask("artifacts/filter", asked)
-    assert found, f"the run left no artifact {key}"
-    page.goto(f"{site.address('Prefect')}/artifacts/artifact/{found[0]['id']}")
+    result = site.ask("artifacts/filter", asked)
+    assert result, f"the run left no artifact {key}"
+    page.goto(f"{site.address('Prefect')}/artifacts/artifact/{result[0]['id']}")

@@ -25,17 +25,17 @@ EXPECTED = re.compile(
 @pytest.fixture
 def errors(page: Page) -> Iterator[list[str]]:
     """What pages report as wrong; each is printed with the page on which it occurred."""
-    found: list[str] = []
+    errors: list[str] = []
 
     def hear(message: ConsoleMessage) -> None:
         text = f"{page.url}: {message.text} ({message.location['url']})"
         if message.type == "error" and not EXPECTED.search(text):
-            found.append(text)
+            errors.append(text)
 
     page.on("console", hear)
-    page.on("pageerror", lambda error: found.append(f"{page.url}: {error}"))
-    yield found
-    assert found == []
+    page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
+    yield errors
+    assert errors == []
 
 
 @pytest.mark.nightly(seconds=140)  # most of it waits for pages to settle

@@ -46,7 +46,9 @@ def start(site: Site, page: Page) -> Page:
     return page
 
 
-def test_three_clicks_to_the_settings_that_won(site: Site, start: Page, picture: Picture) -> None:
+def test_three_clicks_lead_to_the_settings_that_won(
+    site: Site, start: Page, picture: Picture
+) -> None:
     question = start.get_by_label("Network and target")
     expect(question).to_have_value("digits_cnn on vta-pynq")
     best = min(site.runs, key=lambda tuner: site.runs[tuner]["total"]["tuned_seconds"])
@@ -56,7 +58,7 @@ def test_three_clicks_to_the_settings_that_won(site: Site, start: Page, picture:
     picture("runs")
     first.get_by_role("link").first.click()
     expect(start.get_by_role("heading", name=f"{best}, seed 0")).to_be_visible()
-    expect(start.get_by_text("Which knobs latency depends on")).to_be_visible()
+    expect(start.get_by_text("How much each knob affects the latency")).to_be_visible()
     expect(start.locator("dt", has_text="space")).to_be_visible()
     expect(start.locator("svg.wide path")).not_to_have_count(0)
     layers = site.runs[best]["workloads"]
@@ -113,6 +115,57 @@ def test_a_run_of_another_process_shows_up_and_grows(site: Site, start: Page) ->
     _nothing_wrong(start)
 
 
+def test_a_run_is_deleted_after_a_question(site: Site, start: Page) -> None:
+    """A copy of a run, which MLflow does not know."""
+    out = site.place.folder / "unwanted"
+    shutil.copytree(site.place.folder / "random", out)
+    run = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps(run | {"seed": 77}))
+    summary = json.loads((out / "summary.json").read_text())
+    (out / "summary.json").write_text(json.dumps(summary | {"mlflow_run_id": "", "seed": 77}))
+    start.get_by_label("Search").fill("77")
+    link = _rows(start).get_by_role("link").first
+    expect(link).to_be_visible()
+    link.click()
+    expect(start.get_by_role("heading", name="seed 77")).to_be_visible()
+    delete = start.get_by_role("button", name="Delete this run")
+    delete.click()
+    dialog = start.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"The results and trials in {out} are deleted.")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_be_hidden()
+    assert (out / "summary.json").exists()
+    delete.click()
+    dialog.get_by_role("button", name="Delete").click()
+    expect(dialog).to_be_hidden()
+    expect(_rows(start)).to_have_count(0)
+    assert not out.exists()
+    assert (site.place.folder / "random" / "summary.json").exists()
+    _nothing_wrong(start)
+
+
+def test_the_page_answers_what_failed_who_won_and_where_to_work(site: Site, start: Page) -> None:
+    flow = site.ask("flows/", {"name": "tune_network"})
+    asked = {
+        "flow_id": flow["id"], "parameters": {"model": "digits_cnn", "target": "lab.json"},
+        "state": {"type": "FAILED", "message": f"cannot read lab.json {MARKUP}"},
+    }  # fmt: skip
+    site.ask("flow_runs/", asked)
+    failed = start.locator("#failures .card").first
+    expect(failed).to_contain_text("digits_cnn on lab.json")
+    expect(failed).to_contain_text(f"cannot read lab.json {MARKUP}")
+    best = min(site.runs, key=lambda tuner: site.runs[tuner]["total"]["tuned_seconds"])
+    expect(start.locator("#winner")).to_contain_text(re.compile(f"^{best} .* above the bound"))
+    start.locator("#leaders tbody a").first.click()
+    expect(start.locator("#run")).to_contain_text("Most can be saved at ")
+    command = start.locator("#run pre")
+    expect(command).to_contain_text("tilewright tune digits_cnn")
+    expect(command).to_be_in_viewport()
+    start.get_by_text("What the figures mean").last.click()
+    expect(start.locator("#run dd", has_text="What no schedule beats")).to_be_visible()
+    _nothing_wrong(start)
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_is_cut_or_hidden(site: Site, start: Page, width: int) -> None:
     start.set_viewport_size({"width": width, "height": 760})
@@ -128,7 +181,7 @@ def test_an_empty_workspace_says_what_to_type(
 ) -> None:
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
     workspace, port = Workspace(tmp_path), free_port()
-    credentials = Credentials.of(workspace)
+    credentials = Credentials.for_workspace(workspace)
     server = start_dashboard(workspace, LOOPBACK, port, credentials, {}, folder=tmp_path)
     try:
         server.wait()

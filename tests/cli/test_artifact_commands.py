@@ -48,7 +48,7 @@ def test_build_says_what_it_made(built: Place) -> None:
     assert "100\N{NO-BREAK SPACE}% of" in said
     for buffer in manifest["memory"]["buffers"]:
         assert f"{buffer['bytes']:,} bytes" in said
-    assert "with the C of 'tilewright board runtime DIR'" in said
+    assert "with the C sources of 'tilewright board runtime DIR'" in said
     assert max(map(len, said.splitlines())) <= 80
     assert manifest["macs"]["total"] == manifest["macs"]["accelerator"] > 0
     assert manifest["quantisation"]["method"]
@@ -57,12 +57,12 @@ def test_build_says_what_it_made(built: Place) -> None:
 def test_run_gives_outputs_and_json(copy: Place) -> None:
     done = copy.run("run", "art", "--input", "x.npz", "--output", "y.npz", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    said = json.loads(done.stdout)
-    assert {"cycles", "milliseconds", "cpu_milliseconds", "layers"} <= said.keys()
+    document = json.loads(done.stdout)
+    assert {"cycles", "milliseconds", "cpu_milliseconds", "layers"} <= document.keys()
     manifest = copy.json("art/manifest.json")
-    assert said["cycles"] == manifest["cycles"]["stream"]
-    assert said["milliseconds"] == pytest.approx(said["cycles"] / 1e5)
-    assert sum(layer["cycles"] for layer in said["layers"]) == said["cycles"]
+    assert document["cycles"] == manifest["cycles"]["stream"]
+    assert document["milliseconds"] == pytest.approx(document["cycles"] / 1e5)
+    assert sum(layer["cycles"] for layer in document["layers"]) == document["cycles"]
     outputs = unpack_arrays((copy.folder / "y.npz").read_bytes())
     (name,) = outputs
     assert outputs[name].shape == (1, 10)
@@ -73,15 +73,15 @@ def test_successive_images_overlap_and_give_what_each_gives(copy: Place) -> None
     np.savez(copy.folder / "x3.npz", input=held_out()[0][:3])
     done = copy.run("run", "art", "--input", "x3.npz", "--output", "y3.npz", "--pipeline", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    said = json.loads(done.stdout)
-    assert (said["images"], said["has_islands"]) == (3, False)
-    total = said["cpu_milliseconds"] + said["accelerator_milliseconds"]
-    assert said["latency_milliseconds"] == pytest.approx(total)
-    assert said["images_per_second"] == pytest.approx(1e3 / total)
-    rates = [said[f"{kind}images_per_second"] for kind in ("", "overlapped_", "bound_")]
+    document = json.loads(done.stdout)
+    assert (document["images"], document["has_islands"]) == (3, False)
+    total = document["cpu_milliseconds"] + document["accelerator_milliseconds"]
+    assert document["latency_milliseconds"] == pytest.approx(total)
+    assert document["images_per_second"] == pytest.approx(1e3 / total)
+    rates = [document[f"{kind}images_per_second"] for kind in ("", "overlapped_", "bound_")]
     assert rates == sorted(rates)
     assert rates[0] < rates[1]
-    assert said["more_dram_bytes"] > 0
+    assert document["more_dram_bytes"] > 0
     (name, together), = unpack_arrays((copy.folder / "y3.npz").read_bytes()).items()  # fmt: skip
     for at in range(3):
         np.savez(copy.folder / "x.npz", input=held_out()[0][at : at + 1])
@@ -96,11 +96,11 @@ def test_a_pipeline_is_told_in_a_few_lines(copy: Place) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("digits_cnn on vta-pynq: 5 images → y.npz\n")
     for words in (
-        "one by one",
-        "overlapped",
+        "sequential",
+        "pipelined",
         "busy",
         "in flight",
-        "no operator is left to the CPU",
+        "no operator runs on the CPU",
     ):
         assert words in done.stdout
     for options, said in (
@@ -130,28 +130,31 @@ def test_a_profile_is_a_table_and_a_picture(copy: Place) -> None:
 def test_verify_finds_every_layer_right(copy: Place) -> None:
     done = copy.run("verify", "art", "--json")
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["right"] is True
-    assert len(said["layers"]) == len(copy.json("art/manifest.json")["layers"])
-    assert not any(layer["wrong"] for layer in said["layers"])
+    document = json.loads(done.stdout)
+    assert document["right"] is True
+    assert len(document["layers"]) == len(copy.json("art/manifest.json")["layers"])
+    assert not any(layer["wrong"] for layer in document["layers"])
 
 
 RUN = ("run", "art", "--input", "x.npz", "--output", "y.npz")
 MISTAKES = {
-    "no artifact": (("run", "none", *RUN[2:]), "no such folder"),
+    "no artifact": (("run", "none", *RUN[2:]), "the folder does not exist"),
     "another folder": (("run", ".", *RUN[2:]), "it has no manifest.json"),
     "no input": (("run", "art", "--input", "none.npz", "--output", "y.npz"), "no file none.npz"),
     "no NPZ": (("run", "art", "--input", "art/uops.bin", "--output", "y.npz"), "not an NPZ file"),
     "other names": (("run", "art", "--input", "name.npz", "--output", "y.npz"), "no input 'x'"),
     "shapes": (("run", "art", "--input", "shape.npz", "--output", "y.npz"), "instead of 1×1×8×8"),
-    "types": (("run", "art", "--input", "type.npz", "--output", "y.npz"), "is float64 instead of"),
-    "output": (("run", "art", "--input", "x.npz", "--output", "y.csv"), "written as .npz"),
+    "types": (("run", "art", "--input", "type.npz", "--output", "y.npz"), "type float64"),
+    "output": (("run", "art", "--input", "x.npz", "--output", "y.csv"), "must end in .npz"),
     "picture": ((*RUN, "--timeline", "t.gif"), ".png or .html"),
     "verify": (("verify", "x.npz"), "not an artifact"),
-    "out": (("build", "digits_cnn", "--out", "."), "is not written to: it holds other files"),
+    "out": (("build", "digits_cnn", "--out", "."), "cannot write to art: it contains other files"),
     "model": (("build", "digits", "--out", "new"), "did you mean digits_cnn"),
     "target": (("build", "digits_cnn", "--target", "vta-pink", "--out", "new"), "vta-pynq"),
-    "schedules": (("build", "digits_cnn", "--schedules", "none", "--out", "new"), "no folder none"),
+    "schedules": (
+        ("build", "digits_cnn", "--schedules", "none", "--out", "new"),
+        "the folder none does not exist",
+    ),
     "no schedules": (("build", "digits_cnn", "--schedules", "art", "--out", "new"), "art"),
     "calibration": (("build", "digits_cnn", "--calibration", "c", "--out", "new"), "samples c"),
     "both": (
@@ -229,8 +232,8 @@ def test_schedules_of_another_network_or_machine_are_refused(copy: Place) -> Non
     tuned_folder(copy, "some", network="resnet18", schedules=[])
     tuned_folder(copy, "old", version=0)
     for name, said in (
-        ("small", "schedules for my-vta, which is another machine than vta-pynq"),
-        ("some", "is of resnet18 and lacks 5 of the 5 workloads"),
+        ("small", "schedules for my-vta, but the build is for vta-pynq"),
+        ("some", "was tuned for resnet18 and lacks schedules for 5 of the 5 workloads"),
         ("old", "of version 0, this program reads 1; tune again"),
     ):
         done = copy.run("build", "digits_cnn", "--schedules", name, "--out", "new")

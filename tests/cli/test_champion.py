@@ -66,7 +66,9 @@ def client(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
 def test_a_comparison_is_a_run_with_a_run_per_tuner_and_seed_below_it(
     logged: Logged, client
 ) -> None:  # type: ignore[no-untyped-def]
-    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    runs = client.search_runs(
+        [experiment.experiment_id for experiment in client.search_experiments()]
+    )
     assert {run.info.status for run in runs} == {"FINISHED"}
     (above,) = (r for r in runs if "mlflow.parentRunId" not in r.data.tags)
     assert above.info.run_id in logged.printed
@@ -79,13 +81,15 @@ def test_a_comparison_is_a_run_with_a_run_per_tuner_and_seed_below_it(
     for row in board["tuners"]:
         assert above.data.metrics[f"final_regret/{row['tuner']}"] == row["regret"]
         assert f"| {row['tuner']} |" in above.data.tags["mlflow.note.content"]
-    names = {each.path for each in client.list_artifacts(above.info.run_id)}
+    names = {artifact.path for artifact in client.list_artifacts(above.info.run_id)}
     assert {"report.html", "comparison.json"} <= names
 
 
 def test_settings_are_parameters_and_figures_agree_with_the_record(logged: Logged, client) -> None:  # type: ignore[no-untyped-def]
     document = logged.place.json("compared/comparison.json")
-    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    runs = client.search_runs(
+        [experiment.experiment_id for experiment in client.search_experiments()]
+    )
     for record in document["runs"]:
         (run,) = [r for r in runs if r.data.params.get("seed") == str(record["seed"])
                   and r.data.params.get("tuner") == record["tuner"]]  # fmt: skip
@@ -122,7 +126,7 @@ def test_the_champions_load_from_the_registry_without_any_pickle(logged: Logged,
             "tuner": "ml2tuner-published",
             "role": role,
         }.items() <= model.tags.items()
-        assert "learned by tuner ml2tuner-published" in model.description
+        assert "trained by tuner ml2tuner-published" in model.description
         loaded = mlflow.pyfunc.load_model(f"models:/{model.name}@champion")
         signature = loaded.metadata.signature
         assert signature is not None
@@ -153,7 +157,9 @@ def test_a_tuning_run_starts_from_the_champion(logged: Logged) -> None:
         "--out", "warm", "--warm-start", "champion",
     )  # fmt: skip
     assert warm.returncode == 0, warm.stderr
-    assert warm.stdout.count("no champion to start from") == len(LAYERS) - 1  # all others
+    assert (
+        warm.stdout.count("no champion is registered to start from") == len(LAYERS) - 1
+    )  # all others
     assert f"{LAYER}: no champion" not in warm.stdout
     (row,) = [row for row in logged.place.json("warm/schedules.json")["schedules"]
               if row["workload"] == LAYER]  # fmt: skip
@@ -175,8 +181,8 @@ def test_without_a_champion_the_command_says_what_makes_one(logged: Logged) -> N
         "tune", "digits_cnn", "--space", "extended", "--warm-start", "champion", "--out", "no"
     )
     assert missing.returncode == 2
-    assert "there is no champion for any of these workloads" in missing.stderr
-    assert "'tilewright compare' makes one" in missing.stderr
+    assert "none of these workloads has a champion" in missing.stderr
+    assert "create champions with 'tilewright compare'" in missing.stderr
     wrong = logged.place.run("tune", "digits_cnn", "--warm-start", "best", "--out", "no")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: --warm-start best")

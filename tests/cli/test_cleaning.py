@@ -23,7 +23,7 @@ def test_old_stages_and_records_go_once_that_is_asked_for(place: Place) -> None:
         records.commit()
     looked = place.run("clean")
     assert f"Prefect        {runs} runs that ended" in looked.stdout, looked.stderr
-    assert "repeat with --yes" in looked.stdout
+    assert "repeat the command with --yes" in looked.stdout
     assert list((home / "cache").glob("data/*"))
     cleaned = place.run("clean", "--yes")
     assert "given back" in cleaned.stdout, cleaned.stderr

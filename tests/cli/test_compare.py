@@ -145,15 +145,15 @@ class _Addresses(HTMLParser):
 
 def test_the_report_stands_alone_and_names_every_tuner_and_workload(folder: Path) -> None:
     page = (folder / REPORT).read_text()
-    found = _Addresses(page)
-    assert all(re.fullmatch(r"\w+ #\S+", load) for load in found.loads), found.loads[:3]
+    result = _Addresses(page)
+    assert all(re.fullmatch(r"\w+ #\S+", load) for load in result.loads), result.loads[:3]
     assert "@import" not in page
     assert not re.search(r"url\((?!#|&quot;#|\"#)", page)
-    assert not {"script", "link", "iframe", "img"} & set(found.tags)
+    assert not {"script", "link", "iframe", "img"} & set(result.tags)
     for text in ("default", "random", "ml2tuner:first=8:alpha=2", "C10 · 1×1/2 256→512 @14",
                  "C6 · 3×3/2 128→256 @28", "37,817", "245,735"):  # fmt: skip
         assert text in page
-    assert found.tags.count("svg") == 6 + 2 * 3  # plots, and lines of three tuners in two legends
+    assert result.tags.count("svg") == 6 + 2 * 3  # plots, and lines of three tuners in two legends
     ids = re.findall(r'\bid="([^"]+)"', page)
     referenced = set(re.findall(r'(?:href="#|url\(#)([^")]+)', page))
     assert referenced <= set(ids)
@@ -183,26 +183,29 @@ def test_an_enumerated_space_is_compared_from_the_command_line(place: Place) -> 
     [
         (["--tuners", "defualt"], "unknown tuner 'defualt'; did you mean default?"),
         (["--tuners", "default,default"], "names default twice"),
-        (["--tuners", ","], "--tuners ',' has an empty name"),
-        (["--tuners", "default,,random"], "has an empty name"),
+        (["--tuners", ","], "--tuners ',' contains an empty name"),
+        (["--tuners", "default,,random"], "contains an empty name"),
         (["--tuners", "ml2tuner:alpha=-1"], "option alpha of tuner 'ml2tuner'"),
         (["--tuners", "ml2tuner:alhpa=1"], "known options: alpha"),
         (["--tuners", "ml2tuner:alpha"], "write an option as ml2tuner:NAME=VALUE"),
         (["--seeds", "0-"], "cannot read '0-'; write 0-19 or 0,3,7"),
-        (["--seeds", "5-3"], "5 is above 3; write 3-5"),
+        (["--seeds", "5-3"], "5 is larger than 3; write 3-5"),
         (["--seeds", ""], "cannot read ''"),
         (["--seeds", "-1"], "cannot read '-1'"),
-        (["--seeds", "0-99999"], "more than 10,000 seeds"),
-        (["--seeds", "4000000000"], "a seed lies between 0 and"),
-        (["--trials", "0"], "greater than or equal to 1 (measurements a workload)"),
-        (["--batch", "0"], "greater than or equal to 1 (measurements a round)"),
-        (["--replay", "C99.csv.gz"], "there is no file C99.csv.gz"),
-        (["--network", "resnet18", "--replay", "C4.csv.gz"], "not both"),
+        (["--seeds", "0-99999"], "at most 10,000 seeds"),
+        (["--seeds", "4000000000"], "a seed must be between 0 and"),
+        (["--trials", "0"], "greater than or equal to 1 (measurements per workload)"),
+        (["--batch", "0"], "greater than or equal to 1 (measurements per round)"),
+        (["--replay", "C99.csv.gz"], "the file C99.csv.gz does not exist"),
+        (["--network", "resnet18", "--replay", "C4.csv.gz"], "cannot be combined"),
         (["--network", "resnet81"], "unknown network 'resnet81'"),
         (["--network", "resnet18", "--space", "tempalte"], "unknown space 'tempalte'"),
         (["--network", "resnet18", "--target", "vta-pink"], "vta-pink"),
-        (["--network", "digits_cnn", "--workloads", "12"], "there is no '12'; choose by place"),
-        ([], "compare on what?"),
+        (
+            ["--network", "digits_cnn", "--workloads", "12"],
+            "the workload '12' does not exist; choose by position",
+        ),
+        ([], "no workloads to compare on were given"),
         (["--workloads", "conv2d:n=1"], "lacks c, h, k, o, w"),
         (["--out", "/proc/nowhere"], "choose another folder with --out"),
     ],

@@ -49,7 +49,7 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
 
     done = guest.run(*SWEEP_DIGITS, "--seeds", "0-1")
     assert done.returncode == 0, done.stderr
-    assert "4 runs, 1 of them is here already" in done.stdout
+    assert "4 runs, 1 of them is already finished" in done.stdout
     assert "[1/4]" not in done.stdout
     assert done.stdout.count("digits_cnn on vta-pynq, ml2tuner-published, seed 0: ") == 1
     assert {path: path.read_bytes() for path in kept} == kept

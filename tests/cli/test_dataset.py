@@ -75,7 +75,7 @@ def test_a_build_is_refused_where_it_cannot_be(place: Place) -> None:
     (place.folder / "foreign" / "dataset.json").write_text(json.dumps({}))
     done = place.run(*BUILD, "--out", "foreign", "--bare")
     assert done.returncode == 2
-    assert "not built here" in done.stderr
+    assert "built elsewhere" in done.stderr
 
 
 def test_a_build_of_named_hardware_goes_on_and_equals_one_that_is_watched(guest: Place) -> None:

@@ -70,16 +70,16 @@ def the_nightly(api: httpx.Client) -> Any:
 
 
 def test_everything_is_deployed_and_said(deployed: str, api: httpx.Client) -> None:
-    found = post(api, "/deployments/filter")
-    assert len(found) == 7
-    assert all(each["work_pool_name"] == "tilewright" for each in found)
+    result = post(api, "/deployments/filter")
+    assert len(result) == 7
+    assert all(item["work_pool_name"] == "tilewright" for item in result)
     assert api.get("/work_pools/tilewright").json()["type"] == "process"
     (only,) = post(api, "/automations/filter")
     assert only["name"] == "tilewright zombies"
     assert deployed.count("deployed ") == 7
     assert deployed.splitlines()[-1].endswith("make worker")
     assert "note:" not in deployed
-    kinds = {name for each in found for when in each["schedules"] for name in when["schedule"]}
+    kinds = {name for item in result for when in item["schedules"] for name in when["schedule"]}
     assert {"cron", "interval"} <= kinds
 
 
@@ -112,7 +112,7 @@ def test_a_worker_runs_what_is_asked_for_below_its_folder(
     assert summary["prefect_flow_run_id"] == run["id"]
     kept = post(api, "/artifacts/filter", artifacts={"flow_run_id": {"any_": [run["id"]]}})
     assert {"summary", "layers", "mlflow-run", "regression-watch", "trials"} <= {
-        each["key"] for each in kept
+        item["key"] for item in kept
     }
 
 
@@ -129,7 +129,7 @@ def test_deploying_again_brings_automations_up_to_date(
     for _ in range(2):
         done = warm.run([str(FILES / "zombies.yaml")], place.folder, place.environment, 300,
                         program=program)  # fmt: skip
-        assert done.stdout == "[\"automation 'tilewright zombies' brought up to date\"]\n"
+        assert done.stdout == "[\"automation 'tilewright zombies' updated\"]\n"
     assert len(post(api, "/automations/filter")) == 1
 
 
@@ -191,9 +191,9 @@ def test_without_a_server_it_says_what_to_start(tmp_path: Path) -> None:
     for module in "tilewright.flows.deploy_all", "tilewright.flows.worker":
         done = warm.run([str(FILES)], tmp_path, place.environment, 300, module=module)
         assert done.returncode == 2
-        assert done.stderr.startswith("error: which server? Start one")
+        assert done.stderr.startswith("error: no Prefect server is configured; start one")
         assert "export PREFECT_API_URL=" in done.stderr
     silent = place.environment | {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
     done = warm.run([str(FILES)], tmp_path, silent, 300, module="tilewright.flows.deploy_all")
     assert done.returncode == 2
-    assert "no Prefect server answers at http://127.0.0.1:9/api" in done.stderr
+    assert "no Prefect server responds at http://127.0.0.1:9/api" in done.stderr

@@ -17,8 +17,8 @@ FILES = ROOT / "deployments"
 pytestmark = pytest.mark.slow(seconds=0.1)
 
 DEPLOYMENTS = {
-    f"{each['entrypoint'].rpartition('.')[2]}/{each['name']}": each
-    for each in yaml.safe_load((FILES / "prefect.yaml").read_text())["deployments"]
+    f"{deployment['entrypoint'].rpartition('.')[2]}/{deployment['name']}": deployment
+    for deployment in yaml.safe_load((FILES / "prefect.yaml").read_text())["deployments"]
 }
 
 
@@ -30,8 +30,8 @@ def flow_of(name: str) -> Any:
 
 def schema_of(name: str) -> dict[str, Any]:
     """The form, as the server has it."""
-    found = flow_of(name).parameters.model_dump()
-    return json.loads(json.dumps(found))
+    result = flow_of(name).parameters.model_dump()
+    return json.loads(json.dumps(result))
 
 
 def test_every_flow_has_a_deployment() -> None:
@@ -40,13 +40,13 @@ def test_every_flow_has_a_deployment() -> None:
         "build_dataset/on-request", "train_model/on-request", "codesign/on-request",
         "compare_tuners/on-request",
     }  # fmt: skip
-    kinds = {kind for each in DEPLOYMENTS.values() for when in each.get("schedules", [])
+    kinds = {kind for item in DEPLOYMENTS.values() for when in item.get("schedules", [])
              for kind in when}  # fmt: skip
     assert {"cron", "interval"} <= kinds
-    for each in DEPLOYMENTS.values():
-        assert each["work_pool"]["name"] == "tilewright"
-        assert len(each["tags"]) == 2
-        assert each["description"]
+    for deployment in DEPLOYMENTS.values():
+        assert deployment["work_pool"]["name"] == "tilewright"
+        assert len(deployment["tags"]) == 2
+        assert deployment["description"]
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
@@ -166,17 +166,17 @@ def test_what_contradicts_itself_ends_a_run_with_a_sentence() -> None:
     assert ended(workload="dense:n=1,c=16,o=16") == "dense:n=1,c=16,o=16"
     state = ended(model="digits_cnn", workload="dense:n=1,c=16,o=16")
     assert state.is_failed()
-    assert state.message == "Value error, give either a network or a workload"
+    assert state.message == "Value error, give either a network or a workload, not both or neither"
 
 
 @pytest.mark.parametrize("file", ["zombies.yaml", "regression.yaml"])
 def test_automations_are_such_as_prefect_takes(file: str) -> None:
     from prefect.events.schemas.automations import AutomationCore
 
-    for each in yaml.safe_load((FILES / file).read_text())["automations"]:
-        found = AutomationCore.model_validate(each)
-        assert found.enabled
-        assert found.actions
+    for automation in yaml.safe_load((FILES / file).read_text())["automations"]:
+        validate = AutomationCore.model_validate(automation)
+        assert validate.enabled
+        assert validate.actions
 
 
 def test_the_automation_listens_to_the_event_that_is_emitted() -> None:

@@ -23,8 +23,11 @@ FEW = 2
 
 @pytest.fixture(scope="session")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """Runs of few trials: of the same layers in `few`; of one layer in `one`, with another epilogue
-    in `plain`, on another machine in `small`."""
+    """Make runs with few trials.
+
+    `few` and `one` tune the same layers and one layer; `plain` has another epilogue, and `small`
+    another machine.
+    """
 
     def tune(folder: Path) -> None:
         usual = ("tune", "digits_cnn", "--bare", "--tuner", "random", "--trials", str(FEW))
@@ -57,18 +60,22 @@ def test_a_run_is_no_worse_than_itself_nor_than_one_of_fewer_trials(
 def test_a_run_that_found_less_is_worse_and_every_reason_is_said(tuned: Tuned, few: Place) -> None:
     done = diff(tuned.out, few.folder / "few", "--json", place=few)
     assert done.returncode == 1, done.stderr
-    found = json.loads(done.stdout)
-    assert found["verdict"] == "worse"
-    before, after = (read_side(each) for each in (tuned.out, few.folder / "few"))
-    assert found["total"]["a"] == before.total.cycles
-    assert found["total"]["b"] == after.total.cycles
-    assert found["total"]["more"] == pytest.approx(after.total.cycles / before.total.cycles - 1)
-    slower = [each["what"] for each in (found["total"], *found["workloads"]) if each["worse"]]
-    assert [reason.partition(":")[0] for reason in found["reasons"]] == slower
-    assert {each["what"]: each["b"] for each in found["settings"]}["trials"] == str(FEW)
-    assert found["changed"] == []
+    document = json.loads(done.stdout)
+    assert document["verdict"] == "worse"
+    before, after = (read_side(item) for item in (tuned.out, few.folder / "few"))
+    assert document["total"]["a"] == before.total.cycles
+    assert document["total"]["b"] == after.total.cycles
+    assert document["total"]["more"] == pytest.approx(after.total.cycles / before.total.cycles - 1)
+    slower = [
+        workload["what"]
+        for workload in (document["total"], *document["workloads"])
+        if workload["worse"]
+    ]
+    assert [reason.partition(":")[0] for reason in document["reasons"]] == slower
+    assert {setting["what"]: setting["b"] for setting in document["settings"]}["trials"] == str(FEW)
+    assert document["changed"] == []
     said = diff(tuned.out, few.folder / "few", place=few).stdout
-    assert all(f"worse  {reason}" in said for reason in found["reasons"])
+    assert all(f"worse  {reason}" in said for reason in document["reasons"])
 
 
 def test_what_is_tolerated_is_no_worse(tuned: Tuned, few: Place) -> None:
@@ -80,11 +87,11 @@ def test_what_is_tolerated_is_no_worse(tuned: Tuned, few: Place) -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ("plain", "another epilogue, fc"),
-        ("small", "another target, vta-pynq and small"),
-        ("stock", "another space, extended and stock"),
-        ("few", "other layers. Only "),
-        ("nowhere", "nowhere holds no finished run: there is no summary.json"),
+        ("plain", "because the epilogues differ: fc"),
+        ("small", "because the target differs: vta-pynq and small"),
+        ("stock", "because the space differs: extended and stock"),
+        ("few", "because their layers differ. Only "),
+        ("nowhere", "nowhere contains no finished run, because the file summary.json is missing"),
     ],
 )
 def test_runs_that_answer_other_questions_are_refused(few: Place, other: str, message: str) -> None:
@@ -106,8 +113,8 @@ def test_a_run_may_be_named_by_its_id_in_mlflow(tuned: Tuned, tmp_path: Path) ->
     run_id = tuned.place.json("out/summary.json")["mlflow_run_id"]
     done = tuned.place.run("diff", run_id, str(tuned.out), "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["a"], found["total"]["more"]) == (f"MLflow run {run_id}", 0.0)
+    document = json.loads(done.stdout)
+    assert (document["a"], document["total"]["more"]) == (f"MLflow run {run_id}", 0.0)
     unknown = tuned.place.run("diff", "0" * 32, str(tuned.out))
     assert unknown.returncode == 2
     assert unknown.stderr.count("\n") == 1
@@ -143,9 +150,9 @@ def _break_one(summary: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_lose_trials, "valid trials: 100.0 % became 50.0 %"),
-        (_forget, "the model is further off"),
-        (_break_one, "nothing that was tried is valid any more"),
+        (_lose_trials, "valid trials: from 100.0 % to 50.0 %"),
+        (_forget, "the model is less accurate"),
+        (_break_one, "no trial is valid any more"),
     ],
 )
 def test_validity_and_models_count_too(
@@ -154,7 +161,7 @@ def test_validity_and_models_count_too(
     other = edited(tuned.out, tmp_path / "b", change, "summary.json")
     (said,) = diff_runs(read_side(tuned.out), read_side(other)).reasons
     assert reason in said
-    assert not diff_runs(read_side(other), read_side(tuned.out)).worse
+    assert not diff_runs(read_side(other), read_side(tuned.out)).is_worse
 
 
 def test_few_invalid_trials_of_many_are_chance(tuned: Tuned, tmp_path: Path) -> None:
@@ -162,7 +169,7 @@ def test_few_invalid_trials_of_many_are_chance(tuned: Tuned, tmp_path: Path) -> 
         summary["workloads"][0]["invalid_trials"] = 1
 
     other = edited(tuned.out, tmp_path / "b", lose_one, "summary.json")
-    assert not diff_runs(read_side(tuned.out), read_side(other)).worse
+    assert not diff_runs(read_side(tuned.out), read_side(other)).is_worse
 
 
 def test_another_simulator_or_compiler_is_named_and_is_no_reason(
@@ -176,10 +183,10 @@ def test_another_simulator_or_compiler_is_named_and_is_no_reason(
 
     other = edited(tuned.out, tmp_path / "b", newer, "summary.json")
     other = edited(other, tmp_path / "c", measured_otherwise, "schedules.json")
-    found = diff_runs(read_side(tuned.out), read_side(other))
-    assert [each.what for each in found.changed] == ["target fingerprint", "apache-tvm"]
-    assert found.changed[1].b == "9.9"
-    assert not found.worse
+    runs = diff_runs(read_side(tuned.out), read_side(other))
+    assert [item.what for item in runs.changed] == ["target fingerprint", "apache-tvm"]
+    assert runs.changed[1].b == "9.9"
+    assert not runs.is_worse
 
 
 def test_intervals_that_overlap_are_no_worse(tuned: Tuned, tmp_path: Path) -> None:
@@ -199,10 +206,10 @@ def test_intervals_that_overlap_are_no_worse(tuned: Tuned, tmp_path: Path) -> No
         read_side(edited(tuned.out, tmp_path / str(low), measured(low), "summary.json"))
         for low in (1.0, 1.09, 1.2)
     )
-    assert not diff_runs(first, near).worse
+    assert not diff_runs(first, near).is_worse
     assert diff_runs(first, far).total.unit == "seconds"
-    assert diff_runs(first, far).worse
-    assert not diff_runs(first, far, tolerance_percent=15).worse
+    assert diff_runs(first, far).is_worse
+    assert not diff_runs(first, far, tolerance_percent=15).is_worse
 
 
 def test_a_summary_without_a_version_reads_as_before(tuned: Tuned, tmp_path: Path) -> None:
@@ -233,7 +240,7 @@ def test_a_summary_without_a_version_reads_as_before(tuned: Tuned, tmp_path: Pat
     ("name", "change", "message"),
     [
         ("summary.json", lambda d: d["workloads"].clear(), "was not written by this version"),
-        ("summary.json", lambda d: d["workloads"].pop(), "are of different layers"),
+        ("summary.json", lambda d: d["workloads"].pop(), "contain different layers"),
         ("summary.json", lambda d: d["total"].update(tuned_cycles=-1), "was not written by"),
         ("summary.json", lambda d: d["workloads"][0].update(invalid_trials=99), "are invalid"),
         ("schedules.json", lambda d: d.pop("target"), "was not written by this version"),

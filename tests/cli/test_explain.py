@@ -18,7 +18,7 @@ from tests.cli.conftest import LAYERS, TRIALS, Tuned
 from tests.trial_tables import rows
 from tilewright.cli.app import app
 from tilewright.core.errors import TilewrightError
-from tilewright.evaluation.explain.figures import rank_correlation, ranked, rmse
+from tilewright.evaluation.explain.figures import rank_correlation, rank_features, rmse
 from tilewright.evaluation.explain.finished_run import Trajectory, read_folder
 from tilewright.evaluation.explain.recommendations import advice_of
 from tilewright.evaluation.explain.refitted_models import Explained, JudgedWorkload, explain_run
@@ -33,12 +33,12 @@ def explained(tuned: Tuned) -> list[Explained]:
 
 
 def test_every_workload_and_model_is_explained(explained: list[Explained], tuned: Tuned) -> None:
-    assert [each.workload for each in explained] == list(read_folder(tuned.out).workloads)
+    assert [item.workload for item in explained] == list(read_folder(tuned.out).workloads)
     assert len(explained) == len(LAYERS)
-    for each in explained:
-        assert each.trials == TRIALS
-        assert set(each.influences) == {"P", "V", "A"}
-        for influence in each.influences.values():
+    for explanation in explained:
+        assert explanation.trials == TRIALS
+        assert set(explanation.influences) == {"P", "V", "A"}
+        for influence in explanation.influences.values():
             assert influence.exact
             assert influence.values.shape == influence.x.shape
             assert influence.values.shape[1] == len(influence.names)
@@ -46,26 +46,26 @@ def test_every_workload_and_model_is_explained(explained: list[Explained], tuned
 
 def test_influences_are_shares_of_named_features(explained: list[Explained]) -> None:
     # Everything is valid in this space: V has learned a constant.
-    assert {row.share for row in ranked(explained, "V")} == {0.0}
+    assert {row.share for row in rank_features(explained, "V")} == {0.0}
     for role in "PA":
-        rows = ranked(explained, role)
+        rows = rank_features(explained, role)
         assert sum(row.share for row in rows) == pytest.approx(1.0)
         assert [row.share for row in rows] == sorted((row.share for row in rows), reverse=True)
         assert all(-1.0 <= row.direction <= 1.0 for row in rows)
-    names = {row.name for row in ranked(explained, "A")}
+    names = {row.name for row in rank_features(explained, "A")}
     assert "log2_tile_h" in names
     assert "hidden instructions" in names
     assert not any(
-        name.startswith("hidden") for name in (row.name for row in ranked(explained, "P"))
+        name.startswith("hidden") for name in (row.name for row in rank_features(explained, "P"))
     )
 
 
 def test_every_feature_is_said_in_words(explained: list[Explained]) -> None:
     for role in "PVA":
-        for row in ranked(explained, role):
+        for row in rank_features(explained, role):
             assert len(row.text.split()) > 1, row
-    words = {row.name: row.text for row in ranked(explained, "A")}
-    assert words["log2_tile_h"] == "output rows of a tile (log2)"
+    words = {row.name: row.text for row in rank_features(explained, "A")}
+    assert words["log2_tile_h"] == "output rows per tile (log2)"
     assert words["hidden instructions"] == "instructions, FINISH included"
 
 
@@ -80,8 +80,8 @@ def _with(each: Explained, best: list[float], limit: float, **failures: int) -> 
 @pytest.mark.parametrize(
     ("best", "limit", "failures", "finding", "action"),
     [
-        ([9.0] * 6 + [8.0] * 2, 7.9, {}, "improved in the last quarter", "--trials 16"),
-        ([9.0] + [8.0] * 7, 4.0, {}, "takes 2.00× its bound", "More trials find little"),
+        ([9.0] * 6 + [8.0] * 2, 7.9, {}, "improving in the last quarter", "--trials 16"),
+        ([9.0] + [8.0] * 7, 4.0, {}, "takes 2.00× its bound", "More trials will help little"),
         ([np.nan] * 8, 4.0, {"timeout": 8}, "is valid", "tilewright trials"),
         ([8.0] * 8, 7.9, {"compile_error": 4}, "4 do not compile, most often: why compile_error",
          "--tuner default"),
@@ -92,8 +92,8 @@ def test_advice_follows_from_the_figures(
     tuned: Tuned, explained: list[Explained], best: list[float], limit: float,
     failures: dict[str, int], finding: str, action: str,
 ) -> None:  # fmt: skip
-    found = advice_of(read_folder(tuned.out), [_with(explained[0], best, limit, **failures)])
-    assert any(finding in each.finding and action in each.action for each in found), found
+    advice = advice_of(read_folder(tuned.out), [_with(explained[0], best, limit, **failures)])
+    assert any(finding in item.finding and action in item.action for item in advice), advice
 
 
 def test_where_all_is_well_there_is_no_advice(tuned: Tuned, explained: list[Explained]) -> None:
@@ -118,12 +118,12 @@ def test_the_trajectory_of_a_search_is_that_of_its_trials(
 ) -> None:
     trials = pd.read_parquet(tuned.out / "trials.parquet")
     target = read_folder(tuned.out).target
-    for each in explained:
-        mine = trials[trials["workload"] == each.workload.id]
+    for explanation in explained:
+        mine = trials[trials["workload"] == explanation.workload.id]
         cycles = np.where(mine["status"] == "valid", mine["cycles"], np.nan)
-        np.testing.assert_array_equal(each.trajectory.best, np.fmin.accumulate(cycles))
-        assert each.trajectory.last_improvement == int(np.nanargmin(cycles)) + 1
-        assert each.trajectory.limit == target.bound(each.workload).cycles
+        np.testing.assert_array_equal(explanation.trajectory.best, np.fmin.accumulate(cycles))
+        assert explanation.trajectory.last_improvement == int(np.nanargmin(cycles)) + 1
+        assert explanation.trajectory.limit == target.bound(explanation.workload).cycles
 
 
 def test_a_workload_where_a_model_learned_a_constant_does_not_count(
@@ -132,23 +132,23 @@ def test_a_workload_where_a_model_learned_a_constant_does_not_count(
     p = explained[0].influences["P"]
     constant = replace(p, values=np.zeros_like(p.values))
     flat = replace(explained[0], influences={"P": constant})
-    assert ranked([explained[0], flat], "P") == ranked([explained[0]], "P")
+    assert rank_features([explained[0], flat], "P") == rank_features([explained[0]], "P")
 
 
 def test_predictions_are_of_configs_never_tried_and_agree_with_the_simulator(
     explained: list[Explained], tuned: Tuned
 ) -> None:
     folder = read_folder(tuned.out)
-    for each in explained[:2]:
-        space = folder.target.space(each.workload)
-        _, measured = folder.target.enumerate(each.workload)
+    for explanation in explained[:2]:
+        space = folder.target.space(explanation.workload)
+        _, measured = folder.target.enumerate(explanation.workload)
         simulated = set(np.log2(measured.cycles[measured.valid]).tolist())
-        for judged in (each.unseen, each.before):
+        for judged in (explanation.unseen, explanation.before):
             for role in judged.pairs.keys() & {"P", "A"}:
                 assert set(judged.pairs[role][1].tolist()) <= simulated
-        assert each.unseen.pairs["V"].shape[1] == min(96, space.size - each.trials)
+        assert explanation.unseen.pairs["V"].shape[1] == min(96, space.size - explanation.trials)
         # The models of the run are better than guessing one number for all.
-        predicted, truth = each.unseen.pairs["P"]
+        predicted, truth = explanation.unseen.pairs["P"]
         assert rmse(np.stack([predicted, truth])) < 1.2 * truth.std()
         assert rank_correlation(predicted, truth) > 0.2
 
@@ -159,25 +159,27 @@ def test_it_prints_tables_and_writes_a_picture_and_a_page(tuned: Tuned, tmp_path
     assert result.exit_code == 0
     for text in ("Model P", "Model V", "Model A", "exact tree SHAP", "influence", "if large",
                  "rmse", "brier", "random configs", "own trials",
-                 "of a tile"):  # fmt: skip
+                 "per tile"):  # fmt: skip
         assert text in result.output
-    last = result.output[result.output.index("So do this") :]
-    assert "1. More trials find little here" in last
+    last = result.output[result.output.index("What to do next") :]
+    assert "1. More trials will help little" in last
     assert "than 25% above the bound" in " ".join(last.split())
     assert (tmp_path / "explain.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "explain.html").read_text()
     assert not re.search(r'(src|href)="(?!data:image/png|#)', page)
     assert "<script" not in page
-    assert page.index("So do this") > page.index("How to read this")
-    assert "output rows of a tile (log2)" in page
+    assert page.index("What to do next") > page.index("How to read this")
+    assert "output rows per tile (log2)" in page
     assert "hidden instructions" in page or "hidden " in page
 
 
 def test_labels_of_axes_are_numbers_and_leave_room_for_each_other(
     explained: list[Explained],
 ) -> None:
-    """The cycles of this network span one power of ten, where a logarithmic axis labels every tick
-    with a formula of its own."""
+    """Axis labels are plain numbers, although a logarithmic axis would label ticks by formulas.
+
+    It does so for this network, whose cycles span one power of ten.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -209,11 +211,11 @@ def test_other_trials_give_another_explanation(tuned: Tuned, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: (folder / "summary.json").unlink(), "holds no finished run"),
+        (lambda folder: (folder / "summary.json").unlink(), "contains no finished run"),
         (lambda folder: (folder / "schedules.json").write_text("{"), "cannot read"),
         (lambda folder: _edit(folder, "tuner", "defualt"), "unknown tuner 'defualt'"),
         (lambda folder: _edit(folder, "batch", None), "was not written by this version"),
-        (lambda folder: shutil.rmtree(folder), "holds no finished run"),
+        (lambda folder: shutil.rmtree(folder), "contains no finished run"),
     ],
 )
 def test_a_folder_that_is_no_finished_run_is_refused(  # type: ignore[no-untyped-def]
@@ -236,8 +238,8 @@ def test_no_samples_are_refused(tuned: Tuned) -> None:
 @pytest.mark.parametrize(
     ("tuner", "options", "message"),
     [
-        ("random", {}, "learned no model"),
-        ("autotvm", {"plan": 16}, "asks its models only within its own search"),
+        ("random", {}, "has no model of"),
+        ("autotvm", {"plan": 16}, "cannot predict given configs"),
     ],
 )
 def test_a_tuner_with_nothing_to_look_at_is_named(

@@ -34,7 +34,7 @@ def test_the_first_commands_are_those_of_a_first_session() -> None:
 def test_each_command_is_in_one_group() -> None:
     command = typer.main.get_command(app)
     assert isinstance(command, GroupedCommands)
-    visible = [name for name, each in command.commands.items() if not each.hidden]
+    visible = [name for name, item in command.commands.items() if not item.hidden]
     shown = [name for title, text in _sections().items() if title != "Options"
              for name in _names(text)]  # fmt: skip
     assert sorted(shown) == sorted(visible)

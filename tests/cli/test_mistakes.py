@@ -60,21 +60,21 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "file_in_the_way": (f"{DIGITS} --out out", "not a folder"),
     "mistyped_names": (f"{DIGITS} --target vta-pink", "did you mean vta-pynq?"),
     "mistyped_key": (BOARD, "did you mean LOG_BLOCK?"),
-    "empty_spec": (BOARD, "says nothing about a machine"),
+    "empty_spec": (BOARD, "does not describe a machine"),
     "bad_option_value": (f"{DIGITS} --tuner ml2tuner --option alpha=much", "valid number"),
     "mistyped_layer": (f"{DIGITS} --layers conv2,conv33", "did you mean conv3"),
     "nothing_to_tune": ("", "tilewright zoo"),
     "network_and_workload": (f"{DIGITS} --workload dense:n=1,c=64,o=64", "either"),
     "broken_workload": ("--workload dense:n=1,c=64", "lacks o"),
     "layers_of_a_workload": (
-        "--workload dense:n=1,c=64,o=64 --layers fc", "a workload has none"
+        "--workload dense:n=1,c=64,o=64 --layers fc", "a single workload is tuned"
     ),
-    "empty_layer": (f"{DIGITS} --layers conv2,,fc", "--layers 'conv2,,fc' has an empty name"),
+    "empty_layer": (f"{DIGITS} --layers conv2,,fc", "--layers 'conv2,,fc' contains an empty name"),
     "layer_named_twice": (f"{DIGITS} --layers fc,fc", "names fc twice"),
     "folder_as_model": ("mine", "mine is a folder; give the path of a model file"),
-    "folder_without_a_name": (f"{DIGITS} --bare --out ''", "--out '' names no folder"),
+    "folder_without_a_name": (f"{DIGITS} --bare --out ''", "--out '' is an empty path"),
     "system_metrics_without_mlflow": (
-        f"{DIGITS} --bare --system-metrics", "--bare runs without it"
+        f"{DIGITS} --bare --system-metrics", "which --bare switches off"
     ),
 }  # fmt: skip
 """By name what follows `tilewright tune`, and a part of the message."""
@@ -130,13 +130,13 @@ def test_a_mistake_is_one_message_and_exit_code_2(
     [
         (("inspect", "mine"), "mine is a folder"),
         (("build", "mine", "--out", "built"), "mine is a folder"),
-        (("build", "digits_cnn", "--out="), "--out '' names no folder"),
-        (("build", "digits_cnn", "--out", "b", "--keep-float", "a,,b"), "has an empty name"),
+        (("build", "digits_cnn", "--out="), "--out '' is an empty path"),
+        (("build", "digits_cnn", "--out", "b", "--keep-float", "a,,b"), "contains an empty name"),
         (("compare", "--network", "mine"), "mine is a folder"),
         (("codesign", "--networks", "mine", "--budget", "1"), "mine is a folder"),
-        (("codesign", "--networks", "digits_cnn,,", "--budget", "1"), "has an empty name"),
+        (("codesign", "--networks", "digits_cnn,,", "--budget", "1"), "contains an empty name"),
         (("compare", "digits_cnn", "mine"), "mine is a folder"),
-        (("serve", "digits_cnn", "--root", ""), "--root '' names no folder"),
+        (("serve", "digits_cnn", "--root", ""), "--root '' is an empty path"),
     ],
 )
 def test_no_command_takes_a_folder_for_a_model_or_an_empty_name(
@@ -146,16 +146,19 @@ def test_no_command_takes_a_folder_for_a_model_or_an_empty_name(
     done = place.call(*arguments)
     assert done.returncode == 2, done.stdout
     assert hint in done.stderr
-    assert {each.name for each in place.folder.iterdir()} <= {"mine", "home"}
+    assert {path.name for path in place.folder.iterdir()} <= {"mine", "home"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
         (("serve", "digits_cnn", "--cron", "every day"), "'0 2 * * *'"),
-        (("serve", "digits_cnn", "--prefect-port", "99999"), "--prefect-port 99999 is not a port"),
-        (("ui", "--prefect-port", "99999"), "--prefect-port 99999 is not a port"),
-        (("ui", "--mlflow-port", "0"), "--mlflow-port 0 is not a port"),
+        (
+            ("serve", "digits_cnn", "--prefect-port", "99999"),
+            "--prefect-port 99999 is not a valid port",
+        ),
+        (("ui", "--prefect-port", "99999"), "--prefect-port 99999 is not a valid port"),
+        (("ui", "--mlflow-port", "0"), "--mlflow-port 0 is not a valid port"),
         (("ui", "--prefect-port", "5000", "--mlflow-port", "5000"), "--mlflow-port 5001"),
     ],
 )

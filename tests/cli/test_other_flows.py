@@ -1,6 +1,4 @@
-"""Tests the flows that deployments run beside tuning: what they leave, and where they leave
-nothing.
-"""
+"""Tests the flows beside tuning that deployments run: what they write, and where."""
 
 from __future__ import annotations
 
@@ -73,12 +71,12 @@ def test_flows_of_deployments_write_below_their_folder_and_say_what_came_out(
     assert {name for name, _, _ in lines[2:-1]} == names
     for name, state, message in lines[2:-1]:
         assert state == "FAILED", name
-        assert "lies outside of" in message
+        assert "is outside of" in message
     name, state, message = lines[-1]
     assert (name, state) == ("tune_network", "FAILED")
     assert "missing.json" in message
     assert "Traceback" not in done.stderr
-    assert [each.name for each in tmp_path.iterdir()] == ["work"]
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
     with closing(sqlite3.connect(folder / "home" / "mlflow" / "mlflow.db")) as database:
         runs = dict(database.execute("select name, status from runs").fetchall())
     assert runs["comparison of random,ga, seeds 0-1: digits_cnn on vta-pynq"] == "FINISHED"

@@ -83,8 +83,8 @@ found = [str(out), str(other)] + [as_typed(text.format(out=out)) for text in (
 def test_relative_paths_of_variables_count_from_there(
     tmp_path: Path, name: str, given: str, meant: str
 ) -> None:
-    found = left(tmp_path, f"found = os.environ[{name!r}]", **{name: given})
-    assert found == meant.format(here=tmp_path, above=tmp_path.parent)
+    result = left(tmp_path, f"found = os.environ[{name!r}]", **{name: given})
+    assert result == meant.format(here=tmp_path, above=tmp_path.parent)
 
 
 def test_names_come_before_files(tmp_path: Path) -> None:
@@ -120,4 +120,4 @@ def test_files_and_folders_of_a_command_are_those_of_the_user(place: Place) -> N
     assert "results in tuned/digits_cnn-my-fc: " in done.stdout
     assert (folder / "tuned" / "digits_cnn-my-fc" / "summary.json").is_file()
     done = here.run("tune", "gone.onnx", *arguments)
-    assert done.stderr.startswith("error: there is no file gone.onnx; "), done.stderr
+    assert done.stderr.startswith("error: the file gone.onnx does not exist; "), done.stderr

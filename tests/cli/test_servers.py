@@ -145,8 +145,11 @@ def test_without_servers_there_are_no_variables_to_print(place: Place) -> None:
 
 
 def _open_in_a_browser(links: dict[str, str], password: str) -> None:
-    """Open all pages, their scripts and the data that they request. One link logs in to the start
-    page and to MLflow; Prefect's page sends the password that was typed into it."""
+    """Open all pages, their scripts and the data that they request.
+
+    One link logs in to the start page and to MLflow; Prefect's page sends the password that was
+    typed into it.
+    """
     with httpx.Client(timeout=ANSWER_SECONDS) as browser:
         opened = browser.get(links["Runs"])
         assert opened.status_code == 303
@@ -167,8 +170,8 @@ def _open_in_a_browser(links: dict[str, str], password: str) -> None:
         assert (settings["api_url"], settings["auth"]) == ("/api", "BASIC")
         typed = {"Authorization": f"Basic {base64.b64encode(password.encode()).decode()}"}
         asked: dict[str, object] = {}
-        found = browser.post(f"{prefect}/api/flow_runs/filter", json=asked, headers=typed)
-        assert found.json() == []
+        result = browser.post(f"{prefect}/api/flow_runs/filter", json=asked, headers=typed)
+        assert result.json() == []
         search = f"{mlflow}/ajax-api/2.0/mlflow/experiments/search"
         experiments = browser.post(search, json={"max_results": 5}).json()["experiments"]
         assert [experiment["name"] for experiment in experiments] == ["Default"]
@@ -190,10 +193,10 @@ class Serving:
     def deployment(self) -> Any:
         """The deployment, once it is registered."""
         deadline = time.monotonic() + LIMIT_SECONDS
-        while not (found := post(f"{self.api}/deployments/filter", {}, self.headers)):
+        while not (result := post(f"{self.api}/deployments/filter", {}, self.headers)):
             assert time.monotonic() < deadline, "no deployment was registered"
             time.sleep(0.2)
-        return found[0]
+        return result[0]
 
     def request(self, out: str) -> str:
         """Request a run whose results go to `out`. Return its ID."""
@@ -206,8 +209,8 @@ class Serving:
         """The runs that have ended: those of some IDs, or all."""
         states = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}}
         asked = {"flow_runs": states | ({"id": {"any_": list(ids)}} if ids else {})}
-        found: list[Any] = post(f"{self.api}/flow_runs/filter", asked, self.headers)
-        return found
+        result: list[Any] = post(f"{self.api}/flow_runs/filter", asked, self.headers)
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +252,7 @@ def test_a_second_process_does_not_take_over_a_deployment(serving: Serving) -> N
     printed, _ = second.communicate(timeout=LIMIT_SECONDS)
     assert second.returncode == 2
     assert f"process {serving.process.pid} on " in printed
-    assert "serves tune_network/digits_cnn-vta-pynq already; end it, or choose another" in printed
+    assert "already serves tune_network/digits_cnn-vta-pynq; end it, or choose another" in printed
     assert serving.deployment()["parameters"]["trials"] == 8
     environment = serving.place.environment
     listed = serving.place.folder / "listed"
@@ -298,5 +301,5 @@ def _leave_the_root(serving: Serving) -> None:
     for run in ended:
         message = run["state"]["message"]
         assert f"out {runs[run['id']]} is {elsewhere}" in message
-        assert f"lies outside of {place.folder}" in message
+        assert f"is outside of {place.folder}" in message
     assert list(elsewhere.iterdir()) == []

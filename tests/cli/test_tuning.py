@@ -173,7 +173,7 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
         assert child["datasets"] == [f"trials of {child['name'].partition(' ')[0]}"]
         assert len(child["models"]) == 3
     assert parent["datasets"] == ["digits_cnn"]
-    assert set(parent["models"]) == {each for child in children for each in child["models"]}
+    assert set(parent["models"]) == {model for child in children for model in child["models"]}
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
     links = database.execute("select data from artifact where key = 'mlflow-run'").fetchall()
     assert any(summary["mlflow_run_id"] in str(row) for row in links)
@@ -300,8 +300,8 @@ def test_a_repeated_command_shows_each_stage_of_each_layer_as_cached(elsewhere: 
 
     def tasks(run: str) -> list[dict[str, Any]]:
         of = {"id": {"any_": [run]}}
-        found: list[dict[str, Any]] = ask("task_runs/filter", flow_runs=of, limit=200)
-        return found
+        task_runs: list[dict[str, Any]] = ask("task_runs/filter", flow_runs=of, limit=200)
+        return task_runs
 
     run = elsewhere.json("other/summary.json")["prefect_flow_run_id"]
     below = ask("flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run]}})
@@ -313,7 +313,7 @@ def test_a_repeated_command_shows_each_stage_of_each_layer_as_cached(elsewhere: 
         states: dict[str, str] = {}
         deadline = time.monotonic() + WAIT_SECONDS
         while len(states) < len(rounds) + 2 or "Pending" in states.values():
-            states = {each["name"]: each["state_name"] for each in tasks(flow["id"])}
+            states = {task["name"]: task["state_name"] for task in tasks(flow["id"])}
             if time.monotonic() > deadline:
                 break
         assert states == dict.fromkeys(
@@ -321,18 +321,18 @@ def test_a_repeated_command_shows_each_stage_of_each_layer_as_cached(elsewhere: 
         )
     own: dict[str, dict[str, Any]] = {}
     deadline = time.monotonic() + WAIT_SECONDS
-    while not any(each["name"].startswith(LAST_TASK) for each in own.values()):
-        own = {each["id"]: each for each in tasks(run)}
-        assert time.monotonic() < deadline, [each["name"] for each in own.values()]
+    while not any(item["name"].startswith(LAST_TASK) for item in own.values()):
+        own = {task["id"]: task for task in tasks(run)}
+        assert time.monotonic() < deadline, [item["name"] for item in own.values()]
     names = {flow["parent_task_run_id"]: flow["id"] for flow in below}
     follows = {
-        names.get(each["id"], each["name"]): {
-            one["id"] for of in each["task_inputs"].values() for one in of
+        names.get(item["id"], item["name"]): {
+            one["id"] for of in item["task_inputs"].values() for one in of
         }
-        for each in own.values()
+        for item in own.values()
     }
-    found = next(each for each in own.values() if each["name"].startswith("subgraphs"))
-    assert all(follows[flow["id"]] == {found["id"]} for flow in below)
+    result = next(item for item in own.values() if item["name"].startswith("subgraphs"))
+    assert all(follows[flow["id"]] == {result["id"]} for flow in below)
     assert follows[LAST_TASK] == {flow["id"] for flow in below}
 
 

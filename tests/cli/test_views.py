@@ -20,12 +20,12 @@ from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.cli.app import app
 from tilewright.cli.views import terminal
-from tilewright.cli.views.terminal import Bars, latency_text, working
+from tilewright.cli.views.terminal import Bars, latency_text, show_working
 from tilewright.cli.views.tuning_progress import READING, STARTING, LineDisplay, tuned_line
 from tilewright.cli.views.tuning_results import show_results
 from tilewright.networks import zoo_names
 from tilewright.reports.markdown import markdown_table
-from tilewright.reports.number_format import counted, milliseconds
+from tilewright.reports.number_format import count_text, milliseconds
 from tilewright.reports.run_pictures import convergence, network_convergence
 from tilewright.reports.run_results import outcome_line, results_rows, sure_gain, sure_time
 from tilewright.search import registered_tuners
@@ -57,8 +57,7 @@ def lines_that_fit(text: str, width: int = 80) -> list[str]:
 
 
 class Ran:
-    """A finished run of two of ResNet-18's layers as publications have them, and what was told of
-    it."""
+    """A finished run of two of ResNet-18's layers, and the events of it."""
 
     def __init__(self, out: Path, **others: object) -> None:
         self.out = out
@@ -106,7 +105,7 @@ def test_no_figure_of_a_list_is_cut(listed: tuple[str, ...], width: int) -> None
     tables = [line for line in text.splitlines() if not line.startswith("'tilewright")]
     lines_that_fit("\n".join(tables), width or 200)
     if listed != ("targets",):  # which drops columns of figures
-        shown, known = (set(re.findall(r"\d+(?:,\d{3})+", each)) for each in (text, whole))
+        shown, known = (set(re.findall(r"\d+(?:,\d{3})+", item)) for item in (text, whole))
         assert shown == known
     if width == PIPE:
         assert not any(line.endswith(" ") for line in text.splitlines())
@@ -135,9 +134,9 @@ def test_a_target_is_shown_whole_and_as_json(name: str) -> None:
     document = json.loads(command("target", "show", name, "--json"))
     assert (document["name"], document["kind"]) == (name, "vta")
     assert max(map(len, shown.splitlines())) <= 80
-    for each in document["properties"]:
-        assert each["name"] in shown
-        assert each["meaning"]
+    for item in document["properties"]:
+        assert item["name"] in shown
+        assert item["meaning"]
 
 
 def test_networks_have_figures() -> None:
@@ -190,17 +189,19 @@ def test_results_show_cycles_and_milliseconds(ran: Ran, width: int) -> None:
         times = {milliseconds(row["rule_seconds"]), milliseconds(row["tuned_seconds"])}
         assert times <= set(cells) if width == 160 else milliseconds(row["tuned_seconds"]) in cells
     assert "roofline" not in text
-    assert "a part: 2 of the network's 12 workloads" in text
+    assert "only part of the network: 2 of its 12 workloads" in text
     figures = four_figures(ran.summary["total"])
-    said = " ".join(text.split())
-    assert f"tuned {latency_text(figures.tuned)}: " in said
-    assert f" as fast as the rule, {latency_text(figures.rule)}; " in said
-    assert f" as fast as the stock compiler's fallback, {latency_text(figures.fallback)}; " in said
+    message = " ".join(text.split())
+    assert f"tuned {latency_text(figures.tuned)}: " in message
+    assert f" as fast as the rule, {latency_text(figures.rule)}; " in message
+    assert (
+        f" as fast as the stock compiler's fallback, {latency_text(figures.fallback)}; " in message
+    )
 
 
 def test_the_results_say_for_which_workloads_the_rule_is_published(ran: Ran) -> None:
     assert {row["rule_source"] for row in ran.summary["workloads"]} == {"tophub"}
-    published = "the rule is the stock compiler's published schedule for"
+    published = "the rule schedule is the stock compiler's published schedule for"
     assert f"{published} 2 of 2 workloads" in " ".join(shown(ran.summary, ran.out, 80).split())
     tuned = [event.outcome for event in ran.heard if isinstance(event, WorkloadTuned)]
     said = [tuned_line(outcome) for outcome in tuned]
@@ -241,29 +242,29 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
 def test_where_measuring_does_not_repeat_there_are_intervals(noisy: Ran, width: int) -> None:
     text = shown(noisy.summary, noisy.out, width)
     lines = text.splitlines()
-    own = ("validation measurements", "the gain in all", "every schedule timed")
+    own = ("validation measurements", "the speedup of the whole network", "every schedule timed")
     said = [line for line in lines if any(part in line for part in own)]
     assert len(said) == 3
     table = text[: text.index("resnet18 on noisy")].splitlines()
     assert max(map(len, [*table, *said])) <= width
     assert "cycles" not in text
     assert "bit for bit" not in text
-    assert "every schedule timed again, none verified: the target runs nothing on data" in text
+    assert "every schedule timed again, none verified: the target cannot run data" in text
     assert "102 validation measurements (" in text
     for row in noisy.summary["workloads"]:
-        (line,) = [each for each in lines if each.startswith(row["names"][0])]
+        (line,) = [line for line in lines if line.startswith(row["names"][0])]
         assert sure_time(row) in line
         assert (sure_gain(row) in line) == (width > 80)
         low, high = map(float, sure_time(row).split("–"))
         assert low <= float(milliseconds(row["tuned_seconds"])) <= high
     total = noisy.summary["total"]
-    assert f"the gain in all is {sure_gain(total)} with 95 % confidence" in text
+    assert f"the speedup of the whole network is {sure_gain(total)} with 95 % confidence" in text
     assert sure_time(total) in text
 
 
 def test_what_is_said_of_a_noisy_run_elsewhere_has_intervals_too(noisy: Ran) -> None:
     row, total = noisy.summary["workloads"][0], noisy.summary["total"]
-    tuned = next(each.outcome for each in noisy.heard if isinstance(each, WorkloadTuned))
+    tuned = next(event.outcome for event in noisy.heard if isinstance(event, WorkloadTuned))
     assert f"({sure_time(row)})" in tuned_line(tuned)
     line = outcome_line(total)
     assert line.startswith(f"Tuned {milliseconds(total['tuned_seconds'])} ms ({sure_time(total)})")
@@ -290,7 +291,7 @@ def test_trials_in_seconds_have_no_empty_cycles(noisy: Ran) -> None:
 
 
 def test_pictures_of_a_noisy_run_name_what_they_are_held_against(noisy: Ran) -> None:
-    outcomes = [each.outcome for each in noisy.heard if isinstance(each, WorkloadTuned)]
+    outcomes = [event.outcome for event in noisy.heard if isinstance(event, WorkloadTuned)]
     trials = trials_of(noisy.out, outcomes)
     assert convergence(outcomes[0], trials).startswith(b"\x89PNG")
     assert network_convergence("resnet18", outcomes, trials).startswith(b"\x89PNG")
@@ -308,16 +309,16 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_any_command_says_what_it_works_on_where_there_is_no_terminal(
     bars: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    said = ""
-    with Bars(terminal.Terminal()) if bars else working("reading deep.onnx") as shown:
+    message = ""
+    with Bars(terminal.Terminal()) if bars else show_working("reading deep.onnx") as shown:
         if isinstance(shown, Bars):
             shown.update(shown.add_task("reading deep.onnx", total=10), completed=3)
         deadline = time.monotonic() + 60
-        while said.count("… reading deep.onnx") < 2:
+        while message.count("… reading deep.onnx") < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-            said += capfd.readouterr().err
-    assert ("3 of 10, for 0 s now" in said) == bars
+            message += capfd.readouterr().err
+    assert ("3 of 10, for 0 s so far" in message) == bars
     capfd.readouterr()
     time.sleep(0.2)
     assert capfd.readouterr() == ("", "")
@@ -325,14 +326,14 @@ def test_any_command_says_what_it_works_on_where_there_is_no_terminal(
 
 @pytest.mark.usefixtures("hasty")
 def test_bars_without_a_task_say_that_work_begins(capfd: pytest.CaptureFixture[str]) -> None:
-    said = ""
+    message = ""
     with Bars(terminal.Terminal()):
         deadline = time.monotonic() + 60
-        while "\n" not in said:
+        while "\n" not in message:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-            said += capfd.readouterr().err
-    assert said.startswith("… beginning\n")
+            message += capfd.readouterr().err
+    assert message.startswith("… beginning\n")
 
 
 def test_a_table_without_rows_is_empty() -> None:
@@ -352,7 +353,7 @@ def test_a_run_that_waits_says_so_where_there_is_no_terminal() -> None:
             time.sleep(0.01)
     said = console.file.getvalue()
     assert "… importing the model\n" in said
-    assert "for 0 s now" not in said
+    assert "for 0 s so far" not in said
     time.sleep(0.2)
     assert console.file.getvalue() == said  # nothing after the end
 
@@ -377,7 +378,7 @@ def test_a_bare_run_starts_no_servers_and_does_not_say_so(
     ("number", "said"), [(1, "1 trial"), (0, "0 trials"), (1234, "1,234 trials")]
 )
 def test_what_is_counted_once_is_said_in_the_singular(number: int, said: str) -> None:
-    assert counted(number, "trial") == said
+    assert count_text(number, "trial") == said
 
 
 @pytest.mark.slow(seconds=2)

@@ -129,7 +129,7 @@ def test_a_first_night_has_nothing_to_compare_with(nights: dict[str, Night]) -> 
 def test_a_night_in_which_nothing_changed_says_so(nights: dict[str, Night]) -> None:
     same = nights["same"]
     assert same.state == "Completed"
-    assert same.message.startswith("Nothing changed: all 48 trials were recorded already, ")
+    assert same.message.startswith("Nothing changed: all 48 trials were recorded before, ")
     assert same.mlflow["tilewright.watch"] == "no worse"
     assert same.mlflow["tilewright.compared_with"] == nights["first"].id
     assert same.metrics["change_since_last_run"] == 0

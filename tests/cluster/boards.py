@@ -38,9 +38,12 @@ def compiled_driver(folder: Path) -> Path:
 
 
 class SimulatedBoard:
-    """A device with memory in a folder of its own. `faults` are what its next programs meet:
-    "" (none), "time-out" (the driver says so), "hang" (it never answers), "wrong" (one byte of
-    memory differs). Use as a context manager. `reset_command` counts resets in a file."""
+    """A device with memory in a folder of its own.
+
+    `faults` are what its next programs meet: "" (none), "time-out" (the driver says so), "hang" (it
+    never answers), "wrong" (one byte of memory differs). Use as a context manager. `reset_command`
+    counts resets in a file.
+    """
 
     def __init__(self, folder: Path, spec: VtaSpec) -> None:
         folder.mkdir(parents=True)
@@ -61,8 +64,8 @@ class SimulatedBoard:
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for each in self.held:
-            each.close()
+        for record in self.held:
+            record.close()
 
     @property
     def environment(self) -> dict[str, str]:

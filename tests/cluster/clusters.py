@@ -49,10 +49,10 @@ class DaskCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for address, found in list(connection._connected.items()):
+        for address, result in list(connection._connected.items()):
             if address[1] == self.address:
                 del connection._connected[address]
-                found.close()
+                result.close()
         self._settings.close()
         for name in reversed(self.processes):
             self.kill(name)
@@ -83,15 +83,14 @@ class DaskCluster:
         self, name: str, *arguments: str, more: Mapping[str, str] | None = None,
         path: Path | None = None,
     ) -> subprocess.Popen[bytes]:  # fmt: skip
-        """`python …` in the background with the cluster's settings; it writes its output to a
-        file of that name."""
+        """Start `python …` in the background with the cluster's settings; output goes to a file."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith((*OURS, "DASK_"))}
-        found = os.pathsep.join(map(str, filter(None, (path, ROOT, self.folder / "plugin"))))
+        result = os.pathsep.join(map(str, filter(None, (path, ROOT, self.folder / "plugin"))))
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", *arguments],
                 cwd=self.folder,
-                env=kept | settings_of(self.keys) | {"PYTHONPATH": found} | dict(more or {}),
+                env=kept | settings_of(self.keys) | {"PYTHONPATH": result} | dict(more or {}),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.processes[name] = process

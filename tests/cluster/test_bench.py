@@ -87,10 +87,10 @@ def _measured(bench: BoardBench, workload: Workload, count: int) -> tuple[Lowere
     configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 40 * count))
     lowered = target.lower(workload, configs)
     rows = lowered.rows(np.flatnonzero(lowered.ok)[:count])
-    found = loadable(target.lowering_of(rows), rows)
-    assert found.reasons == [""] * len(rows)
-    sent = [files for files in found.rows if files is not None]
-    return rows, checked_measurements(len(rows), bench.measure(sent, found.blobs))
+    result = loadable(target.lowering_of(rows), rows)
+    assert result.reasons == [""] * len(rows)
+    sent = [files for files in result.rows if files is not None]
+    return rows, checked_measurements(len(rows), bench.measure(sent, result.blobs))
 
 
 @pytest.mark.slow(seconds=0.5)
@@ -122,13 +122,13 @@ def test_each_fault_costs_its_program_and_is_reset(
     ]  # fmt: skip
     assert "the device did not finish" in measured.reason[1]
     assert "bytes of the output are wrong" in measured.reason[3]
-    assert "no end within 1 s; the board was reset" in measured.reason[4]
+    assert "not finished within 1 s; the board was reset" in measured.reason[4]
     assert measured.counters["resets"].tolist() == [0, 1, 0, 1, 1, 0]
     assert (measured.counters["wrong"][3] > 0, board.resets - resets) == (True, 3)
     assert bench.counts == Counts(programs=6, wrong=1, time_outs=2, failures=0, resets=3)
 
 
-def test_one_program_at_a_time(bench: BoardBench, board: SimulatedBoard) -> None:
+def test_one_program_is_measured_at_a_time(bench: BoardBench, board: SimulatedBoard) -> None:
     threads = [threading.Thread(target=_measured, args=(bench, DENSE, 2)) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -140,8 +140,11 @@ def test_one_program_at_a_time(bench: BoardBench, board: SimulatedBoard) -> None
 @pytest.mark.slow(seconds=2)
 def test_a_board_that_cannot_be_used(driver: Path, tmp_path: Path) -> None:
     for wanted, message in [
-        (BenchOptions(PYNQ, str(driver), "false"), "the board cannot be reset: 'false' failed"),
-        (BenchOptions(PYNQ, "/nowhere.o", "true"), "cannot be built with --driver '/nowhere.o'"),
+        (
+            BenchOptions(PYNQ, str(driver), "false"),
+            "the board cannot be reset, because 'false' failed",
+        ),
+        (BenchOptions(PYNQ, "/nowhere.o", "true"), "with --driver '/nowhere.o' failed"),
         (BenchOptions(PYNQ, "", "true"), "name the driver"),
     ]:
         with pytest.raises(BoardDown) as caught:

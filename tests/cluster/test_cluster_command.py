@@ -156,7 +156,10 @@ def test_a_sweep_has_the_trials_of_one_machine(tmp_path: Path) -> None:
         ({"cluster": "tls://h:1", "workers": 2}, "leave one of the two out"),
         ({"cluster": "tcp://h:1"}, "--cluster tcp://h:1: write tls://HOST:PORT"),
         ({"cluster": "h:1"}, "the address of a Dask scheduler"),
-        ({"target": "board:lab"}, "say where, --cluster tls://HOST:PORT"),
+        (
+            {"target": "board:lab"},
+            "the address of the cluster's scheduler: --cluster tls://HOST:PORT",
+        ),
     ],
 )
 def test_what_cannot_work_together_is_refused(options: dict[str, object], message: str) -> None:
@@ -175,7 +178,7 @@ def test_removed_commands_name_what_replaces_them(tmp_path: Path) -> None:
     place = Place(tmp_path)
     for arguments, message in [
         (("cluster", "serve", "--port", "8786", "--slots", "2"), "start 'dask scheduler"),
-        (("board", "serve", "lab", "--driver", "x", "--reset", "true"), "say for which cluster"),
+        (("board", "serve", "lab", "--driver", "x", "--reset", "true"), "the address of a Dask"),
         (("compare", "--jobs", "2", "--cluster", "local:2", "--no-mlflow"), "leave one of the two"),
         (("dataset", "build", "--out", "x", "--cluster", "h:1"), "write tls://HOST:PORT"),
         (("codesign", "--networks", "digits_cnn", "--budget", "1", "--cluster", "h:1", "--bare"),

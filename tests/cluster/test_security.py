@@ -76,8 +76,10 @@ def test_holders_of_a_key_are_answered(cluster: DaskCluster, addresses: list[str
 def test_nobody_else_is_answered(
     cluster: DaskCluster, addresses: list[str], tmp_path: Path
 ) -> None:
-    """Neither by the scheduler nor by a worker: without a certificate, with one of another
-    authority, or without TLS."""
+    """Neither the scheduler nor a worker answers a stranger.
+
+    Strangers come without a certificate, with one of another authority, or without TLS.
+    """
     make_keys(other := tmp_path / "other")
     nothing = _context(cluster.keys / AUTHORITY, None)
     foreign = _context(cluster.keys / AUTHORITY, other / CLIENT)
@@ -112,23 +114,23 @@ def test_the_key_of_a_command_opens_no_port(cluster: DaskCluster) -> None:
 @pytest.mark.slow(seconds=3)
 def test_everything_listens_on_loopback_alone(cluster: DaskCluster) -> None:
     for name in "scheduler", "worker":
-        found = listening(cluster.processes[name].pid)
-        assert {address.ip for address in found} == {"127.0.0.1"}, name
+        result = listening(cluster.processes[name].pid)
+        assert {address.ip for address in result} == {"127.0.0.1"}, name
 
 
 @pytest.mark.slow(seconds=8)
 def test_processes_of_this_machine_have_keys_of_their_own() -> None:
     """`local:N` listens on loopback, and takes a certificate that is in memory alone."""
-    found = Cluster("local:1")
+    cluster = Cluster("local:1")
     try:
-        assert found._local is not None
-        addresses = [found._local.scheduler_address, *found._workers()]
+        assert cluster._local is not None
+        addresses = [cluster._local.scheduler_address, *cluster._workers()]
         assert all(address.startswith("tls://127.0.0.1:") for address in addresses)
         for address in addresses:
             assert _answer(address.replace("tls://", "tcp://")) == ""
-        assert {each.ip for each in listening(os.getpid()) if each.port > 0} <= {"127.0.0.1"}
+        assert {item.ip for item in listening(os.getpid()) if item.port > 0} <= {"127.0.0.1"}
     finally:
-        found.close()
+        cluster.close()
 
 
 # -- keys --------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ def test_keys_are_for_their_user_alone(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys.iterdir()} == {0o600}
     assert stat.S_IMODE(keys.stat().st_mode) == 0o700
     assert b"PRIVATE KEY" not in (keys / AUTHORITY).read_bytes()
-    with pytest.raises(FileExistsError, match="is there already"):
+    with pytest.raises(FileExistsError, match="exists already"):
         make_keys(keys)
     assert [path.name for path in keys.parent.iterdir()] == [keys.name]
 
@@ -158,11 +160,11 @@ def test_another_user_of_the_machine_reads_no_key(tmp_path: Path) -> None:
             folder.chmod(folder.stat().st_mode | 0o005)
 
     def look() -> list[str]:
-        found = []
+        results = []
         for name in (AUTHORITY, NODE, CLIENT):
             with suppress(PermissionError):
-                found.append((keys / name).read_text())
-        return found
+                results.append((keys / name).read_text())
+        return results
 
     assert as_nobody(look) == []
 
@@ -176,8 +178,8 @@ def test_the_command_prints_settings_that_dask_takes(tmp_path: Path, cluster: Da
     said = cluster.said("keys-False")
     assert f"TLS__CA_FILE={tmp_path}/new/{AUTHORITY}" in said
     assert "REQUIRE_ENCRYPTION=true" in said
-    assert "whoever holds a key can run code on the workers" in said
-    assert "name a new folder" in cluster.said("keys-True")
+    assert "Whoever holds a key can run code on the workers" in said
+    assert "a folder that does not exist yet" in cluster.said("keys-True")
 
 
 # -- what is wrong is one sentence -------------------------------------------------------------
@@ -211,10 +213,10 @@ def test_missing_settings_are_named(tmp_path: Path) -> None:
             dask_security("client")
     with client_settings(keys):
         (keys / CLIENT).write_text("no key")
-        with pytest.raises(ClusterError, match="name no key with its certificate"):
+        with pytest.raises(ClusterError, match="name no key that matches the certificate"):
             dask_security("client")
         (keys / CLIENT).unlink()
-        with pytest.raises(ClusterError, match="there is no file"):
+        with pytest.raises(ClusterError, match="does not exist"):
             dask_security("client")
 
 
@@ -239,7 +241,7 @@ def test_a_command_with_a_foreign_certificate_is_one_sentence(
     make_keys(other := tmp_path / "other")
     monkeypatch.setattr("tilewright.targets.cluster.connection.REACH_SECONDS", 2.0)
     foreign = {
-        f"distributed.comm.tls.client.{each}": str(other / CLIENT) for each in ("cert", "key")
+        f"distributed.comm.tls.client.{item}": str(other / CLIENT) for item in ("cert", "key")
     }
     with (
         dask.config.set(foreign),
@@ -254,7 +256,7 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     make_keys(keys := tmp_path / "keys")
     with (
         client_settings(keys),
-        pytest.raises(ClusterError, match=r"no Dask scheduler answers at tls://127.* within 1 s"),
+        pytest.raises(ClusterError, match=r"no Dask scheduler responds at tls://127.* within 1 s"),
     ):
         Cluster(f"tls://127.0.0.1:{free_port()}")
 
@@ -267,5 +269,5 @@ def test_a_server_that_says_nothing_is_given_up(
     make_keys(keys := tmp_path / "keys")
     with socket.create_server(("127.0.0.1", 0)) as silent, client_settings(keys):
         port = silent.getsockname()[1]
-        with pytest.raises(ClusterError, match="no Dask scheduler answers at"):
+        with pytest.raises(ClusterError, match="no Dask scheduler responds at"):
             Cluster(f"tls://127.0.0.1:{port}")

@@ -39,7 +39,7 @@ def test_a_host_lost_in_the_middle_changes_no_trial(tmp_path: Path, tuned: Tuned
     """The scheduler, the command and a worker are on one host, another worker on the second one."""
     with Hosts() as hosts, DaskOnHosts(hosts, tmp_path) as dask:
         command = subprocess.Popen(
-            hosts.on(
+            hosts.command_on(
                 0, sys.executable, "-P", "-m", "tilewright", *TUNE, "--out", "out", "--bare",
                 "--cluster", dask.address,
             ),
@@ -47,7 +47,7 @@ def test_a_host_lost_in_the_middle_changes_no_trial(tmp_path: Path, tuned: Tuned
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         subprocess.run(
-            hosts.on(0, sys.executable, "-P", "-c", WAIT, dask.address, hosts.addresses[1]),
+            hosts.command_on(0, sys.executable, "-P", "-c", WAIT, dask.address, hosts.addresses[1]),
             env=dask.environment, cwd=tmp_path, check=True, timeout=120,
         )  # fmt: skip
         dask.workers[1].kill()

@@ -32,6 +32,7 @@ ROUTES = (
     "/api/comparisons",
     "/api/curves?id=x",
     "/api/knobs?id=x&layer=y",
+    "/api/deletion?id=x",
     "/none",
 )
 
@@ -63,7 +64,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Cl
 
 def test_nobody_gets_an_answer_without_the_secret(client: httpx.Client) -> None:
     for route in ROUTES:
-        for method in "GET", "HEAD", "POST":
+        for method in "GET", "HEAD", "POST", "DELETE":
             reply = client.request(method, route, headers={"Content-Type": "application/json"})
             assert reply.status_code == 401, (method, route)
             assert MARKUP not in reply.text
@@ -75,6 +76,28 @@ def test_the_link_logs_a_browser_in(client: httpx.Client) -> None:
     assert client.get("/", params={"key": "the-key"}).headers["Location"] == "/"
     assert client.get("/api/runs").status_code == 200
     assert client.post("/api/runs", json={}).status_code == 405
+
+
+def test_only_a_page_of_this_server_deletes_a_run(client: httpx.Client, tmp_path: Path) -> None:
+    held = tmp_path / "out" / "run.json"
+    client.headers.update(CREDENTIALS.headers)
+    (run,) = client.get("/api/runs").json()["runs"]
+    address = f"/api/deletion?id={run['id']}"
+    foreign = (
+        {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    )  # fmt: skip
+    for headers in foreign:
+        assert client.delete(address, headers=headers).status_code == 403
+    assert client.get(address).status_code == 200
+    for method in "POST", "PUT", "PATCH":
+        assert client.request(method, address).status_code == 405
+    assert client.delete("/api/deletion?id=../out").status_code == 404
+    assert held.exists()
+    assert client.delete(address).status_code == 200
+    assert not held.exists()
+    assert client.delete(address).status_code == 404
+    assert client.get("/api/runs").json()["runs"] == []
 
 
 def test_names_of_others_are_data_and_nothing_else(client: httpx.Client) -> None:

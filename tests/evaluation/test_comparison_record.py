@@ -34,8 +34,8 @@ def write(folder: Path, name: str, document: dict[str, Any]) -> Path:
 def earlier_run(tuner: str, seed: int, best: list[int | None]) -> dict[str, Any]:
     return {
         "tuner": tuner, "workload": "C4", "seed": seed, "wall_seconds": 1.0, "best_cycles": best,
-        "statuses": ["valid" if each else "run_error" for each in best],
-        "best_seconds": [each and each * 1e-8 for each in best], "lowered": 0,
+        "statuses": ["valid" if item else "run_error" for item in best],
+        "best_seconds": [item and item * 1e-8 for item in best], "lowered": 0,
         "failed_compiles": 0,
     }  # fmt: skip
 
@@ -83,7 +83,7 @@ def test_what_is_no_comparison_is_refused_with_a_sentence(
     (tmp_path / name).write_text(text)
     with pytest.raises(RecordError, match=name):
         read_leaderboards(tmp_path)
-    with pytest.raises(RecordError, match="holds no comparison"):
+    with pytest.raises(RecordError, match="contains no comparison"):
         read_leaderboards(tmp_path / "elsewhere")
 
 
@@ -98,7 +98,7 @@ def test_the_start_page_lists_comparisons_and_leaves_out_what_it_cannot_read(
     (row,) = list_comparisons(known)["comparisons"]  # type: ignore[misc, union-attr]
     assert (row["name"], row["network"], row["winners"]) == ("swept", "net", ["good"])
     assert [tuner["tuner"] for tuner in row["tuners"]] == ["good", "poor"]
-    assert [(each["tuner"], each["gain"]) for each in row["rows"]] == [
+    assert [(item["tuner"], item["gain"]) for item in row["rows"]] == [
         ("good", "~2.50×"), ("poor", "~2.00×"),
     ]  # fmt: skip
     assert row["verdict"] == (

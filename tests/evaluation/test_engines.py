@@ -47,9 +47,9 @@ def test_an_interval_holds_the_median_of_what_was_drawn() -> None:
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(60):
-        found = ratio_of(np.exp(0.1 * rng.standard_normal(20)))
-        assert found.low <= found.median <= found.high
-        covered += found.low <= 1.0 <= found.high
+        ratio = ratio_of(np.exp(0.1 * rng.standard_normal(20)))
+        assert ratio.low <= ratio.median <= ratio.high
+        covered += ratio.low <= 1.0 <= ratio.high
     assert covered >= 51  # 57 are expected; fewer than 51 come once in a hundred
 
 
@@ -57,7 +57,9 @@ def test_engines_nobody_knows_or_installed_are_refused(monkeypatch: pytest.Monke
     with pytest.raises(UnknownName, match="did you mean onnxruntime"):
         check_engines(("onnxruntim",))
     if find_spec("openvino") is None:
-        with pytest.raises(EngineError, match="pip install openvino, or leave it out of --against"):
+        with pytest.raises(
+            EngineError, match="pip install openvino, or leave openvino out of --against"
+        ):
             check_engines(("onnxruntime", "openvino"))
 
 
@@ -68,10 +70,10 @@ def test_a_network_is_timed_by_both_and_gives_the_same_numbers() -> None:
     made = benchmark(LocalRunner(heard.append), options)
     timed = made.timed
     assert set(timed.engines) == {OWN, "onnxruntime"}
-    for each in timed.engines.values():
-        assert len(each.wall) == len(timed.quiet) >= 3
-        assert (each.wall > 0).all()
-        assert (each.cpu > 0).all()
+    for engine in timed.engines.values():
+        assert len(engine.wall) == len(timed.quiet) >= 3
+        assert (engine.wall > 0).all()
+        assert (engine.cpu > 0).all()
     assert 0 < timed.engines["onnxruntime"].difference < 1e-4
     assert timed.engines[OWN].difference == 0
 
@@ -88,7 +90,7 @@ def test_another_network_in_its_place_shows_as_a_difference(
             tensor.CopyFrom(onnx.numpy_helper.from_array(changed, tensor.name))
     onnx.save(model, tmp_path / "other.onnx")
     loaded = load(digits_library, allow_code=True)
-    inputs = seeded_inputs({each.name: (each.shape, each.dtype) for each in loaded.inputs})
+    inputs = seeded_inputs({input_.name: (input_.shape, input_.dtype) for input_ in loaded.inputs})
     sources = {OWN: digits_library, "onnxruntime": tmp_path / "other.onnx"}
     timed = time_engines(sources, inputs, 1, Rounds(1, 1, 0.01))
     assert timed.engines["onnxruntime"].difference > 0.05
@@ -105,13 +107,13 @@ def test_a_model_that_an_engine_does_not_take_is_named(tmp_path: Path) -> None:
 def test_a_simulated_accelerator_is_not_timed(tmp_path: Path) -> None:
     build_artifact(LocalRunner(), BuildOptions(model="digits_cnn", out=tmp_path / "art", trials=0))
     options = BenchmarkOptions(model="digits_cnn", artifact=tmp_path / "art")
-    with pytest.raises(EngineError, match="for vta-pynq, whose inferences are simulated"):
+    with pytest.raises(EngineError, match="for vta-pynq, which is simulated"):
         benchmark(LocalRunner(), options)
 
 
 @pytest.mark.slow(seconds=1.5)
 def test_a_shape_of_another_number_of_axes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="'input' has 4 axes; --input-shape names 2"):
+    with pytest.raises(EngineError, match="'input' has 4 axes, but --input-shape gives 2"):
         write_model("digits_cnn", {"input": (1, 64)}, tmp_path)
 
 
@@ -128,13 +130,13 @@ def test_the_command_prints_a_row_an_engine_and_json(tmp_path: Path) -> None:
     lines = shown.stdout.splitlines()
     assert lines[2].startswith("tilewright ")
     assert lines[3].startswith("onnxruntime ")
-    assert "rounds were quiet" in lines[4]
+    assert "rounds were undisturbed" in lines[4]
     said = in_process.run((*command, "--json", "--threads", "1"), tmp_path, os.environ)
-    found = json.loads(said.stdout)
-    assert [each["engine"] for each in found["engines"]] == ["tilewright", "onnxruntime"]
-    assert found["threads"] == 1
-    assert all(10e6 < each["peak_bytes"] < 1e9 for each in found["engines"])
-    ratio = found["engines"][1]["wall_ratio"]
+    document = json.loads(said.stdout)
+    assert [engine["engine"] for engine in document["engines"]] == ["tilewright", "onnxruntime"]
+    assert document["threads"] == 1
+    assert all(10e6 < engine["peak_bytes"] < 1e9 for engine in document["engines"])
+    ratio = document["engines"][1]["wall_ratio"]
     assert ratio["low"] <= ratio["median"] <= ratio["high"]
 
 
@@ -142,4 +144,4 @@ def test_two_ways_to_say_what_is_timed_are_refused(tmp_path: Path) -> None:
     command = ("benchmark", "digits_cnn", "--trials", "4", "--schedules", "tuned")
     done = in_process.run(command, tmp_path, os.environ)
     assert done.returncode == 2
-    assert "each says what is timed" in done.stderr
+    assert "each select what is timed" in done.stderr

@@ -32,15 +32,15 @@ def _run(
     tuner: str, workload: str, seed: int, cycles: list[int | None], lowered: int = 0
 ) -> TunerRun:
     best, known = [], None
-    for each in cycles:
-        known = each if known is None else min(known, each or known)
+    for cycle in cycles:
+        known = cycle if known is None else min(known, cycle or known)
         best.append(known)
-    statuses = ["valid" if each else "run_error" for each in cycles]
+    statuses = ["valid" if item else "run_error" for item in cycles]
     elapsed = [0.5 * (k + 1) for k in range(len(cycles))]
     compiled = [2 * (k // BATCH + 1) for k in range(len(cycles))]
     return TunerRun(
         tuner, workload, seed, statuses, best, lowered, lowered, elapsed[-1], elapsed, compiled,
-        [10.0 * each for each in compiled],
+        [10.0 * item for item in compiled],
     )  # fmt: skip
 
 
@@ -101,14 +101,14 @@ def test_relative_trials_are_a_geometric_mean_of_ratios() -> None:
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=25))
 def test_an_interval_holds_its_median_and_lies_within_the_figures(figures: list[float]) -> None:
-    found = interval(np.array(figures))
-    assert min(figures) <= found.low <= found.middle <= found.high <= max(figures)
+    result = interval(np.array(figures))
+    assert min(figures) <= result.low <= result.middle <= result.high <= max(figures)
 
 
 def test_an_interval_covers_the_true_median_as_often_as_it_says() -> None:
     rng = np.random.default_rng(1)
-    found = [interval(rng.exponential(size=21)) for _ in range(200)]
-    covered = np.mean([each.low <= math.log(2) <= each.high for each in found])
+    intervals = [interval(rng.exponential(size=21)) for _ in range(200)]
+    covered = np.mean([item.low <= math.log(2) <= item.high for item in intervals])
     assert 0.88 <= covered <= 0.99
 
 
@@ -123,11 +123,11 @@ def test_bands_of_infinite_curves_are_infinite_not_undefined() -> None:
 
 def test_a_leaderboard_compares_the_best_tuner_with_the_yardstick() -> None:
     runs = [replace(run, tuner={"poor": "autotvm"}.get(run.tuner, run.tuner)) for run in RUNS]
-    found = board_of(runs)
-    assert found.winners == ("good",)
-    assert found.relative is not None
-    assert found.relative.share == relative_trials(results_of(runs, OPTIMUM, 4), "good", "autotvm")
-    assert found.relative.at_most  # the yardstick did not always come to the goal
+    board = board_of(runs)
+    assert board.winners == ("good",)
+    assert board.relative is not None
+    assert board.relative.share == relative_trials(results_of(runs, OPTIMUM, 4), "good", "autotvm")
+    assert board.relative.at_most  # the yardstick did not always come to the goal
 
 
 def test_a_leaderboard_without_a_yardstick_compares_nothing() -> None:

@@ -29,14 +29,14 @@ from tilewright.evaluation.compare.network_plan import plan_networks
 from tilewright.evaluation.compare.network_runs import (
     KeptNetworkRuns,
     NetworkRun,
-    NetworksBegan,
     RunBegan,
 )
 from tilewright.evaluation.compare.options import CompareOptions
+from tilewright.evaluation.compare.plan import ComparisonBegan
 from tilewright.evaluation.compare.record import NETWORK_RECORD, RECORD
 from tilewright.evaluation.row_cache import RUNS
 from tilewright.flows.comparison import compare_networks
-from tilewright.flows.forms import filled, flat
+from tilewright.flows.forms import fill_form, flat
 from tilewright.networks import zoo
 from tilewright.reports.comparison_note import comparison_note, run_rows
 from tilewright.reports.leaderboard import verdict
@@ -97,7 +97,7 @@ def test_a_second_call_repeats_nothing_and_a_further_seed_runs_alone(
     folder = done.plan.folder
     again, heard = swept(folder)
     assert not begun(heard)
-    assert NetworksBegan(8, 8) in heard
+    assert ComparisonBegan(8, 8) in heard
     assert again.to_json() == done.to_json()
     more, heard = swept(folder, seeds="0-2", targets=("huge",), tuners=("random",))
     assert begun(heard) == ["digits_cnn on huge, random, seed 2"]
@@ -119,7 +119,7 @@ def test_what_was_not_kept_or_is_no_longer_there_is_made_again(
     again, heard = swept(tmp_path, **options)
     assert begun(heard) == [f"digits_cnn on huge, random, seed {seed}" for seed in (0, 2)]
     assert tables(tmp_path / first.runs[2].place) == trials  # measured once
-    costs = [[run.tuned_cycles for run in each.runs] for each in (first, again)]
+    costs = [[run.tuned_cycles for run in item.runs] for item in (first, again)]
     assert costs[0] == costs[1]
     # A folder goes on with more trials. What it holds then is no longer the run with fewer.
     _, heard = swept(tmp_path, **options, trials=12)
@@ -184,13 +184,13 @@ def test_each_option_that_changes_results_changes_the_key(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [
-        ({"networks": ("digits_cnn", "")}, "NETWORK has an empty name"),
+        ({"networks": ("digits_cnn", "")}, "NETWORK contains an empty name"),
         ({"networks": ("digits_cnn", "digits_cnn")}, "NETWORK names digits_cnn twice"),
         ({"targets": ("huge", "vta-pinq")}, "did you mean vta-pynq?"),
         ({"tuners": ("random", "ranndom")}, "did you mean random?"),
-        ({"tuners": ("random", "")}, "--tuners has an empty name"),
+        ({"tuners": ("random", "")}, "--tuners contains an empty name"),
         ({"seeds": "3-1"}, "write 1-3"),
-        ({"epilogue": ">> 3"}, "of a network it is 'network'"),
+        ({"epilogue": ">> 3"}, "for a network, choose 'network'"),
         ({"layers": ("conv9",)}, "did you mean conv"),
         ({"trials": 0}, "--trials 0"),
     ],
@@ -207,9 +207,9 @@ def test_a_mistake_is_refused_before_anything_is_measured(
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["--tuners", "default,,random"], "--tuners 'default,,random' has an empty name"),
+        (["--tuners", "default,,random"], "--tuners 'default,,random' contains an empty name"),
         (["--tuners", "default,default"], "--tuners 'default,default' names default twice"),
-        (["--targets", "huge,"], "--target 'huge,' has an empty name"),
+        (["--targets", "huge,"], "--target 'huge,' contains an empty name"),
         (["--layers", "fc,fc"], "--layers 'fc,fc' names fc twice"),
     ],
 )
@@ -228,9 +228,9 @@ def test_the_old_name_of_the_command_still_works_and_says_what_to_write() -> Non
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["digits_cnn", "--live"], "--live is about single workloads"),
-        (["digits_cnn", "--network", "resnet18"], "--network is about single workloads"),
-        (["--network", "digits_cnn", "--layers", "fc"], "--layers is about whole networks"),
+        (["digits_cnn", "--live"], "--live only applies to single workloads"),
+        (["digits_cnn", "--network", "resnet18"], "--network only applies to single workloads"),
+        (["--network", "digits_cnn", "--layers", "fc"], "--layers only applies to whole networks"),
         (["--network", "digits_cnn", "--targets", "huge,vta-pynq"], "on one --target"),
     ],
 )
@@ -250,9 +250,11 @@ def test_defaults_depend_on_what_is_compared() -> None:
     assert CompareOptions(network="x", target="replay:a.csv,b.csv.gz").target.endswith("b.csv.gz")
     assert CompareOptions(networks=("a.csv", "b.csv.gz")).replay == ("a.csv", "b.csv.gz")
     form = inspect.signature(flat(CompareOptions)(lambda options: options))
-    asked = {name: each.default for name, each in form.parameters.items()} | {"network": "x"}
-    assert filled(CompareOptions, asked) == workloads
-    assert filled(CompareOptions, asked | {"trials": 64, "seeds": "0-4"}).trials == 64
+    asked = {name: parameter.default for name, parameter in form.parameters.items()} | {
+        "network": "x"
+    }
+    assert fill_form(CompareOptions, asked) == workloads
+    assert fill_form(CompareOptions, asked | {"trials": 64, "seeds": "0-4"}).trials == 64
     assert CompareOptions(network="x", trials=64).command_line("compare") == (
         "tilewright compare --network x --trials 64"
     )
@@ -281,14 +283,14 @@ def test_the_least_median_wins_and_seeds_are_counted() -> None:
         of("good", 0, 500), of("poor", 0, 400), of("good", 1, 400), of("poor", 1, 800),
         of("good", 2, 400), of("poor", 2, 500),
     ]  # fmt: skip
-    (found,) = network_leaderboards(runs)
-    first, second = found.tuners
+    (result,) = network_leaderboards(runs)
+    first, second = result.tuners
     assert (first.tuner, first.tuned_cycles, first.gain) == ("good", 400, 2.5)
     assert (first.fastest_on, second.fastest_on, first.seeds) == (2, 1, 3)
     assert (second.tuner, second.tuned_cycles, second.gain) == ("poor", 500, 2.0)
-    assert found.winners == ("good",)
+    assert result.winners == ("good",)
     assert (
-        verdict(found)
+        verdict(result)
         == "net on vta: good wins, median gain 2.50× over the rule, fastest on 2 of 3 seeds"
     )
 
@@ -296,12 +298,12 @@ def test_the_least_median_wins_and_seeds_are_counted() -> None:
 def test_equal_tuners_share_the_first_place_and_none_wins_without_a_valid_schedule() -> None:
     (even,) = network_leaderboards([of("a", 0, 500), of("b", 0, 500)])
     assert even.winners == ("a", "b")
-    assert [each.fastest_on for each in even.tuners] == [1, 1]
+    assert [tuner.fastest_on for tuner in even.tuners] == [1, 1]
     assert verdict(even) == "net on vta: a and b are equal, median gain 2.00× over the rule"
     (nothing,) = network_leaderboards([of("a", 0, None), of("b", 0, None)])
     assert nothing.winners == ()
-    assert [each.fastest_on for each in nothing.tuners] == [0, 0]
-    assert "no tuner found valid schedules" in verdict(nothing)
+    assert [tuner.fastest_on for tuner in nothing.tuners] == [0, 0]
+    assert "no tuner found a valid schedule" in verdict(nothing)
     (half,) = network_leaderboards(
         [of("a", 0, None), of("a", 1, 300), of("b", 0, 900), of("b", 1, 900)]
     )
@@ -310,11 +312,11 @@ def test_equal_tuners_share_the_first_place_and_none_wins_without_a_valid_schedu
 
 
 def test_networks_and_targets_are_judged_apart() -> None:
-    found = network_leaderboards([of("a", 0, 500), of("a", 0, 300, target="cpu")])
-    assert [(each.target, each.baseline) for each in found] == [
+    leaderboards = network_leaderboards([of("a", 0, 500), of("a", 0, 300, target="cpu")])
+    assert [(item.target, item.baseline) for item in leaderboards] == [
         ("vta", "rule"), ("cpu", "rule"),
     ]  # fmt: skip
-    assert verdict(found[1]).endswith("median gain 3.33× over the rule")
+    assert verdict(leaderboards[1]).endswith("median gain 3.33× over the rule")
 
 
 # -- what people read --------------------------------------------------------------------------
@@ -355,5 +357,5 @@ def test_the_note_repeats_the_command_and_holds_the_results(done: NetworkCompari
         "--seeds 0-1 --target vta-pynq,huge --trials 8 --batch 4 --layers conv2,fc\n"
     ) in note
     assert "| digits\\_cnn" in note or "| digits_cnn" in note
-    assert "8 runs, 8 trials a workload" in note
+    assert "8 runs, 8 trials per workload" in note
     assert asdict(done.runs[0])["place"] == "digits_cnn/vta-pynq/random/seed-0"

@@ -27,9 +27,9 @@ def test_they_are_those_of_the_libraries() -> None:
         assert rank_correlation(a, b) == pytest.approx(stats.spearmanr(a, b).statistic)
         assert area_under_roc(positive, a) == pytest.approx(roc_auc_score(positive, a))
         share, mean = calibration_curve(positive, a, n_bins=10, strategy="quantile")
-        found = calibration(positive.astype(np.float64), a, 10)
-        assert found[0] == pytest.approx(mean)
-        assert found[1] == pytest.approx(share)
+        result = calibration(positive.astype(np.float64), a, 10)
+        assert result[0] == pytest.approx(mean)
+        assert result[1] == pytest.approx(share)
 
 
 def test_what_has_no_order_correlates_with_nothing() -> None:

@@ -58,7 +58,7 @@ def installed(name: str, folder: Path) -> Path:
 def test_every_example_is_run_here() -> None:
     known = {
         "README.md", "tune_a_layer.py", "offload_in_tvm.py", "my_vta.json", "roofline", "greedy",
-        "data", "add_a_target.ipynb", "ask_logged_models.ipynb", "tune_a_layer.ipynb",
+        "data", "models", "add_a_target.ipynb", "ask_logged_models.ipynb", "tune_a_layer.ipynb",
     }  # fmt: skip
     assert {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"} == known
 
@@ -138,9 +138,9 @@ def test_tuners_are_compared_on_a_target_without_cycles(tmp_path: Path) -> None:
     fastest = float(measured.loc[measured["status"] == "valid", "seconds"].min())
     assert list(document["optimum_seconds"].values()) == [fastest]
     assert list(document["optimum"].values()) == [None]
-    for each in document["runs"]:
-        assert each["best_cycles"] == [None] * 8
-        known = [best for best in each["best_seconds"] if best is not None]
+    for item in document["runs"]:
+        assert item["best_cycles"] == [None] * 8
+        known = [best for best in item["best_seconds"] if best is not None]
         assert known
         assert known == sorted(known, reverse=True)
         assert set(known) <= set(measured["seconds"])

@@ -19,7 +19,7 @@ NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 PRINTED = {
     "add_a_target": ["round 3:"],
     "ask_logged_models": [
-        "Model V: validity, predicts chance of valid",
+        "Model V: validity, predicts probability of being valid",
         "as a multiple",
         "24 trials",
     ],

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.fusion.bounds import Needed, Sums, bound, changes, least_bound
 from benchmarks.fusion.stream_bound import Needs, stream_bound
-from benchmarks.fusion.tuned_pairs import problem_of
+from benchmarks.fusion.tuned_pairs import make_problem
 from tests.fusion.nets import problem
 from tilewright.flows.build import tuned_picks
 from tilewright.fusion.evaluator import Evaluator, FusionSchedules
@@ -44,8 +44,10 @@ def any_schedule(workload: Workload, target: Target, rng: np.random.Generator) -
 
 
 def check(own: FusionProblem, labellings: int, schedules: int) -> float:
-    """That streams take as long as they have to, by the schedules that are estimated best and by
-    drawn ones. Returns the least that any took, as a share of its bound."""
+    """Check that streams take at least their bound, with estimated-best and random schedules.
+
+    Returns the least cycles of any stream relative to its bound.
+    """
     rng, needed = np.random.default_rng(0), Needed(own.target)
     least, closest = least_bound(own, needed), np.inf
     for turn in range(schedules):
@@ -53,7 +55,7 @@ def check(own: FusionProblem, labellings: int, schedules: int) -> float:
         def tune(some: object, best: bool = turn == 0) -> object:
             if best:
                 return tuned_picks(some, own.target, 0)  # type: ignore[arg-type]
-            return [any_schedule(each, own.target, rng) for each in some]  # type: ignore[attr-defined]
+            return [any_schedule(item, own.target, rng) for item in some]  # type: ignore[attr-defined]
 
         timed = Evaluator(own, FusionSchedules(traits_of(own.target).blocks, tune))  # type: ignore[arg-type]
         for labels in drawn(own, labellings, rng):
@@ -73,19 +75,19 @@ def test_small_networks_take_as_long_as_they_have_to(target: str, net: str) -> N
 @pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("target", ["vta-pynq", "huge"])
 def test_the_digits_take_as_long_as_they_have_to(target: str) -> None:
-    check(problem_of("digits_cnn", target), 4, 4)
+    check(make_problem("digits_cnn", target), 4, 4)
 
 
 @pytest.mark.nightly(seconds=7)
 @pytest.mark.parametrize("target", ["vta-pynq", "huge"])
 def test_resnet18_takes_as_long_as_it_has_to(target: str) -> None:
-    assert check(problem_of("resnet18", target), 8, 3) < 1.25
+    assert check(make_problem("resnet18", target), 8, 3) < 1.25
 
 
 def test_the_bound_of_a_layer_alone_does_not_hold_in_a_stream() -> None:
     """Why there is another for streams: weights are loaded while the layer before computes."""
     layers = [Needs(100, 20, 0), Needs(50, 90, 60)]
-    assert sum(max(each.busy, each.read) for each in layers) == 190
+    assert sum(max(layer.busy, layer.read) for layer in layers) == 190
     assert stream_bound(layers) == 150  # 60 of the second's reads beside the first's products
 
 
@@ -94,14 +96,14 @@ def test_a_stream_s_bound_is_the_least_over_all_ways_to_divide_early_reads() -> 
     for _ in range(20):
         figures = rng.integers(0, 8, (4, 2)).tolist()
         layers = [Needs(busy, read, int(rng.integers(0, read + 1))) for busy, read in figures]
-        ways = product(*(range(each.early + 1) for each in layers[1:]))
+        ways = product(*(range(layer.early + 1) for layer in layers[1:]))
         spans = []
         for way in ways:
             early = [0, *way, 0]
             spans.append(
                 sum(
-                    max(each.busy, each.read - own + behind)
-                    for each, (own, behind) in zip(layers, pairwise(early), strict=True)
+                    max(layer.busy, layer.read - own + behind)
+                    for layer, (own, behind) in zip(layers, pairwise(early), strict=True)
                 )
             )
         assert stream_bound(layers) == min(spans)
@@ -133,5 +135,7 @@ def test_no_labelling_has_a_bound_below_that_of_all(net: str) -> None:
 
 def test_a_segment_that_cannot_be_gone_through_is_refused() -> None:
     own = problem()
-    with pytest.raises(ValueError, match="13 decisions have to do with each other, 12 may"):
+    with pytest.raises(
+        ValueError, match="13 decisions depend on each other, but at most 12 are supported"
+    ):
         changes(own, range(13), Needed(own.target))

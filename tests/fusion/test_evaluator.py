@@ -27,25 +27,25 @@ def test_what_is_timed_is_what_is_built(target: str, net: str) -> None:
     rng = np.random.default_rng(0)
     drawn = [tuple((rng.random(len(own)) < 0.5).tolist()) for _ in range(4)]
     for labels in (own.none, own.all, own.greedy, own.tvm, *drawn):
-        found = timed(labels)
-        built = builds.build(layer_graph(own.labelled(labels)), found.picks)
-        assert found.cycles == built.stream_cycles
-        assert [each.cycles for each in found.layers] == [row["cycles"] for row in built.layers]
+        result = timed(labels)
+        built = builds.build(layer_graph(own.labelled(labels)), result.picks)
+        assert result.cycles == built.stream_cycles
+        assert [layer.cycles for layer in result.layers] == [row["cycles"] for row in built.layers]
         alone = [row["stream_cycles"] for row in built.layers]
-        assert [each.stream_cycles for each in found.layers] == alone
+        assert [layer.stream_cycles for layer in result.layers] == alone
         assert sum(alone) == built.stream_cycles
 
 
 def test_each_labelling_is_simulated_once_and_heard_of() -> None:
     timed, heard = evaluator(), list[int]()
-    timed.heard = lambda found, count: heard.append(count)
+    timed.heard = lambda result, count: heard.append(count)
     none, every = timed(timed.problem.none), timed(timed.problem.all)
     assert (timed(timed.problem.none), timed(timed.problem.all)) == (none, every)
     assert timed.count == 2
     assert heard == [1, 2]
     assert every.cycles < none.cycles
     assert every.dram_bytes < none.dram_bytes
-    assert timed.again(timed.problem.all) == every
+    assert timed.reevaluate(timed.problem.all) == every
     assert timed.count == 2
 
 
@@ -53,8 +53,8 @@ def test_a_sibling_alone_makes_no_other_graph() -> None:
     timed = evaluator()
     own = timed.problem
     ((one, other),) = own.groups
-    neither = own.flipped(own.all, [one, other])
-    alone = own.flipped(own.all, [other])
+    neither = own.flip_labels(own.all, [one, other])
+    alone = own.flip_labels(own.all, [other])
     assert timed(neither).cycles == timed(alone).cycles
     assert timed(alone).labels == alone
     assert timed.count == 1
@@ -62,12 +62,12 @@ def test_a_sibling_alone_makes_no_other_graph() -> None:
 
 def test_workloads_are_tuned_when_they_are_first_needed() -> None:
     timed = evaluator()
-    missing = timed.missing(timed.problem.none)
+    missing = timed.untuned_workloads(timed.problem.none)
     assert missing
     timed(timed.problem.none)
     assert timed.schedules.tuned == len(missing)
-    assert timed.missing(timed.problem.none) == []
-    more = timed.missing(timed.problem.all)
+    assert timed.untuned_workloads(timed.problem.none) == []
+    more = timed.untuned_workloads(timed.problem.all)
     timed(timed.problem.all)
     assert timed.schedules.tuned == len(missing) + len(more)
 
@@ -81,14 +81,14 @@ def test_what_no_schedule_runs_is_not_fused() -> None:
     (joined,) = set(own.workloads(own.all)) - set(own.workloads(apart))
     able = timed.schedules.tune
     timed.schedules.tune = lambda some: [
-        None if each == joined else able([each])[0] for each in some
+        None if item == joined else able([item])[0] for item in some
     ]
     with pytest.raises(NoSchedule, match="none of the schedules that were tried runs"):
         timed(own.all)
-    found = drop_unscheduled_labels(timed, own.all)
-    assert timed(found).cycles > 0
-    assert joined not in own.workloads(found)
-    assert all(label for choice, label in zip(own.offered, found, strict=True)
+    labels = drop_unscheduled_labels(timed, own.all)
+    assert timed(labels).cycles > 0
+    assert joined not in own.workloads(labels)
+    assert all(label for choice, label in zip(own.offered, labels, strict=True)
                if choice.kind == "pool")  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def test_shortcuts_are_decided_like_pools() -> None:
     apart, together = timed(own.no_shortcuts), timed(own.all)
     assert len(apart.layers) == len(together.layers) + len(places)
     for place in places:  # by the estimates of what changes
-        other = own.flipped(own.greedy, [place])
+        other = own.flip_labels(own.greedy, [place])
         here, there = own.estimate(own.greedy), own.estimate(other)
         assert here is not None
         assert there is not None
@@ -127,7 +127,7 @@ def test_an_average_in_the_accumulators_makes_the_network_faster(net: str, targe
     parts = ["global of one", "global of two"] if target == "vta-pynq" else []
     assert [own.offered[k].name for k in places] == (["global"] if net == "projecting" else parts)
     for place in places:
-        apart, together = timed(own.flipped(own.all, [place])), timed(own.all)
+        apart, together = timed(own.flip_labels(own.all, [place])), timed(own.all)
         assert together.cycles < apart.cycles
         assert together.dram_bytes < apart.dram_bytes
         assert own.greedy[place]
@@ -152,10 +152,10 @@ def test_a_shortcut_that_no_schedule_runs_stays_a_layer() -> None:
     first = next(w for w in own.workloads(own.all) if w.shortcut is not None)
     able = timed.schedules.tune
     timed.schedules.tune = lambda some: [None if w == first else able([w])[0] for w in some]
-    found = drop_unscheduled_labels(timed, own.all)
-    left = [choice.name for choice, label in zip(own.offered, found, strict=True) if not label]
+    labels = drop_unscheduled_labels(timed, own.all)
+    left = [choice.name for choice, label in zip(own.offered, labels, strict=True) if not label]
     assert left == ["one.beside"]
-    assert timed(found).cycles > 0
+    assert timed(labels).cycles > 0
 
 
 def test_the_figures_of_a_shortcut_are_among_its_layer_s() -> None:
@@ -163,12 +163,12 @@ def test_the_figures_of_a_shortcut_are_among_its_layer_s() -> None:
     own = timed.problem
     summed = next(w for w in own.workloads(own.all) if w.shortcut is not None)
     figures = Figures(own, timed)
-    alone = summed.without(Shortcut)
+    alone = summed.remove_pattern(Shortcut)
     beside = summed.of_shortcut
     assert beside is not None
     for name in ("data", "weight"):
         column = LAYER.index(f"log2 {name} bytes")
-        sizes = [2 ** figures.of(w).row[column] for w in (summed, alone, beside)]
+        sizes = [2 ** figures.layer_figures(w).row[column] for w in (summed, alone, beside)]
         assert sizes[0] == pytest.approx(sizes[1] + sizes[2])
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.fusion.examples import Examples, read_examples, units_of_all, write_examples
 from benchmarks.fusion.search_methods import search
-from benchmarks.fusion.tuned_pairs import examples_of
+from benchmarks.fusion.tuned_pairs import make_examples
 from tests.fusion.nets import NETS, evaluator
 from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.label_search import Objective
@@ -37,7 +37,7 @@ def timed() -> Evaluator:
 
 @pytest.fixture(scope="module")
 def examples(timed: Evaluator) -> Examples:
-    return examples_of(timed)
+    return make_examples(timed)
 
 
 def split(examples: Examples) -> tuple[list[GraphTable], list[GraphTable]]:
@@ -49,16 +49,16 @@ def test_a_model_tells_labelled_graphs_apart(examples: Examples, tmp_path: Path)
     seen, unseen = split(examples)
     model = GraphModel(0)
     model.fit(seen)
-    said = model.predict(unseen)
+    predictions = model.predict(unseen)
     true = np.array([graph.stream.sum() for graph in unseen])
     prior = np.array([graph.prior.sum() for graph in unseen])
-    off = np.abs(said / true - 1).mean()
+    off = np.abs(predictions / true - 1).mean()
     assert off < 0.03
     assert off < np.abs(prior / true - 1).mean()
     model.save(tmp_path / "model")
     again = GraphModel(0)
     again.load(tmp_path / "model")
-    np.testing.assert_allclose(again.predict(unseen), said, rtol=1e-6)
+    np.testing.assert_allclose(again.predict(unseen), predictions, rtol=1e-6)
 
 
 def test_a_frozen_model_is_corrected(examples: Examples) -> None:
@@ -77,7 +77,7 @@ def test_a_frozen_model_is_corrected(examples: Examples) -> None:
 
 def test_damaged_models_and_other_figures_are_refused(examples: Examples, tmp_path: Path) -> None:
     model = GraphModel(0)
-    with pytest.raises(ModelError, match="learned nothing"):
+    with pytest.raises(ModelError, match="was not trained"):
         model.save(tmp_path / "model")
     model.fit(examples.graphs[:2])
     model.save(tmp_path / "model")
@@ -101,7 +101,7 @@ def test_examples_are_read_as_they_were_written(examples: Examples, tmp_path: Pa
         for name in ("nodes", "prior", "edges", "links", "stream"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     (tmp_path / "bad.npz").write_bytes((tmp_path / "e.npz").read_bytes()[:-30])
-    with pytest.raises(ModelError, match="make them again"):
+    with pytest.raises(ModelError, match="create them again"):
         read_examples(tmp_path / "bad.npz")
 
 
@@ -120,10 +120,10 @@ def test_a_policy_learns_and_what_was_seen_outweighs_it(
     again.load(tmp_path / "policy")
     np.testing.assert_array_equal(again.chances(own, figures, own.all, {}), chances)
     unit = list_units(own)[0]
-    told = again.chances(own, figures, own.all, {unit: True})
-    assert told[0] > 0.9
-    other = [k for k, each in enumerate(list_units(own)) if each.kind != unit.kind]
-    np.testing.assert_array_equal(told[other], chances[other])
+    predictions = again.chances(own, figures, own.all, {unit: True})
+    assert predictions[0] > 0.9
+    other = [k for k, item in enumerate(list_units(own)) if item.kind != unit.kind]
+    np.testing.assert_array_equal(predictions[other], chances[other])
 
 
 def test_what_was_seen_of_a_unit_tells_of_those_like_it() -> None:
@@ -135,7 +135,7 @@ def test_what_was_seen_of_a_unit_tells_of_those_like_it() -> None:
         (*clip, -0.60, 18.0),  # of its kind, but nothing like it
         (*pool, -0.10, 12.0),  # of another kind
     ]
-    x = Features.of(np.array(rows, np.float64), names)
+    x = Features.from_names(np.array(rows, np.float64), names)
     before, unknown = np.full(4, 0.9), np.nan
     lost = correct_chances(x, before, np.array([0.0, unknown, unknown, unknown]))
     assert lost[1] < 0.5
@@ -187,7 +187,7 @@ def test_the_learned_search_finds_the_truth_with_few_evaluations(net: str) -> No
     timed = evaluator(net=net)
     own = timed.problem
     objective = Objective(
-        lambda several: [float(timed(each).cycles) for each in several],
+        lambda several: [float(timed(item).cycles) for item in several],
         1 << len(own),
         own.segments,
     )
@@ -195,14 +195,16 @@ def test_the_learned_search_finds_the_truth_with_few_evaluations(net: str) -> No
     fresh = evaluator(net=net)
     starts: list[Labelling] = [own.none, own.all, own.greedy]
     model, policy = shipped_models()
-    found = learned_search(
+    result = learned_search(
         own, fresh, model, policy, starts, np.random.default_rng(1), SearchPlan()
     )
-    assert fresh(found).cycles == objective.least
+    assert fresh(result).cycles == objective.least
     assert fresh.count <= 25
     again = evaluator(net=net)
     model, policy = shipped_models()
-    assert found == learned_search(
+    assert result == learned_search(
         own, again, model, policy, starts, np.random.default_rng(1), SearchPlan()
     )
-    assert [each.labels for each in again.known()] == [each.labels for each in fresh.known()]
+    assert [item.labels for item in again.evaluations()] == [
+        item.labels for item in fresh.evaluations()
+    ]

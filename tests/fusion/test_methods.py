@@ -25,7 +25,7 @@ def costs_of(timed: Evaluator) -> Objective:
     own = timed.problem
 
     def costs(several: Sequence[Labelling]) -> list[float]:
-        return [float(timed(each).cycles) for each in several]
+        return [float(timed(item).cycles) for item in several]
 
     return Objective(costs, 1 << len(own), own.segments, own.groups)
 
@@ -98,7 +98,7 @@ def test_no_more_is_asked_than_may_be(name: str) -> None:
 def test_what_cannot_be_gone_through_is_refused() -> None:
     objective = Objective(trap, 10, tuple((k,) for k in range(21)))
     with pytest.raises(
-        TooMany, match=r"21 decisions have 2\.1e\+06 labellings; go through at most 20"
+        TooMany, match=r"21 decisions have 2\.1e\+06 labellings; enumerate at most 20"
     ):
         search("exhaustive", objective, [], np.random.default_rng(0))
 

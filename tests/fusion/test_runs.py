@@ -81,8 +81,10 @@ def test_the_summary_says_what_was_decided_and_what_it_takes(folders: Path) -> N
 
 @pytest.mark.parametrize("mode", ["none", "all", "greedy"])
 def test_what_is_not_tuned_is_estimated_and_tunes_nothing(folders: Path, mode: str) -> None:
-    """What a label saves is known without trials, of both ways by the schedules that are estimated
-    best."""
+    """The saving of a label is known without trials.
+
+    Both alternatives use the schedules that are estimated to be the best.
+    """
     summary = json.loads((folders / mode / "summary.json").read_text())["fusion"]
     rows = summary["decisions"]
     assert all(row["cycles_saved"] is not None for row in rows)
@@ -92,7 +94,7 @@ def test_what_is_not_tuned_is_estimated_and_tunes_nothing(folders: Path, mode: s
     previewed = preview(options, make_target("vta-pynq"), "pooled").summary["decisions"]
     if mode != "none":  # estimates fuse all of it
         assert guessed == [
-            each for each in previewed if each["name"] in {r["name"] for r in guessed}
+            item for item in previewed if item["name"] in {r["name"] for r in guessed}
         ]
     page = (folders / mode / "fusion.json").read_text()
     drawn = fusion_page("pooled", "vta-pynq", summary, json.loads(page)).decode()
@@ -106,12 +108,12 @@ def test_the_page_draws_all_layers_and_whose_results_they_read(folders: Path, mo
     file = json.loads((folders / mode / "fusion.json").read_text())
     said = json.loads((folders / mode / "summary.json").read_text())["fusion"]
     rows = file["layers"]
-    own = {row["name"]: k for k, row in enumerate(rows)}
+    matching = {row["name"]: k for k, row in enumerate(rows)}
     assert rows[0]["reads"] == []
-    assert all(each < k for k, row in enumerate(rows) for each in row["reads"])
-    shortcut = own["stem"] if mode == "learned" else own["pool"]
-    inner = own["a"] if mode == "learned" else own["a.activation"]
-    assert rows[own["b"]]["reads"] == [shortcut, inner]
+    assert all(read < k for k, row in enumerate(rows) for read in row["reads"])
+    shortcut = matching["stem"] if mode == "learned" else matching["pool"]
+    inner = matching["a"] if mode == "learned" else matching["a.activation"]
+    assert rows[matching["b"]]["reads"] == [shortcut, inner]
     shown = sorted(place for row in rows for place in row["labels"])
     assert shown == list(range(len(said["decisions"])))
     page = fusion_page("pooled", "vta-pynq", said, file).decode()
@@ -134,7 +136,7 @@ def test_what_is_built_is_what_was_decided_and_computes_the_same(
     summary = json.loads((folders / mode / "summary.json").read_text())
     assert built.manifest["cycles"]["stream"] == summary["fusion"]["cycles"][mode]  # type: ignore[index, call-overload]
     loaded = artifact.load(tmp_path / "art", allow_code=True)
-    assert [each.wrong for each in loaded.verify()] == [0] * len(built.manifest["layers"])  # type: ignore[arg-type]
+    assert [item.wrong for item in loaded.verify()] == [0] * len(built.manifest["layers"])  # type: ignore[arg-type]
     x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
     (ours,) = loaded.infer({"input": x}).values()
     plain = BuildOptions(model=str(folders / "pooled.onnx"), out=tmp_path / "plain", trials=0)
@@ -158,7 +160,7 @@ def test_shortcuts_are_tuned_and_built_with_the_layers_they_are_in(tmp_path: Pat
             BuildOptions(model=str(model), out=tmp_path / name, schedules=folder, trials=0),
         )
         loaded = artifact.load(tmp_path / name, allow_code=True)
-        assert not any(each.wrong for each in loaded.verify())
+        assert not any(item.wrong for item in loaded.verify())
         x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
         sides.append(next(iter(loaded.infer({"input": x}).values())))
     np.testing.assert_array_equal(*sides)
@@ -171,7 +173,7 @@ def test_a_repeated_run_makes_no_trial_and_says_the_same(folders: Path, tmp_path
     heard: list[Event] = []
     first = tuned(model, out, "learned", heard)
     assert (
-        sum(len(each.workloads) for each in heard if isinstance(each, WorkloadsAdded))
+        sum(len(event.workloads) for event in heard if isinstance(event, WorkloadsAdded))
         == (first["fusion"]["tuned"])
     )
     fusion, stored = (out / "fusion.json").read_bytes(), tables(out)
@@ -232,8 +234,8 @@ def test_a_network_without_decisions_says_so(tmp_path: Path) -> None:
     said = tuned(tmp_path / "one.onnx", tmp_path / "out", "learned", heard)["fusion"]
     assert said["decisions"] == []
     assert len(set(said["cycles"].values())) == 1
-    notes = [each.text for each in heard if isinstance(each, Note)]
-    assert any("nothing in it may be fused or not" in text for text in notes)
+    notes = [event.text for event in heard if isinstance(event, Note)]
+    assert any("there is nothing to fuse in this network" in text for text in notes)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +264,13 @@ def test_a_target_that_builds_nothing_is_refused_before_any_work(tmp_path: Path)
     ("change", "message"),
     [
         (lambda held: held["labels"].append({"name": "pool x", "kind": "pool", "fused": True}),
-         "fuses 'pool x', which this network does not offer"),
-        (lambda held: held.pop("labels"), "does not say what is fused"),
+         "fuses 'pool x', which this network does not contain"),
+        (lambda held: held.pop("labels"), "does not contain the fusion decisions"),
         (lambda held: held["schedules"].clear(), "lacks"),
-        (lambda held: held["labels"][0].update(fused="yes"), "does not say what is fused"),
+        (
+            lambda held: held["labels"][0].update(fused="yes"),
+            "does not contain the fusion decisions",
+        ),
         (lambda held: held["target"]["spec"].update(bus_bits=128), "another machine"),
     ],
 )  # fmt: skip
@@ -293,7 +298,7 @@ def test_a_tracked_run_equals_a_bare_one_and_goes_on_from_its_cache(
         done = guest.run(*words)
         assert done.returncode == 0, done.stderr
         assert "of 8 decisions fused, learned: the whole network takes" in done.stdout
-        held = "trials of the network's own workloads and" in " ".join(done.stdout.split())
+        held = "trials of this network's own workloads and" in " ".join(done.stdout.split())
         assert held == (turn == 1)
         left = (guest.folder / "out" / "fusion.json").read_bytes()
         assert left == (folders / "learned" / "fusion.json").read_bytes()
@@ -323,7 +328,7 @@ def test_inspect_draws_what_would_run_together(place: Place) -> None:
     done = place.run("inspect", str(model), "--fusion", "drawn.html")
     assert done.returncode == 0, done.stderr
     page = (place.folder / "drawn.html").read_text()
-    assert "drawn.html: 8 of 8 decisions fused by estimates" in " ".join(done.stdout.split())
+    assert "wrote drawn.html: by estimates, 8 of 8 decisions fuse" in " ".join(done.stdout.split())
     assert page.count('class="chip fused"') == 8
     assert "not known" not in page  # of an estimate each decision has its saving
 
@@ -364,5 +369,5 @@ def test_all_that_is_fused_into_a_layer_is_seen() -> None:
 def test_a_target_without_programs_has_nothing_to_draw(place: Place) -> None:
     done = place.run("inspect", "digits_cnn", "--target", "cpu", "--fusion", "drawn.html")
     assert done.returncode != 0
-    assert "cpu runs no programs of ours" in " ".join(done.stderr.split())
+    assert "programs of cpu cannot be executed here" in " ".join(done.stderr.split())
     assert not (place.folder / "drawn.html").exists()

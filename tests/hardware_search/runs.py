@@ -38,7 +38,7 @@ def words(out: str, *more: str, trials: int = TRIALS) -> list[str]:
     bounds = [f"{name}={low}:{high}" for name, (low, high) in BOUNDS.items()]
     return [
         "codesign", "--networks", "digits_cnn", "--budget", "1", "--trials", str(trials),
-        "--method", "random", *(word for each in bounds for word in ("--bound", each)),
+        "--method", "random", *(word for bound in bounds for word in ("--bound", bound)),
         "--out", out, *more,
     ]  # fmt: skip
 

@@ -52,5 +52,6 @@ def searched(
 def told(evaluator: BudgetedEvaluator) -> list[tuple[int, str, int, float]]:
     """What was measured, in order: machine, workload, config, cycles."""
     return [
-        (each.design.row, each.workload.id, each.flat, each.found.cycles) for each in evaluator.log
+        (point.design.row, point.workload.id, point.flat, point.found.cycles)
+        for point in evaluator.log
     ]

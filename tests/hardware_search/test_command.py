@@ -31,10 +31,10 @@ def test_a_run_shows_in_prefect_and_mlflow_and_equals_a_bare_one(guest: Place) -
     assert bare.returncode == 0, bare.stderr
     watched = (guest.folder / "watched" / folder.FRONT).read_bytes()
     assert watched == (guest.folder / "bare" / folder.FRONT).read_bytes()
-    said = json.loads(bare.stdout)
-    assert said["front"] == json.loads(watched)
+    document = json.loads(bare.stdout)
+    assert document["front"] == json.loads(watched)
     summary = guest.json("watched/summary.json")
-    assert "mlflow_run_id" not in said["summary"]
+    assert "mlflow_run_id" not in document["summary"]
     best = summary["best"]["name"]
     assert f"next: tilewright tune digits_cnn --target watched/specs/{best}.json" in done.stdout
     _check_mlflow(guest.folder, summary["mlflow_run_id"], "random", TRIALS)
@@ -69,13 +69,13 @@ def _check_mlflow(place: Path, run_id: str, method: str, trials: int) -> None:
     assert run.data.params["networks"] == "digits_cnn"
     assert run.data.params["method"] == method
     steps = client.get_metric_history(run_id, "front/hypervolume")
-    assert [each.step for each in steps] == list(range(1, trials + 1))
-    assert [each.value for each in steps] == sorted(each.value for each in steps)
+    assert [step.step for step in steps] == list(range(1, trials + 1))
+    assert [step.value for step in steps] == sorted(step.value for step in steps)
     latency = [
-        each.value for each in client.get_metric_history(run_id, "latency/best_milliseconds")
+        trial.value for trial in client.get_metric_history(run_id, "latency/best_milliseconds")
     ]
     assert latency == sorted(latency, reverse=True)
-    names = {each.path for each in client.list_artifacts(run_id)}
+    names = {artifact.path for artifact in client.list_artifacts(run_id)}
     assert names >= {folder.FRONT, folder.TRIALS, folder.SUMMARY, folder.PAGE, folder.SPECS}
 
 
@@ -88,7 +88,7 @@ def test_mistakes_are_one_message_each(place: Place) -> None:
         place.folder / "light.onnx",
     )
     for arguments, said in (
-        (words("out", "--budget", "0.01"), "no machine takes an area of 0.01"),
+        (words("out", "--budget", "0.01"), "has an area of at most 0.01"),
         (words("out", "--bound", "log_batch=2:1"), "--bound log_batch is given twice"),
         (words("out", "--bound", "log_batch=small"), "write KNOB=LOW:HIGH"),
         (words("out", "--bound", "log_batch"), "write NAME=VALUE"),

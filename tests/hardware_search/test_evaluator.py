@@ -32,7 +32,7 @@ def test_measurements_end_when_they_are_spent():
     with pytest.raises(BudgetSpent):
         evaluator.evaluate(design, workload, space.unravel(np.arange(8)))
     assert evaluator.spent == len(evaluator.log) == 3
-    assert [each.flat for each in evaluator.log] == [0, 1, 2]
+    assert [point.flat for point in evaluator.log] == [0, 1, 2]
 
 
 def test_compiled_programs_are_what_is_measured():

@@ -67,35 +67,38 @@ def spent(judged_design):
 
 def test_a_front_by_energy_or_its_product_is_of_what_was_measured():
     evaluator = searched("random", 400, trials=8)
-    fast = {each.design.row: each for each in judge_designs(evaluator)}
-    thrifty = {each.design.row: each for each in judge_designs(evaluator, "energy")}
+    fast = {design.design.row: design for design in judge_designs(evaluator)}
+    thrifty = {design.design.row: design for design in judge_designs(evaluator, "energy")}
     assert fast.keys() == thrifty.keys()
-    assert all(each.joules == pytest.approx(spent(each)) for each in thrifty.values())
+    assert all(item.joules == pytest.approx(spent(item)) for item in thrifty.values())
     assert all(thrifty[row].joules <= spent(fast[row]) * (1 + 1e-9) for row in fast)
     assert any(thrifty[row].joules < 0.999 * spent(fast[row]) for row in fast)
     product = front_of(evaluator, "edp")
-    costs = [each.joules * each.latency for each in product]
+    costs = [item.joules * item.latency for item in product]
     assert costs == sorted(costs, reverse=True)
-    assert min(each.joules for each in thrifty.values()) == pytest.approx(
+    assert min(item.joules for item in thrifty.values()) == pytest.approx(
         front_of(evaluator, "energy")[-1].joules
     )
 
 
 @pytest.mark.slow(seconds=3)
 def test_the_objective_drives_the_search_and_not_its_end_alone():
-    """With as many measurements, a search by energy finds schedules that a search by latency does
-    not measure, and that spend less."""
+    """A search by energy finds schedules that a search by latency does not measure.
+
+    They spend less, after as many measurements.
+    """
     chosen = searched("ours", 48)
     driven = searched("ours", 48, evaluator=BudgetedEvaluator(48, objective="energy"))
     assert told(driven) != told(chosen)
     least = [
-        min(spent(each) for each in judge_designs(found, "energy")) for found in (driven, chosen)
+        min(spent(design) for design in judge_designs(result, "energy"))
+        for result in (driven, chosen)
     ]
     assert least[0] < 0.999 * least[1]
     reference = reference_of(small_problem(), "energy")
     points = [
-        np.array([(each.design.area, spent(each)) for each in front_of(found, "energy")])
-        for found in (driven, chosen)
+        np.array([(point.design.area, spent(point)) for point in front_of(result, "energy")])
+        for result in (driven, chosen)
     ]
     assert hypervolume(points[0], reference) > hypervolume(points[1], reference)
 
@@ -106,10 +109,10 @@ def test_progress_is_of_the_objective():
     evaluator = BudgetedEvaluator(400, objective="energy", listen=count.add)
     searched("random", 400, evaluator=evaluator, trials=8)
     front = front_of(evaluator, "energy")
-    points = np.array([(each.design.area, spent(each)) for each in front])
+    points = np.array([(point.design.area, spent(point)) for point in front])
     assert count._now.front == len(front)
     assert count._now.hypervolume == pytest.approx(hypervolume(points, count.reference))
-    assert count._now.latency == min(each.latency for each in judge_designs(evaluator))
+    assert count._now.latency == min(design.latency for design in judge_designs(evaluator))
 
 
 def test_a_point_outside_of_the_reference_counts_nothing():
@@ -121,10 +124,10 @@ def test_a_front_is_of_machines_that_run_every_layer():
     front = front_of(evaluator)
     assert front
     assert len(judge_designs(evaluator)) < len(evaluator.designs())
-    for each in front:
-        assert each.latency >= least_seconds(each.design)
-        counts = np.array([layer.counts for layer in each.design.layers])
-        assert each.seconds == pytest.approx(each.layers @ counts + each.design.cpu_seconds)
-    areas = [each.design.area for each in front]
+    for point in front:
+        assert point.latency >= least_seconds(point.design)
+        counts = np.array([layer.counts for layer in point.design.layers])
+        assert point.seconds == pytest.approx(point.layers @ counts + point.design.cpu_seconds)
+    areas = [item.design.area for item in front]
     assert areas == sorted(areas)
     assert small_problem().hardware.areas.max() >= areas[-1]

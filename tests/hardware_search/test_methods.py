@@ -55,7 +55,9 @@ def test_a_search_ends_when_nothing_is_left_to_try(name, options):
     problem, evaluator = one_machine(), BudgetedEvaluator(1_000_000)
     design = problem.design(0)
     make_method(name, options).search(problem, evaluator, 0)
-    assert evaluator.spent == sum(design.target.space(each.workload).size for each in design.layers)
+    assert evaluator.spent == sum(
+        design.target.space(layer.workload).size for layer in design.layers
+    )
 
 
 PRICED = {
@@ -74,7 +76,7 @@ def test_what_does_not_compile_costs_every_method_a_compile_and_no_measurement(n
     with pytest.raises(BudgetSpent):
         make_method(name, PRICED.get(name)).search(large, evaluator, 0)
     assert evaluator.spent == len(evaluator.log) == 40
-    assert all(each.found.status != "compile_error" for each in evaluator.log)
+    assert all(point.found.status != "compile_error" for point in evaluator.log)
     assert evaluator.compiled > 40  # some did not compile, or were looked at and left
 
 
@@ -91,7 +93,7 @@ def test_a_layer_gets_other_schedules_until_one_compiles(name):
 @pytest.mark.slow(seconds=5)
 def test_ours_finds_a_better_front_than_chance():
     fronts = [
-        np.array([each.point for each in front_of(evaluator)]).reshape(-1, 2)
+        np.array([point.point for point in front_of(evaluator)]).reshape(-1, 2)
         for evaluator in (searched("ours", 80, screened=40, start=12), searched("random", 80))
     ]
     ours, chance = (hypervolume(front, (BUDGET, 1.0)) for front in fronts)
@@ -100,11 +102,11 @@ def test_ours_finds_a_better_front_than_chance():
 
 def test_screening_climbs_to_what_no_neighbour_dominates():
     problem = small_problem()
-    found, every = Screening(problem, 512, 0), Screening(problem, 512, 0)
-    found.climb([0, 5], 1000)
+    result, every = Screening(problem, 512, 0), Screening(problem, 512, 0)
+    result.climb([0, 5], 1000)
     every.climb(range(len(problem.hardware.points)), 1000)
-    assert len(found.rows) < len(every.rows)
-    best = [hypervolume(each.points(), (BUDGET, 1.0)) for each in (found, every)]
+    assert len(result.rows) < len(every.rows)
+    best = [hypervolume(item.points(), (BUDGET, 1.0)) for item in (result, every)]
     assert best[0] >= 0.98 * best[1]
 
 

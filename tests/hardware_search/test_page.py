@@ -49,16 +49,16 @@ def test_it_asks_nobody_for_anything(outcome: CodesignOutcome) -> None:
 
 
 def test_each_machine_is_a_dot_a_section_and_a_row(outcome: CodesignOutcome) -> None:
-    found = Elements(front_page(outcome))
-    kinds = [tag for tag, given in found.tags if "data-machine" in given]
+    elements = Elements(front_page(outcome))
+    kinds = [tag for tag, given in elements.tags if "data-machine" in given]
     count = len(outcome.front)
     assert count > 1
     assert sorted(kinds) == sorted(["g", "section", "tr"] * count)
-    dots = [given for tag, given in found.tags if (given.get("class") or "").startswith("dot ")]
+    dots = [given for tag, given in elements.tags if (given.get("class") or "").startswith("dot ")]
     assert [dot["class"] for dot in dots] == [f"dot {row['bottleneck']}" for row in outcome.front]
     places = [(float(dot["cx"] or 0), float(dot["cy"] or 0)) for dot in dots]
     assert places == sorted(places), "less area is further left, and takes longer, further up"
-    for row, text in zip(outcome.front, found.texts, strict=True):
+    for row, text in zip(outcome.front, elements.texts, strict=True):
         assert row["name"] in text
         assert f"{row['area']:.3f}" in text
         for layer in row["layers"]:

@@ -86,7 +86,7 @@ def test_the_same_seed_measures_the_same_and_another_something_else(name):
     assert told(first) == _whole(name, 60)
     assert told(first) != told(_brief(name, 60, seed=1))
     assert first.spent == first.compiled == 60
-    rows = {each.design.row for each in first.log}
+    rows = {point.design.row for point in first.log}
     assert rows <= set(range(len(small_problem().hardware.points)))
 
 
@@ -105,10 +105,10 @@ def test_a_search_that_was_cut_off_comes_to_the_same_log(name, tmp_path: Path):
 def test_what_was_learned_measures_faster_layers_than_chance(name):
     evaluator = searched(name, 256, first=64)
     best: dict[object, float] = {}
-    for each in evaluator.log:
-        names = each.workload
-        best[names] = min(best.get(names, np.inf), each.found.seconds)
-    slower = np.log([each.found.seconds / best[each.workload] for each in evaluator.log])
+    for point in evaluator.log:
+        names = point.workload
+        best[names] = min(best.get(names, np.inf), point.found.seconds)
+    slower = np.log([item.found.seconds / best[item.workload] for item in evaluator.log])
     assert slower[64:].mean() < 0.85 * slower[:64].mean()
 
 
@@ -157,9 +157,9 @@ def test_a_point_names_a_schedule_of_every_layer_on_every_machine():
         row = int(points.rows(point[None])[0])
         np.testing.assert_array_equal(points.hardware.points[row], point[: len(points.machine)])
         design = points.problem.design(row)
-        found = list(points.schedules(design, point))
-        assert [layer for _, layer, _ in found] == list(design.layers)
-        for slot, layer, config in found:
+        schedules = list(points.schedules(design, point))
+        assert [layer for _, layer, _ in schedules] == list(design.layers)
+        for slot, layer, config in schedules:
             space = design.target.space(layer.workload)
             values = dict(zip(points.slots.knobs, points.values(point[None])[0, slot], strict=True))
             assert {k: values[k] for k in space.describe(config[0])} == space.describe(config[0])
@@ -174,9 +174,9 @@ def test_every_schedule_is_some_place():
             places = np.zeros((points.cardinalities[column], len(points.cardinalities)), np.int64)
             places[:, : len(machine)] = machine
             places[:, column] = np.arange(len(places))
-            found = points.indices(places)[:, slot, knob]
+            result = points.indices(places)[:, slot, knob]
             count = points.slots.counts[points.cores(places[:1])[0], slot, knob]
-            assert set(found.tolist()) == set(range(max(int(count), 1)))
+            assert set(result.tolist()) == set(range(max(int(count), 1)))
 
 
 def test_what_is_no_machine_has_no_row():
@@ -218,7 +218,7 @@ def test_scores_order_what_was_measured():
     points, evaluator, seen = _seen()
     rewards = RewardModel(points, AutoTvmCodesign.Options(), seen, 64, 0)
     places, _, _ = seen.table()
-    whole = {each.design.row: each.latency for each in judge_designs(evaluator)}
+    whole = {design.design.row: design.latency for design in judge_designs(evaluator)}
     best = min(whole, key=lambda row: whole[row])
     scores = rewards(np.unique(places, axis=0))
     rows = points.rows(np.unique(places, axis=0))
@@ -275,7 +275,7 @@ def test_modes_are_the_most_frequent_values():
 
 def test_every_knob_belongs_to_one_agent():
     points = _points()
-    mapping, scheduling = (np.array(each) for each in knobs_by_agent(points))
+    mapping, scheduling = (np.array(knob) for knob in knobs_by_agent(points))
     own = np.concatenate([mapping.ravel(), scheduling.ravel()])
     own = np.sort(np.concatenate([points.hardware_columns, own[own >= 0]]))
     np.testing.assert_array_equal(own, np.arange(len(points.cardinalities)))
@@ -319,10 +319,10 @@ def test_a_critic_learns_what_is_to_come_and_none_expects_nothing():
         assert isinstance(method, Dcoc)
         method.begin(points, 0)
         places = points.random(150, np.random.default_rng(0))
-        before = method.agent.expects(places)
+        before = method.agent.predict_returns(places)
         assert before.shape == (150,)
         for _ in range(4):
-            method.agent.explore(places[:32], lambda each: np.ones(len(each)))
-        after = method.agent.expects(places)
+            method.agent.explore(places[:32], lambda item: np.ones(len(item)))
+        after = method.agent.predict_returns(places)
         assert (after.mean() > before.mean() + 1.0) == critic
         assert critic or not after.any()

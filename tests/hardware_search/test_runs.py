@@ -44,8 +44,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CodesignOu
 
 
 def front(out: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((out / folder.FRONT).read_text())
-    return found
+    document: list[dict[str, Any]] = json.loads((out / folder.FRONT).read_text())
+    return document
 
 
 @pytest.mark.slow(seconds=5)
@@ -81,7 +81,7 @@ def test_the_front_is_what_the_measurements_say(finished: tuple[Path, CodesignOu
     for row in rows:
         mine = trials[(trials["machine"] == row["name"]) & (trials["status"] == "valid")]
         least = mine.groupby("workload")["cycles"].min()
-        assert sum(least) == sum(each["cycles"] for each in row["layers"])
+        assert sum(least) == sum(layer["cycles"] for layer in row["layers"])
         assert row["cycles"]["digits_cnn"] == sum(least)  # each is called once
         assert (trials[trials["machine"] == row["name"]]["area"] == row["area"]).all()
     summary = json.loads((out / folder.SUMMARY).read_text())
@@ -96,11 +96,11 @@ def test_cycles_go_where_the_bottleneck_says(finished: tuple[Path, CodesignOutco
     for row in front(finished[0]):
         assert sum(row["shares"].values()) == pytest.approx(1, abs=1e-5)
         assert row["bottleneck"] == max(PARTS, key=lambda part: row["shares"][part])
-        assert sum(each["share"] for each in row["layers"]) == pytest.approx(1, abs=1e-5)
-        for each in row["layers"]:
-            assert sum(each["parts"].values()) == each["cycles"] >= each["bound_cycles"] > 0
-            assert each["counters"]["instructions"] > 0
-            assert each["names"].keys() == each["calls"].keys() == {"digits_cnn"}
+        assert sum(item["share"] for item in row["layers"]) == pytest.approx(1, abs=1e-5)
+        for layer in row["layers"]:
+            assert sum(layer["parts"].values()) == layer["cycles"] >= layer["bound_cycles"] > 0
+            assert layer["counters"]["instructions"] > 0
+            assert layer["names"].keys() == layer["calls"].keys() == {"digits_cnn"}
 
 
 def test_a_longer_run_goes_on_with_a_shorter_one(
@@ -112,7 +112,7 @@ def test_a_longer_run_goes_on_with_a_shorter_one(
     run(options(tmp_path), heard.append)
     assert (kept, len(frame(tmp_path))) == (30, TRIALS)
     assert (tmp_path / folder.FRONT).read_bytes() == (finished[0] / folder.FRONT).read_bytes()
-    assert [each.trials for each in heard if isinstance(each, SearchProgress)] == [
+    assert [event.trials for event in heard if isinstance(event, SearchProgress)] == [
         *range(1, TRIALS + 1)
     ]
 
@@ -199,7 +199,7 @@ def test_a_run_that_is_killed_while_it_proves_and_writes_comes_to_the_same_files
     ours, whole = contents(killed), contents(finished[0])
     for name in (folder.FRONT, folder.PAGE, folder.TRIALS):
         assert ours[name] == whole[name]
-    specs = [{name for name in each if name.startswith("specs/")} for each in (ours, whole)]
+    specs = [{name for name in item if name.startswith("specs/")} for item in (ours, whole)]
     assert specs[0] == specs[1]
     assert all(ours[name] == whole[name] for name in specs[0])
 
@@ -212,7 +212,7 @@ def test_what_a_record_claims_is_measured_before_it_is_told(
     rows(out, "update trials set cycles = 7, seconds = 7e-8 where cycles > 0 and id % 5 = 0")
     run(options(out), lambda event: notes.append(event.text) if isinstance(event, Note) else None)
     assert (out / folder.FRONT).read_bytes() == (finished[0] / folder.FRONT).read_bytes()
-    assert any("recorded with another latency" in note for note in notes)
+    assert any("the recorded latency differs from what" in note for note in notes)
     assert 7 not in {*frame(out)["cycles"]}
 
 
@@ -255,10 +255,10 @@ def contents(place: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ([folder.PAGE], "front.html and no run.json"),
-        ([folder.SUMMARY, folder.TRIALS], "summary.json, trials.parquet and no run.json"),
-        (["specs/mine.json", folder.FRONT], "front.json, specs and no run.json"),
-        (["specs/notes.txt"], "specs and no run.json"),
+        ([folder.PAGE], "front.html but no run.json"),
+        ([folder.SUMMARY, folder.TRIALS], "summary.json, trials.parquet but no run.json"),
+        (["specs/mine.json", folder.FRONT], "front.json, specs but no run.json"),
+        (["specs/notes.txt"], "specs but no run.json"),
         ([folder.RUN, "specs/mine.json"], "a run.json that cannot be read"),
     ],
 )
@@ -295,8 +295,8 @@ def test_only_specifications_that_our_front_names_are_removed(
     (strange / folder.FRONT).write_text(named)  # nobody says that it is ours
     (strange / "mine.json").write_text("{}")
     for place, seed in ((strange, 0), (out, 1), (out, 2)):
-        found = run(options(place, seed=seed, fresh=True))
-        ours = {f"specs/{row['name']}.json" for row in found.front}
+        result = run(options(place, seed=seed, fresh=True))
+        ours = {f"specs/{row['name']}.json" for row in result.front}
         assert {name for name in contents(place) if name.startswith("specs/")} == ours | set(mine)
         assert contents(place) | mine == contents(place)
     assert (strange / "mine.json").exists()
@@ -310,9 +310,9 @@ def test_only_specifications_that_our_front_names_are_removed(
 def test_a_second_command_is_told_which_folder_is_taken(tmp_path: Path) -> None:
     with TrialStore(tmp_path / FILE):
         for begins in check, run:
-            with pytest.raises(RunInUse, match=f"^{tmp_path} is being written by process"):
+            with pytest.raises(RunInUse, match=f"^{tmp_path} is in use by process"):
                 begins(options(tmp_path))
-        with pytest.raises(RunInUse, match=f"^{tmp_path} is being written"):
+        with pytest.raises(RunInUse, match=f"^{tmp_path} is in use"):
             TrialStore(tmp_path / FILE)
 
 
@@ -336,12 +336,12 @@ def test_a_front_without_a_whole_machine_is_empty_and_says_so(
 
     monkeypatch.setattr(RandomCodesign, "search", search)
     notes = list[str]()
-    found = run(
+    result = run(
         options(tmp_path, trials=trials),
         lambda event: notes.append(event.text) if isinstance(event, Note) else None,
     )
-    assert found.front == front(tmp_path) == []
-    assert found.summary["best"] is None
+    assert result.front == front(tmp_path) == []
+    assert result.summary["best"] is None
     assert re.search(said, notes[-1]), notes[-1]
     assert b"No machine has a valid schedule" in (tmp_path / folder.PAGE).read_bytes()
 
@@ -349,15 +349,15 @@ def test_a_front_without_a_whole_machine_is_empty_and_says_so(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"budget": 0.01}, "the smallest within these bounds takes 0"),
-        ({"bounds": {"log_batch": (1, 0)}}, "the lower one is above the upper one"),
-        ({"bounds": {"log_batch": (7, 9)}}, "none lies between them"),
-        ({"bounds": {"cores": (1, 2)}}, "no hardware knob is called cores"),
+        ({"budget": 0.01}, "the smallest has 0"),
+        ({"bounds": {"log_batch": (1, 0)}}, "the lower bound is above the upper bound"),
+        ({"bounds": {"log_batch": (7, 9)}}, "no value lies between the bounds"),
+        ({"bounds": {"cores": (1, 2)}}, "there is no hardware knob cores"),
         ({"networks": ("resnet19",)}, "unknown network"),
-        ({"networks": ("missing.onnx",)}, "there is no file"),
+        ({"networks": ("missing.onnx",)}, "does not exist"),
         ({"method": "hope"}, "unknown method"),
         ({"method_options": {"hope": 1}}, "option hope of random"),
-        ({"target": "cpu"}, "not one of a family"),
+        ({"target": "cpu"}, "has no hardware knobs"),
         ({"target": "tpu"}, "unknown target"),
     ],
 )
@@ -392,7 +392,10 @@ def test_a_method_without_its_library_says_what_to_install(
     monkeypatch.setattr(
         "tilewright.hardware_search.methods.find_spec", lambda name: None if name == "jax" else name
     )
-    with pytest.raises(TilewrightError, match=r"needs jax, .*pip install 'tilewright\[neural\]'"):
+    with pytest.raises(
+        TilewrightError,
+        match=r"needs the missing package jax; .*pip install 'tilewright\[neural\]'",
+    ):
         check(options(tmp_path / "out", method="dcoc"))
     check(options(tmp_path / "out", method="random"))
 

@@ -10,8 +10,8 @@ from tilewright.targets.features import Feature, Features
 
 
 def numbered(matrix: np.ndarray) -> Features:
-    """Columns x0, x1, …"""
-    return Features.of(matrix, [f"x{k}" for k in range(matrix.shape[1])])
+    """Return features with the columns x0, x1 and so on."""
+    return Features.from_names(matrix, [f"x{k}" for k in range(matrix.shape[1])])
 
 
 KNOWN = {

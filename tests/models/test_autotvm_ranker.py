@@ -27,8 +27,8 @@ def test_it_equals_the_plain_definition(rows: int, n: int, seed: int) -> None:
     truth, predicted = rng.permutation(rows) * 1.0, rng.permutation(rows) * 1.0
     rank = np.empty(rows, dtype=np.int64)
     rank[np.argsort(-truth)] = np.arange(rows)
-    found = average_recall(rank[np.argsort(-predicted)], n)
-    assert abs(found - _plain(truth.tolist(), predicted.tolist(), n)) < 1e-12
+    result = average_recall(rank[np.argsort(-predicted)], n)
+    assert abs(result - _plain(truth.tolist(), predicted.tolist(), n)) < 1e-12
 
 
 def test_a_perfect_order_beats_every_other() -> None:

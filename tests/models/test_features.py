@@ -59,10 +59,10 @@ def test_a_column_is_what_one_works_out_by_hand(name: str, value: float | None) 
 def test_rows_of_the_batch_multiply_what_is_read_and_written() -> None:
     values = {"tile_b": np.array([6.0]), "tile_w": np.array([1.0]), "tile_ci": np.array([4.0])}
     dense = Workload("dense", 12, 64, 1, 1, 64)
-    found = volumes(dense, values)
-    assert found["log2_inp_volume"] == pytest.approx(np.log2(24))
-    assert found["log2_wgt_volume"] == pytest.approx(np.log2(4))
-    assert found["log2_out_volume"] == pytest.approx(np.log2(6))
+    result = volumes(dense, values)
+    assert result["log2_inp_volume"] == pytest.approx(np.log2(24))
+    assert result["log2_wgt_volume"] == pytest.approx(np.log2(4))
+    assert result["log2_out_volume"] == pytest.approx(np.log2(6))
 
 
 def test_slots_multiply_the_working_set_they_hold() -> None:

@@ -55,8 +55,8 @@ def test_its_predictions_and_spreads_are_those_of_scikit_learn() -> None:
     known = GaussianProcessRegressor(kernel, alpha=model.noise, optimizer=None)
     known.fit(x / model.lengths, (y - model.mean) / model.scale)
     mean, spread = known.predict(elsewhere / model.lengths, return_std=True)
-    found = model.predict(numbered(elsewhere))
-    np.testing.assert_allclose(found, mean * model.scale + model.mean, atol=1e-6)
+    result = model.predict(numbered(elsewhere))
+    np.testing.assert_allclose(result, mean * model.scale + model.mean, atol=1e-6)
     np.testing.assert_allclose(model.spread(numbered(elsewhere)), spread * model.scale, atol=1e-4)
 
 
@@ -170,8 +170,8 @@ def test_told_the_noise_of_each_point_it_believes_the_quiet_ones() -> None:
         elsewhere = np.random.default_rng(100 + seed).normal(size=(500, 4))
         told = GaussianProcess(0, False, {})
         told.fit(numbered(x), y, variance)
-        found = [each.predict(numbered(elsewhere)) for each in (told, _fitted(x, y))]
-        errors.append([np.sqrt(np.mean((each - _truth(elsewhere)) ** 2)) for each in found])
+        results = [item.predict(numbered(elsewhere)) for item in (told, _fitted(x, y))]
+        errors.append([np.sqrt(np.mean((item - _truth(elsewhere)) ** 2)) for item in results])
     informed, ignorant = np.array(errors).T
     assert (informed < ignorant).all()
     assert informed.mean() < 0.8 * ignorant.mean()
@@ -182,13 +182,13 @@ def test_on_top_of_known_noise_it_learns_what_is_left() -> None:
     """Repeats show 0.05, what a trial is really off by is 0.3; and nothing where they show all."""
     rng = np.random.default_rng(3)
     x = rng.normal(size=(240, 4))
-    found = []
+    results = []
     for real in (0.3, 0.05):
         model = GaussianProcess(0, False, {})
         model.fit(numbered(x), _truth(x) + real * rng.normal(size=240), np.full(240, 0.05**2))
-        found.append(np.sqrt(model.noise) * model.scale)
-    assert found[0] == pytest.approx(0.3, rel=0.3)
-    assert found[1] == pytest.approx(0.05, rel=0.5)
+        results.append(np.sqrt(model.noise) * model.scale)
+    assert results[0] == pytest.approx(0.3, rel=0.3)
+    assert results[1] == pytest.approx(0.05, rel=0.5)
 
 
 def test_known_noise_of_nothing_is_none() -> None:

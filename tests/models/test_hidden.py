@@ -24,7 +24,7 @@ NAMES = ("inp_bytes", "wgt_bytes", "gemm_iterations", "load_exposed", "instructi
 
 def test_columns_are_what_one_works_out_by_hand() -> None:
     counts = np.array([[7.0, 24.0, 15.0, 1.0, 3.0, np.nan]])
-    found = hidden_features(counted(counts, NAMES))
+    features = hidden_features(counted(counts, NAMES))
     half = 0.5  # of the log2, so that columns are on one scale
     work = np.log2(1 + 31 + 16) + 4
     expected = {
@@ -34,19 +34,21 @@ def test_columns_are_what_one_works_out_by_hand() -> None:
         "hidden exposed per iteration": half * (1 - 4),
         "hidden work per iteration": half * (work - 4),
     }  # fmt: skip
-    assert dict(zip(found.names, found.matrix[0].tolist(), strict=True)) == pytest.approx(expected)
+    assert dict(zip(features.names, features.matrix[0].tolist(), strict=True)) == pytest.approx(
+        expected
+    )
 
 
 def test_without_iterations_nothing_is_per_iteration() -> None:
-    found = hidden_features(counted(np.ones((2, 2)), ("inp_bytes", "tokens")))
-    assert found.names == ("hidden bytes",)
+    features = hidden_features(counted(np.ones((2, 2)), ("inp_bytes", "tokens")))
+    assert features.names == ("hidden bytes",)
 
 
 def test_counts_that_sum_to_nothing_known_are_columns_themselves() -> None:
     names = ("values", "values of all threads")
-    found = hidden_features(counted(np.array([[3.0, np.nan]]), names))
-    assert found.names == ("hidden values", "hidden values of all threads")
-    np.testing.assert_array_equal(found.matrix, [[1.0, 0.0]])
+    features = hidden_features(counted(np.array([[3.0, np.nan]]), names))
+    assert features.names == ("hidden values", "hidden values of all threads")
+    np.testing.assert_array_equal(features.matrix, [[1.0, 0.0]])
 
 
 def test_bytes_in_the_open_count_more_than_hidden_ones() -> None:
@@ -78,7 +80,7 @@ def test_the_draft_knows_that_modules_work_side_by_side(tmp_path: Path) -> None:
         return np.asarray(np.maximum(4.0 * x[:, 0], x[:, 1]) + 7.0 * x[:, 2])
 
     seen, unseen = (counted(part, names) for part in (counts[:30], counts[30:]))
-    parallel, added = CounterRegression.of(seen), CounterRegression(0, False, {})
+    parallel, added = CounterRegression.for_counters(seen), CounterRegression(0, False, {})
     errors = []
     for draft in (parallel, added):
         draft.fit(seen, np.log2(cycles(seen.matrix)))
@@ -109,7 +111,7 @@ def test_a_draft_of_one_program_or_none_answers() -> None:
     names = ("wgt_bytes", "gemm_iterations")
     for rows in (0, 1):
         counts = counted(np.full((rows, 2), 100.0), names)
-        draft = CounterRegression.of(counts)
+        draft = CounterRegression.for_counters(counts)
         draft.fit(counts, np.full(rows, 10.0))
         asked = counted(np.array([[100.0, 100.0], [0.0, np.nan]]), names)
         assert np.isfinite(draft.predict(asked)).all()

@@ -10,15 +10,17 @@ import pytest
 from tests.models.matrices import numbered
 from tilewright.core.errors import UnknownName
 from tilewright.models.base_model import WrongFeatures
-from tilewright.models.model_registry import build, kinds
+from tilewright.models.model_registry import build, list_kinds
 from tilewright.search.cost_model_protocols import CostModel
 from tilewright.targets.features import Features
 
 RNG = np.random.default_rng(0)
 # Counts, for models of prices; every kind can learn the sum of two of them.
 X, HELD_OUT = RNG.integers(1, 60, (160, 5)).astype(float), RNG.integers(1, 60, (200, 5)) * 1.0
-CLASSIFIERS = [kind for kind in kinds() if kind in ("xgboost", "lightgbm", "forest", "validity")]
-REGRESSORS = [kind for kind in kinds() if kind not in ("validity",)]
+CLASSIFIERS = [
+    kind for kind in list_kinds() if kind in ("xgboost", "lightgbm", "forest", "validity")
+]
+REGRESSORS = [kind for kind in list_kinds() if kind not in ("validity",)]
 
 
 def _cost(x: np.ndarray) -> np.ndarray:
@@ -83,16 +85,16 @@ def test_an_unknown_kind_is_named_with_those_there_are() -> None:
         build("xgbost", 0, False, {})
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", list_kinds())
 def test_a_model_refuses_features_it_was_not_fitted_on(kind: str) -> None:
     y = (X[:, 0] > X[:, 1]).astype(float) if kind == "validity" else _cost(X)
     model = _fitted(kind, kind == "validity", y)
     asked = numbered(HELD_OUT)
     assert model.columns == asked.names
-    with pytest.raises(WrongFeatures, match="another order"):
+    with pytest.raises(WrongFeatures, match="a different order"):
         model.predict(Features(asked.matrix, asked.columns[::-1]))
     with pytest.raises(WrongFeatures, match=r"lack x4 and have also y"):
-        model.predict(Features.of(HELD_OUT, ["x0", "x1", "x2", "x3", "y"]))
+        model.predict(Features.from_names(HELD_OUT, ["x0", "x1", "x2", "x3", "y"]))
 
 
 @pytest.mark.parametrize("kind", ["xgboost", "lightgbm"])

@@ -11,7 +11,7 @@ import pytest
 from tests.models.matrices import numbered
 from tilewright.core.errors import TilewrightError
 from tilewright.models import StoreError, load_state, save_state
-from tilewright.models.model_registry import build, kinds
+from tilewright.models.model_registry import build, list_kinds
 from tilewright.models.validity import Validity
 from tilewright.search.explorer import ExplorerState
 
@@ -22,7 +22,7 @@ X, ASKED = RNG.integers(1, 50, (90, 4)).astype(float), RNG.integers(1, 50, (40, 
 def _state() -> ExplorerState:
     """A model of every kind, regressors and classifiers, and arrays of several types."""
     models = {}
-    for kind in kinds():
+    for kind in list_kinds():
         for classify in (True,) if kind == "validity" else (False, True):
             model = build(kind, 3, classify, {})
             model.fit(numbered(X), (X[:, 0] > 25) * 1.0 if classify else np.log2(X[:, 0] + X[:, 1]))
@@ -43,24 +43,24 @@ def folder(state: ExplorerState, tmp_path: Path) -> Path:
 
 
 def test_every_model_and_array_comes_back_bit_for_bit(state: ExplorerState, folder: Path) -> None:
-    found = load_state(folder)
-    assert found.models.keys() == state.models.keys()
+    result = load_state(folder)
+    assert result.models.keys() == state.models.keys()
     for role, model in state.models.items():
-        again = found.models[role]
+        again = result.models[role]
         assert type(again) is type(model)
         assert again.columns == model.columns == ("x0", "x1", "x2", "x3")
         np.testing.assert_array_equal(
             model.predict(numbered(ASKED)), again.predict(numbered(ASKED))
         )
         np.testing.assert_array_equal(model.spread(numbered(ASKED)), again.spread(numbered(ASKED)))
-    assert found.arrays.keys() == state.arrays.keys()
+    assert result.arrays.keys() == state.arrays.keys()
     for name, array in state.arrays.items():
-        assert found.arrays[name].dtype == array.dtype
-        np.testing.assert_array_equal(found.arrays[name], array)
+        assert result.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(result.arrays[name], array)
 
 
 def test_the_veto_threshold_survives(folder: Path, state: ExplorerState) -> None:
-    before, after = (each.models["validity-True"] for each in (state, load_state(folder)))
+    before, after = (item.models["validity-True"] for item in (state, load_state(folder)))
     assert isinstance(before, Validity)
     assert isinstance(after, Validity)
     assert after.threshold == before.threshold > 0
@@ -94,12 +94,14 @@ def test_an_object_array_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.slow(seconds=3)
 def test_a_byte_changed_in_any_file_is_noticed(folder: Path) -> None:
     files = [path for path in sorted(folder.iterdir()) if path.name != "state.json"]
-    assert len(files) == 2 * len(kinds())  # Model V is a classifier only; the arrays are one file
+    assert len(files) == 2 * len(
+        list_kinds()
+    )  # Model V is a classifier only; the arrays are one file
     for path in files:
         whole = path.read_bytes()
         middle = len(whole) // 2
         path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-        with pytest.raises(StoreError, match="not the file that was saved"):
+        with pytest.raises(StoreError, match="was changed after it was saved"):
             load_state(folder)
         path.write_bytes(whole)
     load_state(folder)

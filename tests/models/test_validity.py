@@ -19,9 +19,11 @@ TRIALS, SEEDS = 256, 4
 
 @pytest.fixture(scope="module")
 def judged() -> dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]]:
-    """Per table and seed, of configs V has not seen: chances, outcomes, the share that was valid of
-    those it has seen, its threshold."""
-    found: dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]] = {}
+    """Return V's results on unseen configs, per table and seed.
+
+    They are chances, outcomes, the valid fraction of the seen configs, and the threshold.
+    """
+    result: dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]] = {}
     for name in ("C4", "C6", "C8", "C10"):
         table = read_stack_table(TABLES / f"{name}.csv.gz")
         x = tree_features(table.workload, table.space, table.space.unravel(table.flat))
@@ -31,10 +33,10 @@ def judged() -> dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]]:
             seen, unseen = order[:TRIALS], order[TRIALS:]
             model = Validity(seed, True, {})
             model.fit(x.rows(seen), valid[seen])
-            found.setdefault(name, []).append(
+            result.setdefault(name, []).append(
                 (model.predict(x.rows(unseen)), valid[unseen], valid[seen].mean(), model.threshold)
             )
-    return found
+    return result
 
 
 @pytest.mark.parametrize("name", ["C4", "C6", "C8", "C10"])
@@ -47,7 +49,7 @@ def test_the_brier_score_is_at_most_two_thirds_of_the_base_rates(judged, name: s
 def test_a_chance_means_what_it_says(judged) -> None:  # type: ignore[no-untyped-def]
     """Over all tables: of the configs given a chance around p, about a share p is valid."""
     chance, valid = (
-        np.concatenate([each[k] for runs in judged.values() for each in runs]) for k in (0, 1)
+        np.concatenate([run[k] for runs in judged.values() for run in runs]) for k in (0, 1)
     )
     place = np.digitize(chance, [0.1, 0.3, 0.5, 0.7, 0.9])
     shares = [(chance[place == k].mean(), valid[place == k].mean()) for k in range(6)]
@@ -57,7 +59,7 @@ def test_a_chance_means_what_it_says(judged) -> None:  # type: ignore[no-untyped
 
 
 def test_the_veto_spares_99_percent_of_the_valid_and_hits_many_of_the_invalid(judged) -> None:  # type: ignore[no-untyped-def]
-    runs = [run for each in judged.values() for run in each]
+    runs = [run for workload in judged.values() for run in workload]
     spared = [np.mean(c[v == 1] >= threshold) for c, v, _, threshold in runs]
     hit = [np.mean(c[v == 0] < threshold) for c, v, _, threshold in runs]
     assert np.mean(spared) >= 0.99
@@ -81,7 +83,7 @@ def test_a_veto_is_the_same_whether_its_threshold_was_needed_before_or_not() -> 
         model.fit(numbered(x), y)
     threshold = other.threshold
     for chance in (np.linspace(0.05, 1, 20), np.linspace(0, 1, 200), np.empty(0)):
-        assert np.array_equal(one.passed(chance), chance >= threshold)
+        assert np.array_equal(one.accept(chance), chance >= threshold)
 
 
 def test_without_calibration_or_with_too_few_of_a_class_nothing_is_vetoed() -> None:

@@ -44,7 +44,7 @@ def drawn_network(
     results = [x]
     if net.draw(False, True):
         results.append(net.conv(x, groups=1, channels=24))
-    outputs = [(each.name, each.shape) for each in results]
+    outputs = [(result.name, result.shape) for result in results]
     if net.draw(False, True):
         outputs.append(net.product(results[-1]))
     return net.model(*outputs)
@@ -95,8 +95,11 @@ class _Drawn(Graph):
         self, x: Tensor, groups: int, channels: int, added: Tensor | None = None,
         exponent: int | None = None,
     ) -> Tensor:  # fmt: skip
-        """A convolution, maybe with a relu behind it, of a kernel and stride drawn; without a
-        stride if another tensor is `added` to its sums, or its result has a given `exponent`."""
+        """Add a convolution with random kernel and stride, maybe with a relu.
+
+        It has no stride if another tensor is `added` to its sums, or if the result has a given
+        `exponent`.
+        """
         n, c, h, w = x.shape
         kernel = self.draw(1, 3, 3)
         stride = 1 if added or exponent is not None or min(h, w) < 3 else self.draw(1, 1, 2)
@@ -127,8 +130,10 @@ class _Drawn(Graph):
         return Tensor(self.quantise(y, x.exponent), x.exponent, shape)
 
     def joined(self, x: Tensor, block: int) -> Tensor:
-        """A grouped convolution and a plain one of the same image, and what both wrote in one; the
-        first ends at the border of a block."""
+        """Concatenate a grouped and a plain convolution of the same image.
+
+        The first one ends at the border of a block.
+        """
         channels, exponent = x.shape[1], x.exponent + 3
         most = math.lcm(channels, block)
         groups, most = (channels, most) if most <= 96 else (1, 2 * block)

@@ -31,8 +31,10 @@ def random_inputs(graph: IntegerGraph, seed: int = 0) -> dict[str, NDArray[Any]]
 def integers_of(
     model: onnx.ModelProto, graph: IntegerGraph, inputs: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """By value what onnxruntime computes for it, uint8 less 128; of those that a QuantizeLinear of
-    the model writes."""
+    """Return onnxruntime's values (uint8 less 128) of the graph's values, by name.
+
+    Only values that a QuantizeLinear of the model writes are included.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     written = {n.name: n.output[0] for n in copy.graph.node if n.op_type == "QuantizeLinear"}
@@ -44,8 +46,8 @@ def integers_of(
         onnx.helper.make_tensor_value_info(written[name], kinds[zeros[written[name]]], None)
         for name in names
     )
-    found = zip(names, session(copy).run(None, dict(inputs)), strict=True)
-    return {name: array if array.dtype == np.int8 else _less_128(array) for name, array in found}
+    result = zip(names, session(copy).run(None, dict(inputs)), strict=True)
+    return {name: array if array.dtype == np.int8 else _less_128(array) for name, array in result}
 
 
 def _less_128(array: NDArray[np.uint8]) -> NDArray[np.int8]:
@@ -57,10 +59,12 @@ def differences(
     values: Mapping[str, NDArray[Any]],
     inputs: Mapping[str, NDArray[Any]] | None = None,
 ) -> dict[str, NDArray[np.int64]]:
-    """By layer: the reference's output on onnxruntime's integers, less onnxruntime's. Layers that
-    read or write what onnxruntime does not have are left out; what the first pass of a layer gives
-    is its own."""
-    found, values = {}, {**values, **(inputs or {})}
+    """By layer: the reference's output on onnxruntime's integers, less onnxruntime's.
+
+    Layers that read or write what onnxruntime does not have are left out; what the first pass of a
+    layer gives is its own.
+    """
+    result, values = {}, {**values, **(inputs or {})}
     for layer in graph.layers:
         if layer.output.endswith(".fine") and layer.data in values:
             made = layer_reference(layer, values, graph.blocks.in_channels)
@@ -70,5 +74,5 @@ def differences(
         if all(name in values for name in (*read, layer.output)):
             ours = layer_reference(layer, values, graph.blocks.in_channels)
             theirs = values[layer.output].astype(np.int64)
-            found[layer.name] = ours.astype(np.int64).reshape(theirs.shape) - theirs
-    return found
+            result[layer.name] = ours.astype(np.int64).reshape(theirs.shape) - theirs
+    return result

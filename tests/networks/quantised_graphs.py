@@ -19,8 +19,10 @@ Exponent = int | NDArray[np.int64]
 
 
 class Graph:
-    """A quantised graph under construction. Tensors are float ones that came out of a
-    DequantizeLinear; methods take and return their names."""
+    """A quantised graph under construction.
+
+    Tensors are float ones that came out of a DequantizeLinear; methods take and return their names.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.nodes: list[onnx.NodeProto] = []

@@ -10,7 +10,7 @@ from typing import Any
 from tests.board.graphs import Example, small_cnn
 from tilewright.core.files import Json
 from tilewright.networks.artifact import build
-from tilewright.networks.artifact.manifest import sealed
+from tilewright.networks.artifact.manifest import serialise_manifest
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.targets import make_target
 from tilewright.targets.capabilities import Blocks
@@ -46,4 +46,4 @@ def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest.pop("sha256")
     change(manifest)
-    (folder / "manifest.json").write_bytes(sealed(manifest))
+    (folder / "manifest.json").write_bytes(serialise_manifest(manifest))

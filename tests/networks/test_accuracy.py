@@ -74,10 +74,10 @@ def test_a_model_with_asymmetric_scales_is_built_right_and_says_so(
     theirs = next(run_feeds(model, [name], [feed]))[name]
     ours = np.asarray(artifact.infer(feed)[name])
     assert np.linalg.norm(ours - theirs) <= 0.05 * np.linalg.norm(theirs)
-    found = artifact.accuracy()
-    assert found is not None
-    assert found.is_right
-    assert found.to_json() == made.manifest["accuracy"]
+    accuracy = artifact.accuracy()
+    assert accuracy is not None
+    assert accuracy.is_right
+    assert accuracy.to_json() == made.manifest["accuracy"]
     assert not any(check.wrong for check in artifact.verify())
 
 
@@ -95,9 +95,9 @@ def test_outputs_beyond_the_tolerance_are_refused_and_nothing_is_written(
 
 def test_what_is_inspected_and_tuned_is_what_is_built(asymmetric: Path, tmp_path: Path) -> None:
     target = make_target("vta-pynq")
-    accelerator = Accelerator.of(target)
+    accelerator = Accelerator.for_target(target)
     network = load_network(asymmetric)
-    tuned = {each.workload for each in network.workloads_on(accelerator)}
+    tuned = {workload.workload for workload in network.workloads_on(accelerator)}
     said = {row.id for row in network.report_on(accelerator).workloads}
     options = BuildOptions(model=str(asymmetric), out=tmp_path / "art")
     graph = integer_network(options, target, read_model(options)).graph
@@ -219,7 +219,9 @@ def test_layers_for_which_int8_is_too_coarse_are_computed_in_float(tmp_path: Pat
     built = build_artifact(LocalRunner(), options)
     assert [row["name"] for row in built.manifest["layers"]] == ["first"]
     assert built.manifest["accuracy"]["error"] < 0.1
-    assert built.warnings[0].startswith("int8 was too coarse for second, which the CPU computes in")
+    assert built.warnings[0].startswith(
+        "int8 was too inaccurate for second, which the CPU now computes in"
+    )
     looser = options.model_copy(update={"out": tmp_path / "other", "tolerance": 0.5})
     with pytest.raises(ArtifactError, match=r"the bound is 0\.5"):
         build_artifact(LocalRunner(), looser)
@@ -239,9 +241,9 @@ def test_samples_that_were_changed_with_their_manifest_are_refused(
         name: np.array(["?"]) if name.startswith("output") else array
         for name, array in unpack_arrays(check).items()
     }
-    found = Artifact(whole, artifact.program, library, pack_arrays(texts)).accuracy()
-    assert found is not None
-    assert not found.is_right
+    accuracy = Artifact(whole, artifact.program, library, pack_arrays(texts)).accuracy()
+    assert accuracy is not None
+    assert not accuracy.is_right
     for manifest, content in (
         ({**whole, "accuracy": {}}, check),
         ({key: value for key, value in whole.items() if key != "accuracy"}, check),
@@ -249,5 +251,5 @@ def test_samples_that_were_changed_with_their_manifest_are_refused(
         (whole, check[:100]),
     ):
         forged = Artifact(manifest, artifact.program, library, content)
-        with pytest.raises(ArtifactError, match="not as it was written"):
+        with pytest.raises(ArtifactError, match="was changed after the build"):
             forged.accuracy()

@@ -96,8 +96,8 @@ def test_an_activation_is_recognised_by_what_it_computes(form: str, tmp_path: Pa
 
 @pytest.mark.parametrize("form", OTHERS)
 def test_other_functions_stay_outside(form: str, tmp_path: Path) -> None:
-    found = kinds(model(OTHERS[form], tmp_path))
-    assert not {"swish", "gelu"} & set(found)
+    result = kinds(model(OTHERS[form], tmp_path))
+    assert not {"swish", "gelu"} & set(result)
 
 
 def test_a_result_that_somebody_else_reads_is_kept(tmp_path: Path) -> None:
@@ -140,7 +140,9 @@ def test_an_activation_of_a_quantised_layer_is_right_wherever_it_is_computed(
         name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in shapes.items()
     }
-    kept = [numpy_helper.from_array(np.asarray(each), name) for name, each in constants.items()]
+    kept = [
+        numpy_helper.from_array(np.asarray(constant), name) for name, constant in constants.items()
+    ]
     graph = helper.make_graph(nodes, "quantised", [ends["x"]], [ends["z"]], kept)
     path = tmp_path / "model.onnx"
     onnx.save(

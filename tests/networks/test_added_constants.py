@@ -20,11 +20,11 @@ def test_a_constant_lies_in_blocks_before_the_library_runs(block: int) -> None:
     array = normal(2, 16, 3, 5)
     tensors = PackedTensors(relax.BlockBuilder())
     constant = relax.const(array, "float32")
-    packed = tensors.packed(constant, block)
+    packed = tensors.as_packed(constant, block)
     assert isinstance(packed, GenericConst)
     blocks = array.reshape(2, 16 // block, block, 3, 5).transpose(0, 1, 3, 4, 2)
     np.testing.assert_array_equal(packed.value.numpy(), blocks)
-    assert tensors.plain(constant).same_as(constant)
+    assert tensors.as_plain(constant).same_as(constant)
 
 
 @pytest.mark.nightly(seconds=20)
@@ -43,5 +43,5 @@ def test_a_library_adds_a_constant_map(kind: str, tmp_path: Path) -> None:
     path.write_bytes(source.SerializeToString())
     tilewright.build(path, tmp_path / "built", target="cpu", trials=0)
     x = normal(*shape, seed=2)
-    (found,) = tilewright.load(tmp_path / "built", allow_code=True).run(["y"], {"x": x})
-    np.testing.assert_allclose(found, reference(source, x), rtol=1e-4, atol=1e-4)
+    (result,) = tilewright.load(tmp_path / "built", allow_code=True).run(["y"], {"x": x})
+    np.testing.assert_allclose(result, reference(source, x), rtol=1e-4, atol=1e-4)

@@ -140,18 +140,20 @@ def manifest_with(change: Callable[[dict], object]) -> Callable[[Path], None]:  
 MANIFESTS = {
     "newer": (manifest_with(lambda m: m.update(version=4)), "of version 4, this program reads"),
     "older": (manifest_with(lambda m: m.update(version=1)), "of version 1, this program reads 2"),
-    "foreign": (manifest_with(lambda m: m.update(format="apk")), "another program's"),
+    "foreign": (manifest_with(lambda m: m.update(format="apk")), "written by another program"),
     "kind": (manifest_with(lambda m: m["specification"].update(kind="tpu")), "unknown kind"),
     "machine": (
         manifest_with(lambda m: m["specification"]["keys"].update(LOG_INP_BUFF_SIZE=14)),
         "LOG_INP_BUFF_SIZE",
     ),
-    "no layers": (manifest_with(lambda m: m.pop("layers")), "not as this program builds it"),
+    "no layers": (manifest_with(lambda m: m.pop("layers")), "does not have the content that"),
     "outside": (
         manifest_with(lambda m: m["files"].update({"../x": m["files"].pop("uops.bin")})),
-        "lists '../x', which is no name",
+        "lists '../x', which is not a valid file name",
     ),
-    "steps": (manifest_with(lambda m: m["steps"][0].update(number="no")), "not as this program"),
+    "steps": (
+        manifest_with(lambda m: m["steps"][0].update(number="no")), "does not have the content"
+    ),
     "workload": (
         manifest_with(lambda m: m["layers"][0].update(workload="conv3d")), "must begin with"
     ),
@@ -178,10 +180,10 @@ def test_a_folder_of_others_is_neither_read_nor_written(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ArtifactError, match=r"no manifest\.json"):
         load(tmp_path)
-    with pytest.raises(ArtifactError, match="no such folder"):
+    with pytest.raises(ArtifactError, match="the folder does not exist"):
         load(tmp_path / "none")
     for out in (tmp_path, tmp_path / "notes.txt"):
-        with pytest.raises(ArtifactError, match="is not written to"):
+        with pytest.raises(ArtifactError, match="cannot write to"):
             build(graph, example.random_picks(0), make_target("vta-pynq"), "vta", out)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
@@ -203,7 +205,7 @@ WRONG_INPUTS = {
     "missing": ({}, "'image' is missing"),
     "name": ({"imag": np.zeros(3)}, "no input 'imag'"),
     "shape": ({"image": np.zeros((1, 1, 12, 13), np.float32)}, "shape 1×1×12×13 instead of"),
-    "type": ({"image": np.zeros((1, 1, 12, 12))}, "is float64 instead of float32"),
+    "type": ({"image": np.zeros((1, 1, 12, 12))}, "has type float64 instead of float32"),
 }
 
 
@@ -225,9 +227,9 @@ def test_numbers_beyond_eight_bits_are_cut_off(art: Path) -> None:
 
 def test_schedules_do_not_depend_on_immediates() -> None:
     graph = in_integers(small_cnn())
-    found = canonical_workloads(graph)
-    assert found == [canonical(layer.workload) for layer in graph.layers]
-    assert all(workload == canonical(workload) for workload in found)
+    workloads = canonical_workloads(graph)
+    assert workloads == [canonical(layer.workload) for layer in graph.layers]
+    assert all(workload == canonical(workload) for workload in workloads)
 
 
 def test_what_crosses_the_border_twice_stays_int8() -> None:

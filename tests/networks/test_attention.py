@@ -93,10 +93,10 @@ def test_a_profile_counts_a_joined_attention_as_one_call(tmp_path: Path) -> None
     artifact = built(two_layers(2 * FEWEST_ROWS, 32, 2), tmp_path)
     _, profile = artifact.run({"input": normal(1, 2 * FEWEST_ROWS, 32)}, layers=True)
     assert len(profile.layers) == len(artifact.rows) - 2
-    assert sum(each.macs for each in profile.layers) == sum(int(r["macs"]) for r in artifact.rows)  # type: ignore[call-overload]
+    assert sum(layer.macs for layer in profile.layers) == sum(int(r["macs"]) for r in artifact.rows)  # type: ignore[call-overload]
     assert not [name for name, _ in profile.others if "softmax" in name]
-    named = [each for each in profile.layers if each.function.startswith("attention")]
-    assert all({"first.scores", "first.context"} <= set(each.names) for each in named[:1])
+    named = [layer for layer in profile.layers if layer.function.startswith("attention")]
+    assert all({"first.scores", "first.context"} <= set(item.names) for item in named[:1])
     assert len(list(artifact.verify())) == len(artifact.rows) - 4
 
 
@@ -149,7 +149,7 @@ def test_a_mask_and_a_scale_are_done_to_rows(tmp_path: Path) -> None:
     assert compared(drawn(product(nodes), SHAPES, ["out"], constants), tmp_path) == 1
 
 
-def test_more_keys_than_queries(tmp_path: Path) -> None:
+def test_attention_may_have_more_keys_than_queries(tmp_path: Path) -> None:
     """A row of scores that fills no whole vectors."""
     nodes = [helper.make_node("Softmax", ["scores"], ["chances"], name="softmax", axis=-1)]
     shapes = {"q": (2, 32, 8), "k": (2, 8, 43), "v": (2, 43, 8)}

@@ -56,8 +56,8 @@ def test_it_folds_into_convolutions_and_products(operator: str, bias: bool, tmp_
     assert "relax.nn.batch_norm" not in _operators(without_weights(source))
     (tmp_path / "model.onnx").write_bytes(source.SerializeToString())
     network = networks.load(tmp_path / "model.onnx")
-    found = {o.name: o for o in network.report(16, 16).operators}
-    assert found["norm"].reason == "in the epilogue of 'head'"
+    result = {o.name: o for o in network.report(16, 16).operators}
+    assert result["norm"].reason == "in the epilogue of 'head'"
     workload = next(w for w, _, names in network.workloads(16, 16) if names == ("head",))
     assert str(workload.epilogue[0]) == "bias"
     x = normal(*(1, 16, 6, 6) if operator == "Conv" else (1, 16), seed=9)
@@ -83,9 +83,9 @@ def test_what_multiplies_and_adds_numbers_a_channel_behind_it_is_folded_too(
             helper.make_node("Add", ["s", "shift"], ["y"], name="plus"),
         ]
     )
-    found = _operators(source)
-    assert "relax.multiply" not in found
-    assert found.count("relax.add") == 2  # the head's own bias, and what all that comes to
+    operators = _operators(source)
+    assert "relax.multiply" not in operators
+    assert operators.count("relax.add") == 2  # the head's own bias, and what all that comes to
     x = normal(*(1, 16, 6, 6) if operator == "Conv" else (1, 16), seed=9)
     (tmp_path / "model.onnx").write_bytes(source.SerializeToString())
     (ours,) = networks.load(tmp_path / "model.onnx").run({"x": x}).values()

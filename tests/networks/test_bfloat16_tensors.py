@@ -1,5 +1,4 @@
-"""Checks which tensors are stored in bfloat16, and that networks with them stay close to
-onnxruntime's results."""
+"""Checks which tensors are stored in bfloat16, and the accuracy of networks with them."""
 
 from __future__ import annotations
 
@@ -155,9 +154,9 @@ def test_pools_and_pixels_of_channels_pass_it_on(pool: str, tmp_path: Path) -> N
     }  # fmt: skip
     assert not any(check.wrong for check in artifact.verify(CpuTarget(SPEC)))
     image = normal(1, 3, 12, 14, seed=3)
-    found, profile = artifact.run({"x": image}, layers=True)
+    result, profile = artifact.run({"x": image}, layers=True)
     theirs = reference(model, image)
-    assert np.abs(found["y"] - theirs).max() < 0.03 * np.abs(theirs).max()
+    assert np.abs(result["y"] - theirs).max() < 0.03 * np.abs(theirs).max()
     others = [name for name, _ in profile.others]
     assert sum("transpose" in name for name in others) == 2  # what is given, and the result
     assert not [name for name in others if name.startswith(("widen", "narrow"))]

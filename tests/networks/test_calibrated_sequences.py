@@ -36,6 +36,6 @@ def test_a_quantised_grouped_convolution_of_a_sequence_is_surveyed(tmp_path: Pat
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, tmp_path / "sequence.onnx")
-    accelerator = Accelerator.of(make_target("vta-pynq"))
-    found, _ = networks.load(tmp_path / "sequence.onnx").surveyed_on(accelerator)
-    assert any("conv" in each.names for each in found)
+    accelerator = Accelerator.for_target(make_target("vta-pynq"))
+    result, _ = networks.load(tmp_path / "sequence.onnx").surveyed_on(accelerator)
+    assert any("conv" in item.names for item in result)

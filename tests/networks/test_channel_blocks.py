@@ -46,9 +46,9 @@ FIRST_OF_RESNET = parse_workload("conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3")
 )
 def test_channels_groups_and_rows_are_padded_to_blocks(text: str, expected: str) -> None:
     blocks = Blocks(2, 16, 16)
-    found = pad_to_blocks(parse_workload(text), blocks)
-    assert str(found).replace("n=1", "n=2") == expected.replace("n=1", "n=2")
-    assert pad_to_blocks(found, blocks) == found
+    result = pad_to_blocks(parse_workload(text), blocks)
+    assert str(result).replace("n=1", "n=2") == expected.replace("n=1", "n=2")
+    assert pad_to_blocks(result, blocks) == result
 
 
 def test_groups_narrower_than_a_block_are_multiplied_together() -> None:
@@ -66,7 +66,7 @@ def test_the_first_convolution_of_resnet_becomes_space_to_depth(target: str | No
     if target is None:
         unfold = best_unfold(FIRST_OF_RESNET, BLOCKS)
     else:
-        unfold = unfold_for(FIRST_OF_RESNET, Accelerator.of(make_target(target)))
+        unfold = unfold_for(FIRST_OF_RESNET, Accelerator.for_target(make_target(target)))
     assert unfold is not None
     written = pad_to_blocks(unfold.workload(FIRST_OF_RESNET), BLOCKS)
     assert str(written) == "conv2d:n=1,c=16,h=115,w=115,o=64,k=4,s=1,p=0"
@@ -74,8 +74,10 @@ def test_the_first_convolution_of_resnet_becomes_space_to_depth(target: str | No
 
 
 def test_what_counts_decides_what_is_cheapest() -> None:
-    """By iterations alone all of the kernel becomes channels; then the host packs ten times as
-    much."""
+    """The cost model decides how a kernel is unfolded.
+
+    By iterations alone, the whole kernel becomes channels, and the host packs ten times as much.
+    """
 
     def sooner(workload: Workload, _: Unfold | None) -> float:
         return float(iterations(workload, BLOCKS))

@@ -29,7 +29,7 @@ from tilewright.networks import zoo
 from tilewright.networks.artifact import ArtifactError, CompiledArtifact, load
 from tilewright.networks.artifact.library import compile_files
 from tilewright.networks.artifact.library_profile import CallTime, profile_of
-from tilewright.networks.artifact.manifest import sealed, write_folder
+from tilewright.networks.artifact.manifest import serialise_manifest, write_folder
 from tilewright.networks.compiled.layers import kernel_layers
 from tilewright.networks.errors import InputError
 from tilewright.networks.offloading.accelerator import Accelerator
@@ -53,8 +53,11 @@ FILES = {"manifest.json", "network.so", "check.npz"}
 
 
 def small_mobile(net: Builder) -> str:
-    """What MobileNet-v2 is made of, and channels that fill no vector: an odd stem, an inverted
-    residual, a concatenation, pools, a clip that no kernel does."""
+    """Return the building blocks of MobileNet-v2, with channels that fill no vector.
+
+    They are an odd stem, an inverted residual, a concatenation, pools, and a clip that no kernel
+    supports.
+    """
     x = net.relu6(
         net.conv(net.input, "stem", 24, kernel=3, stride=2, pad=1, bias=True), "stem.clip"
     )
@@ -89,9 +92,9 @@ def built(model: onnx.ModelProto | str, folder: Path) -> CompiledArtifact:
     total = sum(layer.workload.macs for layer in layers)
     made = compile_files(whole, layers, picks, target, "cpu", name="small", total_macs=total)
     write_folder(folder / "art", made.files, made.manifest)
-    found = load(folder / "art", allow_code=True)
-    assert isinstance(found, CompiledArtifact)
-    return found
+    result = load(folder / "art", allow_code=True)
+    assert isinstance(result, CompiledArtifact)
+    return result
 
 
 def by_rule(target: CpuTarget, workload: Workload) -> Pick:
@@ -184,7 +187,7 @@ def test_products_of_attention_read_and_write_heads_where_they_lie(
     model = net.model(small_transformer(net))
     artifact = built(model, tmp_path)
     moved = [row["moved"] for row in artifact.rows if "moved" in row]
-    places = [[each["parameter"] for each in row] for row in moved]  # type: ignore[index, union-attr]
+    places = [[item["parameter"] for item in row] for row in moved]  # type: ignore[index, union-attr]
     assert places == [[0], [1, 2]]  # queries, not keys; values and the result
     assert not any(check.wrong for check in artifact.verify())
     tokens = np.random.default_rng(3).integers(0, 50, (batch, 9))
@@ -236,8 +239,8 @@ def test_a_reduction_over_pixels_reads_blocks_of_channels(
     ]  # fmt: skip
     tensors = {"w": normal(24, 8, 3, 3), "axes": np.array([2, 3])}
     model = _model(nodes, tensors, (2, 8, 9, 7))
-    names, found = _run(built(model, tmp_path), x := normal(2, 8, 9, 7))
-    np.testing.assert_allclose(found, reference(model, x), rtol=1e-4, atol=1e-4)
+    names, result = _run(built(model, tmp_path), x := normal(2, 8, 9, 7))
+    np.testing.assert_allclose(result, reference(model, x), rtol=1e-4, atol=1e-4)
     assert sum("transpose" in name for name in names) == 1  # of the image given
 
 
@@ -261,8 +264,8 @@ def test_a_resize_between_layers_reads_blocks_of_channels(
         "w": normal(24, 8, 3, 3), "v": normal(16, 24, 3, 3), "sizes": np.array([1, 24, 18, 20]),
     }  # fmt: skip
     model = _model(nodes, tensors, (1, 8, 9, 7))
-    names, found = _run(built(model, tmp_path), x := normal(1, 8, 9, 7))
-    np.testing.assert_allclose(found, reference(model, x), rtol=1e-3, atol=1e-3)
+    names, result = _run(built(model, tmp_path), x := normal(1, 8, 9, 7))
+    np.testing.assert_allclose(result, reference(model, x), rtol=1e-3, atol=1e-3)
     assert not any("resize" in name and "transpose" in name for name in names)
 
 
@@ -302,11 +305,11 @@ def test_a_layers_time_is_that_of_its_own_kernel() -> None:
         for name, function in (("a", "wide"), ("b", "long"), ("c", "wide"), ("d", "short"))
     ]
     calls = [("short", 4.0), ("wide", 1.0), ("add", 7.0), ("wide", 3.0), ("long", 2.0)]
-    found = profile_of(layers, np.array([9.0]), [calls])
-    assert {layer.name: layer.seconds for layer in found.layers} == {
+    profile = profile_of(layers, np.array([9.0]), [calls])
+    assert {layer.name: layer.seconds for layer in profile.layers} == {
         "a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0,
     }  # fmt: skip
-    assert found.others == (("add", 7.0),)
+    assert profile.others == (("add", 7.0),)
 
 
 def _model(
@@ -323,8 +326,8 @@ def _model(
 
 def _run(artifact: CompiledArtifact, x: NDArray[Any]) -> tuple[list[str], NDArray[Any]]:
     """The names of what TVM compiled between the kernels, and the output."""
-    found, spent = artifact.run({"x": x}, layers=True)
-    return [name for name, _ in spent.others], found["y"]
+    result, spent = artifact.run({"x": x}, layers=True)
+    return [name for name, _ in spent.others], result["y"]
 
 
 @pytest.mark.slow(seconds=0.5)
@@ -342,7 +345,7 @@ def spoiled(folder: Path, change: Callable[[dict[str, Json]], None]) -> Path:
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["sha256"]
     change(manifest)
-    (folder / "manifest.json").write_bytes(sealed(manifest))
+    (folder / "manifest.json").write_bytes(serialise_manifest(manifest))
     return folder
 
 
@@ -407,11 +410,11 @@ def test_what_is_about_integers_is_refused(options: dict[str, Any], tmp_path: Pa
 
 @pytest.mark.slow(seconds=3)
 def test_a_target_that_computes_in_float_gets_float_workloads_without_padding() -> None:
-    found = networks.load("digits_cnn").workloads_on(Accelerator.of(make_target("cpu")))
-    texts = [(str(w), [str(step) for step in w.epilogue]) for w, _, _ in found]
+    workloads = networks.load("digits_cnn").workloads_on(Accelerator.for_target(make_target("cpu")))
+    texts = [(str(w), [str(step) for step in w.epilogue]) for w, _, _ in workloads]
     assert texts[0] == ("conv2d:n=1,c=1,h=8,w=8,o=16,k=3,s=1,p=1,dtype=float32", ["bias", "max 0"])
     assert texts[-1][0] == "dense:n=1,c=128,o=10,dtype=float32"
-    assert all(w.dtype == "float32" for w, _, _ in found)
+    assert all(w.dtype == "float32" for w, _, _ in workloads)
 
 
 def quantised() -> onnx.ModelProto:
@@ -420,9 +423,9 @@ def quantised() -> onnx.ModelProto:
     x = net.quantise(net.input("x", (1, 3, 16, 16)), -6)
     stem = net.conv(x, "stem", (16, 3, 3, 3), (-6, -7), strides=[2, 2], pads=[1, 1, 1, 1])
     stem = net.quantise(net.op("Relu", "relu", [stem]), -5)
-    each = net.conv(stem, "each", (16, 1, 3, 3), (-5, -7), group=16, pads=[1, 1, 1, 1])
-    each = net.quantise(each, -5)
-    point = net.quantise(net.conv(each, "point", (32, 16, 1, 1), (-5, -7)), -4)
+    conv = net.conv(stem, "each", (16, 1, 3, 3), (-5, -7), group=16, pads=[1, 1, 1, 1])
+    conv = net.quantise(conv, -5)
+    point = net.quantise(net.conv(conv, "point", (32, 16, 1, 1), (-5, -7)), -4)
     return net.model((point, (1, 32, 8, 8)))
 
 
@@ -434,14 +437,14 @@ def test_layers_of_a_quantised_network_multiply_its_integers_unless_asked_not_to
     path.write_bytes(quantised().SerializeToString())
     network = networks.load(str(path))
     target = CpuTarget(replace(this_machine(), precision=precision))
-    decisions = decide_offloading(network.examined, Accelerator.of(target))
-    found = {d.fused.node: d.workload for d in decisions if d.workload is not None}
-    assert set(found) == {"stem", "each", "point"}
+    decisions = decide_offloading(network.examined, Accelerator.for_target(target))
+    result = {d.fused.node: d.workload for d in decisions if d.workload is not None}
+    assert set(result) == {"stem", "each", "point"}
     integers = computes_int8(target.spec) and not precision
-    kinds = {workload.dtype for workload in found.values()}
+    kinds = {workload.dtype for workload in result.values()}
     assert kinds == {"int8" if integers else "float32"}
     wanted = ["dequantise", "bias", "max", "quantise"] if integers else ["bias", "max"]
-    assert [step.kind for step in found["stem"].epilogue] == wanted
+    assert [step.kind for step in result["stem"].epilogue] == wanted
 
 
 @pytest.mark.slow(seconds=10)
@@ -491,7 +494,7 @@ def test_a_library_that_is_too_far_off_is_not_written(tmp_path: Path) -> None:
     path.write_bytes(quantised().SerializeToString())
     options = BuildOptions(model=str(path), out=tmp_path / "art", target="cpu", trials=0)
     options = options.model_copy(update={"tolerance": -1.0})  # its integers are exact
-    with pytest.raises(ArtifactError, match=r"off by .* the bound is -1; raise --tolerance"):
+    with pytest.raises(ArtifactError, match=r"off by .* the tolerance is -1; raise --tolerance"):
         build_artifact(LocalRunner(), options)
     assert not (tmp_path / "art").exists()
 
@@ -532,8 +535,7 @@ def test_samples_beyond_the_bound_refuse_a_library(tmp_path: Path) -> None:
 
 
 class KernelsWithoutEpilogue(CpuTarget):
-    """Makes wrong kernels: they do nothing behind the sums of a convolution but what takes
-    tensors."""
+    """Makes wrong kernels: they omit post-operations of a convolution that take no tensor."""
 
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
         bare = tuple(op for op in workload.epilogue if op.kind not in ("min", "max"))

@@ -99,9 +99,9 @@ def test_indices_from_outside_read_no_foreign_memory(
         helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
     )
     network = networks.load(path)
-    found = network.run({"ids": np.array([2, -1, 0, -4])})["rows"]
-    np.testing.assert_array_equal(found, table[[2, 3, 0, 0]])
+    result = network.run({"ids": np.array([2, -1, 0, -4])})["rows"]
+    np.testing.assert_array_equal(result, table[[2, 3, 0, 0]])
     for outside in (1 << 40, 4, -5):
-        with pytest.raises(InputError, match="'Gather_0' got an index that lies outside its 4"):
+        with pytest.raises(InputError, match="'Gather_0' got an index outside of its 4"):
             network.run({"ids": np.array([2, -1, outside, 0])})
     assert "segfault" not in "".join(capfd.readouterr())

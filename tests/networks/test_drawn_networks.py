@@ -27,8 +27,8 @@ from benchmarks.artifacts.cases import (
 )
 from benchmarks.artifacts.drawn_networks import draw
 from benchmarks.artifacts.forms import FORMS, feeds_of
-from benchmarks.artifacts.numbers import by_onnxruntime, differences, nudged
-from benchmarks.artifacts.shrink import shrunk
+from benchmarks.artifacts.numbers import differences, perturb_quantisation, run_in_onnxruntime
+from benchmarks.artifacts.shrink import shrink_case
 from tilewright.targets.capabilities import traits_of
 from tilewright.targets.registry import make_target
 
@@ -47,7 +47,7 @@ def test_drawn_networks_run_in_onnxruntime_and_have_the_shapes_they_say() -> Non
     for seed in range(100):
         drawn = draw(seed)
         assert drawn.macs < 2_000_000
-        outputs = by_onnxruntime(drawn.model, feeds_of(drawn.model, 1, seed))[0]
+        outputs = run_in_onnxruntime(drawn.model, feeds_of(drawn.model, 1, seed))[0]
         for info in drawn.model.graph.output:
             shape = tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
             assert outputs[info.name].shape == shape, (seed, info.name)
@@ -74,17 +74,19 @@ def test_quantised_forms_are_near_the_float_network_they_were_made_of() -> None:
     for form in FORMS:
         case, model = drawn_case(24, form), draw(24).model
         feeds = [{k: v.astype(np.float32) for k, v in feed.items()} for feed in case.feeds]
-        right = by_onnxruntime(model, feeds)
-        found = [{k: v.astype(np.float32) for k, v in each.items()} for each in case.right or ()]
-        assert max(each.relative for each in differences(model, right, found)) < 0.3, form
+        right = run_in_onnxruntime(model, feeds)
+        results = [{k: v.astype(np.float32) for k, v in item.items()} for item in case.right or ()]
+        assert (
+            max(difference.relative for difference in differences(model, right, results)) < 0.3
+        ), form
 
 
 def test_a_nudge_of_half_a_step_moves_what_is_rounded_by_a_step_at_most() -> None:
     case = drawn_case(2)  # its outputs are quantised
     assert case.form == "qdq-power-of-two"
-    moved = by_onnxruntime(nudged(case.model, 0.02), case.feeds)
-    found = differences(case.model, case.right or (), moved)
-    assert all(0 < each.relative < 0.2 for each in found)
+    moved = run_in_onnxruntime(perturb_quantisation(case.model, 0.02), case.feeds)
+    result = differences(case.model, case.right or (), moved)
+    assert all(0 < item.relative < 0.2 for item in result)
 
 
 @pytest.mark.slow(seconds=6)
@@ -99,17 +101,17 @@ def test_a_drawn_network_computes_what_onnxruntime_does_or_is_refused(
         outcome = run_case(case, machine)
         kind = STOCK if machine.title == STOCK else "drawn"
         if (seed, kind) in FAULTY:
-            assert outcome.failed, f"mended: {FAULTY[seed, kind]}"
+            assert outcome.is_defect, f"mended: {FAULTY[seed, kind]}"
             continue
         said = (case.form, machine.title, outcome.said, outcome.wrong, outcome.outputs)
-        assert not outcome.failed, f"{said}\n{outcome.trace}"
+        assert not outcome.is_defect, f"{said}\n{outcome.trace}"
 
 
 @pytest.mark.slow(seconds=8)
 def test_networks_that_are_fused_otherwise_are_compared_one_of_a_kind() -> None:
     """Learned, this network is as it is with all fused."""
     outcome = run_case(drawn_case(43), Machine(STOCK, STOCK))
-    assert not outcome.failed, (outcome.said, outcome.wrong, outcome.trace)
+    assert not outcome.is_defect, (outcome.said, outcome.wrong, outcome.trace)
     assert outcome.fused == ("other", "all", "none")
 
 
@@ -122,14 +124,14 @@ def test_other_numbers_than_a_person_expects_are_a_failure(tmp_path: Path) -> No
     (case,) = folder_cases(_with_vectors(tmp_path, off=1.0))
     outcome = run_case(case, machines_of(0, tmp_path)[0])
     assert outcome.kind == "disagreed"
-    assert outcome.failed
+    assert outcome.is_defect
     assert outcome.outputs[0].relative > 0.1
 
 
 def test_vectors_beside_a_model_are_what_it_must_compute(tmp_path: Path) -> None:
     (case,) = folder_cases(_with_vectors(tmp_path, off=0.0))
     outcome = run_case(case, machines_of(0, tmp_path)[0])
-    assert not outcome.failed, (outcome.said, outcome.wrong, outcome.trace)
+    assert not outcome.is_defect, (outcome.said, outcome.wrong, outcome.trace)
     assert outcome.layers > 0
     assert case.right is not None
 
@@ -138,10 +140,10 @@ def test_an_npz_of_a_models_name_holds_its_vectors(tmp_path: Path) -> None:
     case = _plain()
     onnx.save(case.model, tmp_path / "mine.onnx")
     np.savez(tmp_path / "mine.npz", **dict(case.feeds[0]))
-    (found,) = folder_cases(tmp_path)
-    assert found.title == "mine.onnx"
-    assert found.right is None
-    assert found.feeds[0].keys() == case.feeds[0].keys()
+    (result,) = folder_cases(tmp_path)
+    assert result.title == "mine.onnx"
+    assert result.right is None
+    assert result.feeds[0].keys() == case.feeds[0].keys()
 
 
 def test_models_without_vectors_are_left_out(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_models_without_vectors_are_left_out(tmp_path: Path) -> None:
 def test_the_least_part_that_fails_is_found() -> None:
     """As if whatever holds a Softmax failed."""
     case = next(c for c in map(drawn_case, range(0, 80, 8)) if _kinds(c).count("Softmax"))
-    small = shrunk(case, lambda part: "Softmax" in _kinds(part))
+    small = shrink_case(case, lambda part: "Softmax" in _kinds(part))
     assert _kinds(small) == ["Softmax"]
     assert small.right is not None
 
@@ -182,7 +184,7 @@ def _with_vectors(folder: Path, off: float) -> Path:
     case, place = _plain(), folder / "models" / "plain"
     (place / "test_data_set_0").mkdir(parents=True)
     onnx.save(case.model, place / "model.onnx")
-    right = by_onnxruntime(case.model, case.feeds)[0]["y"]
+    right = run_in_onnxruntime(case.model, case.feeds)[0]["y"]
     case = replace(case, right=[{"y": right + np.float32(off * np.abs(right).max())}])
     for role, values in (("input", case.feeds[0]["x"]), ("output", (case.right or [])[0]["y"])):
         tensor = numpy_helper.from_array(np.asarray(values))

@@ -248,9 +248,9 @@ def test_one_tensor_is_quantised_once() -> None:
     net = Net()
     parts = [net.dense("x", (32, 24), "int8", None, 0) for _ in range(2)]
     model = net.model((6, 32), net.op("Add", *parts))
-    found = operators(model)
-    assert found.count("DynamicQuantizeLinear") == 1
-    assert found.count("DequantizeLinear") == 3  # of the data once
+    result = operators(model)
+    assert result.count("DynamicQuantizeLinear") == 1
+    assert result.count("DequantizeLinear") == 3  # of the data once
     written = normalise(model, {}).model
     assert far(reference(written, normal(6, 32)), exact(model, normal(6, 32))) < 1e-6
 
@@ -263,7 +263,7 @@ def test_an_accelerator_leaves_its_products_to_the_cpu() -> None:
     conv = next(o for o in network.report(16, 16).operators if o.op_type == "ConvInteger")
     assert (conv.status, conv.workload) == ("cpu", None)
     assert "computed at run time" in conv.reason
-    (workload,) = network.workloads_on(Accelerator.of(CpuTarget(this_machine())))
+    (workload,) = network.workloads_on(Accelerator.for_target(CpuTarget(this_machine())))
     assert str(workload.workload.epilogue[0]) == "dequantise uint8"
 
 
@@ -271,7 +271,9 @@ def test_an_accelerator_leaves_its_products_to_the_cpu() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("kind", [QuantType.QInt8, QuantType.QUInt8])
-def test_a_network_that_onnxruntime_quantised(kind: QuantType, tmp_path: Path) -> None:
+def test_a_network_that_onnxruntime_quantised_agrees_with_it(
+    kind: QuantType, tmp_path: Path
+) -> None:
     net = Builder("small", (1, 3, 12, 12), 0, True)
     x = net.relu(net.conv(net.input, "stem", 16, kernel=3, stride=2, pad=1, bias=True), "relu")
     x = net.add(net.conv(x, "middle", 16, kernel=3, pad=1, bias=True), x, "add")

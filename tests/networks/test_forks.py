@@ -1,5 +1,7 @@
-"""Checks that a library with several threads goes on in a process that was forked, from Python and
-from C, instead of waiting for threads that stayed in the parent."""
+"""Checks that a library with several threads works in a forked process.
+
+Such a process must not wait for threads that stayed in the parent, in Python or in C.
+"""
 
 from __future__ import annotations
 
@@ -141,6 +143,6 @@ def test_the_library_computes_what_onnxruntime_does(built: Path) -> None:
     import tilewright
 
     image = normal(*SHAPE, seed=6)
-    (found,) = tilewright.load(built / "art", allow_code=True).run(None, {"x": image})
+    (result,) = tilewright.load(built / "art", allow_code=True).run(None, {"x": image})
     expected = reference(onnx.load(built / "net.onnx"), image)
-    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+    assert np.abs(result - expected).max() <= 1e-4 * np.abs(expected).max()

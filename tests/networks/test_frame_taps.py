@@ -26,8 +26,11 @@ SHAPE = (1, 8, 6, 9, 7)
 def chain(
     channels: int, depth: Sequence[int], pads: Sequence[int], n: int = 1, residual: bool = False
 ) -> onnx.ModelProto:
-    """Two convolutions of volumes; the second has `depth` (kernel, stride, dilation) there, and
-    `pads` (depth, rows, columns) on both sides."""
+    """Return two convolutions of volumes.
+
+    The second one has `depth` (kernel, stride, dilation), and `pads` (depth, rows, columns) on both
+    sides.
+    """
     taps, stride, dilation = depth
     size = 1 if pads[1] == 0 else 3
     nodes = [
@@ -128,5 +131,5 @@ def test_a_line_of_frames_is_found_or_is_none(
     wrong = places.copy()
     wrong[0, 0] = (places[0, 0] + 2) % frames  # no longer on the line, or there where none is
     if line is not None and (places >= 0).sum() > 3:
-        found = _line(wrong, frames)
-        assert found is None or found != line
+        result = _line(wrong, frames)
+        assert result is None or result != line

@@ -16,7 +16,7 @@ from quantised_graphs import Graph
 
 from benchmarks.quantisation.integer_graphs import in_memory, run
 from tests.draws import examples
-from tilewright.networks.fusion import choices, fused
+from tilewright.networks.fusion import apply_labels, choices
 from tilewright.networks.integer.extraction import integer_graph
 
 Shape = tuple[int, int, int, int]
@@ -69,8 +69,8 @@ class Drawn(Graph):
     def add(self, piece: Piece) -> None:
         """With the piece's results as the last tensors; nothing where no tensor fits."""
         x, other = (self._back(self.found, count) for count in (piece.first, piece.second))
-        alike = [each for each in self.found if each.shape[2:] == x.shape[2:]]
-        same = [each for each in alike if each.shape == x.shape]
+        alike = [item for item in self.found if item.shape[2:] == x.shape[2:]]
+        same = [item for item in alike if item.shape == x.shape]
         channels, kernel, stride = piece.channels, piece.kernel, piece.stride
         match piece.kind:
             case "conv":
@@ -148,15 +148,15 @@ def test_any_labelling_of_any_network_computes_the_same(
     for piece in drawn:
         net.add(piece)
     chosen = {net.found[-1]} | ({net.found[inside % len(net.found)]} if inside else set())
-    results = [(each.name, each.shape) for each in net.found[1:] if each in chosen]
+    results = [(element.name, element.shape) for element in net.found[1:] if element in chosen]
     if not results:
         return
     graph = integer_graph(net.model(*results), BLOCKS)
-    found = choices(graph)
+    result = choices(graph)
     inputs = random_inputs(graph, seed)
     expected = run(graph, inputs, in_memory(graph))
-    for each in ([True] * len(found), labels[: len(found)]):
-        network = fused(graph, each, found)
+    for item in ([True] * len(result), labels[: len(result)]):
+        network = apply_labels(graph, item, result)
         assert network.macs == graph.macs
         values = run(network, inputs, in_memory(network))
         for name in {output.name for output in graph.outputs} | (set(expected) & set(values)):

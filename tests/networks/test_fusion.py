@@ -18,7 +18,7 @@ from quantised_graphs import Graph
 from benchmarks.quantisation.integer_graphs import in_memory, run
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
-from tilewright.networks.fusion import Choices, choices, fused
+from tilewright.networks.fusion import Choices, apply_labels, choices
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.quantisation import quantise
@@ -30,8 +30,11 @@ from tilewright.targets.registry import kind_of, make_target
 
 
 def branching_net() -> onnx.ModelProto:
-    """A stem with a pool; four branches, of which three are siblings and one splits again; their
-    concatenation, which a convolution reads; two blocks with projection shortcuts."""
+    """Return a network with branches, siblings and shortcuts.
+
+    Behind a stem with a pool there are four branches, of which three are siblings and one splits
+    again; a convolution reads their concatenation; two blocks with projection shortcuts follow.
+    """
     net = Builder("branching", (1, 3, 20, 20), 0, True)
 
     def conv(x: str, name: str, channels: int, kernel: int = 1) -> str:
@@ -77,23 +80,23 @@ def _expected() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 def test_what_is_offered_and_what_is_not() -> None:
-    graph, found = _base()
+    graph, result = _base()
     assert not graph.islands
     assert len(graph.slices) == 6
-    kinds = Counter(choice.kind for choice in found.offered)
+    kinds = Counter(choice.kind for choice in result.offered)
     assert kinds == {"activation": 15, "pool": 2, "shortcut": 2, "average": 1, "siblings": 7}
-    groups = Counter(choice.group for choice in found.offered if choice.kind == "siblings")
+    groups = Counter(choice.group for choice in result.offered if choice.kind == "siblings")
     assert sorted(groups.values()) == [2, 2, 3]
-    reasons = {each.name: each.reason for each in found.refused}
+    reasons = {item.name: item.reason for item in result.refused}
     assert "average" in reasons
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.booleans(), min_size=27, max_size=27))
 def test_any_labelling_computes_the_same(labels: list[bool]) -> None:
-    graph, found = _base()
+    graph, result = _base()
     inputs, expected = _expected()
-    other = fused(graph, labels, found)
+    other = apply_labels(graph, labels, result)
     assert other.macs == graph.macs
     values = run(other, inputs, in_memory(other))
     for output in graph.outputs:
@@ -111,13 +114,13 @@ def test_a_labelled_network_runs_on_the_board_as_on_paper(
     spec: str, which: str, tmp_path: Path
 ) -> None:
     target = make_target(spec)
-    graph, found = _base(traits_of(target).blocks)
+    graph, result = _base(traits_of(target).blocks)
     labels = {
-        "none": [False] * len(found),
-        "all": [True] * len(found),
-        "some": [bool(k % 3) for k in range(len(found))],
+        "none": [False] * len(result),
+        "all": [True] * len(result),
+        "some": [bool(k % 3) for k in range(len(result))],
     }[which]
-    network = fused(graph, labels, found)
+    network = apply_labels(graph, labels, result)
     picks = tuned_picks(artifact.canonical_workloads(network), target, trials=0)
     artifact.build(network, picks, target, kind_of(spec)[0].name, tmp_path / "built")
     loaded = artifact.load(tmp_path / "built", allow_code=True)
@@ -128,8 +131,8 @@ def test_a_labelled_network_runs_on_the_board_as_on_paper(
 
 
 def test_a_shortcut_goes_to_the_last_convolution_of_its_block() -> None:
-    graph, found = _base()
-    only = fused(graph, [choice.kind == "shortcut" for choice in found.offered], found)
+    graph, result = _base()
+    only = apply_labels(graph, [choice.kind == "shortcut" for choice in result.offered], result)
     summed = {layer.name: layer for layer in only.layers if layer.shortcut is not None}
     assert list(summed) == ["wide.outer", "square.outer"]
     assert {"wide.beside", "wide.outer"} <= set(summed["wide.outer"].names)
@@ -167,16 +170,18 @@ def test_a_block_computes_the_same_with_its_shortcut_summed(
     result = g.quantise(g.op("Relu", "relu", [both]), -3)
     shape = (1, out, -(-7 // stride), -(-8 // stride))
     graph = integer_graph(g.model((result, shape)), BLOCKS)
-    found = choices(graph)
-    together = fused(graph, [choice.kind == "shortcut" for choice in found.offered], found)
-    apart = fused(graph, [False] * len(found), found)
+    found_choices = choices(graph)
+    together = apply_labels(
+        graph, [choice.kind == "shortcut" for choice in found_choices.offered], found_choices
+    )
+    apart = apply_labels(graph, [False] * len(found_choices), found_choices)
     (layer,) = (layer for layer in together.layers if layer.shortcut is not None)
     own = layer.workload.shortcut
     assert own is not None
     assert own.epilogue[-1:] == (EpilogueOp("shl", scale),) or scale == 0
     assert len(apart.layers) == len(together.layers) + 1
     inputs = random_inputs(graph, seed)
-    ours, theirs = (run(each, inputs, in_memory(each)) for each in (together, apart))
+    ours, theirs = (run(item, inputs, in_memory(item)) for item in (together, apart))
     np.testing.assert_array_equal(ours[layer.output], theirs[layer.output])
 
 
@@ -190,19 +195,19 @@ def test_shortcuts_that_cannot_be_summed_say_why() -> None:
     last = g.op("Add", "last", [g.conv(first, "b", (16, 16, 1, 1), (-4, -7)), kept])
     model = g.model((g.quantise(last, -4), (1, 16, 8, 8)), (kept, (1, 16, 8, 8)))
     graph = integer_graph(model, BLOCKS)
-    found = choices(graph).refused
-    refused = {each.name: each.reason for each in found if each.kind == "shortcut"}
-    assert refused["wide"] == "wide is no 1×1 convolution"
-    assert refused["kept"] == "the result of kept is read elsewhere, too"
+    result = choices(graph).refused
+    refused = {item.name: item.reason for item in result if item.kind == "shortcut"}
+    assert refused["wide"] == "wide is not a 1×1 convolution"
+    assert refused["kept"] == "the result of kept is read by other operators, too"
 
 
 @pytest.mark.parametrize(
     ("name", "epilogue", "says"),
     [
-        ("wide.beside", "bias, >> 8, min 127", "wide.beside is not cut to eight bits"),
-        ("wide.beside", "bias, >> 8", "wide.beside is not cut to eight bits"),
+        ("wide.beside", "bias, >> 8, min 127", "wide.beside is not clipped to eight bits"),
+        ("wide.beside", "bias, >> 8", "wide.beside is not clipped to eight bits"),
         ("wide.outer", "bias, << 1, residual 8, >> 8, min 127, max 0",
-         "the sums of wide.outer are shifted or cut before it is added"),
+         "the sums of wide.outer are shifted or clipped before it is added"),
     ],
 )  # fmt: skip
 def test_a_sum_that_would_be_another_number_is_refused(name: str, epilogue: str, says: str) -> None:
@@ -213,11 +218,11 @@ def test_a_sum_that_would_be_another_number_is_refused(name: str, epilogue: str,
         else step
         for step in graph.steps
     )
-    found = choices(replace(graph, steps=steps))
-    assert [choice.name for choice in found.offered if choice.kind == "shortcut"] == [
+    result = choices(replace(graph, steps=steps))
+    assert [choice.name for choice in result.offered if choice.kind == "shortcut"] == [
         "square.beside"
     ]
-    (reason,) = (each.reason for each in found.refused if each.kind == "shortcut")
+    (reason,) = (item.reason for item in result.refused if item.kind == "shortcut")
     assert reason.endswith(says)
 
 
@@ -238,12 +243,12 @@ def test_the_average_of_a_block_runs_on_the_board(spec: str, block: str, tmp_pat
     graph = integer_graph(
         quantise(net.model(net.dense(x, "fc", 10))).model, traits_of(target).blocks
     )
-    found = choices(graph)
+    result = choices(graph)
     inputs = random_inputs(graph)
     expected = run(graph, inputs, in_memory(graph))
     for apart in ("", "shortcut", "activation"):
-        network = fused(graph, [choice.kind != apart for choice in found.offered], found)
-        (layer,) = (each for each in network.layers if each.workload.average is not None)
+        network = apply_labels(graph, [choice.kind != apart for choice in result.offered], result)
+        (layer,) = (layer for layer in network.layers if layer.workload.average is not None)
         assert (layer.shortcut is None) == (block == "identity" or apart == "shortcut")
         assert (layer.residual is None) == (layer.shortcut is not None)
         picks = tuned_picks(artifact.canonical_workloads(network), target, trials=0)
@@ -256,18 +261,18 @@ def test_the_average_of_a_block_runs_on_the_board(spec: str, block: str, tmp_pat
 
 
 def test_an_average_goes_to_the_convolution_before_it() -> None:
-    graph, found = _base()
-    only = fused(graph, [choice.kind == "average" for choice in found.offered], found)
+    graph, result = _base()
+    only = apply_labels(graph, [choice.kind == "average" for choice in result.offered], result)
     (layer,) = (layer for layer in only.layers if layer.workload.average is not None)
-    before = next(each for each in graph.layers if each.name == layer.name)
-    average = next(each for each in graph.layers if each.data == before.output)
+    before = next(item for item in graph.layers if item.name == layer.name)
+    average = next(layer for layer in graph.layers if layer.data == before.output)
     assert layer.name == "end"
     assert set(layer.names) == {*before.names, *average.names}
     assert layer.output == average.output
     assert layer.workload.epilogue == before.workload.epilogue
     assert layer.workload.average is not None
     assert layer.workload.average.epilogue == average.workload.epilogue
-    assert average.name not in {each.name for each in only.layers}
+    assert average.name not in {layer.name for layer in only.layers}
 
 
 @settings(max_examples=25, deadline=None)
@@ -290,8 +295,11 @@ def test_a_convolution_computes_the_same_with_its_average(
     labels: tuple[bool, bool],
     seed: int,
 ) -> None:
-    """Alone or behind a residual or a projection shortcut, which may be fused, too; whatever is
-    labelled about the clips on either side."""
+    """A fused average computes the same as a separate one.
+
+    This holds alone or behind a residual or a projection shortcut, which may be fused too, for all
+    labels of the clips on either side.
+    """
     (inner, out), (before, behind), g = channels, exponents, Graph(seed)
     if groups > 1:
         inner = out = 16
@@ -309,20 +317,25 @@ def test_a_convolution_computes_the_same_with_its_average(
     b = g.quantise(g.op("Relu", "relu", [b]), before)
     c = g.op("Relu", "relu.behind", [g.op("GlobalAveragePool", "average", [b])])
     graph = integer_graph(g.model((g.quantise(c, behind), (1, out, 1, 1))), BLOCKS)
-    found = choices(graph)
-    assert not [each.reason for each in found.refused if each.kind == "average"]
+    result = choices(graph)
+    assert not [item.reason for item in result.refused if item.kind == "average"]
     chosen = {"shortcut": labels[0], "activation": labels[1]}
-    together = fused(graph, [chosen.get(choice.kind, True) for choice in found.offered], found)
+    together = apply_labels(
+        graph, [chosen.get(choice.kind, True) for choice in result.offered], result
+    )
     (layer,) = (layer for layer in together.layers if layer.workload.average is not None)
     assert (layer.shortcut is not None) == (labels[0] and block == "shortcut" and groups == 1)
     inputs = random_inputs(graph, seed)
-    ours, theirs = (run(each, inputs, in_memory(each)) for each in (together, graph))
+    ours, theirs = (run(item, inputs, in_memory(item)) for item in (together, graph))
     np.testing.assert_array_equal(ours[layer.output], theirs[layer.output])
 
 
 def test_averages_that_stay_layers_say_why() -> None:
-    """One of a tensor that another reads, too; one that counts otherwise than an average does; one
-    of what a convolution does not cut."""
+    """Averages that cannot be fused give the reason.
+
+    Here they are an average of a tensor with a second reader, one that counts differently, and one
+    whose convolution does not clip.
+    """
     g = Graph()
     x = g.quantise(g.input("x", (1, 16, 6, 6)), -5)
     one, two = (
@@ -333,11 +346,11 @@ def test_averages_that_stay_layers_say_why() -> None:
     weighed = g.quantise(g.conv(two, "weighed", (16, 1, 6, 6), (-4, -7), group=16), -3)
     shape = (1, 16, 1, 1)
     graph = integer_graph(g.model((shared, shape), (other, shape), (weighed, shape)), BLOCKS)
-    found = choices(graph)
-    assert not [choice for choice in found.offered if choice.kind == "average"]
-    refused = {each.name: each.reason for each in found.refused if each.kind == "average"}
-    assert refused["shared"] == "the result of one is read elsewhere, too"
-    assert refused["weighed"] == "the weights of weighed are those of no average"
+    result = choices(graph)
+    assert not [choice for choice in result.offered if choice.kind == "average"]
+    refused = {item.name: item.reason for item in result.refused if item.kind == "average"}
+    assert refused["shared"] == "the result of one is read by other operators, too"
+    assert refused["weighed"] == "the weights of weighed are not those of an average"
 
 
 def test_an_average_of_results_that_are_not_cut_is_refused() -> None:
@@ -348,16 +361,19 @@ def test_an_average_of_results_that_are_not_cut_is_refused() -> None:
         else step
         for step in graph.steps
     )
-    found = choices(replace(graph, steps=steps)).refused
-    (reason,) = (each.reason for each in found if each.kind == "average")
-    assert reason == "the result of end is not cut to eight bits"
+    result = choices(replace(graph, steps=steps)).refused
+    (reason,) = (item.reason for item in result if item.kind == "average")
+    assert reason == "the result of end is not clipped to eight bits"
 
 
 @pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize(("spec", "which"), [("vta-pynq", "all"), ("huge", "first")])
 def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_path: Path) -> None:
-    """Of a convolution, of two in a concatenation of their own, of a pool: each has its average;
-    the pool's stays a layer, and so does each that is not fused."""
+    """An average of a concatenation runs as one average per input.
+
+    The inputs are a convolution, a concatenation of two, and a pool. The pool's average stays a
+    layer, as does each that is not fused.
+    """
     target, net = make_target(spec), Builder("joined", (1, 16, 7, 7), 0, True)
 
     def conv(x: str, name: str, channels: int, kernel: int = 1) -> str:
@@ -372,19 +388,19 @@ def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_
     graph = integer_graph(
         quantise(net.model(net.dense(x, "fc", 10))).model, traits_of(target).blocks
     )
-    found = choices(graph)
-    averages = [choice for choice in found.offered if choice.kind == "average"]
+    result = choices(graph)
+    averages = [choice for choice in result.offered if choice.kind == "average"]
     assert [choice.name for choice in averages] == [f"global of {name}" for name in "dab"]
     labels = [
         choice.kind not in ("average", "pool")
         or choice in averages[: None if which == "all" else 1]
-        for choice in found.offered
+        for choice in result.offered
     ]
-    network = fused(graph, labels, found)
-    own = [layer for layer in network.layers if layer.name.startswith("global of ")]
-    assert [layer.name[-1] for layer in own] == (["l"] if which == "all" else ["a", "b", "l"])
+    network = apply_labels(graph, labels, result)
+    matching = [layer for layer in network.layers if layer.name.startswith("global of ")]
+    assert [layer.name[-1] for layer in matching] == (["l"] if which == "all" else ["a", "b", "l"])
     assert [layer.output for layer in graph.layers if layer.name == "global"] == [
-        each.whole for each in network.slices if each.part == own[-1].output
+        slice_.whole for slice_ in network.slices if slice_.part == matching[-1].output
     ]
     inputs = random_inputs(graph)
     expected = run(graph, inputs, in_memory(graph))
@@ -397,8 +413,11 @@ def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_
 
 
 def test_averages_of_joined_tensors_that_stay_one_layer_say_why() -> None:
-    """What is joined is read elsewhere, too; the average is cut further than to eight bits; the CPU
-    writes a part."""
+    """Averages of a concatenation that stay one layer give the reason.
+
+    The concatenation has another reader; the average is clipped to less than eight bits; or the CPU
+    writes a part.
+    """
 
     def reason(read: bool = False, cut: bool = False, erf: bool = False) -> str:
         g = Graph()
@@ -410,12 +429,12 @@ def test_averages_of_joined_tensors_that_stay_one_layer_say_why() -> None:
         mean = g.quantise(g.op("Relu", "relu", [mean]) if cut else mean, -5)
         other = g.quantise(g.conv(both, "other", (16, 32, 1, 1), (-4, -7)), -3) if read else ""
         last = [(mean, (1, 48 if erf else 32, 1, 1))] + [(other, (1, 16, 6, 6))] * read
-        found = choices(integer_graph(g.model(*last), BLOCKS))
-        assert not [choice for choice in found.offered if choice.kind == "average"]
-        return next((each.reason for each in found.refused if each.kind == "average"), "")
+        result = choices(integer_graph(g.model(*last), BLOCKS))
+        assert not [choice for choice in result.offered if choice.kind == "average"]
+        return next((item.reason for item in result.refused if item.kind == "average"), "")
 
-    assert reason(read=True) == "what lies side by side is read elsewhere, too"
-    assert reason(cut=True) == "its results are cut further than to eight bits"
+    assert reason(read=True) == "the joined tensor is read by other operators, too"
+    assert reason(cut=True) == "its results are clipped to less than eight bits"
     assert reason(erf=True) == ""  # the CPU joins them: no tensor lies in another
 
 
@@ -442,6 +461,6 @@ def test_what_does_not_lie_in_whole_blocks_is_moved_by_the_cpu() -> None:
 
 
 def test_another_number_of_labels_is_refused() -> None:
-    graph, found = _base()
-    with pytest.raises(ValueError, match="3 labels for 27 choices"):
-        fused(graph, [True] * 3, found)
+    graph, result = _base()
+    with pytest.raises(ValueError, match="3 labels are given for 27 fusion decisions"):
+        apply_labels(graph, [True] * 3, result)

@@ -44,8 +44,10 @@ def strips_net(g: Graph) -> onnx.ModelProto:
 
 
 def gaps_net(g: Graph) -> onnx.ModelProto:
-    """40 channels: rows of 40 bytes have gaps behind them where a convolution reads them, and none
-    where a product reads the image as one row."""
+    """Return a network with 40 channels, whose rows of 40 bytes have gaps behind them.
+
+    A convolution reads them with gaps; a product reads the image as one row, without gaps.
+    """
     x = g.quantise(g.input("x", (1, 40, 6, 6)), -5)
     y = g.quantise(g.conv(x, "first", (40, 40, 3, 3), (-5, -7)), -1)
     y = g.quantise(g.conv(y, "second", (40, 40, 3, 3), (-1, -7)), 3)
@@ -55,8 +57,10 @@ def gaps_net(g: Graph) -> onnx.ModelProto:
 
 
 def channels_last_net(g: Graph) -> onnx.ModelProto:
-    """A dense layer behind an image that is flattened channels last, as every network that comes
-    from a TensorFlow Lite file has it. Its sums need a large shift."""
+    """Return a dense layer behind an image that is flattened with channels last.
+
+    Networks from TensorFlow Lite files have such layers. Its sums need a large shift.
+    """
     x = g.quantise(g.input("x", (1, 4, 10, 20)), -5)
     y = g.quantise(g.conv(x, "first", (8, 4, 3, 3), (-5, -7)), -1)
     turned = g.op("Transpose", "turned", [y], perm=[0, 2, 3, 1])
@@ -66,8 +70,11 @@ def channels_last_net(g: Graph) -> onnx.ModelProto:
 
 
 def pools_net(g: Graph) -> onnx.ModelProto:
-    """Three max-pools behind convolutions: zeros around the image are right for the first, there
-    are none around the second, and around the third they would be wrong."""
+    """Return three max-pools behind convolutions.
+
+    Zeros around the image are right for the first pool, the second has no padding, and for the
+    third zeros would be wrong.
+    """
     x = g.quantise(g.input("x", (1, 16, 30, 30)), -5)
     y = g.conv(x, "first", (24, 16, 3, 3), (-5, -7))
     y = g.quantise(g.op("Relu", "relu", [y]), -1)
@@ -88,7 +95,7 @@ NETS: dict[str, tuple[Callable[[Graph], onnx.ModelProto], int]] = {
 
 
 def layers_of(model: onnx.ModelProto) -> IntegerGraph:
-    accelerator = Accelerator.of(make_target("gemmini"))
+    accelerator = Accelerator.for_target(make_target("gemmini"))
     return quantised_graph(fixed_graph(model, {}), accelerator, [], samples=samples_for(model))
 
 
@@ -124,8 +131,12 @@ def test_a_network_gives_what_onnxruntime_gives(name: str, tmp_path: Path) -> No
 @pytest.mark.slow(seconds=2)
 def test_max_pools_are_stored_with_the_convolutions_before_them() -> None:
     graph = layers_of(pools_net(Graph()))
-    found = [layer.names for layer in graph.layers if layer.workload.pool is not None]
-    assert ["pool.first" in found[0], "pool.second" in found[1], len(found)] == [True, True, 2]
+    results = [layer.names for layer in graph.layers if layer.workload.pool is not None]
+    assert ["pool.first" in results[0], "pool.second" in results[1], len(results)] == [
+        True,
+        True,
+        2,
+    ]
     assert "Gemmini computes conv2d and dense" in graph.left["pool.third"]
 
 

@@ -1,5 +1,7 @@
-"""A command reads, normalises and imports a model once, and infers shapes without the data of its
-weights."""
+"""Checks that a command reads, normalises and imports a model only once.
+
+Shapes are inferred without the data of the weights.
+"""
 
 from __future__ import annotations
 
@@ -106,9 +108,9 @@ def test_a_run_imports_the_network_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("network", ["digits_cnn", "normed"])
 def test_the_calls_of_a_network_are_those_of_its_folded_form(network: str) -> None:
     source = normed_net() if network == "normed" else zoo.build(network)
-    found = Network(OnnxSource(network, source, lambda: source, {})).examined.found.calls
+    calls = Network(OnnxSource(network, source, lambda: source, {})).examined.found.calls
     folded = fold_batch_norms(fixed_graph(source, {}))
-    known = calls_behind_folding(found, folded)
+    known = calls_behind_folding(calls, folded)
     assert known is not None
     assert [node.op_type for node in folded.normal.graph.node].count("BatchNormalization") == 0
     imported = plan_layers(folded.normal, fused_calls(folded.normal), ())
@@ -116,7 +118,7 @@ def test_the_calls_of_a_network_are_those_of_its_folded_form(network: str) -> No
 
 
 def test_calls_are_looked_for_again_where_folding_changes_more_than_norms() -> None:
-    """onnxruntime puts the factors of a channel into the weights; TVM keeps the multiplication."""
+    """Factors of a channel go into the weights in onnxruntime; TVM keeps the multiplication."""
     tensors = {"w": normal(16, 16, 1, 1), "factors": normal(16, 1, 1, seed=1)}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["conv"], name="conv"),
@@ -124,10 +126,10 @@ def test_calls_are_looked_for_again_where_folding_changes_more_than_norms() -> N
         helper.make_node("Relu", ["scaled"], ["y"], name="relu"),
     ]
     source = model(nodes, tensors, (1, 16, 8, 8), "y")
-    found = Network(OnnxSource("scaled", source, lambda: source, {})).examined.found.calls
+    calls = Network(OnnxSource("scaled", source, lambda: source, {})).examined.found.calls
     folded = fold_batch_norms(fixed_graph(source, {}))
     assert [node.name for node in folded.normal.graph.node] == ["conv", "relu"]
-    assert calls_behind_folding(found, folded) is None
+    assert calls_behind_folding(calls, folded) is None
 
 
 def test_an_examined_network_is_split_without_reading_its_weights() -> None:

@@ -59,16 +59,18 @@ class Compiled:
         self._theirs = session(model, optimised=True)
 
     def compare(self, **arrays: Array) -> str:
-        """What ours refuses the arrays with; "" where both give the same. Fails where one refuses
-        what the other takes."""
+        """What ours refuses the arrays with; "" where both give the same.
+
+        Fails where one refuses what the other takes.
+        """
         try:
             expected = self._theirs.run(self._outputs, arrays)
         except failures():
             with pytest.raises(InputError) as caught:
                 self._library([arrays[name] for name in self._inputs])
             return str(caught.value)
-        found = self._library([arrays[name] for name in self._inputs])
-        for ours, theirs in zip(found, expected, strict=True):
+        library = self._library([arrays[name] for name in self._inputs])
+        for ours, theirs in zip(library, expected, strict=True):
             assert ours.dtype == theirs.dtype
             np.testing.assert_allclose(ours, theirs, 1e-5, 1e-5)
         return ""
@@ -111,8 +113,8 @@ def test_indices_are_those_that_onnxruntime_takes(tmp_path: Path) -> None:
             array = right[name].copy()
             array[place] = index
             said = both.compare(**{**right, name: array})
-            assert f"operator '{node}' got an index that lies outside" in said
-            assert said.endswith("check their values")
+            assert f"operator '{node}' got an index outside of" in said
+            assert said.endswith("check the values of the inputs")
 
 
 @pytest.mark.slow(seconds=3)
@@ -179,11 +181,11 @@ def test_a_token_that_the_table_lacks_is_refused_by_a_session_and_in_c(tmp_path:
     session = tilewright.load(tmp_path / "art", allow_code=True)
     whole = constants["table"] @ constants["w"]
     for token in (0, 59, -60, -1):
-        (found,) = session.run(None, {"i": np.full((1, 5), token)})
-        np.testing.assert_allclose(found[0], np.tile(whole[token], (5, 1)), 1e-4, 1e-4)
-    said = "operator 'embedding' got an index that lies outside its 60 places"
+        (result,) = session.run(None, {"i": np.full((1, 5), token)})
+        np.testing.assert_allclose(result[0], np.tile(whole[token], (5, 1)), 1e-4, 1e-4)
+    message = "operator 'embedding' got an index outside of its 60 valid positions"
     for token in (60, -61, 1 << 40):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             session.run(None, {"i": np.full((1, 5), token)})
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
@@ -200,7 +202,7 @@ def test_a_token_that_the_table_lacks_is_refused_by_a_session_and_in_c(tmp_path:
         )  # fmt: skip
         assert done.returncode == (1 if wrong else 0)
         if wrong:
-            assert said in done.stderr
+            assert message in done.stderr
         else:
             (ours,) = session.run(None, {"i": np.full((1, 5), token)})
             printed = np.array(done.stdout.split(), np.float32)

@@ -53,7 +53,7 @@ def test_the_host_reads_a_tensor_and_channels_of_it_that_lie_in_it(tmp_path: Pat
     model = g.model((whole, (1, 32, 5, 5)), (curved, (1, 16, 5, 5)))
     target = make_target("vta-pynq")
     graph = integer_graph(model, traits_of(target).blocks)
-    assert [(each.first, each.whole in graph.results.values()) for each in graph.slices] == [
+    assert [(slice_.first, slice_.whole in graph.results.values()) for slice_ in graph.slices] == [
         (16, True)
     ]
     picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)

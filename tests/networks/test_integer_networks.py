@@ -119,9 +119,9 @@ NETS: dict[str, Callable[[Graph], onnx.ModelProto]] = {
 def _check_layers(model: onnx.ModelProto, graph: IntegerGraph, compared: int) -> None:
     """Every layer on onnxruntime's integers: equal but for ties and averages."""
     inputs = random_inputs(graph)
-    found = differences(graph, integers_of(model, graph, inputs))
-    assert len(found) >= compared
-    for name, difference in found.items():
+    result = differences(graph, integers_of(model, graph, inputs))
+    assert len(result) >= compared
+    for name, difference in result.items():
         assert np.abs(difference).max() <= ONE_TIE, name
         assert np.count_nonzero(difference) <= 0.2 * difference.size, name
 
@@ -147,7 +147,7 @@ def test_every_layer_is_onnxruntimes(name: str, compared: int, blocks: Blocks) -
 
 def test_aresidual_network_is_one_segment_of_known_layers() -> None:
     def unfold(workload: Workload) -> Unfold | None:
-        return Unfold.of(workload, 3, 3)
+        return Unfold.for_patches(workload, 3, 3)
 
     graph = integer_graph(residual_net(Graph()), BLOCKS, unfold=unfold)
     assert not graph.islands
@@ -228,8 +228,10 @@ def test_islands_are_written_to_a_library_and_run_from_it(tmp_path: Path) -> Non
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow(seconds=0.5)
 def test_digits_are_read_as_onnxruntime_reads_them() -> None:
-    """All held-out images: logits that differ by a step at most, and equal predictions, but where
-    two digits are within that step of each other."""
+    """Predictions for all held-out images equal onnxruntime's, and logits differ by one step.
+
+    Predictions may differ where two digits are within one step of each other.
+    """
     model = quantise(zoo.build("digits_cnn")).model
     graph = integer_graph(model, BLOCKS, name="digits_cnn")
     assert len(graph.layers) == 5
@@ -263,7 +265,7 @@ def test_a_network_of_the_zoo_is_one_segment(name: str) -> None:
 def _conv_net(
     data: float | list[float], weight: float | list[float], zero: int = 0, pads: int = 0
 ) -> onnx.ModelProto:
-    """x → Q/DQ → conv → relu → Q/DQ, with these scales."""
+    """Return the network x → Q/DQ → conv → relu → Q/DQ, with these scales."""
     g = Graph()
     g.input("x", (1, 16, 4, 4))
     g.constant("sx", np.float32(data)), g.constant("sw", np.float32(weight))
@@ -285,8 +287,8 @@ def _conv_net(
 @pytest.mark.parametrize(
     ("net", "words"),
     [
-        (lambda: _conv_net([0.25, 0.5] * 8, 0.5), ["scale a channel", "from 0.25 to 0.5"]),
-        (lambda: _conv_net(0.0, 0.5), ["scale 0", "no positive number"]),
+        (lambda: _conv_net([0.25, 0.5] * 8, 0.5), ["one scale per channel", "from 0.25 to 0.5"]),
+        (lambda: _conv_net(0.0, 0.5), ["scale 0", "not a positive number"]),
     ],
 )
 def test_scales_that_no_layer_has_leave_it_to_the_cpu_and_are_named(
@@ -313,10 +315,10 @@ def test_any_scale_and_zero_point_gives_onnxruntimes_integers(
     assert not graph.islands
     for seed in range(3):
         inputs = random_inputs(graph, seed)
-        found = differences(graph, integers_of(model, graph, inputs))
-        assert len(found) == 1
-        assert np.abs(found["conv"]).max() <= 1
-        assert np.count_nonzero(found["conv"]) <= 0.2 * found["conv"].size
+        result = differences(graph, integers_of(model, graph, inputs))
+        assert len(result) == 1
+        assert np.abs(result["conv"]).max() <= 1
+        assert np.count_nonzero(result["conv"]) <= 0.2 * result["conv"].size
 
 
 def test_one_pass_rounds_weights_anew_and_says_what_that_costs() -> None:
@@ -326,8 +328,8 @@ def test_one_pass_rounds_weights_anew_and_says_what_that_costs() -> None:
     assert [layer.name for layer in fast.layers] == ["conv"]
     assert 40 < fast.lost["conv"] < 60
     inputs = random_inputs(fast)
-    found = differences(fast, integers_of(model, fast, inputs))
-    assert 1 < np.abs(found["conv"]).max() <= 16
+    result = differences(fast, integers_of(model, fast, inputs))
+    assert 1 < np.abs(result["conv"]).max() <= 16
 
 
 @pytest.mark.parametrize("kind", ["Add", "GlobalAveragePool", "MaxPool", "Relu"])
@@ -449,7 +451,7 @@ def test_an_image_and_floats_are_concatenated_as_floats() -> None:
     assert np.abs(ours - session(model).run(None, inputs)[0]).max() <= ONE_TIE * 2.0**-4
 
 
-def test_float_and_integer_readers_of_one_tensor() -> None:
+def test_one_tensor_may_have_float_and_integer_readers() -> None:
     """A value that a layer reads, that the CPU reads in float, and that is an output as well."""
     g = Graph()
     x = g.quantise(g.input("x", (1, 8, 4, 4)), -5)
@@ -470,7 +472,7 @@ def test_wrong_inputs_are_named() -> None:
     island = in_memory(graph)
     with pytest.raises(InputError, match="inputs are x, not y"):
         run(graph, {"y": np.zeros(1, np.float32)}, island)
-    with pytest.raises(InputError, match=r"takes float32 of shape \(1, 3, 8, 8\)"):
+    with pytest.raises(InputError, match=r"must have type float32 and shape \(1, 3, 8, 8\)"):
         run(graph, {"x": np.zeros((1, 3, 8, 9), np.float32)}, island)
 
 
@@ -518,8 +520,10 @@ def test_inputs_are_quantised_as_onnxruntime_does(
 
 
 def test_channels_are_shifted_by_amounts_of_their_own() -> None:
-    """Where they are near each other the epilogue promises it; one that would be shifted to the
-    left, or has a tensor added, leaves the layer to the CPU."""
+    """Channels with nearby shifts stay on the accelerator, with a shift per channel.
+
+    A layer stays on the CPU if a channel would be shifted to the left, or if a tensor is added.
+    """
     graph = integer_graph(channels_net(Graph()), BLOCKS)
     assert not graph.left
     assert not graph.islands
@@ -527,7 +531,7 @@ def test_channels_are_shifted_by_amounts_of_their_own() -> None:
         (step,) = (op for op in layer.workload.epilogue if op.kind == "shr_channel")
         assert layer.shifts is not None
         assert layer.bias is not None
-        assert step.amounts[0] <= layer.shifts.min() < layer.shifts.max() <= step.amounts[1]
+        assert step.shift_range[0] <= layer.shifts.min() < layer.shifts.max() <= step.shift_range[1]
         assert step.value == max(5, layer.shifts.min())
 
     def conv(output: int, added: bool = False, spread: int = 1) -> IntegerGraph:
@@ -542,7 +546,7 @@ def test_channels_are_shifted_by_amounts_of_their_own() -> None:
     assert _epilogue(conv(-3, spread=9).layers[0]).startswith("bias, >> channel, ")
     assert _epilogue(conv(-8).layers[0]).startswith("bias, >> channel, ")
     assert "too far apart" in conv(-12).left["conv"]
-    assert "count differently by channel" in conv(-3, added=True).left["conv"]
+    assert "scales differ between channels" in conv(-3, added=True).left["conv"]
 
 
 def test_a_large_shift_rounds_in_the_bias() -> None:
@@ -562,5 +566,5 @@ def test_the_reference_of_a_layer_wraps_no_sum() -> None:
     weight = np.full((1, 1 << 18, 1, 1), 127, np.int8)
     layer = Layer("fc", ("fc",), "MatMul", workload, "x", "y", weight=weight)
     data = np.full((1, 1 << 18), 127, np.int8)
-    with pytest.raises(OverflowError, match="leave 32 bits"):
+    with pytest.raises(OverflowError, match="overflow 32 bits"):
         layer_reference(layer, {"x": data}, 16)

@@ -102,9 +102,9 @@ def test_a_library_that_is_wrong_beyond_the_first_number_is_refused() -> None:
     """With lengths of 0 and 1, only the first of sixteen numbers would be seen."""
 
     def wrong(inputs: Arrays) -> Arrays:
-        found = np.array(cut_off(inputs)["y"])
-        found[:, 1:] *= 1.5
-        return {"y": found}
+        result = np.array(cut_off(inputs)["y"])
+        result[:, 1:] *= 1.5
+        return {"y": result}
 
     with pytest.raises(InaccurateError, match=r"output 'y' of net is off by 0\.\d+ .* on a sample"):
         decisive_samples(samples_of(LENGTHS), wrong, LENGTHS, 1e-4, "net")
@@ -114,9 +114,9 @@ def test_element_types_and_shapes_are_compared_before_values() -> None:
     real = np.ones((2, 3), np.float32)
     assert output_error("y", real, real, 1e-4).error == 0
     wide = output_error("y", real.astype(np.float64), real, 1e-4)
-    assert (wide.error, wide.problem) == (np.inf, "it is float64 instead of float32")
-    assert "has shape (3, 2)" in output_error("y", real.T, real, 1e-4).problem
-    with pytest.raises(InaccurateError, match="it is float64 instead of float32"):
+    assert (wide.error, wide.problem) == (np.inf, "its type is float64 instead of float32")
+    assert "its shape is (3, 2)" in output_error("y", real.T, real, 1e-4).problem
+    with pytest.raises(InaccurateError, match="its type is float64 instead of float32"):
         decisive_samples(
             [NetworkSample("normal", {}, {"y": real})], lambda _: {"y": real.astype(np.float64)},
             LENGTHS, 1e-4, "net",
@@ -201,7 +201,7 @@ def test_integers_may_differ_on_large_inputs_and_floats_may_not(reals_differ: bo
 
 
 def test_inputs_without_dimensions_are_drawn_as_arrays() -> None:
-    """onnxruntime takes no NumPy scalars, so a network with such an input would not be compared."""
+    """A NumPy scalar is no input for onnxruntime, so such a network would not be compared."""
     kinds: dict[str, tuple[tuple[int, ...], str]] = {
         "flag": ((), "bool"),
         "count": ((), "int32"),

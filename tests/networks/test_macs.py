@@ -81,8 +81,8 @@ def test_an_einsum_counts_all_its_indices(
     source = model([node], {"w": w}, (2, 3, 4), "y")
     assert _report(tmp_path, source).total_macs == macs
     x = normal(2, 3, 4, seed=1)
-    found = networks.load(tmp_path / "m.onnx").run({"x": x})["y"]
-    np.testing.assert_allclose(found, np.einsum(equation, x, w), rtol=1e-4, atol=1e-5)
+    result = networks.load(tmp_path / "m.onnx").run({"x": x})["y"]
+    np.testing.assert_allclose(result, np.einsum(equation, x, w), rtol=1e-4, atol=1e-5)
 
 
 def test_what_depends_on_weights_alone_counts_nothing(tmp_path: Path) -> None:

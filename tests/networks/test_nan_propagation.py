@@ -20,7 +20,7 @@ from tilewright.networks.compiled.image_operators import PoolWindow, pool
 from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.targets.cpu.compile import llvm_target, lowering
-from tilewright.targets.cpu.kernels.epilogue import activated
+from tilewright.targets.cpu.kernels.epilogue import apply_activation
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.steps.float_activations import FUNCTIONS
 
@@ -31,8 +31,11 @@ Y = X[::-1].copy()
 
 
 def softmax(x: Array, _: Array) -> Array:
-    """Compute the softmax of rows. The difference from the largest value is rounded to float32,
-    as in any library: where it is 60, that alone changes the result by 2e-6."""
+    """Compute the softmax of rows.
+
+    The difference from the largest value is rounded to float32, as in any library: where it is 60,
+    that alone changes the result by 2e-6.
+    """
     x = x.astype(np.float32)
     powers = np.exp((x - x.max(axis=1, keepdims=True)).astype(np.float64))
     return powers / powers.sum(axis=1, keepdims=True)
@@ -84,8 +87,8 @@ def test_operators_keep_nan_and_infinities_as_numpy_does(tmp_path: Path) -> None
             softmax,
         ),
     ]
-    found = library(tmp_path, [operator for operator, _ in pairs], X, Y)
-    for number, ((_, of_numpy), ours) in enumerate(zip(pairs, found, strict=True)):
+    result = library(tmp_path, [operator for operator, _ in pairs], X, Y)
+    for number, ((_, of_numpy), ours) in enumerate(zip(pairs, result, strict=True)):
         with np.errstate(all="ignore"):
             wanted = of_numpy(X.astype(np.float64), Y.astype(np.float64))
             wanted = wanted if wanted.dtype == bool else wanted.astype(np.float32)
@@ -125,8 +128,8 @@ def test_the_fast_form_differs_only_for_nan(tmp_path: Path) -> None:
 def test_a_nan_anywhere_in_a_row_is_in_its_maximum(at: int, tmp_path: Path) -> None:
     x = np.zeros((3, 683), np.float32)
     x[1, at] = np.nan
-    (found,) = library(tmp_path, [lambda x: relax.op.max(x, [1])], x)
-    np.testing.assert_array_equal(found, np.float32([0, np.nan, 0]))
+    (result,) = library(tmp_path, [lambda x: relax.op.max(x, [1])], x)
+    np.testing.assert_array_equal(result, np.float32([0, np.nan, 0]))
 
 
 def run_te(compute: Callable[[Any], Any], x: Array) -> Array:
@@ -146,18 +149,18 @@ def run_te(compute: Callable[[Any], Any], x: Array) -> Array:
 def test_activations_of_kernels_keep_nan(kind: str) -> None:
     x = np.linspace(-10, 10, 64, dtype=np.float32)
     x[[0, 17, 63]] = np.nan
-    found = run_te(lambda x: te.compute(x.shape, lambda i: activated(kind, x[i])), x)
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(x))
+    result = run_te(lambda x: te.compute(x.shape, lambda i: apply_activation(kind, x[i])), x)
+    np.testing.assert_array_equal(np.isnan(result), np.isnan(x))
 
 
 def test_a_pool_of_blocks_gives_nan_where_its_window_has_one() -> None:
     x = np.random.default_rng(0).standard_normal((1, 1, 6, 6, 8)).astype(np.float32)
     x[0, 0, 2, 3, 5] = np.nan
     window = PoolWindow((4, 4), (3, 3), (1, 1), (0, 0), (1, 1), mean=False, padded=False)
-    found = run_te(lambda x: pool(x, window, bfloat16=False), x)
+    result = run_te(lambda x: pool(x, window, bfloat16=False), x)
     views = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
-    np.testing.assert_array_equal(found, views.max(axis=(-2, -1)))
-    assert np.isnan(found).sum() == 9
+    np.testing.assert_array_equal(result, views.max(axis=(-2, -1)))
+    assert np.isnan(result).sum() == 9
 
 
 @pytest.mark.slow(seconds=15)
@@ -184,6 +187,6 @@ def test_layers_with_an_activation_give_nan_where_onnxruntime_does(tmp_path: Pat
     session = tilewright.load(tmp_path / "art", allow_code=True)
     x = rng.standard_normal((1, 16, 5, 5), np.float32)
     x[0, 0, 2, 2] = np.nan
-    for name, found in zip(activations, session.run(activations, {"x": x}), strict=True):
-        assert np.isnan(found[0, :, 2, 2]).all(), name
-        assert np.isnan(found).sum() == 16, name
+    for name, result in zip(activations, session.run(activations, {"x": x}), strict=True):
+        assert np.isnan(result[0, :, 2, 2]).all(), name
+        assert np.isnan(result).sum() == 16, name

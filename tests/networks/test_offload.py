@@ -95,7 +95,7 @@ def test_a_slow_one_keeps_what_is_still_sooner_there(save: Load) -> None:
     }  # fmt: skip
     small = next(o for o in report.operators if o.name == "small")
     assert small.workload is None
-    assert "ms with packing" in small.reason
+    assert "on the accelerator with packing" in small.reason
     assert small.accelerator_seconds is not None
     assert small.accelerator_seconds > small.cpu_seconds
     assert set(places(network.report_on(taking(1.0))).values()) == {"cpu"}
@@ -104,12 +104,12 @@ def test_a_slow_one_keeps_what_is_still_sooner_there(save: Load) -> None:
 def test_packing_is_part_of_the_price(save: Load) -> None:
     """The small convolution reads from the CPU and writes for it: both are packed there."""
     report = save(chain()).report_on(taking(1e-6))
-    found = {o.name: o.accelerator_seconds for o in report.operators}
+    result = {o.name: o.accelerator_seconds for o in report.operators}
     accelerator = taking(1e-6)
     once = accelerator.image_seconds(16 * 16 * 16)
-    assert found["small"] == pytest.approx(1e-6 + 2 * once)
-    assert found["large"] == pytest.approx(1e-6 + accelerator.image_seconds(16 * 32 * 32))
-    assert found["pool"] == pytest.approx(1e-6 + once)
+    assert result["small"] == pytest.approx(1e-6 + 2 * once)
+    assert result["large"] == pytest.approx(1e-6 + accelerator.image_seconds(16 * 32 * 32))
+    assert result["pool"] == pytest.approx(1e-6 + once)
     assert report.accelerator_seconds == pytest.approx(3e-6 + 3 * once + 4 * once)
 
 
@@ -156,7 +156,7 @@ def test_a_network_that_fits_whole_stays_whole_if_that_costs_little(save: Load) 
 @pytest.mark.slow(seconds=0.4)
 @pytest.mark.parametrize("name", CNNS)
 def test_of_every_cnn_nearly_all_is_offloaded(name: str) -> None:
-    report = networks.load(name).report_on(Accelerator.of(make_target("vta-pynq")))
+    report = networks.load(name).report_on(Accelerator.for_target(make_target("vta-pynq")))
     assert report.offloaded_share >= 0.995
     assert all(o.cpu_seconds > 0 for o in report.operators if o.workload)
     if name in ("resnet18", "mobilenet_v1", "digits_cnn"):
@@ -178,12 +178,12 @@ def test_a_target_says_how_slow_its_host_is_and_what_layers_take_at_least() -> N
             return getattr(self._target, name)
 
     target = make_target("vta-pynq")
-    assert Accelerator.of(target).slowdown == cpu_costs.SLOWDOWN
-    found = Accelerator.of(Slow(target))  # type: ignore[arg-type]
-    assert found.slowdown == 20.0
+    assert Accelerator.for_target(target).slowdown == cpu_costs.SLOWDOWN
+    result = Accelerator.for_target(Slow(target))  # type: ignore[arg-type]
+    assert result.slowdown == 20.0
     workload = Workload("dense", 1, 512, 1, 1, 1008)
-    assert found.bound is not None
-    assert found.bound(workload) == target.bound(workload)  # type: ignore[attr-defined]
+    assert result.bound is not None
+    assert result.bound(workload) == target.bound(workload)  # type: ignore[attr-defined]
 
 
 def test_the_table_of_costs_is_in_the_units_it_says() -> None:

@@ -44,7 +44,7 @@ def test_inspect_tune_build_and_manifest_have_the_same_workloads(
         machine = machines_of(seed, folder)[drawn_machine].target
         network = networks.load(path, calibration=calibration)
         try:
-            tuned, report = network.surveyed_on(Accelerator.of(make_target(machine)))
+            tuned, report = network.surveyed_on(Accelerator.for_target(make_target(machine)))
         except TilewrightError:
             assume(False)
         options = BuildOptions(
@@ -60,8 +60,8 @@ def test_inspect_tune_build_and_manifest_have_the_same_workloads(
             for row in as_list(build_artifact(LocalRunner(), options).manifest["layers"])
         ]
         built = [parse_workload(str(row["workload"]), str(row["epilogue"])) for row in layers]
-        assert Counter(canonical(each).id for each in built) == Counter(
-            {each.workload.id: each.calls for each in tuned}
+        assert Counter(canonical(item).id for item in built) == Counter(
+            {workload_result.workload.id: workload_result.calls for workload_result in tuned}
         )
         assert Counter((row.workload, row.epilogue, row.calls) for row in report.workloads) == (
             Counter((str(e.workload), e.workload.epilogue_text, e.calls) for e in tuned)

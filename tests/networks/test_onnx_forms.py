@@ -42,13 +42,13 @@ def _same(model: onnx.ModelProto, x: NDArray[Any]) -> onnx.ModelProto:
     """The normal form, after its results were compared with those of the model."""
     normal = normalise(model, {}).model
     onnx.checker.check_model(normal)
-    for found, expected in zip(
+    for result, expected in zip(
         session(normal, optimised=True).run(None, {"x": x}),
         session(model, optimised=True).run(None, {"x": x}),
         strict=True,
     ):
-        assert found.dtype == expected.dtype
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        assert result.dtype == expected.dtype
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
     return normal
 
 
@@ -180,7 +180,7 @@ def test_pads_become_padding_of_the_convolutions_behind_them(
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("taps", [2, 3])
 def test_the_reference_pads_dilated_windows(mode: str, stride: int, taps: int) -> None:
-    """onnxruntime refuses the model, so numpy computes what the standard says."""
+    """The model is refused by onnxruntime, so numpy computes what the standard says."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(F) for shape in ((1, 2, 22), (4, 2, taps)))
     node = make("Conv", ["x", "w"], ["y"], auto_pad=mode, dilations=[2], strides=[stride])
@@ -194,5 +194,5 @@ def test_the_reference_pads_dilated_windows(mode: str, stride: int, taps: int) -
         for k in range(taps)
     )
     for candidate in (reference_model(model), normalise(model, {}).model):
-        (found,) = session(candidate, optimised=True).run(None, {"x": x})
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        (result,) = session(candidate, optimised=True).run(None, {"x": x})
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)

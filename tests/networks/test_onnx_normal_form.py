@@ -109,11 +109,11 @@ def test_sums_become_additions_that_keep_their_name(count: int) -> None:
         helper.make_node("Relu", ["s"], ["y"], name="relu"),
     ]
     source = model(nodes, weights, (1, 3, 4, 4), "y")
-    found = normalise(source, {})
-    assert _types(found.model) == ["Add"] * (count - 1) + ["Relu"]
-    assert count == 1 or "total" in [node.name for node in found.graph.node]
+    result = normalise(source, {})
+    assert _types(result.model) == ["Add"] * (count - 1) + ["Relu"]
+    assert count == 1 or "total" in [node.name for node in result.graph.node]
     x = normal(1, 3, 4, 4, seed=9)
-    np.testing.assert_array_equal(reference(found.model, x), reference(source, x))
+    np.testing.assert_array_equal(reference(result.model, x), reference(source, x))
 
 
 def test_a_sum_is_added_to_its_layer(tmp_path: Path) -> None:

@@ -102,8 +102,11 @@ def _report(path: Path, source: onnx.ModelProto) -> ModelReport:
 def test_what_the_cpu_is_left_is_computed_as_onnxruntime_does(
     nodes: list[onnx.NodeProto], tensors: Arrays
 ) -> None:
-    """Bounds of one element, computed bounds, bounds that cross; operators that TVM writes in TIR;
-    several results."""
+    """The CPU's part computes what onnxruntime does.
+
+    The models have bounds of one element, computed bounds, bounds that cross, operators that TVM
+    writes in TIR, and several results.
+    """
     source = _network(nodes, tensors)
     graph, x = _integers(source), normal(*SHAPE, seed=3)
     wanted = reference(source, x)
@@ -173,9 +176,9 @@ def test_outputs_in_half_precision_are_halves_on_a_cpu(tmp_path: Path) -> None:
     assert output.dtype == "float16"
     x = normal(*SHAPE, seed=3).astype(np.float16)
     half = session(source, optimised=True).run(None, {"x": x})[0]
-    found = tilewright.load(tmp_path / "art").run(None, {"x": x})[0]
-    assert found.dtype == half.dtype == np.float16
-    np.testing.assert_allclose(found, half, rtol=0.01, atol=0.01)
+    result = tilewright.load(tmp_path / "art").run(None, {"x": x})[0]
+    assert result.dtype == half.dtype == np.float16
+    np.testing.assert_allclose(result, half, rtol=0.01, atol=0.01)
 
 
 @pytest.mark.slow(seconds=0.7)
@@ -209,9 +212,9 @@ def test_a_shape_that_depends_on_values_is_left_to_onnxruntime(
     )
     build_artifact(LocalRunner(), options)
     (array,) = seeded_inputs({"x": (SHAPE, "float32")}, seed=1).values()
-    found = load(tmp_path / "art", allow_code=True).infer({"x": array})
+    result = load(tmp_path / "art", allow_code=True).infer({"x": array})
     wanted = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, {"x": array})
-    for mine, theirs in zip(found.values(), wanted, strict=True):
+    for mine, theirs in zip(result.values(), wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
 
 

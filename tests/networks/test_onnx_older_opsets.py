@@ -136,9 +136,9 @@ def test_an_older_operator_computes_in_opset_17_what_it_computed(case: str) -> N
     onnx.checker.check_model(onnx.shape_inference.infer_shapes(raised))
     normal = normalise(model, {})
     for candidate in (raised, normal.model):
-        (found,) = session(candidate, optimised=True).run(None, {"x": x})
-        assert found.dtype == expected.dtype
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        (result,) = session(candidate, optimised=True).run(None, {"x": x})
+        assert result.dtype == expected.dtype
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
     assert {node.op_type for node in normal.graph.node}.isdisjoint(
         ("Upsample", "Scatter", "LSTM", "SimplifiedLayerNormalization", "If")
     )

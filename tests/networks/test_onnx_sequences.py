@@ -186,7 +186,7 @@ def test_a_recurrent_layer_gives_what_onnxruntime_gives(
 
 @pytest.mark.parametrize(("kind", "more"), [("LSTM", ["h", "c"]), ("GRU", ["h"]), ("RNN", ["h"])])
 def test_the_batch_may_come_first(kind: str, more: list[str]) -> None:
-    """onnxruntime computes no layout=1, so it is given the other form of the same numbers."""
+    """The layout 1 is unknown to onnxruntime, so it gets the other form of the same numbers."""
     read = ["w", "r", "b", "", *more]
     for names in (["y"], ["", "y"]):
         plain = _recurrent(kind, read, names, direction="bidirectional")

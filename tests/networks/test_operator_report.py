@@ -46,18 +46,18 @@ def test_an_epilogue_is_fused_only_where_nobody_else_reads_its_input(save: Load)
         helper.make_node("Relu", ["c"], ["r"], name="relu"),
         helper.make_node("Add", ["c", "r"], ["y"], name="sum"),
     ]
-    found = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
+    result = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
     for name in ("c", "relu", "sum"):
-        assert found[name].status == "offloaded"
-        assert found[name].workload
-    assert found["relu"].workload == "conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0,g=16"
+        assert result[name].status == "offloaded"
+        assert result[name].workload
+    assert result["relu"].workload == "conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0,g=16"
 
 
 def test_a_sum_of_a_tensor_with_itself_is_no_residual_but_a_layer(save: Load) -> None:
     nodes = [_conv("x", "w", "c"), helper.make_node("Add", ["c", "c"], ["y"], name="twice")]
-    found = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
-    assert found["c"].workload
-    assert found["twice"].workload
+    result = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
+    assert result["c"].workload
+    assert result["twice"].workload
 
 
 def test_one_of_two_convolutions_takes_the_sum_of_both(save: Load) -> None:
@@ -72,8 +72,8 @@ def test_one_of_two_convolutions_takes_the_sum_of_both(save: Load) -> None:
     assert _by_name(network)["sum"].reason == "in the epilogue of 'a'"
     (_, calls, names), *rest = network.workloads(16, 16, epilogue="plain")
     assert (calls, names, rest) == (2, ("a", "b"), [])
-    found = {names: epilogue_text(w) for w, _, names in network.workloads(16, 16)}
-    assert found == {
+    result = {names: epilogue_text(w) for w, _, names in network.workloads(16, 16)}
+    assert result == {
         ("a",): "residual 7, + 128, >> 8, min 127, max 0",
         ("b",): "+ 128, >> 8, min 127, max 0",
     }
@@ -100,10 +100,10 @@ def test_a_broadcast_sum_is_no_residual(save: Load) -> None:
         _conv("x", "w", "c"),
         helper.make_node("Add", ["c", "g"], ["y"], name="sum"),
     ]
-    found = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
-    assert found["sum"].status == "cpu"
-    assert "two tensors of one shape" in found["sum"].reason
-    assert found["pool"].workload == "conv2d:n=1,c=16,h=8,w=8,o=16,k=8,s=1,p=0,g=16"
+    result = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
+    assert result["sum"].status == "cpu"
+    assert "two tensors of one shape" in result["sum"].reason
+    assert result["pool"].workload == "conv2d:n=1,c=16,h=8,w=8,o=16,k=8,s=1,p=0,g=16"
 
 
 def test_a_grouped_convolution_is_one_workload(save: Load) -> None:
@@ -111,9 +111,9 @@ def test_a_grouped_convolution_is_one_workload(save: Load) -> None:
     network = save(model(nodes, {"w": normal(64, 32, 1, 1)}, (1, 128, 8, 8), "y"))
     ((workload, calls, _),) = network.workloads(16, 16)
     assert (str(workload), calls) == ("conv2d:n=1,c=128,h=8,w=8,o=64,k=1,s=1,p=0,g=4", 1)
-    found = _by_name(network)["y"]
-    assert (found.reason, found.waste) == ("", 0.0)
-    assert workload.macs == found.macs
+    result = _by_name(network)["y"]
+    assert (result.reason, result.waste) == ("", 0.0)
+    assert workload.macs == result.macs
 
 
 def test_narrow_groups_share_a_block_and_say_what_they_waste(save: Load) -> None:
@@ -122,9 +122,9 @@ def test_narrow_groups_share_a_block_and_say_what_they_waste(save: Load) -> None
     )
     ((workload, _, _),) = network.workloads(16, 16)
     assert str(workload) == "conv2d:n=1,c=24,h=8,w=8,o=48,k=1,s=1,p=0,g=6"
-    found = _by_name(network)["y"]
-    assert found.reason == "6 groups padded to 8"
-    assert found.waste == pytest.approx(1 - 6 * 4 * 8 / (2 * 16 * 32))
+    result = _by_name(network)["y"]
+    assert result.reason == "6 groups are padded to 8"
+    assert result.waste == pytest.approx(1 - 6 * 4 * 8 / (2 * 16 * 32))
 
 
 def test_dilation_stride_and_uneven_padding_reach_the_workload(save: Load) -> None:
@@ -144,23 +144,23 @@ def test_products_of_any_rank_are_dense_and_of_two_activations_one_a_head(save: 
     ]
     tensors = {"w": normal(32, 32), "b": normal(32)}
     network = save(model(nodes, tensors, (2, 5, 32), "y"))
-    found = {
+    result = {
         names: (str(w), calls, epilogue_text(w)) for w, calls, names in network.workloads(16, 16)
     }
-    assert found == {
+    assert result == {
         ("query",): ("dense:n=10,c=32,o=32", 1, "bias, >> 8, min 127, max 0"),
         ("scores",): ("dense:n=5,c=32,o=5", 2, "+ 128, >> 8, min 127, max 0"),
     }
     scores = _by_name(network)["scores"]
-    assert "one is packed as weights" in scores.reason
+    assert "one of them is packed as weights" in scores.reason
     assert scores.waste == pytest.approx(1 - 5 / 16)
     assert "turn" not in {o.name for o in network.report(16, 16).by_status("offloaded")}
 
 
 def test_other_convolutions_are_left_with_a_reason(save: Load) -> None:
-    found = _by_name(save(model([_conv("x", "x", "y")], {}, (1, 16, 9, 9), "y")))
-    assert found["y"].status == "cpu"
-    assert "with constant weights" in found["y"].reason
+    result = _by_name(save(model([_conv("x", "x", "y")], {}, (1, 16, 9, 9), "y")))
+    assert result["y"].status == "cpu"
+    assert "with constant weights" in result["y"].reason
 
 
 def test_an_unknown_operator_is_refused_by_name(save: Load) -> None:
@@ -184,11 +184,11 @@ def test_behind_an_operator_that_onnxruntime_runs_the_graph_goes_on(save: Load) 
     ]
     source = model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y", 17, ("com.microsoft",))
     network = save(source)
-    found = _by_name(network)
-    assert [found[n].status for n in ("first", "odd", "y")] == [
+    result = _by_name(network)
+    assert [result[n].status for n in ("first", "odd", "y")] == [
         "offloaded", "onnxruntime", "offloaded",
     ]  # fmt: skip
-    assert "QuickGelu" in found["odd"].reason
+    assert "QuickGelu" in result["odd"].reason
     (region,) = network.report(16, 16).regions
     assert (region.operators, region.cause) == (("odd",), "odd")
 
@@ -223,8 +223,10 @@ STEPS = ("conv", "relu", "clip", "add", "bias", "sigmoid")
     )
 )
 def test_any_graph_is_partitioned_without_double_use(steps: list[tuple[str, int, int]]) -> None:
-    """Random graphs: every convolution is a call, all that the accelerator can run belongs to one,
-    and no operator to two."""
+    """Every convolution of a random graph is a call, and no operator belongs to two calls.
+
+    All that the accelerator can run belongs to a call.
+    """
     tensors = {
         "w": normal(16, 16, 1, 1), "b": normal(1, 16, 1, 1), "zero": np.float32(0),
         "six": np.float32(6),
@@ -249,7 +251,7 @@ def test_any_graph_is_partitioned_without_double_use(steps: list[tuple[str, int,
     convolutions = [call.node for call in calls if call.operator == "conv2d"]
     assert convolutions == [o.name for o in used if o.op_type == "Conv"]
     owned = [{call.node, *(step.node for step in call.steps)} for call in calls]
-    members = [name for each in owned for name in each]
+    members = [name for item in owned for name in item]
     assert len(members) == len(set(members))
     report = network.report(16, 16)
     assert {o.name for o in report.by_status("offloaded")} == set(members)

@@ -1,5 +1,6 @@
-"""Tests the schedule of successive images: feasible, near its bound, and equal to what one resource
-at a time computes.
+"""Tests the schedule of successive images: feasible, near its bound, and correct.
+
+It equals a schedule that is computed one resource at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tilewright.targets.registry import kind_of, make_target
 
 CHAINS = st.lists(st.integers(1, 60), min_size=1, max_size=9).map(
     lambda times: [
-        PipelineStage("accelerator" if at % 2 else "cpu", each) for at, each in enumerate(times)
+        PipelineStage("accelerator" if at % 2 else "cpu", time) for at, time in enumerate(times)
     ]
 )
 
@@ -54,13 +55,13 @@ def test_a_schedule_is_feasible(stages: list[PipelineStage], in_flight: int, ima
     ]
     assert all(run.end - run.begin == stages[run.stage].nanoseconds for run in runs)
     by_image = sorted(runs, key=lambda run: (run.image, run.stage))
-    for _, own in groupby(by_image, key=lambda run: run.image):
-        chain = list(own)
+    for _, group in groupby(by_image, key=lambda run: run.image):
+        chain = list(group)
         assert all(a.end <= b.begin for a, b in pairwise(chain))
     for resource in ("cpu", "accelerator"):
-        own = sorted((r for r in runs if stages[r.stage].resource == resource),
+        group = sorted((r for r in runs if stages[r.stage].resource == resource),
                      key=lambda run: run.begin)  # fmt: skip
-        assert all(a.end <= b.begin for a, b in pairwise(own))
+        assert all(a.end <= b.begin for a, b in pairwise(group))
     begins = [min(r.begin for r in runs if r.image == image) for image in range(images)]
     ends = [max(r.end for r in runs if r.image == image) for image in range(images)]
     assert ends == sorted(ends)
@@ -88,9 +89,9 @@ def test_no_schedule_beats_the_bound_and_its_interval_is_that_of_the_simulation(
 @example([PipelineStage("cpu", 1), PipelineStage("accelerator", 19), PipelineStage("cpu", 19)])
 def test_with_images_enough_the_bound_is_reached(stages: list[PipelineStage]) -> None:
     """Or nearly, with as many as are tried."""
-    found = steady_states(stages)
-    enough = ENOUGH if len(found) < MOST_IN_FLIGHT else 1 + 1 / MOST_IN_FLIGHT
-    assert found[-1].interval <= enough * bound(stages)
+    states = steady_states(stages)
+    enough = ENOUGH if len(states) < MOST_IN_FLIGHT else 1 + 1 / MOST_IN_FLIGHT
+    assert states[-1].interval <= enough * bound(stages)
 
 
 def test_one_image_at_a_time_takes_the_sum_and_two_of_one_stage_each_the_larger() -> None:
@@ -99,7 +100,7 @@ def test_one_image_at_a_time_takes_the_sum_and_two_of_one_stage_each_the_larger(
     state = steady_state(stages, 2)
     assert state.is_exact
     assert state.interval == pytest.approx(50e-9)
-    assert [each.in_flight for each in steady_states(stages)] == [1, 2]
+    assert [state.in_flight for state in steady_states(stages)] == [1, 2]
 
 
 def test_more_images_than_two_are_taken_where_two_leave_the_bound_out_of_reach() -> None:
@@ -108,10 +109,10 @@ def test_more_images_than_two_are_taken_where_two_leave_the_bound_out_of_reach()
     stages = [
         PipelineStage("accelerator" if at % 2 else "cpu", time) for at, time in enumerate(times)
     ]
-    found = steady_states(stages)
-    assert found[-1].interval <= ENOUGH * bound(stages)
-    assert len(found) > 2
-    assert found[1].interval > ENOUGH * bound(stages)
+    states = steady_states(stages)
+    assert states[-1].interval <= ENOUGH * bound(stages)
+    assert len(states) > 2
+    assert states[1].interval > ENOUGH * bound(stages)
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +152,9 @@ def test_images_in_flight_give_what_each_gives_alone(attention: Path, in_flight:
     for one, other in zip(alone, together, strict=True):
         for name, expected in one.items():
             np.testing.assert_array_equal(other[name], expected)
-    assert len({array.tobytes() for each in alone for array in each.values()}) > 1
-    assert [list(each) for each in loaded.run_images(images[:2], plan)] == [
-        list(each) for each in alone[:2]
+    assert len({array.tobytes() for item in alone for array in item.values()}) > 1
+    assert [list(image) for image in loaded.run_images(images[:2], plan)] == [
+        list(item) for item in alone[:2]
     ]
 
 
@@ -208,14 +209,14 @@ def test_an_artifact_without_estimates_is_timed(attention: Path, tmp_path: Path)
     with np.load(attention.parent / "inputs.npz") as inputs:
         plan = loaded.plan_images(dict(inputs))
     assert plan.cpu.source == "measured"
-    assert all(each > 0 for each in plan.cpu.islands)
+    assert all(island > 0 for island in plan.cpu.islands)
 
 
 @pytest.mark.parametrize("value", [-1.0, 1e300, "long", True])
 def test_a_slowdown_that_cannot_be_is_refused(value: object, tmp_path: Path) -> None:
     build_small(tmp_path / "art")
     rewrite_manifest(tmp_path / "art", lambda m: m.update(host_slowdown=value))
-    with pytest.raises(ArtifactError, match="not as this program builds it"):
+    with pytest.raises(ArtifactError, match="does not have the content that this version builds"):
         load(tmp_path / "art")
 
 

@@ -23,8 +23,11 @@ from tilewright.networks.compiled.image_operators import MODES, linear_taps
 def between_layers(
     nodes: list[onnx.NodeProto], tensors: Mapping[str, NDArray[Any]], channels: int, last: bool
 ) -> onnx.ModelProto:
-    """Operators that read `c` and give `r`, of so many channels, behind a convolution of x
-    (1, 8, 9, 7), and before another if `last`."""
+    """Return a model with operators between two convolutions of the accelerator.
+
+    The operators read `c` and write `r`, with the given channels. The first convolution reads x (1,
+    8, 9, 7); the second exists if `last` is set.
+    """
     layers = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4)]
     behind = helper.make_node("Conv" if last else "Abs", ["r", "v"] if last else ["r"], ["y"])
     drawn = {"w": normal(channels, 8, 3, 3), "v": normal(16, channels, 1, 1, seed=1), **tensors}
@@ -41,8 +44,8 @@ def between_layers(
 def checked(model: onnx.ModelProto, folder: Path) -> list[str]:
     """Compares with onnxruntime; the names of what TVM compiled between the kernels."""
     image = normal(1, 8, 9, 7, seed=5)
-    found, spent = built(model, folder).run({"x": image}, layers=True)
-    np.testing.assert_allclose(found["y"], reference(model, image), rtol=1e-3, atol=1e-3)
+    result, spent = built(model, folder).run({"x": image}, layers=True)
+    np.testing.assert_allclose(result["y"], reference(model, image), rtol=1e-3, atol=1e-3)
     return [name for name, _ in spent.others]
 
 

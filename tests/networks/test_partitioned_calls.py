@@ -12,15 +12,15 @@ from tilewright.networks.network import Network
 
 def _calls(graph: Graph, *outputs: tuple[str, tuple[int, ...]]) -> dict[str, FusedCall]:
     model = graph.model(*outputs)
-    found = Network(OnnxSource("test", model, lambda: model, {})).examined.found
-    return {call.node: call for call in found.calls}
+    result = Network(OnnxSource("test", model, lambda: model, {})).examined.found
+    return {call.node: call for call in result.calls}
 
 
 def _kinds(call: FusedCall) -> list[str]:
     return [step.kind for step in call.steps]
 
 
-def test_a_residual_network_in_integers() -> None:
+def test_a_residual_network_is_partitioned_in_integers() -> None:
     g = Graph()
     x = g.quantise(g.input("x", (1, 8, 8, 8)), -5)
     pool = g.quantise(g.op("MaxPool", "pool", [x], kernel_shape=[2, 2], strides=[2, 2]), -5)
@@ -63,7 +63,7 @@ def test_a_relu_that_keeps_the_scale_stays_fused() -> None:
     assert _kinds(calls["conv"]) == ["bias", "quantise", "dequantise", "relu", "quantise"]
 
 
-def test_elementwise_operators_and_attention() -> None:
+def test_elementwise_operators_and_attention_are_partitioned() -> None:
     g = Graph()
     x = g.quantise(g.input("x", (1, 2, 6, 8)), -5)
     bounds = [g.constant("low", np.float32(0)), g.constant("high", np.float32(6))]

@@ -16,7 +16,7 @@ from tilewright import networks
 from tilewright.networks import artifact
 from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.offloading.channel_blocks import pad_to_blocks
-from tilewright.networks.offloading.pooling import pool_where_faster, together, with_pools
+from tilewright.networks.offloading.pooling import fuse_pool, pool_where_faster, with_pools
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Layer
 from tilewright.targets.patterns.max_pool import Pool
@@ -59,15 +59,15 @@ def test_what_is_sooner_by_the_estimates_is_taken() -> None:
     ],
 )
 def test_only_what_keeps_the_order_of_sums_is_pooled_before(epilogue: str) -> None:
-    assert together(CONVOLUTION.with_epilogue(epilogue), POOL) is None
+    assert fuse_pool(CONVOLUTION.with_epilogue(epilogue), POOL) is None
 
 
 def test_only_a_pool_of_the_whole_image_is_part_of_a_convolution() -> None:
-    assert together(CONVOLUTION, replace(POOL, height=27)) is None
-    assert together(BOTH, replace(POOL, height=14, width=14)) is None
+    assert fuse_pool(CONVOLUTION, replace(POOL, height=27)) is None
+    assert fuse_pool(BOTH, replace(POOL, height=14, width=14)) is None
     huge = replace(CONVOLUTION, in_channels=1 << 14)
-    assert together(huge, POOL) is None  # its sums may overflow
-    clipped = together(CONVOLUTION, POOL.with_epilogue("max 3"))
+    assert fuse_pool(huge, POOL) is None  # its sums may overflow
+    clipped = fuse_pool(CONVOLUTION, POOL.with_epilogue("max 3"))
     assert clipped is not None
     assert [str(op) for op in clipped.epilogue] == ["bias", ">> 8", "min 127", "max 0", "max 3"]
 
@@ -78,7 +78,7 @@ def layers() -> list[Layer]:
 
 
 def always(convolution: Workload, pool: Workload) -> Workload | None:
-    return together(convolution, pool)
+    return fuse_pool(convolution, pool)
 
 
 def never(convolution: Workload, pool: Workload) -> Workload | None:
@@ -101,11 +101,11 @@ def test_what_others_read_stays_a_layer(
     merged: bool,
 ) -> None:
     reads = {"a": {"x"}, "b": {"a"}} | readers
-    found = with_pools(layers(), reads, results, rule)
+    pools = with_pools(layers(), reads, results, rule)
     if not merged:
-        assert [layer.output for layer in found] == ["a", "b"]
+        assert [layer.output for layer in pools] == ["a", "b"]
         return
-    (layer,) = found
+    (layer,) = pools
     assert (layer.name, layer.names) == ("conv", ("conv", "relu", "pool"))
     assert (layer.workload, layer.data, layer.output) == (BOTH, "x", "b")
 
@@ -122,24 +122,24 @@ def test_a_bias_beside_which_sums_overflow_keeps_them_apart() -> None:
 )
 def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
     target = make_target("vta-pynq")
-    tuned = networks.load(name).workloads_on(Accelerator.of(target))
+    tuned = networks.load(name).workloads_on(Accelerator.for_target(target))
     assert sum(workload.pool is not None for workload, _, _ in tuned) == 1
     options = BuildOptions(model=name, out=tmp_path / "art")
     graph = integer_network(options, target, read_model(options)).graph
     built = artifact.canonical_workloads(graph)
     of_both = [
-        {canonical(pad_to_blocks(workload, graph.blocks)) for workload in found if workload.pool}
-        for found in ([workload for workload, _, _ in tuned], built)
+        {canonical(pad_to_blocks(workload, graph.blocks)) for workload in result if workload.pool}
+        for result in ([workload for workload, _, _ in tuned], built)
     ]
     assert of_both[0] == of_both[1]
 
 
 def test_the_report_says_where_the_pool_went() -> None:
-    report = networks.load("resnet18").report_on(Accelerator.of(make_target("vta-pynq")))
+    report = networks.load("resnet18").report_on(Accelerator.for_target(make_target("vta-pynq")))
     rows = {row.op_type: row for row in report.operators}
     pool = rows["MaxPool"]
     assert (pool.status, pool.workload) == ("offloaded", None)
-    assert pool.reason == "of the sums of 'conv1'"
+    assert pool.reason == "part of the sums of 'conv1'"
 
 
 def test_a_tuned_folder_decides_where_it_is_given(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from benchmarks.artifacts.numbers import by_onnxruntime
+from benchmarks.artifacts.numbers import run_in_onnxruntime
 from tilewright import networks
 from tilewright.networks.onnx.to_qdq import to_qdq
 from tilewright.targets.cpu.spec import this_machine
@@ -133,12 +133,12 @@ def test_what_the_quantiser_makes_of_an_operator_is_imported_and_computes_the_sa
     )
     assert not networks.load(tmp_path / "int8.onnx").examined.unsupported
     feeds = _feeds(2, seed=1)
-    for right, found in zip(
-        by_onnxruntime(model, feeds), by_onnxruntime(plain, feeds), strict=True
+    for right, result in zip(
+        run_in_onnxruntime(model, feeds), run_in_onnxruntime(plain, feeds), strict=True
     ):
         step = _step(model)
-        np.testing.assert_allclose(found["y"], right["y"], rtol=0, atol=1.01 * step)
-        assert (found["y"] == right["y"]).mean() > 0.9
+        np.testing.assert_allclose(result["y"], right["y"], rtol=0, atol=1.01 * step)
+        assert (result["y"] == right["y"]).mean() > 0.9
 
 
 def _step(model: onnx.ModelProto) -> float:
@@ -159,9 +159,9 @@ def test_a_qlinear_softmax_is_over_the_axes_that_its_own_opset_says(
     plain = to_qdq(model)
     assert "QLinearSoftmax" not in [node.op_type for node in plain.graph.node]
     feeds = _feeds(1)
-    (right,), (found,) = by_onnxruntime(model, feeds), by_onnxruntime(plain, feeds)
-    np.testing.assert_allclose(found["y"], right["y"], rtol=0, atol=1.01 / 256)
-    assert (found["y"] == right["y"]).mean() > 0.9
+    (right,), (result,) = run_in_onnxruntime(model, feeds), run_in_onnxruntime(plain, feeds)
+    np.testing.assert_allclose(result["y"], right["y"], rtol=0, atol=1.01 / 256)
+    assert (result["y"] == right["y"]).mean() > 0.9
 
 
 def test_a_softmax_over_an_axis_that_the_models_opset_cannot_say_stays_as_it_is() -> None:

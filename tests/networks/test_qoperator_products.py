@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.artifacts.numbers import by_onnxruntime
+from benchmarks.artifacts.numbers import run_in_onnxruntime
 from tilewright.networks.onnx.to_qdq import to_qdq
 
 
@@ -15,10 +15,12 @@ from tilewright.networks.onnx.to_qdq import to_qdq
 def test_the_bias_of_a_qgemm_counts_in_alpha_steps_of_its_sums(alpha: float) -> None:
     model = _qgemm(alpha)
     feed = {"x": np.random.default_rng(1).standard_normal((4, 24), dtype=np.float32)}
-    right = by_onnxruntime(model, [feed])[0]["y"]
-    found = by_onnxruntime(to_qdq(model), [feed])[0]["y"]
-    np.testing.assert_allclose(found, right, atol=0.051)  # a step, where a tie is rounded otherwise
-    assert (found == right).mean() > 0.9
+    right = run_in_onnxruntime(model, [feed])[0]["y"]
+    result = run_in_onnxruntime(to_qdq(model), [feed])[0]["y"]
+    np.testing.assert_allclose(
+        result, right, atol=0.051
+    )  # a step, where a tie is rounded otherwise
+    assert (result == right).mean() > 0.9
 
 
 def _qgemm(alpha: float) -> onnx.ModelProto:

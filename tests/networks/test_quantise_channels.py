@@ -36,8 +36,11 @@ MODES: tuple[EpilogueMode, EpilogueMode] = ("full", "per-channel")
 
 
 def spread_net() -> onnx.ModelProto:
-    """Three convolutions, the second depthwise. Of the channels of the first two, every sixteenth
-    is 2^4 times as large as the others, and weighed as much less by what reads it."""
+    """Three convolutions, the second depthwise.
+
+    Of the channels of the first two, every sixteenth is 2^4 times as large as the others, and
+    weighed as much less by what reads it.
+    """
     net = Builder("spread", (1, 16, 12, 12), 0, True)
     x = net.relu(net.conv(net.input, "a", 32, 3, pad=1, bias=True), "a.relu")
     x = net.relu(net.conv(x, "b", 32, 3, pad=1, groups=32, bias=True), "b.relu")
@@ -62,7 +65,7 @@ def _decibels(made: Quantised) -> float:
 def test_a_net_whose_channels_differ_in_size_gains() -> None:
     source = spread_net()
     alike, own = (
-        quantise(source, None, QuantiseOptions(per_channel=each)) for each in (False, True)
+        quantise(source, None, QuantiseOptions(per_channel=flag)) for flag in (False, True)
     )
     print(f"SNR of the output: {_decibels(alike)} dB, by channel {_decibels(own)} dB")
     assert _decibels(own) > _decibels(alike) + 3
@@ -95,17 +98,19 @@ def test_a_layer_with_a_residual_keeps_one_scale() -> None:
             values[::2] /= 16
             tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     made = quantise(source, None, QuantiseOptions(per_channel=True))
-    own = {
+    matching = {
         layer.operators[0]: layer.weight_exponent != layer.least_weight_exponent
         for layer in made.report.layers
         if layer.weight_exponent is not None
     }
-    with_residual = {each.operators[0] for each in made.report.layers if "a.add" in each.operators}
+    with_residual = {
+        layer.operators[0] for layer in made.report.layers if "a.add" in layer.operators
+    }
     assert len(with_residual) == 1
-    assert not own[with_residual.pop()]
-    assert sum(own.values()) >= 3
+    assert not matching[with_residual.pop()]
+    assert sum(matching.values()) >= 3
     graph = integer_graph(made.model, BLOCKS)
-    assert not any("count differently" in why for why in graph.left.values())
+    assert not any("scales differ" in why for why in graph.left.values())
 
 
 def test_a_residual_on_sums_that_count_by_channel_is_left_to_the_cpu() -> None:
@@ -117,7 +122,7 @@ def test_a_residual_on_sums_that_count_by_channel_is_left_to_the_cpu() -> None:
     y = g.quantise(g.op("Add", "add", [y, x]), -3)
     graph = integer_graph(g.model((y, (1, 16, 4, 4))), BLOCKS)
     assert not graph.layers
-    assert "count differently by channel" in graph.left["conv"]
+    assert "scales differ between channels" in graph.left["conv"]
 
 
 @settings(max_examples=60)
@@ -131,15 +136,15 @@ def test_a_channel_has_the_exponent_of_least_error_near_the_others(
         values[-1] = 0
     own = least_errors(values)
     alone = np.array(
-        [least_error(each, covering_exponent(largest_magnitude(each))) for each in values]
+        [least_error(item, covering_exponent(largest_magnitude(item))) for item in values]
     )
     highest = alone[: len(sizes)].max()
     assert own.max() == highest
-    for found, asked in zip(own[: len(sizes)], alone[: len(sizes)], strict=True):
-        assert found == max(asked, highest - CHANNEL_SPREAD)
+    for result, asked in zip(own[: len(sizes)], alone[: len(sizes)], strict=True):
+        assert result == max(asked, highest - CHANNEL_SPREAD)
     one = least_error(values, covering_exponent(largest_magnitude(values)))
-    before = sum(squared_error(each, one) for each in values)
-    after = sum(squared_error(each, e) for each, e in zip(values, own.tolist(), strict=True))
+    before = sum(squared_error(item, one) for item in values)
+    after = sum(squared_error(item, e) for item, e in zip(values, own.tolist(), strict=True))
     assert after <= before or gain(values, one, own) < 1
 
 
@@ -156,7 +161,7 @@ def test_a_layer_rounds_what_its_channels_count(
     data: list[int], channels: list[tuple[int, int, float]], shift: int, relu: bool
 ) -> None:
     """Half up, in steps of the output, cut off where int8 ends."""
-    weight, finer, bias = (np.array(each) for each in zip(*channels, strict=True))
+    weight, finer, bias = (np.array(item) for item in zip(*channels, strict=True))
     shifts = shift + finer.astype(np.int64)
     low = 0 if relu else -128
     made = finish_epilogue(
@@ -170,19 +175,19 @@ def test_a_layer_rounds_what_its_channels_count(
         "weight": weight.astype(np.int8).reshape(-1, 1, 1, 1),
         "bias": made.bias, "shr_channel": shifts,
     }  # fmt: skip
-    found = reference(w.with_steps(epilogue), tensors)[:, :, 0, 0]
+    result = reference(w.with_steps(epilogue), tensors)[:, :, 0, 0]
     steps: NDArray[np.float64] = np.ldexp(np.array(data)[:, None] * weight + 0.0, -finer)
     steps = steps + np.ldexp(np.rint(np.ldexp(bias, finer)), -finer)
     wanted = np.floor(np.ldexp(steps, -shift) + 0.5)
-    np.testing.assert_array_equal(found, np.clip(wanted, low, 127))
+    np.testing.assert_array_equal(result, np.clip(wanted, low, 127))
 
 
 def test_a_float_network_is_tuned_with_shifts_by_channel_if_asked_to() -> None:
     """Behind every product to whose sums nothing is added; nothing else changes."""
     network = networks.load("resnet18")
     full, own = (
-        {name: each.workload for each in found for name in each.names}
-        for found in (network.workloads(16, 16, epilogue=mode) for mode in MODES)
+        {name: item.workload for item in results for name in item.names}
+        for results in (network.workloads(16, 16, epilogue=mode) for mode in MODES)
     )
     assert full.keys() == own.keys()
     for name, workload in own.items():

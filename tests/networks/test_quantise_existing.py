@@ -72,7 +72,7 @@ def _static(
 
 
 def _logits(model: onnx.ModelProto, count: int = 120) -> NDArray[np.float32]:
-    """(count, 10)"""
+    """Return onnxruntime's logits for the first `count` digits, shape (count, 10)."""
     feeds: list[Feed] = [{"input": image[None]} for image in digits.held_out()[0][:count]]
     name = model.graph.output[0].name
     return np.concatenate([values[name] for values in run_feeds(model, [name], feeds)])
@@ -96,7 +96,7 @@ def test_quantised_models_are_recognised(tmp_path: Path) -> None:
     assert not is_quantised(onnx.load(tmp_path / "float.onnx"))
     made = quantise(residual_net()).model
     assert is_quantised(made)
-    with pytest.raises(QuantisationError, match="quantised already"):
+    with pytest.raises(QuantisationError, match="already quantised"):
         quantise(made)
 
 
@@ -108,7 +108,7 @@ def test_a_quantised_model_is_taken_as_it_is(build: Any) -> None:
     shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
     feeds: list[Feed] = [{info.name: np.random.default_rng(1).standard_normal(shape, np.float32)}]
     name = made.graph.output[0].name
-    (first,), (second,) = (list(run_feeds(each, [name], feeds)) for each in (made, again.model))
+    (first,), (second,) = (list(run_feeds(item, [name], feeds)) for item in (made, again.model))
     np.testing.assert_array_equal(first[name], second[name])
 
 
@@ -124,9 +124,9 @@ def test_layers_in_scales_of_onnxruntimes_choice_give_its_numbers(
     graph = integer_graph(model, BLOCKS)
     assert (graph.islands, graph.left) == ((), {})
     inputs = {"input": digits.held_out()[0][:1]}
-    found = differences(graph, integers_of(model, graph, inputs), inputs)
-    assert len(found) >= 3
-    for name, difference in found.items():
+    result = differences(graph, integers_of(model, graph, inputs), inputs)
+    assert len(result) >= 3
+    for name, difference in result.items():
         assert np.abs(difference).max() <= 1, name
         assert np.count_nonzero(difference) <= 0.1 * difference.size, name
 
@@ -194,8 +194,8 @@ def test_layers_of_a_quantised_model_that_are_kept_compute_on_dequantised_number
 ) -> None:
     """Quantisers leave a relu to the saturation of what they write: data come through it."""
     source = _static(tmp_path, QuantFormat.QDQ, True, False)
-    found = as_it_is(source, ("conv2",))
-    graph = integer_graph(found.model, BLOCKS, keep_float=found.keep_float)
+    result = as_it_is(source, ("conv2",))
+    graph = integer_graph(result.model, BLOCKS, keep_float=result.keep_float)
     assert "conv2" in [name for island in graph.islands for name, _ in island.nodes]
     assert "conv2" not in [layer.name for layer in graph.layers]
     image = digits.held_out()[0][:1]

@@ -94,8 +94,8 @@ def _made(nodes: list[onnx.NodeProto], tensors: dict[str, NDArray[Any]], output:
     made = quantise(source)
     info = made.model.graph.input[0]
     feed = {info.name: normal(1, 16, 6, 6, seed=7)}
-    wanted, found = (next(run_feeds(m, [output], [feed]))[output] for m in (source, made.model))
-    assert np.corrcoef(wanted.ravel(), found.ravel())[0, 1] > 0.99
+    wanted, results = (next(run_feeds(m, [output], [feed]))[output] for m in (source, made.model))
+    assert np.corrcoef(wanted.ravel(), results.ravel())[0, 1] > 0.99
     return made
 
 
@@ -202,7 +202,7 @@ def test_what_cannot_be_quantised_is_refused() -> None:
     with pytest.raises(QuantisationError, match="no data"):
         quantise(zoo.build("digits_cnn", weights=False))
     nodes = [helper.make_node("Sigmoid", ["x"], ["y"], name="sigmoid")]
-    with pytest.raises(QuantisationError, match="nothing of"):
+    with pytest.raises(QuantisationError, match="no layer of"):
         quantise(with_typed_output(model(nodes, {}, (1, 16, 6, 6), "y")))
     for wrong in ({"method": "guess"}, {"rule": "guess"}, {"percentile": 3.0}):
         with pytest.raises(QuantisationError):
@@ -211,8 +211,8 @@ def test_what_cannot_be_quantised_is_refused() -> None:
 
 def test_the_report_is_plain_json() -> None:
     made = quantise(residual_net(), None, QuantiseOptions(keep_float=("fc",)))
-    said = json.loads(json.dumps(made.report.to_json(), allow_nan=False))
-    assert said["kept_float"] == {"fc": "kept in float as asked"}
-    assert said["layers"][0]["operators"] == ["stem", "stem.relu"]
-    assert said["samples"] == 8
-    assert -1 <= said["outputs"][0]["correlation"] <= 1
+    document = json.loads(json.dumps(made.report.to_json(), allow_nan=False))
+    assert document["kept_float"] == {"fc": "kept in floating point, as requested"}
+    assert document["layers"][0]["operators"] == ["stem", "stem.relu"]
+    assert document["samples"] == 8
+    assert -1 <= document["outputs"][0]["correlation"] <= 1

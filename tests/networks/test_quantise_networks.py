@@ -40,14 +40,14 @@ def _outputs(model: onnx.ModelProto, feeds: list[Feed]) -> NDArray[np.float32]:
 def _correlation(model: onnx.ModelProto, made: Quantised, count: int = 4) -> float:
     feeds = _fresh(model, count)
     values = _outputs(model, feeds), _outputs(made.model, feeds)
-    return float(np.corrcoef(*(each.ravel() for each in values))[0, 1])
+    return float(np.corrcoef(*(item.ravel() for item in values))[0, 1])
 
 
 def _kinds(made: Quantised) -> dict[str, list[str]]:
     """The steps that the importer fuses behind each convolution and product of the int8 model."""
-    found = OnnxSource("int8", made.model, lambda: made.model, {}).examine().found
-    assert all(call.data_quantisation and call.weight_quantisation for call in found.fused_calls)
-    return {call.node: [step.kind for step in call.steps] for call in found.fused_calls}
+    result = OnnxSource("int8", made.model, lambda: made.model, {}).examine().found
+    assert all(call.data_quantisation and call.weight_quantisation for call in result.fused_calls)
+    return {call.node: [step.kind for step in call.steps] for call in result.fused_calls}
 
 
 def test_the_digits_network_loses_at_most_half_a_point_of_accuracy() -> None:
@@ -57,8 +57,8 @@ def test_the_digits_network_loses_at_most_half_a_point_of_accuracy() -> None:
     images, labels = digits.held_out()
     feeds: list[Feed] = [{"input": image[None]} for image in images]
     right = [
-        float((_outputs(each, feeds).argmax(axis=1) == labels).mean())
-        for each in (model, made.model)
+        float((_outputs(item, feeds).argmax(axis=1) == labels).mean())
+        for item in (model, made.model)
     ]
     print(f"accuracy on {len(labels)} held-out images: float {right[0]:.4f}, int8 {right[1]:.4f}")
     assert right[0] > 0.9
@@ -125,9 +125,9 @@ def test_the_groups_of_attention_are_fused_whole() -> None:
     kinds = _kinds(made)
     assert kinds["query"] == ["bias", "quantise"]
     assert kinds["out"] == ["bias", "add", "quantise"]
-    found = {layer.operators: layer for layer in made.report.layers}
-    assert found[("scores",)].weight_exponent is None
-    assert ("mixed",) in found
+    result = {layer.operators: layer for layer in made.report.layers}
+    assert result[("scores",)].weight_exponent is None
+    assert ("mixed",) in result
 
 
 def test_every_group_of_the_report_is_one_layer() -> None:
@@ -219,8 +219,8 @@ def test_the_importer_computes_what_onnxruntime_does(build: Callable[[], onnx.Mo
     made = quantise(build())
     (feed,) = _fresh(made.model, 1)
     compiled = Network(OnnxSource("int8", made.model, lambda: made.model, {})).compiled
-    (found,) = compiled(feed).values()
-    np.testing.assert_array_equal(found.ravel(), _outputs(made.model, [feed])[0])
+    (result,) = compiled(feed).values()
+    np.testing.assert_array_equal(result.ravel(), _outputs(made.model, [feed])[0])
 
 
 def test_ranges_come_from_the_samples() -> None:

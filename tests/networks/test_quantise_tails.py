@@ -28,7 +28,7 @@ WIDTH = 64
 
 
 def _squares(scale: float) -> onnx.ModelProto:
-    """x · |x| · `scale`, whose tails are long, and a product behind it; (1, 64) to (1, 16)."""
+    """Return x · |x| · `scale`, which has long tails, and a product of it; (1, 64) to (1, 16)."""
     nodes = [
         helper.make_node("Abs", ["x"], ["abs"], name="abs"),
         helper.make_node("Mul", ["x", "abs"], ["square"], name="square"),
@@ -59,7 +59,7 @@ def _inputs(count: int, seed: int) -> Feeds:
 
 def _filled(samples: Feeds) -> onnx.ModelProto:
     """The network with a scale at which the largest value of these samples is 126 of 127 steps."""
-    return _squares(126 / 16 / max(float(np.abs(each["x"]).max()) ** 2 for each in samples))
+    return _squares(126 / 16 / max(float(np.abs(sample["x"]).max()) ** 2 for sample in samples))
 
 
 def _error(one: onnx.ModelProto, other: onnx.ModelProto, feeds: Feeds) -> float:
@@ -70,8 +70,11 @@ def _error(one: onnx.ModelProto, other: onnx.ModelProto, feeds: Feeds) -> float:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_new_inputs_are_not_cut_off_where_a_sample_fills_the_range(seed: int) -> None:
-    """The largest value of the samples was taken for the largest there is: outputs for new inputs
-    were off by three to five times what the samples showed."""
+    """Inputs that are larger than every sample are not clipped.
+
+    When the largest value of the samples was taken for the largest possible one, outputs for new
+    inputs were off by three to five times what the samples showed.
+    """
     samples = _inputs(16, seed)
     source = _filled(samples)
     made = quantise(source, Samples(tuple(samples)))
@@ -93,40 +96,40 @@ def test_values_with_a_hard_end_lose_no_bit() -> None:
 @pytest.mark.parametrize("limit", [7.0, 9.0, 11.0])
 def test_what_an_exponential_tail_loses_is_expected_before_it_is_seen(limit: float) -> None:
     """The mean over many draws is what integration gives: n · 2 · exp(−limit)."""
-    count, found = 4000, []
+    count, result = 4000, []
     for seed in range(60):
         values = np.random.default_rng(seed).exponential(size=count)
         tail = Tail()
         tail.add(values)
         seen = float(np.sum(np.maximum(values - limit, 0) ** 2))
-        found.append(seen + tail.unseen_error(limit) / WEIGHT)
+        result.append(seen + tail.unseen_error(limit) / WEIGHT)
     right = count * 2 * np.exp(-limit)
-    assert right / 3 <= np.mean(found) <= 3 * right
+    assert right / 3 <= np.mean(result) <= 3 * right
 
 
 @given(st.integers(1, 200))
 def test_samples_either_choose_scales_or_judge_them(count: int) -> None:
-    found = with_held_out([{"x": np.array([number])} for number in range(count)])
+    result = with_held_out([{"x": np.array([number])} for number in range(count)])
     chosen, judging = (
-        [int(feed["x"][0]) for feed in feeds] for feeds in (found.feeds, found.judging)
+        [int(feed["x"][0]) for feed in feeds] for feeds in (result.feeds, result.judging_samples)
     )
     if count < 8:
         assert chosen == judging == list(range(count))
-        assert "further off" in found.warning
+        assert "larger on new inputs" in result.warning
         return
     assert sorted(chosen + judging) == list(range(count))
     assert len(judging) == min(4, count // 4)
-    assert found.warning == ""
+    assert result.warning == ""
 
 
 def test_the_error_of_a_build_is_measured_on_samples_that_chose_no_scale(tmp_path: Path) -> None:
     """What is held out is ten times as large: scales that had seen it would cover it."""
     samples = _inputs(16, 1)
-    held = {id(feed) for feed in with_held_out(samples).judging}
-    for each in samples:
-        each["x"] *= 10 if id(each) in held else 1
+    held = {id(feed) for feed in with_held_out(samples).judging_samples}
+    for sample in samples:
+        sample["x"] *= 10 if id(sample) in held else 1
     onnx.save(_squares(1.0), tmp_path / "net.onnx")
-    np.savez(tmp_path / "samples.npz", x=np.stack([each["x"] for each in samples]))
+    np.savez(tmp_path / "samples.npz", x=np.stack([item["x"] for item in samples]))
     options = BuildOptions(
         model=str(tmp_path / "net.onnx"), out=tmp_path / "art", trials=0, tolerance=1.0,
         calibration=tmp_path / "samples.npz",
@@ -134,10 +137,10 @@ def test_the_error_of_a_build_is_measured_on_samples_that_chose_no_scale(tmp_pat
     made = build_artifact(LocalRunner(), options)
     artifact = load(options.out, allow_code=True)
     assert isinstance(artifact, Artifact)
-    found = artifact.accuracy()
-    assert found is not None
-    assert found.samples == 4
-    assert found.error > 0.5
+    accuracy = artifact.accuracy()
+    assert accuracy is not None
+    assert accuracy.samples == 4
+    assert accuracy.error > 0.5
     assert made.warnings == ()
 
 
@@ -150,4 +153,4 @@ def test_few_samples_do_both_and_the_build_says_so(tmp_path: Path) -> None:
     )  # fmt: skip
     made = integer_network(options, make_target(options.target), read_model(options))
     assert len(made.samples) == 1
-    assert "measured on the one sample that the scales were chosen by" in "".join(made.warnings)
+    assert "measured on the one sample that the scales were computed from" in "".join(made.warnings)

@@ -30,8 +30,10 @@ SHAPE = (1, 3, 9, 9)
 
 
 class Net(NumberedGraph):
-    """A QDQ network under construction whose activations are of `kind`; scales and zero points are
-    drawn."""
+    """A QDQ network under construction, with random scales and zero points.
+
+    Its activations are of the type `kind`.
+    """
 
     def __init__(self, kind: str, symmetric: bool, per_channel: bool, seed: int) -> None:
         super().__init__()
@@ -128,8 +130,8 @@ def test_a_layer_is_within_a_step_of_onnxruntime_s(
         y = y if layer == "odd" else net.op("Relu", y)
     y = net.quantised(y)
     artifact, layers = layers_of(net.model(y), tmp_path_factory.mktemp("net"))
-    (found,) = layers
-    assert found.workload.out_dtype == found.workload.data_dtype == kind
+    (result,) = layers
+    assert result.workload.out_dtype == result.workload.data_dtype == kind
     apart = steps_apart(net.model(y), artifact, net.step)
     assert apart.max() < 1.01
     assert (apart > 0.5).mean() < 0.02  # ties in sums of float32 alone
@@ -169,8 +171,10 @@ def test_a_network_stays_in_integers_from_layer_to_layer(tiles: str, tmp_path: P
     x = net.quantised("x")
     y = net.quantised(net.op("Relu", net.product("Conv", x, (16, 3, 3, 3), pads=[1, 1, 1, 1])))
     pooled = net.op("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2])
-    each = net.product("Conv", net.quantised(pooled), (16, 1, 3, 3), group=16, pads=[1, 1, 1, 1])
-    wide = net.quantised(net.product("Conv", net.quantised(net.op("Relu", each)), (24, 16, 1, 1)))
+    product = net.product("Conv", net.quantised(pooled), (16, 1, 3, 3), group=16, pads=[1, 1, 1, 1])
+    wide = net.quantised(
+        net.product("Conv", net.quantised(net.op("Relu", product)), (24, 16, 1, 1))
+    )
     flat = net.op("Flatten", net.quantised(net.op("GlobalAveragePool", wide)))
     y = net.quantised(net.product("MatMul", flat, (24, 10)))
     model = net.model(y)

@@ -65,7 +65,7 @@ def test_a_quantised_network_is_bit_equal_and_offloaded(form: QuantFormat, tmp_p
         np.testing.assert_array_equal(ours, reference(source, image[None]))
     report = network.report(16, 16)
     assert report.quantised
-    names = [name.replace("_quant", "") for each in report.workloads for name in each.names]
+    names = [name.replace("_quant", "") for workload in report.workloads for name in workload.names]
     two_passes = ["conv1", "conv2", "conv3", "fc"]
     assert set(names) >= {*two_passes, *(f"{name}.fine" for name in two_passes)}
     assert ("relu3" in names) == (form == QuantFormat.QOperator)  # onnxruntime keeps it apart
@@ -82,9 +82,9 @@ def test_a_quantised_network_is_bit_equal_and_offloaded(form: QuantFormat, tmp_p
 def test_zero_points_are_offloaded_under_padding_too(tmp_path: Path) -> None:
     path = _quantise(tmp_path, QuantFormat.QDQ, symmetric=False)
     network = networks.load(path)
-    found = {o.name: o for o in network.report(16, 16).operators}
-    assert {found[name].status for name in ("conv1", "conv2", "conv3", "fc")} == {"offloaded"}
-    assert "two passes" in found["conv2"].reason
+    result = {o.name: o for o in network.report(16, 16).operators}
+    assert {result[name].status for name in ("conv1", "conv2", "conv3", "fc")} == {"offloaded"}
+    assert "two passes" in result["conv2"].reason
     padded = [w for w, _, names in network.workloads(16, 16) if "conv2" in names]
     assert [[op.kind for op in w.epilogue][:2] for w in padded] == [["add", "residual"]]
 
@@ -118,8 +118,8 @@ def test_scales_that_are_powers_of_two_give_an_exact_shift(x: int, w: int, shift
     network = _network(_qdq_block(2.0**x, 2.0**w, 2.0 ** (x + w + shift)))
     (call,) = network.examined.found.fused_calls
     offset = 1 << max(shift - 1, 0)
-    found = ", ".join(map(str, int8_epilogue(call, "full")))
-    assert found == f"+ {offset}, >> {shift}, min 127, max 0"
+    result = ", ".join(map(str, int8_epilogue(call, "full")))
+    assert result == f"+ {offset}, >> {shift}, min 127, max 0"
     (conv,) = [o for o in network.report(16, 16).operators if o.name == "conv"]
     assert conv.reason == ""
 
@@ -128,8 +128,9 @@ def test_scales_that_are_no_powers_of_two_apart_are_reported_as_two_passes() -> 
     network = _network(_qdq_block(0.01, 0.02, 0.05))
     (conv,) = [o for o in network.report(16, 16).operators if o.name == "conv"]
     assert (conv.status, conv.reason) == (
-        "offloaded", "its scales are no powers of two apart: two passes"
-    )  # fmt: skip
+        "offloaded",
+        "its scales differ by factors that are not powers of two, so it takes two passes",
+    )
 
 
 def test_integer_operators_are_products_too() -> None:
@@ -149,7 +150,7 @@ def test_integer_operators_are_products_too() -> None:
     np.testing.assert_array_equal(network.run({"x": x})["y"], reference(source, x))
     (conv,) = [o for o in network.report(16, 16).operators if o.name == "conv"]
     assert conv.status == "cpu"
-    assert "no int8 tensor times a scale" in conv.reason
+    assert "not an int8 tensor times a scale" in conv.reason
 
 
 def _call(*steps: FusedStep) -> FusedCall:

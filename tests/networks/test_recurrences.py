@@ -23,7 +23,7 @@ SIZE, FEATURES = 32, 6
 def recurrent(
     kind: str, *, steps: int = 9, size: int = SIZE, outputs: int = 1, **attributes: Any
 ) -> onnx.ModelProto:
-    """x (steps, 1, features) → all states, or the last where two outputs are asked for."""
+    """Return a model of x (steps, 1, features) → all states, with two outputs the last ones."""
     ways = 2 if attributes.get("direction") == "bidirectional" else 1
     gates = GATES[kind] * size
     tensors = {
@@ -57,8 +57,8 @@ def test_all_steps_are_one_function_and_onnxruntimes(
 ) -> None:
     model = recurrent(kind, outputs=outputs, direction=direction, **attributes)
     x = normal(9, 1, FEATURES, seed=7)
-    found, profile = built(model, tmp_path).run({"x": x}, layers=True)
-    np.testing.assert_allclose(found["y"], reference(model, x), atol=2e-6)
+    result, profile = built(model, tmp_path).run({"x": x}, layers=True)
+    np.testing.assert_allclose(result["y"], reference(model, x), atol=2e-6)
     names = [name for name, _ in profile.others]
     assert any(name.startswith("recurrence") for name in names)
     assert not any("tanh" in name and "matmul" in name for name in names)

@@ -59,8 +59,11 @@ class _Graph:
 
 
 def detector(path: Path) -> Path:
-    """Boxes and scores, NonMaxSuppression, and the index of what it kept, whose number only a
-    running model knows. The scores are an output, too, and the image is read behind the boxes."""
+    """Return a detector: boxes and scores, and NonMaxSuppression with the indices that it keeps.
+
+    Their number is known only when the model runs. The scores are an output too, and the image is
+    read again behind the boxes.
+    """
     net = _Graph()
     x = net.op("Relu", "relu1", [net.conv("image", "conv1", 16, 3, 3, 2)])
     x = net.op("Relu", "relu2", [net.conv(x, "conv2", 32, 16, 3, 2)])
@@ -175,8 +178,8 @@ def test_an_output_whose_shape_depends_on_values_keeps_all_behind_it_from_being_
         _node("ReduceSum", "places", "sum", keepdims=0), _node("Cast", "sum", "number", to=1),
         _node("Mul", "a number", "b"), _node("MatMul", "b w", "y"),
     ]  # fmt: skip
-    found = _found(nodes, "", places=TensorProto.INT64, y=TensorProto.FLOAT)
-    assert found == [("places sum number b y", True)]
+    result = _found(nodes, "", places=TensorProto.INT64, y=TensorProto.FLOAT)
+    assert result == [("places sum number b y", True)]
 
 
 def test_operators_that_exchange_a_shape_of_values_run_after_all_that_they_read() -> None:
@@ -239,8 +242,8 @@ def test_an_operator_between_two_layers_runs_in_onnxruntime(
         artifact = load(tmp_path / "art", allow_code=True, threads=threads)
         for seed in range(3):
             image = {"image": normal(*SHAPE, seed=seed)}
-            found = artifact.infer(image)["conv2"]
-            np.testing.assert_allclose(found, theirs.run(None, image)[0], atol=1e-4)
+            result = artifact.infer(image)["conv2"]
+            np.testing.assert_allclose(result, theirs.run(None, image)[0], atol=1e-4)
     with pytest.raises(ArtifactError, match=r"'odd' \(Erf\)"):
         refuse_regions(tmp_path / "art")
 
@@ -259,11 +262,11 @@ def test_a_network_runs_in_onnxruntime_as_a_whole_where_that_is_faster(
     )
     made = build_artifact(LocalRunner(), options)
     assert made.manifest["layers"] == []
-    assert "onnxruntime runs all of it: the compiled network" in made.warnings[0]
+    assert "so that onnxruntime runs the whole network: the compiled network" in made.warnings[0]
     image = {"image": normal(*SHAPE)}
     theirs = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, image)[0]
-    found = load(tmp_path / "art", allow_code=True).infer(image)["conv2"]
-    np.testing.assert_allclose(found, theirs, atol=1e-5)
+    result = load(tmp_path / "art", allow_code=True).infer(image)["conv2"]
+    np.testing.assert_allclose(result, theirs, atol=1e-5)
 
 
 def test_a_layer_that_multiplies_much_without_a_kernel_is_left_to_onnxruntime(
@@ -284,11 +287,11 @@ def test_a_layer_that_multiplies_much_without_a_kernel_is_left_to_onnxruntime(
     options = BuildOptions(
         model=str(tmp_path / "m.onnx"), out=tmp_path / "art", target="cpu", trials=0
     )
-    found = build_cpu_library.read_layers(make_target("cpu"), read_model(options))
-    assert [layer.call.node for layer in found.layers] == ["conv"]
-    causes = [cause for region in found.network.examined.regions for cause in region.causes]
+    layers = build_cpu_library.read_layers(make_target("cpu"), read_model(options))
+    assert [layer.call.node for layer in layers.layers] == ["conv"]
+    causes = [cause for region in layers.network.examined.regions for cause in region.causes]
     reasons = {cause.name: cause.reason for cause in causes}
-    assert reasons["sums"] == "no kernel of Tilewright computes it"
+    assert reasons["sums"] == "Tilewright has no kernel for it"
 
 
 def test_a_network_whose_inputs_nobody_can_draw_is_built_and_says_so(tmp_path: Path) -> None:
@@ -309,8 +312,8 @@ def test_a_network_whose_inputs_nobody_can_draw_is_built_and_says_so(tmp_path: P
     assert made.manifest["not_checked"] == ["y"]
     artifact = load(tmp_path / "art", allow_code=True)
     x = normal(7, 11)
-    found = artifact.infer({"x": x, "shape": np.array([1, 11, 7])})["y"]
-    np.testing.assert_array_equal(found, x.reshape(1, 11, 7))
+    result = artifact.infer({"x": x, "shape": np.array([1, 11, 7])})["y"]
+    np.testing.assert_array_equal(result, x.reshape(1, 11, 7))
     assert isinstance(artifact, CompiledArtifact)
     with pytest.raises(ArtifactError, match="holds no samples"):
         artifact.output_error()
@@ -332,8 +335,8 @@ def test_a_network_that_takes_a_sequence_runs_in_onnxruntime(tmp_path: Path) -> 
     session = tilewright.load(tmp_path / "art", allow_code=True)
     assert [(value.name, value.dtype) for value in session.get_inputs()] == [("parts", "sequence")]
     parts = [normal(2, 3, seed=seed) for seed in range(3)]
-    (found,) = session.run(None, {"parts": parts})
-    np.testing.assert_array_equal(found, np.concatenate(parts))
+    (result,) = session.run(None, {"parts": parts})
+    np.testing.assert_array_equal(result, np.concatenate(parts))
     with pytest.raises(InputError, match="'parts' is missing"):
         session.run(None, {})
 
@@ -376,10 +379,10 @@ def test_a_region_never_passes_another_shape_to_compiled_code() -> None:
     with calls.registered():
         call = tvm_ffi.get_global_func("tilewright.region0")
     full, empty = (tvm_ffi.from_dlpack(np.full((2, 2), n, np.float32)) for n in (1, 0))
-    with calls.raising():
+    with calls.reraise_errors():
         call(full, tvm_ffi.from_dlpack(place))
     np.testing.assert_array_equal(place, [[0, 0, 1, 1], [0, 1, 0, 1]])
-    with pytest.raises(InputError, match=r"'y' as int64 of shape \(2, 0\)"), calls.raising():
+    with pytest.raises(InputError, match=r"'y' as int64 of shape \(2, 0\)"), calls.reraise_errors():
         call(empty, tvm_ffi.from_dlpack(place))
 
 
@@ -389,7 +392,7 @@ def test_a_detector_gives_what_onnxruntime_gives(tmp_path: Path) -> None:
     options = BuildOptions(model=str(path), out=tmp_path / "art", target="cpu", trials=0)
     made = build_artifact(LocalRunner(), options)
     last = [region for region in made.manifest["regions"] if region["last"]]
-    kinds = {each["operator"] for region in last for each in region["operators"]}
+    kinds = {operator["operator"] for region in last for operator in region["operators"]}
     assert kinds >= {"NonMaxSuppression", "Gather", "Shape", "Cast", "Add"}
     assert len(made.manifest["layers"]) == 4
     session = tilewright.load(tmp_path / "art", allow_code=True)
@@ -400,11 +403,11 @@ def test_a_detector_gives_what_onnxruntime_gives(tmp_path: Path) -> None:
     lengths = set()
     for seed in range(12):
         image = normal(*SHAPE, seed=seed)
-        found, wanted = session.run(None, {"image": image}), theirs.run(None, {"image": image})
-        np.testing.assert_array_equal(found[0], wanted[0])
-        np.testing.assert_allclose(found[1], wanted[1], atol=1e-5)
-        np.testing.assert_allclose(found[2], wanted[2], rtol=1e-5)
-        lengths.add(len(found[0]))
+        result, wanted = session.run(None, {"image": image}), theirs.run(None, {"image": image})
+        np.testing.assert_array_equal(result[0], wanted[0])
+        np.testing.assert_allclose(result[1], wanted[1], atol=1e-5)
+        np.testing.assert_allclose(result[2], wanted[2], rtol=1e-5)
+        lengths.add(len(result[0]))
     assert len(lengths) > 1
     artifact = load(tmp_path / "art", allow_code=True)
     assert isinstance(artifact, CompiledArtifact)
@@ -417,8 +420,8 @@ def test_a_detector_gives_what_onnxruntime_gives(tmp_path: Path) -> None:
 @pytest.mark.slow(seconds=5)
 def test_layers_before_an_operator_that_cannot_be_imported_are_tuned(tmp_path: Path) -> None:
     network = networks.load(detector(tmp_path / "detector.onnx"))
-    found = network.workloads_on(Accelerator.of(make_target("cpu")))
-    assert [names for _, _, names in found] == [("conv1",), ("conv2",), ("box",), ("score",)]
+    workloads = network.workloads_on(Accelerator.for_target(make_target("cpu")))
+    assert [names for _, _, names in workloads] == [("conv1",), ("conv2",), ("box",), ("score",)]
     regions = network.report(16, 16).regions
     assert [(region.cause, region.cause_type) for region in regions] == [
         ("nms", "NonMaxSuppression")
@@ -441,7 +444,7 @@ def test_a_network_without_a_layer_runs_in_onnxruntime_with_a_warning(tmp_path: 
             model=str(tmp_path / "first.onnx"), out=tmp_path / target, target=target, trials=0
         )
         made = build_artifact(LocalRunner(), options)
-        assert "onnxruntime runs all of it: 'where' (NonZero)" in made.warnings[0]
+        assert "so that onnxruntime runs the whole network: 'where' (NonZero)" in made.warnings[0]
         session = tilewright.load(tmp_path / target)  # it holds no machine code
         x = normal(4, 4)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.stack(np.nonzero(x)))
@@ -452,8 +455,8 @@ def test_a_network_without_a_layer_runs_in_onnxruntime_with_a_warning(tmp_path: 
     [
         ([_node("Wobble", "x", "y", domain="org.example")], 17, 8, "'y'.*org.example.Wobble"),
         ([_node("Wobble", "x", "y")], 17, 8, "'y'.*Wobble, which neither"),
-        ([_node("Relu", "x", "y")], 99, 8, "opset 99, and onnxruntime"),
-        ([_node("Relu", "x", "y")], 17, 99, "IR version 99, and onnxruntime"),
+        ([_node("Relu", "x", "y")], 99, 8, "opset 99, but onnxruntime"),
+        ([_node("Relu", "x", "y")], 17, 99, "IR version 99, but onnxruntime"),
     ],
 )
 def test_what_onnxruntime_does_not_know_is_refused_before_any_work(
@@ -498,7 +501,7 @@ def test_a_network_of_text_runs_in_onnxruntime(tmp_path: Path) -> None:
     joined, same = session.run(None, {"word": words, "ending": words.astype(object)})
     assert joined.tolist() == [["tiletile", "éé"], ["", "aa"]]
     assert same.all()
-    with pytest.raises(InputError, match="'word' is float32 instead of str"):
+    with pytest.raises(InputError, match="'word' has type float32 instead of str"):
         session.run(None, {"word": np.zeros((2, 2), np.float32), "ending": words})
 
 

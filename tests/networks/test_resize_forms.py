@@ -28,23 +28,23 @@ FACTORS = (2.0, 1.5, 0.5, 0.7)
 
 
 def _forms() -> list[Form]:
-    found: list[Form] = []
+    forms: list[Form] = []
     for coordinates in (
         "half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric",
     ):  # fmt: skip
         for factor in FACTORS:
             scales = [1, 1, factor, factor]
             common = {"coordinate_transformation_mode": coordinates}
-            found.append(([1, 2, 7, 8], {"mode": "linear", **common}, scales, []))
-            found.append(([1, 2, 7, 8], {"mode": "cubic", **common}, scales, []))
+            forms.append(([1, 2, 7, 8], {"mode": "linear", **common}, scales, []))
+            forms.append(([1, 2, 7, 8], {"mode": "cubic", **common}, scales, []))
             for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
                 rounded = {"mode": "nearest", "nearest_mode": rounding, **common}
-                found.append(([1, 2, 7, 8], rounded, scales, []))
-        found.append(([1, 2, 7, 5], {"mode": "linear", **common}, [], [1, 2, 10, 13]))
-        found.append(([1, 2, 7, 5], {"mode": "nearest", **common}, [], [1, 2, 10, 3]))
+                forms.append(([1, 2, 7, 8], rounded, scales, []))
+        forms.append(([1, 2, 7, 5], {"mode": "linear", **common}, [], [1, 2, 10, 13]))
+        forms.append(([1, 2, 7, 5], {"mode": "nearest", **common}, [], [1, 2, 10, 3]))
     cubic = {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}
     return [
-        *found,
+        *forms,
         ([1, 2, 6, 6], cubic, [1, 1, 2, 2], []),
         ([1, 4, 4, 3], {"mode": "linear"}, [1, 2, 2, 1], []),
         ([1, 2, 5], {"mode": "nearest"}, [1, 1, 2], []),
@@ -79,8 +79,8 @@ def image_of(form: Form) -> NDArray[np.float32]:
 
 def theirs(form: Form) -> NDArray[np.float32]:
     (result,) = session(model_of(form), optimised=True).run(None, {"x": image_of(form)})
-    found: NDArray[np.float32] = result
-    return found
+    resized: NDArray[np.float32] = result
+    return resized
 
 
 def computed(form: Form) -> NDArray[np.float64] | None:
@@ -91,18 +91,18 @@ def computed(form: Form) -> NDArray[np.float64] | None:
     if taps is None:
         return None
     image = image_of(form).astype(np.float64)
-    for axis, each in taps.items():
+    for axis, tap in taps.items():
         image = np.moveaxis(image, axis, -1)
-        image = (image[..., each.places] * each.weights).sum(axis=-1)
+        image = (image[..., tap.places] * tap.weights).sum(axis=-1)
         image = np.moveaxis(image, -1, axis)
     return image
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_neighbours_and_weights_are_onnxruntimes(form: Form) -> None:
-    found = computed(form)
-    if found is not None:
-        np.testing.assert_allclose(found, theirs(form), 1e-4, 1e-5)
+    result = computed(form)
+    if result is not None:
+        np.testing.assert_allclose(result, theirs(form), 1e-4, 1e-5)
 
 
 def test_few_forms_are_left_to_tvm() -> None:
@@ -129,8 +129,8 @@ def test_compiled_forms_are_onnxruntimes(tmp_path: Path) -> None:
         )
         path = tmp_path / f"{number}.so"
         path.write_bytes(content)
-        (found,) = LoadedLibrary(path, weights)([image_of(form)])
-        np.testing.assert_allclose(found, theirs(form), 1e-4, 1e-5, err_msg=str(form))
+        (result,) = LoadedLibrary(path, weights)([image_of(form)])
+        np.testing.assert_allclose(result, theirs(form), 1e-4, 1e-5, err_msg=str(form))
 
 
 def test_what_nobody_computes_is_refused_by_name() -> None:

@@ -61,8 +61,8 @@ def run(of: Callable[[Any], Any], x: Array) -> Array:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.so"
         path.write_bytes(content)
-        (found,) = LoadedLibrary(path, weights)([x])
-        return found
+        (result,) = LoadedLibrary(path, weights)([x])
+        return result
 
 
 @st.composite
@@ -82,9 +82,9 @@ def rows(draw: st.DrawFn, most_axes: int = 4) -> Array:
 @pytest.mark.parametrize("shape", nightly_after(5, [(shape,) for shape in SHAPES]))
 def test_softmax_is_scipys(shape: tuple[int, ...]) -> None:
     x = 20 * normal(*shape, seed=3)
-    found = run(lambda read: relax.op.nn.softmax(read, -1), x)
-    np.testing.assert_allclose(found, softmax(x.astype(np.float64), axis=-1), rtol=2e-5, atol=1e-7)
-    np.testing.assert_allclose(found.sum(axis=-1), 1.0, rtol=1e-5)
+    result = run(lambda read: relax.op.nn.softmax(read, -1), x)
+    np.testing.assert_allclose(result, softmax(x.astype(np.float64), axis=-1), rtol=2e-5, atol=1e-7)
+    np.testing.assert_allclose(result.sum(axis=-1), 1.0, rtol=1e-5)
 
 
 @pytest.mark.slow(seconds=0.3)
@@ -111,10 +111,10 @@ def test_layer_normalisation_is_what_its_definition_says(shape: tuple[int, ...])
 def test_softmax_along_any_axis_is_scipys(x: Array, axis: int) -> None:
     axis = max(axis, -x.ndim)
     wide = x.astype(np.float64)
-    found = run(lambda read: relax.op.nn.softmax(read, axis), x)
-    np.testing.assert_allclose(found, softmax(wide, axis=axis), rtol=2e-5, atol=1e-7)
-    found = run(lambda read: relax.op.nn.log_softmax(read, axis), x)
-    np.testing.assert_allclose(found, log_softmax(wide, axis=axis), rtol=1e-5, atol=2e-5)
+    result = run(lambda read: relax.op.nn.softmax(read, axis), x)
+    np.testing.assert_allclose(result, softmax(wide, axis=axis), rtol=2e-5, atol=1e-7)
+    result = run(lambda read: relax.op.nn.log_softmax(read, axis), x)
+    np.testing.assert_allclose(result, log_softmax(wide, axis=axis), rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.slow(seconds=0.7)
@@ -130,9 +130,9 @@ def test_softmax_of_masked_rows_is_numpys(size: int, seed: int) -> None:
         shifted = np.exp(x - x.max(axis=-1, keepdims=True))
         expected = shifted / shifted.sum(axis=-1, keepdims=True)
     assert np.isnan(expected[[0, 2]]).all()
-    found = run(lambda read: relax.op.nn.softmax(read, -1), x)
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-7)
-    assert (found[(x == -np.inf) & ~np.isnan(expected)] == 0).all()
+    result = run(lambda read: relax.op.nn.softmax(read, -1), x)
+    np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-7)
+    assert (result[(x == -np.inf) & ~np.isnan(expected)] == 0).all()
 
 
 @pytest.mark.slow(seconds=1.5)
@@ -152,17 +152,17 @@ def test_reductions_are_numpys(x: Array, name: str, drawn: set[int], keepdims: b
         x = 1 + np.clip(x, -3, 3) / 100  # products of hundreds stay near 1
     elif name in ("sum", "mean"):
         x = np.clip(x, -1e30, 1e30)  # sums of many are finite in float32
-    found = run(lambda read: ours(read, axes, keepdims=keepdims), x)
+    result = run(lambda read: ours(read, axes, keepdims=keepdims), x)
     wide = x.astype(np.float64)
     expected = numpys(wide, axis=tuple(axes), keepdims=keepdims)
     size = np.sum(np.abs(wide), axis=tuple(axes), keepdims=keepdims)
-    error = np.abs(found - expected) / (1e-6 + size) if name in ("sum", "mean") else None
+    error = np.abs(result - expected) / (1e-6 + size) if name in ("sum", "mean") else None
     if error is not None:
         assert error.max() < 1e-6
     elif name in ("max", "min"):
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(result, expected)
     else:
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow(seconds=1)
@@ -201,8 +201,8 @@ def test_what_follows_a_reduction_is_part_of_its_loops() -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_integers_are_summed_exactly(axis: int) -> None:
     x = np.arange(7 * 45, dtype=np.int32).reshape(7, 45) * 1001
-    found = run(lambda read: relax.op.sum(read, axis), x)
-    np.testing.assert_array_equal(found, x.sum(axis=axis))
+    result = run(lambda read: relax.op.sum(read, axis), x)
+    np.testing.assert_array_equal(result, x.sum(axis=axis))
 
 
 @pytest.mark.parametrize(("of", "written"), [

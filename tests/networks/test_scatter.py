@@ -58,8 +58,8 @@ def test_the_result_is_numpys(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.so"
         path.write_bytes(content)
-        (found,) = LoadedLibrary(path, weights)(arrays)
-    np.testing.assert_allclose(found, want, rtol=1e-6)
+        (result,) = LoadedLibrary(path, weights)(arrays)
+    np.testing.assert_allclose(result, want, rtol=1e-6)
 
 
 def test_the_reference_loses_no_sum() -> None:
@@ -76,5 +76,5 @@ def test_the_reference_loses_no_sum() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
     new = np.random.default_rng(0).integers(-8, 8, (updates, width)).astype(np.float32)
     feed = {"x": np.zeros((1, width), np.float32), "new": new}
-    for found in run_feeds(model, ["y"], [feed] * 10):
-        np.testing.assert_array_equal(found["y"], new.sum(axis=0, keepdims=True))
+    for result in run_feeds(model, ["y"], [feed] * 10):
+        np.testing.assert_array_equal(result["y"], new.sum(axis=0, keepdims=True))

@@ -52,11 +52,13 @@ def test_outputs_are_those_of_onnxruntime(session: InferenceSession) -> None:
 @pytest.mark.slow(seconds=1)
 def test_what_fits_nothing_is_refused(session: InferenceSession) -> None:
     image = normal(*SHAPE)
-    with pytest.raises(InputError, match=r"there is no output 'scores'; the network gives fc.out"):
+    with pytest.raises(
+        InputError, match=r"the network has no output 'scores'; its outputs are fc.out"
+    ):
         session.run(["scores"], {"input": image})
     with pytest.raises(InputError, match="'input' is missing"):
         session.run(None, {})
-    with pytest.raises(InputError, match="there is no input 'image'; the network takes input"):
+    with pytest.raises(InputError, match="the network has no input 'image'; its inputs are input"):
         session.empty("image")
 
 

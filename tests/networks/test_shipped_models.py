@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from benchmarks.coverage.model_answers import Answer, difference, judge, untrue
+from benchmarks.coverage.model_answers import Answer, difference, judge, refusal_flaw
 from benchmarks.coverage.model_files import sweep
 from benchmarks.coverage.onnx_models import ModelCase, cases
 from tilewright import networks
@@ -124,9 +124,9 @@ def test_what_is_not_compiled_runs_in_onnxruntime(
     case = _alone(node, tmp_path / "one.onnx", **arrays)
     network = networks.load(case.path)
     assert network.report(16, 16).by_status("onnxruntime")
-    found = network.run(arrays)
+    result = network.run(arrays)
     wanted = onnxruntime.InferenceSession(case.path).run(None, arrays)
-    for array, other in zip(found.values(), wanted, strict=True):
+    for array, other in zip(result.values(), wanted, strict=True):
         np.testing.assert_array_equal(array, other)
 
 
@@ -136,7 +136,7 @@ def test_an_input_without_elements_runs_in_onnxruntime_and_says_what_to_do(tmp_p
     network = networks.load(case.path)
     (operator,) = network.report(16, 16).operators
     assert operator.status == "onnxruntime"
-    assert "the shape (2, 0, 4), which holds no elements" in operator.reason
+    assert "the shape (2, 0, 4), which has no elements" in operator.reason
     assert "--input-shape" in operator.reason
     assert network.run({"x": np.zeros((2, 0, 4), np.float32)})["y"].shape == (2, 0, 4)
     assert networks.load(case.path, {"x": (2, 5, 4)}).report(16, 16).inputs == {"x": (2, 5, 4)}
@@ -146,8 +146,8 @@ def test_scalars_go_in_as_scalars(tmp_path: Path) -> None:
     node = onnx.helper.make_node("Clip", ["x", "low"], ["y"])
     case = _alone(node, tmp_path / "clip.onnx", x=X, low=np.float32(0))
     x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 3, 4)
-    found = networks.load(case.path).run({"x": x, "low": np.array(0.5, np.float32)})["y"]
-    np.testing.assert_array_equal(found, np.maximum(x, 0.5))
+    result = networks.load(case.path).run({"x": x, "low": np.array(0.5, np.float32)})["y"]
+    np.testing.assert_array_equal(result, np.maximum(x, 0.5))
 
 
 def test_an_output_shape_of_a_transposed_convolution_is_kept(tmp_path: Path) -> None:
@@ -179,7 +179,12 @@ def test_the_judge_sees_through_false_answers(tmp_path: Path) -> None:
         "operator 's' (Sigmoid) cannot be imported: its axis is odd; export it again",
         "operator 'r' (Relu) cannot be imported",
     ):
-        assert untrue(message, case.path), message
-    assert untrue("operator 'r' (Relu) cannot be imported: it is odd; cut it off", case.path) == ""
+        assert refusal_flaw(message, case.path), message
+    assert (
+        refusal_flaw("operator 'r' (Relu) cannot be imported: it is odd; cut it off", case.path)
+        == ""
+    )
     assert difference(np.zeros(3, np.float32), np.ones(3, np.float32)) == "3 of 3 values"
-    assert judge(case) == Answer(case.title, "loads", "the package ships no tensors for it")
+    assert judge(case) == Answer(
+        case.title, "loads", "the package contains no tensors for this model"
+    )

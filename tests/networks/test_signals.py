@@ -59,8 +59,8 @@ def test_the_product_of_frames_is_the_convolution(case: Spectrogram) -> None:
     assert "MatMul" in kinds
     assert "Conv" not in kinds
     x = normal(*case.shape, seed=3)
-    found = reference(rewritten.model, x)
-    np.testing.assert_allclose(found, reference(source, x), rtol=1e-4, atol=1e-3)
+    result = reference(rewritten.model, x)
+    np.testing.assert_allclose(result, reference(source, x), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -84,5 +84,5 @@ def test_a_library_computes_a_spectrogram(tmp_path: Path) -> None:
     path.write_bytes(source.SerializeToString())
     tilewright.build(path, tmp_path / "built", target="cpu", trials=0)
     x = normal(*CENTRED.shape, seed=4)
-    (found,) = tilewright.load(tmp_path / "built", allow_code=True).run(["y"], {"x": x})
-    np.testing.assert_allclose(found, reference(source, x), rtol=1e-4, atol=1e-3)
+    (result,) = tilewright.load(tmp_path / "built", allow_code=True).run(["y"], {"x": x})
+    np.testing.assert_allclose(result, reference(source, x), rtol=1e-4, atol=1e-3)

@@ -20,7 +20,7 @@ from tilewright.networks.artifact.manifest import (
     read_files,
     read_manifest,
     reason_for_doubt,
-    sealed,
+    serialise_manifest,
     write_folder,
 )
 
@@ -32,7 +32,7 @@ MANIFEST: Mapping[str, Json] = {
     "specification": {"kind": "cpu", "keys": {}}, "kind": "no kind",
 }  # fmt: skip
 CODE = {"network.so": b"\x7fELF code", "check.npz": b"data"}
-FOREIGN = "was built by somebody else or in another workspace, or was copied or changed since"
+FOREIGN = "was built by someone else or in another workspace, or was copied or changed afterwards"
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def rewritten(folder: Path, change: Callable[[dict[str, Json]], object]) -> Path
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest.pop("sha256")
     change(manifest)
-    (folder / "manifest.json").write_bytes(sealed(manifest))
+    (folder / "manifest.json").write_bytes(serialise_manifest(manifest))
     return folder
 
 
@@ -112,9 +112,9 @@ def test_a_workspace_that_came_with_the_artifact_is_not_believed(
 
 def _with_inode(real: Callable[..., os.stat_result], other: os.stat_result) -> object:
     def faked(path: object, *args: object, **kwargs: object) -> os.stat_result:
-        found = real(path, *args, **kwargs)
+        result = real(path, *args, **kwargs)
         same = str(path) == "art"
-        return os.stat_result((found[0], other.st_ino, *found[2:])) if same else found
+        return os.stat_result((result[0], other.st_ino, *result[2:])) if same else result
 
     return faked
 
@@ -149,7 +149,7 @@ def test_a_key_that_others_may_know_signs_nothing(art: Path, workspace: Path, mo
     (workspace / KEY_FILE).chmod(mode)
     assert "its signature cannot be checked" in doubt(art)
     made = write_folder(art, CODE, MANIFEST)
-    assert "others may read or write it" in str(made["unsigned"])
+    assert "other users may read or write it" in str(made["unsigned"])
 
 
 def test_a_folder_without_code_is_not_signed(workspace: Path, tmp_path: Path) -> None:

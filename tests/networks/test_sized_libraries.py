@@ -88,9 +88,9 @@ def test_inputs_between_two_sizes_are_padded_and_their_outputs_cut(batched: Path
         feeds = {"x": np.random.default_rng(images).standard_normal((images, 3, 8, 8), np.float32)}
         (ours,), (expected,) = session.run(["y"], feeds), theirs.run(None, feeds)
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
-    said = r"'batch' is [50], and the library was built for 1, 4"
+    message = r"'batch' is [50], and the library was built for 1, 4"
     for wrong in ((5, 3, 8, 8), (0, 3, 8, 8)):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             session.run(None, {"x": np.zeros(wrong, np.float32)})
     with pytest.raises(InputError, match="has shape 3×3×9×8 instead of batch×3×8×8"):
         session.run(None, {"x": np.zeros((3, 3, 9, 8), np.float32)})
@@ -113,8 +113,8 @@ def test_where_padding_changes_the_outputs_only_the_sizes_themselves_run(tmp_pat
         feeds = {"x": np.random.default_rng(1).standard_normal(shape, np.float32)}
         (ours,), (expected,) = session.run(None, feeds), theirs.run(None, feeds)
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
-    said = r"'tokens' is 12, .* padding may change the outputs: operator 'softmax'"
-    with pytest.raises(InputError, match=said):
+    message = r"'tokens' is 12, .* padding may change the outputs: operator 'softmax'"
+    with pytest.raises(InputError, match=message):
         session.run(None, {"x": np.zeros((1, 12, 32), np.float32)})
 
 
@@ -138,7 +138,7 @@ def test_a_damaged_size_is_found_when_it_is_needed(batched: Path, tmp_path: Path
     manifest = json.loads((tmp_path / "art/manifest.json").read_text())
     first = manifest["sizes"][0]
     for change in ({"sizes": []}, {"sizes": [first | {"at": {}}]}):
-        with pytest.raises(ValueError, match="sizes are not those of the inputs"):
+        with pytest.raises(ValueError, match="sizes do not match the inputs"):
             SizedLibrary({**manifest, **change}, tmp_path / "art", None)
     inner = first["library"] | {"specification": {"kind": "cpu", "keys": {"threads": -1}}}
     damaged = {**manifest, "sizes": [{**first, "library": inner}, *manifest["sizes"][1:]]}
@@ -156,16 +156,16 @@ def test_a_damaged_size_is_found_when_it_is_needed(batched: Path, tmp_path: Path
 
 def test_sizes_that_cannot_be_are_refused() -> None:
     inputs = {"ids": ("batch", "tokens"), "mask": ("batch", "tokens"), "image": (1, 3)}
-    found = shapes_at(inputs, {"batch": (2, 1), "tokens": (64, 128)})
-    assert [dict(each.sizes) for each in found] == [
+    shapes = shapes_at(inputs, {"batch": (2, 1), "tokens": (64, 128)})
+    assert [dict(item.sizes) for item in shapes] == [
         {"batch": b, "tokens": t} for b in (1, 2) for t in (64, 128)
     ]
-    assert found[1].shapes == {"ids": (1, 128), "mask": (1, 128)}
+    assert shapes[1].shapes == {"ids": (1, 128), "mask": (1, 128)}
     with pytest.raises(DynamicShapeError, match=r"no dynamic dimension 'rows'.*'batch', 'tokens'"):
         shapes_at(inputs, {"rows": (1,)})
-    with pytest.raises(DynamicShapeError, match="'tokens' of input 'ids' is dynamic, too"):
+    with pytest.raises(DynamicShapeError, match="'tokens' of the input 'ids' is dynamic, too"):
         shapes_at(inputs, {"batch": (1,)})
-    with pytest.raises(DynamicShapeError, match="whole numbers from 1"):
+    with pytest.raises(DynamicShapeError, match="integers from 1"):
         shapes_at(inputs, {"batch": (0,), "tokens": (1,)})
     with pytest.raises(DynamicShapeError, match="17 combinations"):
         shapes_at(inputs, {"batch": tuple(range(1, 18)), "tokens": (1,)})
@@ -173,5 +173,5 @@ def test_sizes_that_cannot_be_are_refused() -> None:
 
 def test_an_accelerator_has_one_shape(tmp_path: Path) -> None:
     path = _saved(convolution(), tmp_path)
-    with pytest.raises(ArtifactError, match="give --input-shape instead"):
+    with pytest.raises(ArtifactError, match="use --input-shape instead"):
         tilewright.build(path, tmp_path / "art", trials=0, sizes={"batch": (1, 2)})

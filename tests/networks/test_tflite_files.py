@@ -26,7 +26,7 @@ from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError
 from tilewright.networks.onnx.to_qdq import is_quantised
 from tilewright.networks.quantisation import model_with_weights
 from tilewright.networks.tflite.convert import RULES, convert, read_tflite
-from tilewright.networks.tflite.file import read
+from tilewright.networks.tflite.file import read_graph
 from tilewright.networks.tflite.graph import operator_names
 
 
@@ -58,12 +58,12 @@ def test_scales_and_zero_points_are_those_of_the_file() -> None:
         for t in tensors
         if (q := t.Quantization()) is not None and q.ScaleLength()
     )
-    found: dict[str, tuple[tuple[float, ...], tuple[int, ...]]] = {}
+    result: dict[str, tuple[tuple[float, ...], tuple[int, ...]]] = {}
     for node in _nodes(model, "QuantizeLinear", "DequantizeLinear"):
         scale, zero = (constants[name] for name in node.input[1:3])
         stored = node.output[0] if node.op_type == "QuantizeLinear" else node.input[0]
-        found[stored] = tuple(scale.ravel().tolist()), tuple(zero.ravel().tolist())
-    assert sorted(found.values()) == expected
+        result[stored] = tuple(scale.ravel().tolist()), tuple(zero.ravel().tolist())
+    assert sorted(result.values()) == expected
 
 
 def test_channels_keep_their_scales_where_weights_are_turned() -> None:
@@ -188,8 +188,10 @@ def test_shape_arithmetic_that_only_a_reshape_reads_is_left_out(tmp_path: Path) 
 
 
 def _foreign() -> bytes:
-    """A convolution, then what has no equivalent, has a rule that gives up, and is nobody's but its
-    author's."""
+    """Return a convolution followed by operators that have no ONNX equivalent.
+
+    One has none at all, one has a rule that gives up, and one is a custom operator.
+    """
     f = File()
     own = {"scale": 0.1, "zero": 0}
     tensors = [f.tensor(f"t{i}", (1, 4, 4, 4), **own) for i in range(5)]
@@ -208,25 +210,28 @@ def test_all_operators_that_cannot_be_expressed_are_named_at_once(tmp_path: Path
     with pytest.raises(UnsupportedOperatorError) as error:
         model_with_weights(path)
     assert "'t2': HASHTABLE_FIND: it uses a hash table that the runtime keeps" in str(error.value)
-    assert "'t3': ADD: the activation SIGN_BIT" in str(error.value)
+    assert "'t3': ADD: its fused activation SIGN_BIT" in str(error.value)
     assert "'t4': TFLite_Mystery: it is a custom operator" in str(error.value)
 
 
 def test_the_report_says_what_is_missing_and_what_is_offloaded(tmp_path: Path) -> None:
     path = _saved(tmp_path, _foreign())
     report = networks.load(path).report(16, 16)
-    found = {operator.name: operator for operator in report.operators}
+    result = {operator.name: operator for operator in report.operators}
     for name in ("t2", "t3", "t4"):
-        assert found[name].status == "unsupported"
-    assert found["t3"].reason.startswith("ADD: the activation SIGN_BIT")
-    assert found["t1"].status == "offloaded"
+        assert result[name].status == "unsupported"
+    assert result["t3"].reason.startswith("ADD: its fused activation SIGN_BIT")
+    assert result["t1"].status == "offloaded"
     with pytest.raises(UnsupportedOperatorError, match="HASHTABLE_FIND"):
         _ = networks.load(path).compiled
 
 
 @pytest.mark.parametrize(
     ("tensor", "reason"),
-    [({"dtype": "INT4"}, "holds INT4"), ({"variable": True}, "is state, kept from run to run")],
+    [
+        ({"dtype": "INT4"}, "contains INT4"),
+        ({"variable": True}, "is state that is kept between runs"),
+    ],
 )
 def test_tensors_that_cannot_be_computed_are_named(
     tensor: dict[str, Any], reason: str, tmp_path: Path
@@ -248,10 +253,10 @@ def test_an_operator_with_state_is_named_and_the_file_is_not_called_damaged(
     time = f.constant("time", np.ones((8, 4), np.float32))
     f.operator("SVDF", [x, feature, time, -1, state], [y], "SVDFOptions", Rank=1)
     path = _saved(tmp_path, f.write([x], [y]))
-    reason = "SVDF: its tensor 'state' is state, kept from run to run"
+    reason = "SVDF: its tensor 'state' is state that is kept between runs"
     with pytest.raises(UnsupportedOperatorError, match=reason):
         read_tflite(path)
-    (missing,) = convert(read(path)).missing.values()
+    (missing,) = convert(read_graph(path)).missing.values()
     assert missing == reason
 
 
@@ -286,10 +291,10 @@ def test_shapes_are_constants(tmp_path: Path) -> None:
 def test_numbers_are_the_same_on_this_machine_as_in_onnxruntime(tmp_path: Path) -> None:
     whole = networks.load(_saved(tmp_path, network())).whole
     x = np.random.default_rng(3).integers(-128, 128, (1, 8, 8, 3)).astype(np.int8)
-    found = networks.load(tmp_path / "model.tflite").run({"serving_default_x:0": x})
+    result = networks.load(tmp_path / "model.tflite").run({"serving_default_x:0": x})
     expected = whole.reference({"serving_default_x:0": x})
     for name, values in expected.items():
-        assert np.abs(found[name].astype(int) - values.astype(int)).max() <= 1
+        assert np.abs(result[name].astype(int) - values.astype(int)).max() <= 1
 
 
 def test_a_file_of_a_stranger_is_read_in_a_child(tmp_path: Path) -> None:
@@ -306,15 +311,15 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     "content", [b"", b"TFL3", b"\x08\x07" + bytes(40), b"\x10\x00\x00\x00TFL3"]
 )
 def test_other_files_are_no_models(content: bytes, tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match=r"not a TensorFlow Lite model|damaged or cut off"):
-        read(_saved(tmp_path, content))
+    with pytest.raises(ModelFileError, match=r"not a TensorFlow Lite model|damaged or truncated"):
+        read_graph(_saved(tmp_path, content))
 
 
 def test_a_file_that_is_cut_off_is_refused_wherever_it_ends(tmp_path: Path) -> None:
     content = conv()
     for length in range(8, len(content), 40):
         with pytest.raises(ModelFileError):
-            convert(read(_saved(tmp_path, content[:length])))
+            convert(read_graph(_saved(tmp_path, content[:length])))
 
 
 DAMAGED = (
@@ -342,13 +347,13 @@ def test_damage_ends_in_one_clear_error(
         struct.pack_into("<i", content, place % (len(content) // 4) * 4, word)
     content[4:8] = b"TFL3"
     with contextlib.suppress(TilewrightError):
-        convert(read(_saved(tmp_path, bytes(content))))
+        convert(read_graph(_saved(tmp_path, bytes(content))))
 
 
 def test_a_tensor_of_absurd_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
     content = one("RELU", (2**20, 2**20), (2**20, 2**20))
     with pytest.raises(ModelFileError, match="claims the shape"):
-        read(_saved(tmp_path, content))
+        read_graph(_saved(tmp_path, content))
 
 
 def test_weights_shorter_than_their_shape_are_refused(tmp_path: Path) -> None:
@@ -356,8 +361,8 @@ def test_weights_shorter_than_their_shape_are_refused(tmp_path: Path) -> None:
     x, y = f.tensor("x", (1, 4), scale=0.1), f.tensor("y", (1, 4), scale=0.1)
     w = f.tensor("w", (4, 4), "INT8", np.ones(15, np.int8), scale=0.1)
     f.operator("FULLY_CONNECTED", [x, w, -1], [y], "FullyConnectedOptions")
-    with pytest.raises(ModelFileError, match=r"15 bytes of the tensor 'w', .* needs 16"):
-        read(_saved(tmp_path, f.write([x], [y])))
+    with pytest.raises(ModelFileError, match=r"15 bytes for the tensor 'w', .* needs 16"):
+        read_graph(_saved(tmp_path, f.write([x], [y])))
 
 
 @pytest.mark.parametrize("scale", [float("nan"), -1.0, float("inf")])
@@ -365,8 +370,8 @@ def test_scales_that_make_no_sense_are_refused(scale: float, tmp_path: Path) -> 
     f = File()
     x, y = f.tensor("x", (1, 4), scale=scale), f.tensor("y", (1, 4), scale=0.1)
     f.operator("LOGISTIC", [x], [y])
-    with pytest.raises(ModelFileError, match="quantises the tensor 'x'"):
-        read(_saved(tmp_path, f.write([x], [y])))
+    with pytest.raises(ModelFileError, match="invalid quantisation of the tensor 'x'"):
+        read_graph(_saved(tmp_path, f.write([x], [y])))
 
 
 def test_a_tensor_read_before_it_is_computed_is_named(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import tilewright
 from tilewright.flows.build import build_artifact
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError
 from tilewright.networks.tflite.convert import REFUSED, RULES, read_tflite
-from tilewright.networks.tflite.file import read
+from tilewright.networks.tflite.file import read_graph
 from tilewright.search import LocalRunner
 from tilewright.tuning.build_options import BuildOptions
 
@@ -109,9 +109,9 @@ def test_names_inside_graphs_are_used_once(tmp_path: Path) -> None:
 
 def test_a_loop_may_turn_no_times(tmp_path: Path) -> None:
     total = np.arange(6, dtype=np.float32).reshape(2, 3)
-    found = computed(saved(tmp_path, loop()), {"limit": np.array(-9, np.int32), "total": total})
-    assert found[0] == -2
-    np.testing.assert_array_equal(found[2], total)
+    result = computed(saved(tmp_path, loop()), {"limit": np.array(-9, np.int32), "total": total})
+    assert result[0] == -2
+    np.testing.assert_array_equal(result[2], total)
 
 
 def _conditional(**options: Any) -> bytes:
@@ -129,7 +129,7 @@ def _conditional(**options: Any) -> bytes:
 
 def test_a_graph_inside_itself_is_refused(tmp_path: Path) -> None:
     content = _conditional(ThenSubgraphIndex=1, ElseSubgraphIndex=1)
-    with pytest.raises(UnsupportedOperatorError, match="or one in itself"):
+    with pytest.raises(UnsupportedOperatorError, match="or one contains itself"):
         read_tflite(saved(tmp_path, content))
 
 
@@ -164,13 +164,13 @@ def test_an_operator_inside_a_branch_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0, 3, -1])
 def test_a_graph_that_is_not_there_is_refused(number: int, tmp_path: Path) -> None:
     content = _conditional(ThenSubgraphIndex=2, ElseSubgraphIndex=number)
-    with pytest.raises(ModelFileError, match=f"names its graph {number}"):
-        read(saved(tmp_path, content))
+    with pytest.raises(ModelFileError, match=f"refers to the graph {number}"):
+        read_graph(saved(tmp_path, content))
 
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "reason"),
-    [((3, 3), "FLOAT32", "the shape of 'x'"), ((2, 3), "INT32", "in another type")],
+    [((3, 3), "FLOAT32", "the shape of 'x'"), ((2, 3), "INT32", "with another type")],
 )
 def test_arguments_that_do_not_fit_a_graph_are_refused(
     shape: tuple[int, ...], dtype: str, reason: str, tmp_path: Path
@@ -189,8 +189,8 @@ def test_arguments_that_do_not_fit_a_graph_are_refused(
 def test_any_number_of_rows_may_be_chosen(count: int, tmp_path: Path) -> None:
     x = np.arange(27, dtype=np.float32).reshape(9, 3) + 1
     x[count:, 0] *= -1
-    (found,) = computed(saved(tmp_path, chosen_rows()), {"x": x})
-    np.testing.assert_array_equal(found, 2 * x[:count])
+    (result,) = computed(saved(tmp_path, chosen_rows()), {"x": x})
+    np.testing.assert_array_equal(result, 2 * x[:count])
     total, shape = computed(saved(tmp_path, chosen_rows(True)), {"x": x})
     np.testing.assert_array_equal(total, 2 * x[:count].sum(0))
     np.testing.assert_array_equal(shape, [count, 3])
@@ -234,7 +234,7 @@ def test_complex_numbers_are_no_output_of_a_network(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperatorError, match="RFFT2D: its complex numbers are an output"):
         read_tflite(saved(tmp_path, content))
     content = general("REAL", [((4, 5), "COMPLEX64")], [((4, 5), "FLOAT32")])
-    with pytest.raises(UnsupportedOperatorError, match="REAL: its data are no complex numbers"):
+    with pytest.raises(UnsupportedOperatorError, match="REAL: its data are not complex numbers"):
         read_tflite(saved(tmp_path, content))
 
 
@@ -242,8 +242,8 @@ def test_an_angle_has_its_quadrant(tmp_path: Path) -> None:
     numbers = np.array([0.0, -0.0, 1.5, -2.5, np.inf, -np.inf, np.nan], np.float32)
     y, x = (grid.ravel() for grid in np.meshgrid(numbers, numbers))
     content = general("ATAN2", [((49,), "FLOAT32")] * 2, [((49,), "FLOAT32")])
-    (found,) = computed(saved(tmp_path, content), {"x0": y, "x1": x})
-    np.testing.assert_allclose(found, np.arctan2(y, x), rtol=1e-6)
+    (result,) = computed(saved(tmp_path, content), {"x0": y, "x1": x})
+    np.testing.assert_allclose(result, np.arctan2(y, x), rtol=1e-6)
 
 
 def test_a_rule_that_gives_up_after_its_first_result_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_windows_of_absurd_sizes_are_refused_at_once(
         "ReduceWindowOptions" if options else "DilateOptions",
         **options,
     )
-    with pytest.raises(UnsupportedOperatorError, match="places, and at most"):
+    with pytest.raises(UnsupportedOperatorError, match="positions, but at most"):
         read_tflite(saved(tmp_path, content))
 
 
@@ -296,7 +296,7 @@ def test_an_artifact_takes_a_branch_behind_compiled_layers(tmp_path: Path) -> No
     for scale in (0.0, 0.3, 1.0, 3.0):
         x = (scale * rng.standard_normal((1, 8, 8, 3))).astype(np.float32)
         (expected,) = reference.run(None, {"x": x})
-        (found,) = session.run(None, {"x": x})
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-        sizes.add(found.size)
+        (result,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+        sizes.add(result.size)
     assert len(sizes) > 1

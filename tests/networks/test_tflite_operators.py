@@ -39,8 +39,11 @@ def computed(path: Path, seed: str) -> dict[str, NDArray[Any]]:
 
 
 def allowed_step(case: str, values: NDArray[Any]) -> float:
-    """Return how far a result may be off: the runtime multiplies quantised numbers by rounded
-    factors, so a tie may fall to the other side."""
+    """Return the allowed difference of a result.
+
+    The runtime multiplies quantised numbers by rounded factors, so a tie may be rounded to the
+    other side.
+    """
     if case in NOT_QUANTISED:
         return 0.0
     steps = {"int8": 1.0, "uint8": 1.0, "float32": 1e-5}

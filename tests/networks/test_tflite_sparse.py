@@ -32,7 +32,9 @@ def _sparsity(
     b = flatbuffers.Builder(256)
     made = []
     for level in levels:
-        parts = None if isinstance(level, int) else [_numbers(b, word, each) for each in level]
+        parts = (
+            None if isinstance(level, int) else [_numbers(b, word, element) for element in level]
+        )
         tflite.DimensionMetadataStart(b)
         if parts is None:
             tflite.DimensionMetadataAddDenseSize(b, level)
@@ -45,10 +47,10 @@ def _sparsity(
             tflite.DimensionMetadataAddArrayIndices(b, parts[1])
         made.append(tflite.DimensionMetadataEnd(b))
     tflite.SparsityParametersStartDimMetadataVector(b, len(made))
-    for each in reversed(made):
-        b.PrependUOffsetTRelative(each)
+    for item in reversed(made):
+        b.PrependUOffsetTRelative(item)
     metadata = b.EndVector()
-    vectors = [b.CreateNumpyVector(np.array(each, np.int32)) for each in (order, blocks)]
+    vectors = [b.CreateNumpyVector(np.array(element, np.int32)) for element in (order, blocks)]
     tflite.SparsityParametersStart(b)
     tflite.SparsityParametersAddTraversalOrder(b, vectors[0])
     tflite.SparsityParametersAddBlockMap(b, vectors[1])
@@ -64,23 +66,23 @@ def _drawn(shape: tuple[int, int], seed: int) -> Any:
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_rows_with_their_columns(word: str) -> None:
+def test_sparse_rows_are_read(word: str) -> None:
     matrix = _drawn((7, 11), 0)
-    found = dense(
+    result = dense(
         _sparsity([0, 1], [], [7, (matrix.indptr, matrix.indices)], word), matrix.data, (7, 11)
     )
-    np.testing.assert_array_equal(found, matrix.toarray())
+    np.testing.assert_array_equal(result, matrix.toarray())
 
 
-def test_columns_with_their_rows() -> None:
+def test_sparse_columns_are_read() -> None:
     matrix = _drawn((7, 11), 1).tocsc()
-    found = dense(
+    result = dense(
         _sparsity([1, 0], [], [11, (matrix.indptr, matrix.indices)]), matrix.data, (7, 11)
     )
-    np.testing.assert_array_equal(found, matrix.toarray())
+    np.testing.assert_array_equal(result, matrix.toarray())
 
 
-def test_blocks() -> None:
+def test_sparse_blocks_are_read() -> None:
     """Blocks of 2 x 4, as TensorFlow writes them: rows of blocks, their columns, then insides."""
     blocks = np.repeat(np.repeat(_drawn((3, 5), 2).toarray() > 0, 2, 0), 4, 1)
     matrix = scipy.sparse.bsr_matrix(

@@ -74,8 +74,8 @@ def test_a_dynamic_export_takes_an_input_shape(tmp_path: Path) -> None:
     program = torch.export.export(nn.ReLU(), (torch.zeros(2, 3),), dynamic_shapes=shapes)
     torch.export.save(program, tmp_path / "dynamic.pt2")
     network = networks.load(tmp_path / "dynamic.pt2", {"input": (4, 3)}, allow_code=True)
-    (found,) = network.run({"input": normal(4, 3)}).values()
-    np.testing.assert_array_equal(found, np.maximum(normal(4, 3), 0))
+    (result,) = network.run({"input": normal(4, 3)}).values()
+    np.testing.assert_array_equal(result, np.maximum(normal(4, 3), 0))
 
 
 def test_a_file_that_pytorch_cannot_read_is_one_message(tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ def _is_onnxruntimes(model: onnx.ModelProto, data: tuple[int, ...]) -> None:
     x = np.random.default_rng(1).standard_normal(data).astype(np.float32)
     normal = normalise(model, {}).model
     assert "ConvTranspose" not in {node.op_type for node in normal.graph.node}
-    found, want = reference(normal, x), reference(model, x)
-    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+    result, want = reference(normal, x), reference(model, x)
+    np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("kernel", "stride", "groups"), [(16, 8, 1), (4, 2, 2), (3, 2, 1)])
@@ -117,8 +117,8 @@ def test_no_tap_is_multiplied_for_nothing(
 ) -> None:  # fmt: skip
     model = transposed((1, 8, *size), 8, kernel, bias=True, strides=stride, pads=pads)
     nodes = [node for node in normalise(model, {}).graph.node if node.op_type == "Conv"]
-    found = [tuple(a.ints) for node in nodes for a in node.attribute if a.name == "kernel_shape"]
-    assert found == taps
+    ints = [tuple(a.ints) for node in nodes for a in node.attribute if a.name == "kernel_shape"]
+    assert ints == taps
     assert nodes[0].name == "up"
 
 
@@ -127,8 +127,8 @@ def test_tvm_runs_what_it_became(tmp_path: Path) -> None:
     model = transposed((2, 6, 5, 7), 4, (4, 4), bias=True, strides=[2, 2], pads=[1, 1, 1, 1])
     path.write_bytes(model.SerializeToString())
     x = np.random.default_rng(1).standard_normal((2, 6, 5, 7)).astype(np.float32)
-    found = networks.load(str(path)).run({"x": x})["y"]
-    np.testing.assert_allclose(found, reference(model, x), rtol=1e-4, atol=1e-5)
+    result = networks.load(str(path)).run({"x": x})["y"]
+    np.testing.assert_allclose(result, reference(model, x), rtol=1e-4, atol=1e-5)
     assert "ConvTranspose" not in kinds(model)
 
 

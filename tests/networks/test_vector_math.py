@@ -45,8 +45,8 @@ def test_they_equal_scipys_and_call_no_scalar_function(tmp_path: Path) -> None:
     ]  # fmt: skip
     path = tmp_path / "network.so"
     path.write_bytes(content)
-    for found, want in zip(LoadedLibrary(path, weights)([X]), wanted, strict=True):
-        np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5)
+    for result, want in zip(LoadedLibrary(path, weights)([X]), wanted, strict=True):
+        np.testing.assert_allclose(result, want, rtol=2e-5, atol=2e-5)
     symbols = subprocess.run(["nm", "-D", "-u", path], capture_output=True, text=True, check=True)
     assert not {"expf", "erff", "tanhf", "exp", "erf"} & set(symbols.stdout.split())
 

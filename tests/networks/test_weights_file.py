@@ -56,9 +56,9 @@ tensors = st.sampled_from(DTYPES).flatmap(
 @given(st.lists(tensors, max_size=5))
 def test_arrays_come_back_aligned_and_in_place(given_: list[np.ndarray]) -> None:
     data = np.frombuffer(pack_weights(given_), np.uint8)
-    found = unpack_weights(data)
-    assert [(each.dtype, each.shape) for each in found] == [(e.dtype, e.shape) for e in given_]
-    for mine, theirs in zip(found, given_, strict=True):
+    weights = unpack_weights(data)
+    assert [(item.dtype, item.shape) for item in weights] == [(e.dtype, e.shape) for e in given_]
+    for mine, theirs in zip(weights, given_, strict=True):
         np.testing.assert_array_equal(mine, theirs)
         assert (mine.__array_interface__["data"][0] - data.ctypes.data) % 64 == 0
         assert np.shares_memory(mine, data) or not mine.size
@@ -70,10 +70,10 @@ def test_a_damaged_table_is_refused_or_stays_inside(at: int, what: bytes, kept: 
     data[at : at + len(what)] = what
     damaged = np.frombuffer(bytes(data[:kept]), np.uint8)
     try:
-        found = unpack_weights(damaged)
+        weights = unpack_weights(damaged)
     except ArtifactError:
         return
-    assert sum(each.nbytes for each in found) <= len(damaged) * len(found)
+    assert sum(item.nbytes for item in weights) <= len(damaged) * len(weights)
 
 
 def test_equal_weights_lie_in_the_file_once() -> None:
@@ -115,10 +115,10 @@ def test_weights_are_mapped_and_no_compiler_is_loaded(tmp_path: Path) -> None:
         [sys.executable, "-c", RUN, out, tmp_path / "x.npy", tmp_path / "y.npy"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    found = json.loads(said)
-    assert (found["tvm"], found["compiler"], found["weights"]) == (False, False, True)
-    assert found["private"] < WIDTH**2, found
-    assert not found["others"]  # each holds megabytes
+    document = json.loads(said)
+    assert (document["tvm"], document["compiler"], document["weights"]) == (False, False, True)
+    assert document["private"] < WIDTH**2, document
+    assert not document["others"]  # each holds megabytes
     expected = reference(source, x)
     assert np.abs(np.load(tmp_path / "y.npy") - expected).max() <= 1e-4 * np.abs(expected).max()
 

@@ -25,9 +25,9 @@ google/bert_uncased_L-2_H-128_A-2 with a head of two classes."""
     "name", ["digits_cnn", "resnet18", "mobilenet_v1", "vit_tiny", "bert_tiny"]
 )
 def test_operators_and_macs_are_those_of_the_report(name: str) -> None:
-    report, found = load(name).report(16, 16), facts(name)
-    assert found.macs == report.total_macs
-    assert found.operators == len(report.operators)
+    report, result = load(name).report(16, 16), facts(name)
+    assert result.macs == report.total_macs
+    assert result.operators == len(report.operators)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))

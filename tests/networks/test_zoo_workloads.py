@@ -104,21 +104,21 @@ def test_every_workload_fills_whole_blocks_and_every_operator_is_accounted_for(n
 
 
 def test_resnet18_has_the_ten_published_convolutions_with_their_counts() -> None:
-    found = {
+    result = {
         str(w): calls for w, calls, _ in network("resnet18").workloads(16, 16, epilogue="plain")
     }
-    assert found.pop("conv2d:n=1,c=16,h=115,w=115,o=64,k=4,s=1,p=0") == 1
-    assert found.pop("dense:n=1,c=512,o=1008") == 1
-    assert found == RESNET18
+    assert result.pop("conv2d:n=1,c=16,h=115,w=115,o=64,k=4,s=1,p=0") == 1
+    assert result.pop("dense:n=1,c=512,o=1008") == 1
+    assert result == RESNET18
 
 
 def test_residual_variants_of_a_shape_add_up_to_its_count() -> None:
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     epilogues = set()
     for workload, calls, _ in network("resnet18").workloads(16, 16):
-        found[str(workload)] = found.get(str(workload), 0) + calls
+        result[str(workload)] = result.get(str(workload), 0) + calls
         epilogues.add(", ".join(map(str, workload.epilogue)))
-    assert {text: found[text] for text in RESNET18} == RESNET18
+    assert {text: result[text] for text in RESNET18} == RESNET18
     assert epilogues == {
         "bias, >> 8, min 127, max 0",
         "bias, residual 8, >> 8, min 127, max 0",
@@ -136,11 +136,11 @@ def test_plain_workloads_equal_the_ones_a_user_types() -> None:
 def test_the_first_layer_is_unfolded_unless_too_much_of_it_would_be_zeros() -> None:
     first = network("resnet18").report(16, 16).operators[0]
     assert first.workload == "conv2d:n=1,c=16,h=115,w=115,o=64,k=4,s=1,p=0"
-    assert "2×2 pixels unfolded into 12 channels" in first.reason
+    assert "2×2 pixels are unfolded into 12 channels" in first.reason
     assert first.waste == pytest.approx(1 - 3 * 49 / (16 * 16), abs=1e-4)
     refused = network("resnet18").report(16, 16, max_waste=0.4).operators[0]
     assert (refused.status, refused.workload) == ("cpu", None)
-    assert "43% of its multiplications would be by zeros" in refused.reason
+    assert "43% of its multiplications would be with padding zeros" in refused.reason
 
 
 def test_depthwise_convolutions_and_pools_are_workloads_of_their_own() -> None:
@@ -149,19 +149,19 @@ def test_depthwise_convolutions_and_pools_are_workloads_of_their_own() -> None:
     assert len(depthwise) == 13
     assert all(o.workload and o.waste == 0.9375 for o in depthwise)
     assert depthwise[-1].workload == "conv2d:n=1,c=1024,h=7,w=7,o=1024,k=3,s=1,p=1,g=1024"
-    found = {o.op_type: o.workload for o in network("resnet18").report(16, 16).operators}
-    assert found["MaxPool"] == "max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1"
-    assert found["GlobalAveragePool"] == "conv2d:n=1,c=512,h=7,w=7,o=512,k=7,s=1,p=0,g=512"
+    result = {o.op_type: o.workload for o in network("resnet18").report(16, 16).operators}
+    assert result["MaxPool"] == "max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1"
+    assert result["GlobalAveragePool"] == "conv2d:n=1,c=512,h=7,w=7,o=512,k=7,s=1,p=0,g=512"
     plain = network("resnet18").report(16, 16, epilogue="plain").operators
     assert {o.op_type for o in plain if o.workload} == {"Conv", "Gemm"}
 
 
 def test_odd_channel_counts_are_padded_and_the_waste_is_reported() -> None:
-    found = {o.name: o for o in network("mobilenet_v2").report(16, 16).operators}
-    expand = found["features.3.conv.0.0"]
+    result = {o.name: o for o in network("mobilenet_v2").report(16, 16).operators}
+    expand = result["features.3.conv.0.0"]
     assert expand.workload == "conv2d:n=1,c=32,h=56,w=56,o=144,k=1,s=1,p=0"
     assert expand.waste == 0.25
-    assert "24 input channels padded to 32" in expand.reason
+    assert "24 input channels are padded to 32" in expand.reason
 
 
 def test_an_asymmetric_kernel_keeps_its_shape() -> None:
@@ -181,15 +181,18 @@ def test_the_digits_network_is_trained_and_the_same_every_time() -> None:
     digits.train.cache_clear()
     assert model == zoo.build("digits_cnn")
     images, labels = digits.held_out()
-    answers = [int(each.argmax()) for each in references(model, [image[None] for image in images])]
+    answers = [
+        int(reference.argmax())
+        for reference in references(model, [image[None] for image in images])
+    ]
     assert np.mean(np.array(answers) == labels) >= 0.95
 
 
 def test_a_transformers_products_of_tokens_are_offloaded_row_by_row() -> None:
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for workload, calls, _ in network("vit_tiny").workloads(16, 16):
-        found[str(workload)] += calls
-    assert {text: calls for text, calls in found.items() if text.startswith("dense")} == {
+        result[str(workload)] += calls
+    assert {text: calls for text, calls in result.items() if text.startswith("dense")} == {
         "dense:n=197,c=192,o=192": 48,
         "dense:n=197,c=192,o=768": 12,
         "dense:n=197,c=768,o=192": 12,

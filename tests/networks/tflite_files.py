@@ -38,8 +38,10 @@ class File:
         data: NDArray[Any] | None = None, scale: Any = None, zero: Any = 0, axis: int = 0,
         variable: bool = False, signature: tuple[int, ...] = (),
     ) -> int:  # fmt: skip
-        """Add a tensor; `dtype` is the schema's word. A `signature` has -1 for a size that the
-        converter did not know."""
+        """Add a tensor; `dtype` is the schema's word.
+
+        A `signature` has -1 for a size that the converter did not know.
+        """
         buffer = 0
         if data is not None:
             self._buffers.append(np.ascontiguousarray(data).tobytes())
@@ -59,16 +61,20 @@ class File:
     def operator(
         self, kind: str, inputs: list[int], outputs: list[int], options: str = "", **values: Any
     ) -> None:
-        """Add an operator; `options` is the schema's table, `values` are its fields. A kind that
-        the schema has not is a custom operator."""
+        """Add an operator; `options` is the schema's table, `values` are its fields.
+
+        A kind that the schema has not is a custom operator.
+        """
         self._operators.append((kind, inputs, outputs, options, values))
 
     def write(
         self, inputs: list[int], outputs: list[int],
         graphs: Sequence[tuple[File, list[int], list[int]]] = (),
     ) -> bytes:  # fmt: skip
-        """The file's content. `graphs` are further graphs with their inputs and outputs, numbered
-        from 1 on."""
+        """The file's content.
+
+        `graphs` are further graphs with their inputs and outputs, numbered from 1 on.
+        """
         b = self._builder
         everything = [(self, inputs, outputs), *graphs]
         kinds = list(dict.fromkeys(o[0] for file, *_ in everything for o in file._operators))
@@ -76,9 +82,9 @@ class File:
         for file, read, written in everything:
             first = len(buffers)
             buffers += [self._buffer(content) for content in file._buffers]
-            tensors = [self._tensor(each, first) for each in file._tensors]
-            operators = [self._operator(each, kinds) for each in file._operators]
-            ends = [b.CreateNumpyVector(np.array(each, np.int32)) for each in (read, written)]
+            tensors = [self._tensor(tensor, first) for tensor in file._tensors]
+            operators = [self._operator(operator, kinds) for operator in file._operators]
+            ends = [b.CreateNumpyVector(np.array(item, np.int32)) for item in (read, written)]
             parts = [
                 _offsets(b, tflite.SubGraphStartTensorsVector, tensors),
                 _offsets(b, tflite.SubGraphStartOperatorsVector, operators),
@@ -311,11 +317,13 @@ def one(
     """One operator of one input, at place `first` among the constants."""
     f = File()
     floats = dtype == "FLOAT32"
-    own = [{} if floats else {"scale": s, "zero": z} for s, z in zip(scales, zeros, strict=True)]
-    x = f.tensor("x", shape, dtype, **own[0])
+    matching = [
+        {} if floats else {"scale": s, "zero": z} for s, z in zip(scales, zeros, strict=True)
+    ]
+    x = f.tensor("x", shape, dtype, **matching[0])
     inputs = [f.constant(f"c{i}", c) for i, c in enumerate(constants)]
     inputs.insert(first, x)
-    y = f.tensor("y", result, dtype, **own[1])
+    y = f.tensor("y", result, dtype, **matching[1])
     f.operator(kind, inputs, [y], options, **values)
     return f.write([x], [y])
 
@@ -325,8 +333,10 @@ def two(
     result: tuple[int, ...] | None = None, *, constant: bool = False, alike: bool = False,
     **values: Any,
 ) -> bytes:  # fmt: skip
-    """One operator of two inputs, the second of which may be a constant; their scales and that of
-    the result differ, unless they are `alike`."""
+    """Return a file with one operator of two inputs, the second of which may be a constant.
+
+    The scales of inputs and result differ, unless they are `alike`.
+    """
     f = File()
     x = f.tensor("x", shape, scale=0.05, zero=-3)
     own = {"scale": 0.05, "zero": -3} if alike else {"scale": 0.02, "zero": 7}
@@ -359,8 +369,10 @@ Graph = tuple[File, list[int], list[int]]
 
 def combining(kind: str, dtype: str, options: str = "", *, pairs: int = 1, first: tuple[int, int] =
               (0, 1), **values: Any) -> Graph:  # fmt: skip
-    """A graph of one operator on two scalars, `first` among its inputs; without a kind, the second
-    scalar is its output."""
+    """Return a graph with one operator on two scalars, which has `first` among its inputs.
+
+    Without a kind, the second scalar is the output.
+    """
     f = File()
     read = [f.tensor(f"arg{i}", (), dtype) for i in range(2 * pairs)]
     if not kind:
@@ -377,18 +389,18 @@ def general(
     """One operator; what is an array among its inputs is a constant, None is left out."""
     f = File()
     read, data = [], []
-    for i, each in enumerate(inputs):
-        if each is None:
+    for i, input_ in enumerate(inputs):
+        if input_ is None:
             read.append(-1)
-        elif isinstance(each, Stored):
-            read.append(f.constant(f"c{i}", each.values, scale=each.scale, zero=each.zero,
-                                   axis=each.axis))  # fmt: skip
-        elif isinstance(each, tuple):
-            read.append(_computed(f, f"x{i}", each))
+        elif isinstance(input_, Stored):
+            read.append(f.constant(f"c{i}", input_.values, scale=input_.scale, zero=input_.zero,
+                                   axis=input_.axis))  # fmt: skip
+        elif isinstance(input_, tuple):
+            read.append(_computed(f, f"x{i}", input_))
             data.append(read[-1])
         else:
-            read.append(f.constant(f"c{i}", each))
-    written = [_computed(f, f"y{i}", each) for i, each in enumerate(outputs)]
+            read.append(f.constant(f"c{i}", input_))
+    written = [_computed(f, f"y{i}", output) for i, output in enumerate(outputs)]
     f.operator(kind, read, written, options, **values)
     return f.write(data, written, graphs)
 
@@ -468,8 +480,11 @@ def branches(condition: str = "BOOL", scale: float | None = None) -> bytes:
 
 
 def branches_behind_a_convolution() -> bytes:
-    """The mean of a convolution's image: doubled if its largest number is above 1, else with
-    only the channels that are above 0.5."""
+    """Return a file with a condition on the mean of a convolution's image.
+
+    The mean is doubled if its largest value is above 1; otherwise only the channels above 0.5 are
+    kept.
+    """
     f = File()
     x = f.tensor("x", (1, 8, 8, 3), "FLOAT32")
     w = f.constant("w", (_weights("w", 4, 3, 3, 3) / 64).astype(np.float32))
@@ -504,8 +519,10 @@ def branches_behind_a_convolution() -> bytes:
 
 
 def loop(kind: str = "WHILE", inner: bool = False) -> bytes:
-    """A loop of (i, total, step): while i < limit, total = total * 0.5 + step, i = i + 1. The limit
-    is an input that no turn changes; `inner` multiplies in a graph of its own."""
+    """A loop of (i, total, step): while i < limit, total = total * 0.5 + step, i = i + 1.
+
+    The limit is an input that no turn changes; `inner` multiplies in a graph of its own.
+    """
     f = File()
     names = ("i", "limit", "total", "step")
     forms = {"i": ((), "INT32"), "limit": ((), "INT32"), "total": ((2, 3), "FLOAT32"),
@@ -646,8 +663,10 @@ def split(kind: str = "SPLIT") -> bytes:
 
 
 def network() -> bytes:
-    """Padding, a convolution and a mean, a branch that is added, and a dense layer, on images: what
-    a framework makes of a small residual network."""
+    """Return a small residual network as a framework writes it.
+
+    It has padding, a convolution, a mean, a branch that is added, and a dense layer.
+    """
     f = File()
     own = {"scale": 0.05, "zero": -128}
     x = f.tensor("serving_default_x:0", (1, 8, 8, 3), scale=0.02, zero=-1)

@@ -63,7 +63,7 @@ def _mutants(manifest: dict[str, object], files: dict[str, bytes]) -> Draw:
         if name in ("instructions.bin", "uops.bin", "constants.bin"):
             changed["network.bin"] = _network_of({**files, **changed})
         whole = {**files, **changed}
-        parts = [b"%d %s" % (len(each), n.encode()) for n, each in changed.items()]
+        parts = [b"%d %s" % (len(item), n.encode()) for n, item in changed.items()]
         head = sealed_text(_vouched(manifest, whole))
         return named("files", b"\n".join([*parts, b"", b"".join([head, *changed.values()])]))
 
@@ -194,12 +194,12 @@ def _programs(folder: Path) -> tuple[Draw, Read]:
     picks, target = example.random_picks(3), make_target("vta-pynq")
     whole = serialise_program(graph, graph.layers, ["y"], picks, target, "vta")
     files = unpack_files(whole)
-    said = json.loads(files[DESCRIPTION])
+    document = json.loads(files[DESCRIPTION])
     image = np.zeros((1, 1, 12, 12), np.int8)
 
     def draw(rng: random.Random) -> bytes:
         if rng.random() < 0.6:
-            return pack_files({**files, DESCRIPTION: json_mutant(said, rng)})
+            return pack_files({**files, DESCRIPTION: json_mutant(document, rng)})
         if rng.random() < 0.5:
             return pack_files(
                 {**files, "network.bin": signed_network(mutant(files["network.bin"], rng))}

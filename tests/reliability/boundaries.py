@@ -113,8 +113,8 @@ class Boundaries:
 
 def _folder(keywords: dict[str, Any]) -> int | None:
     """The descriptor that the paths of a call are relative to."""
-    found: int | None = keywords.get("dir_fd", keywords.get("src_dir_fd"))
-    return found
+    result: int | None = keywords.get("dir_fd", keywords.get("src_dir_fd"))
+    return result
 
 
 def _half(data: Any) -> Any:
@@ -124,7 +124,7 @@ def _half(data: Any) -> Any:
 def report_unwatched_writers(folders: list[Path]) -> list[str]:
     """From now on, every other way in which a file below these folders was opened for writing."""
     inside = tuple(str(folder.resolve()) for folder in folders)
-    found: list[str] = []
+    writers: list[str] = []
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or not isinstance(arguments[0], (str, bytes, os.PathLike)):
@@ -133,7 +133,7 @@ def report_unwatched_writers(folders: list[Path]) -> list[str]:
         if isinstance(mode, str) and not getattr(_WATCHED, "open", False):
             text = os.path.realpath(os.fsdecode(path))
             if any(flag in mode for flag in "wax+") and text.startswith(inside):
-                found.append(text)
+                writers.append(text)
 
     sys.addaudithook(hook)
-    return found
+    return writers

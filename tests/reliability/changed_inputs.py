@@ -82,21 +82,21 @@ def main() -> dict[str, Any]:
     write_model(1.0)
     write_board()
     with embedded():
-        found = {"first": tuned(), "again": tuned()}
-        found["elsewhere"] = tuned(out="other")
+        result = {"first": tuned(), "again": tuned()}
+        result["elsewhere"] = tuned(out="other")
         write_board(indent=4)
-        found["spec written otherwise"] = tuned()
-        found["more trials"] = tuned(trials=24)
-        found["another seed"] = tuned(seed=1)
-        found["another option of the tuner"] = tuned(tuner_options={"alpha": 0.5})
+        result["spec written otherwise"] = tuned()
+        result["more trials"] = tuned(trials=24)
+        result["another seed"] = tuned(seed=1)
+        result["another option of the tuner"] = tuned(tuner_options={"alpha": 0.5})
         write_model(2.0)
-        found["another model file"] = tuned()
+        result["another model file"] = tuned()
         write_model(1.0)
         write_board(memory_latency_cycles=77)
-        found["another spec"] = tuned()
+        result["another spec"] = tuned()
         write_board()
-        found["fresh"] = tuned(fresh=True)
-    return found
+        result["fresh"] = tuned(fresh=True)
+    return result
 
 
 if __name__ == "__main__":

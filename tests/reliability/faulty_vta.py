@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 from tilewright.targets.base import Lowered, Measurements
-from tilewright.targets.fault_injection import Fault, distorted, misbehave
+from tilewright.targets.fault_injection import Fault, distort_measurements, execute_fault
 from tilewright.targets.vta.lowering.batch import SpaceName
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
@@ -35,12 +35,14 @@ class FaultyVta(VtaTarget):
         flat = self.space(lowered.workload).ravel(lowered.configs)
         faults = np.array([self.fault(int(index)) or "" for index in flat], dtype=object)
         for fault in faults:
-            misbehave(fault, 0.0)
-        return distorted(super().measure(lowered), faults)
+            execute_fault(fault, 0.0)
+        return distort_measurements(super().measure(lowered), faults)
 
 
 def make_vta(text: str, space: SpaceName = "extended") -> FaultyVta:
-    """With its kernels loaded, as `targets.worker.make_warm` makes honest ones. Raises
-    `SpecError`."""
+    """With its kernels loaded, as `targets.worker.make_warm` makes honest ones.
+
+    Raises `SpecError`.
+    """
     make_warm(text, space)
     return FaultyVta(VtaSpec.load(text), space)

@@ -63,8 +63,8 @@ def _schedules(name: str) -> object:
                 pool_rule(folder / "tuned", target)(conv, pool)
             elif labels := labels_of(folder / "tuned"):
                 _labelled(graph, labels, folder / "tuned" / name)
-            found = choose_schedules(options, target, graph, ignore)
-            return builds.build(layer_graph(graph), found)
+            schedules = choose_schedules(options, target, graph, ignore)
+            return builds.build(layer_graph(graph), schedules)
 
         return lambda rng: json_mutant(whole, rng), read_it
 

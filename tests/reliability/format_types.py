@@ -15,10 +15,13 @@ Read = Callable[[bytes], object]
 
 @dataclass(frozen=True)
 class Format:
-    """`make` gives, for a folder of its own, `draw`, which makes an input, and `read`, which reads
-    it. `readers` are the functions of the product that open its files, as `readers.py` names them;
-    those of `in_child` do so in a process of their own. `share` is how many inputs it gets for each
-    of a format that is cheap to read."""
+    """A file format for tests with damaged files.
+
+    `make` gives, for a folder of its own, `draw`, which makes an input, and `read`, which reads it.
+    `readers` are the functions of the product that open its files, as `readers.py` names them;
+    those of `in_child` do so in a process of their own. `share` is the number of its inputs for
+    each input of a format that is cheap to read.
+    """
 
     make: Callable[[Path], tuple[Draw, Read]]
     readers: tuple[str, ...] = ()

@@ -71,7 +71,7 @@ def _ledgers(folder: Path) -> tuple[Draw, Read]:
         path.write_bytes(data)
         with read_store(folder) as store:
             for key in store.runs().values():
-                StoredRun(store, key, space).finished()
+                StoredRun(store, key, space).finished_rounds()
             return store.frame()
 
     return draw, read_it
@@ -91,9 +91,9 @@ def _stores(folder: Path) -> tuple[Draw, Read]:
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
         with read_store(folder) as store:
-            store.owner()
+            store.describe_owner()
             for key in store.runs().values():
-                StoredRun(store, key, space).finished()
+                StoredRun(store, key, space).finished_rounds()
             return store.frame()
 
     return lambda rng: mutant(whole, rng), read_it
@@ -129,7 +129,7 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
 
     from tilewright import tuning
     from tilewright.cli.views.finished_runs import show_trials
-    from tilewright.tuning.run_metadata import check_vacant, read_run, replaced, trials_made
+    from tilewright.tuning.run_metadata import check_vacant, read_run, replacement_note, trials_made
 
     out = folder / "out"
     options = tuning.TuningOptions.parse(
@@ -144,9 +144,9 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
     def read_it(data: bytes) -> object:
         (out / "run.json").write_bytes(data)
         run = read_run(out)
-        names = {} if run is None else {each["id"]: each for each in run["workloads"]}
+        names = {} if run is None else {workload["id"]: workload for workload in run["workloads"]}
         show_trials(frame, names, None, Console(file=io.StringIO()))
-        replaced(options), check_vacant(options), trials_made(out)
+        replacement_note(options), check_vacant(options), trials_made(out)
         return run
 
     return lambda rng: json_mutant(document, rng), read_it
@@ -295,7 +295,7 @@ def _tables(folder: Path) -> tuple[Draw, Read]:
     text = gzip.decompress((source / "C10.csv.gz").read_bytes())
     some = b"\n".join(text.split(b"\n")[:30]) + b"\n"
     layers = json.loads((source / "reference.json").read_text())
-    layer = next(each for each in layers if each["layer"] == "C10")
+    layer = next(layer for layer in layers if layer["layer"] == "C10")
 
     def draw(rng: random.Random) -> bytes:
         if rng.random() < 0.3:

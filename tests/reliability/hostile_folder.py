@@ -74,8 +74,10 @@ def _modules(folder: Path, marks: Path) -> None:
 
 
 def _editable(folder: Path, marks: Path) -> None:
-    """A folder of the name that setuptools puts into `sys.path` for namespace packages. Python asks
-    there for `sitecustomize`, before any code of ours runs."""
+    """A folder of the name that setuptools puts into `sys.path` for namespace packages.
+
+    Python asks there for `sitecustomize`, before any code of ours runs.
+    """
     place = folder / f"__editable__.tilewright-{version('tilewright')}.finder.__path_hook__"
     place.mkdir()
     for name in ("sitecustomize", "usercustomize", "cuda", "socksio"):
@@ -171,15 +173,15 @@ def watching(files: list[Path]) -> Iterator[set[Path]]:
 
 
 def _events(descriptor: int, folders: dict[int, Path]) -> set[Path]:
-    found = set()
+    result = set()
     while True:
         try:
             data = os.read(descriptor, 1 << 20)
         except BlockingIOError:
-            return found
+            return result
         while data:
             watch, mask, _, length = _HEAD.unpack_from(data)
             name, data = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
             assert not mask & _OVERFLOW, "more happened than the kernel keeps"
             if not mask & _IS_FOLDER:
-                found.add(folders[watch] / os.fsdecode(name.rstrip(b"\0")))
+                result.add(folders[watch] / os.fsdecode(name.rstrip(b"\0")))

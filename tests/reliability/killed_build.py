@@ -42,16 +42,16 @@ def prepare(folder: Path, earlier: bool) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    found = {
+    contents = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*")) if path.is_file()
     }  # fmt: skip
     # The signature is of this very folder, so another one has another.
     pattern = rb'"(signature|sha256)": "[0-9a-f]{64}"'
-    if MANIFEST in found and b'"signature"' in found[MANIFEST]:
-        head, mark, tail = found[MANIFEST].partition(b'"signature"')
-        found[MANIFEST] = head + re.sub(pattern, b"", mark + tail)
-    return found
+    if MANIFEST in contents and b'"signature"' in contents[MANIFEST]:
+        head, mark, tail = contents[MANIFEST].partition(b'"signature"')
+        contents[MANIFEST] = head + re.sub(pattern, b"", mark + tail)
+    return contents
 
 
 def whole(folder: Path) -> str:
@@ -87,9 +87,9 @@ def main(root: Path) -> dict[str, Any]:
         assert forked(lambda: write(folder).places, answer) == 0
         places, wanted = json.loads(answer.read_text()), contents(folder)
         failures = {
-            f"{kill_at}: {place}": found
+            f"{kill_at}: {place}": result
             for kill_at, place in enumerate(places)
-            if (found := problem(folder, earlier, kill_at, wanted))
+            if (result := problem(folder, earlier, kill_at, wanted))
         }
         report[name] = {"boundaries": len(places), "failures": failures, "files": sorted(wanted)}
     return report

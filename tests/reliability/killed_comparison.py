@@ -45,15 +45,15 @@ def compare(what: ComparisonPlan, folder: Path, kill_at: int = NEVER) -> Boundar
 
 def outcome(folder: Path) -> dict[str, Any]:
     """What a comparison came to, without the seconds it took."""
-    found: dict[str, Any] = json.loads((folder / RECORD).read_text())
-    for run in found["runs"]:
+    document: dict[str, Any] = json.loads((folder / RECORD).read_text())
+    for run in document["runs"]:
         del run["wall_seconds"]
-    for row in (row for board in found["leaderboards"] for row in board["tuners"]):
+    for row in (row for board in document["leaderboards"] for row in board["tuners"]):
         for timed in ("wall_seconds", "seconds_to_goal", "stack_seconds_to_goal"):
             del row[timed]
             row["intervals"].pop(timed, None)
     assert (folder / REPORT).read_text().rstrip().endswith("</html>")
-    return found
+    return document
 
 
 def kept(folder: Path) -> list[str]:
@@ -96,8 +96,8 @@ def main(root: Path, step: int) -> dict[str, Any]:
     chosen = range(0, len(places), step)
     for kill_at in chosen:
         folder = root / f"killed-{kill_at}"
-        if found := problem(what, folder, kill_at, wanted):
-            failures[f"{kill_at}: {places[kill_at]}"] = found
+        if result := problem(what, folder, kill_at, wanted):
+            failures[f"{kill_at}: {places[kill_at]}"] = result
         shutil.rmtree(folder, ignore_errors=True)
     killed = [places[kill_at] for kill_at in chosen]
     return {"places": places, "killed": killed, "runs": len(what.jobs), "failures": failures}

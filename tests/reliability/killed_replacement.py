@@ -40,8 +40,10 @@ def run(folder: Path, kill_at: int = NEVER, **change: Any) -> Boundaries:
 
 
 def claims_too_much(folder: Path, runs: dict[str, tuple[str, int]]) -> bool:
-    """Whether the folder says it is complete without the results of the run it holds. `runs` has
-    the run in the trial store and the number of trials of each key."""
+    """Whether the folder says it is complete without the results of the run it holds.
+
+    `runs` has the run in the trial store and the number of trials of each key.
+    """
     if not is_complete(folder):
         return False
     held = read_run(folder)
@@ -62,11 +64,11 @@ def main(root: Path) -> dict[str, Any]:
         shutil.copytree(root / "finished", folder)
         assert forked(lambda f=folder, c=change: run(f, **c).count, answer) == 0
         runs = {}
-        for each in (root / "finished", folder):
-            held = read_run(each)
+        for item in (root / "finished", folder):
+            held = read_run(item)
             assert held is not None
-            assert is_complete(each)
-            runs[held["key"]] = (tables(each)["trials"][-1][2], held["trials"])
+            assert is_complete(item)
+            runs[held["key"]] = (tables(item)["trials"][-1][2], held["trials"])
         shutil.rmtree(folder)
         claims, count = [], json.loads(answer.read_text())
         for kill_at in range(6, count // 2, STRIDE):

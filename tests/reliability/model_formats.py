@@ -74,7 +74,7 @@ def _transferred(folder: Path) -> tuple[Draw, Read]:
 FORMATS = {
     "ONNX models": Format(_onnx, in_child=("tilewright.networks.onnx.files:_parse",), share=0.5),
     "TensorFlow Lite models": Format(
-        _tflite, in_child=("tilewright.networks.tflite.file:read",), share=0.5
+        _tflite, in_child=("tilewright.networks.tflite.file:read_graph",), share=0.5
     ),
     "transferred models": Format(
         _transferred,

@@ -24,8 +24,11 @@ FRAGMENTS = [
 
 
 def mutant(whole: bytes, rng: random.Random) -> bytes:
-    """Bits flipped, bytes overwritten, ranges cut out, doubled, swapped and zeroed, numbers
-    replaced in text and in binary, the end cut off."""
+    """Return a damaged copy of a file.
+
+    Bits are flipped, bytes overwritten, ranges cut out, doubled, swapped or zeroed, numbers
+    replaced in text and in binary, or the end is cut off.
+    """
     data = bytearray(whole)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
         _edit(data, rng)
@@ -62,8 +65,10 @@ def _edit(data: bytearray, rng: random.Random) -> None:
 
 
 def json_mutant(document: Any, rng: random.Random) -> bytes:
-    """The document with some of its values or keys replaced, left out, doubled or added; now and
-    then as bytes that no longer are JSON."""
+    """Return a document with some values or keys replaced, left out, doubled or added.
+
+    Sometimes the bytes are no JSON any more.
+    """
     copy, fragments = json.loads(json.dumps(document)), []
     for _ in range(rng.choice((1, 1, 2, 4))):
         places = list(_places(copy))

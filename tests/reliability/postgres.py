@@ -20,8 +20,8 @@ PROGRAMS = Path("/usr/lib/postgresql")
 @contextmanager
 def postgres() -> Iterator[str]:
     """The URL of an empty database, on a server that ends with the context."""
-    found = sorted(PROGRAMS.glob("*/bin"))
-    if not found:
+    result = sorted(PROGRAMS.glob("*/bin"))
+    if not result:
         pytest.skip("PostgreSQL is missing; sudo apt-get install postgresql")
     folder = Path(tempfile.mkdtemp(prefix="postgres-"))
     own = []
@@ -32,19 +32,19 @@ def postgres() -> Iterator[str]:
     settings = ["-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-F"]
     try:
         subprocess.run(
-            [*own, found[-1] / "initdb", "-D", data, "-U", "tilewright", "-A", "trust", "-N",
+            [*own, result[-1] / "initdb", "-D", data, "-U", "tilewright", "-A", "trust", "-N",
              "-E", "UTF8", "--locale=C"],
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         subprocess.run(
-            [*own, found[-1] / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o",
+            [*own, result[-1] / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o",
              " ".join(settings[2:]), "start"],
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         yield f"postgresql+psycopg://tilewright@127.0.0.1:{port}/postgres"
     finally:
         subprocess.run(
-            [*own, found[-1] / "pg_ctl", "-D", data, "-m", "immediate", "stop"],
+            [*own, result[-1] / "pg_ctl", "-D", data, "-m", "immediate", "stop"],
             check=False, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         shutil.rmtree(folder, ignore_errors=True)

@@ -69,12 +69,12 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     "this command, or a child of it, has just made the file, in a folder of its own": (
         "tilewright.core.files:providing",
         "tilewright.models.transfer.trees:TransferXGBoost._packed",
-        "tilewright.models.transfer.timed_trees:Chance.packed",
+        "tilewright.models.transfer.timed_trees:Chance.to_bytes",
         "tilewright.networks.artifact.build:_library",
-        "tilewright.networks.compiled.library:_linked",
+        "tilewright.networks.compiled.library:_link_library",
         "tilewright.networks.quantisation.bn_folding:_optimised",
         "tilewright.services.prefect_server:prepare_database_template",
-        "tilewright.targets.board.board_runner:BoardBench._compared",
+        "tilewright.targets.board.board_runner:BoardBench._compare_output",
         "tilewright.targets.cpu.assembly:link", "tilewright.targets.cpu.measure:CpuBench.load",
         "tilewright.tasks.codecs:encode_state",
     ),
@@ -87,8 +87,8 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.core.process_info:_space", "tilewright.core.process_info:_status",
         "tilewright.services.page_addresses:is_own_listener",
         "tilewright.evaluation.engines.process:_peak_bytes",
-        "tilewright.evaluation.engines.process:_waited",
-        "tilewright.evaluation.engines.timing:_stolen",
+        "tilewright.evaluation.engines.process:_waited_seconds",
+        "tilewright.evaluation.engines.timing:_stolen_ticks",
         "tilewright.targets.cpu.machine:_read_text", "tilewright.targets.cpu.runner:quiet_machine",
     ),
     "it is in the user's own workspace": ("tilewright.tuning.open_trials:store_url",),
@@ -119,9 +119,9 @@ def _sources() -> Iterator[Path]:
 def _readers_in(path: Path) -> Iterator[str]:
     parts = path.relative_to(ROOT).with_suffix("").parts
     module = ".".join(parts if parts[0] == "tilewright" else ("tilewright", *parts))
-    found: list[str] = []
-    _visit(ast.parse(path.read_text()), "", found)
-    yield from (f"{module.removesuffix('.__init__')}:{name}" for name in found)
+    readers: list[str] = []
+    _visit(ast.parse(path.read_text()), "", readers)
+    yield from (f"{module.removesuffix('.__init__')}:{name}" for name in readers)
 
 
 def _visit(node: ast.AST, name: str, found: list[str]) -> None:

@@ -55,8 +55,10 @@ with TrialStore(Path(sys.argv[1]), lease_seconds=float(sys.argv[2])) as store:
 
 
 def hold(path: Path, lease_seconds: float = 30.0, *before: str) -> subprocess.Popen[bytes]:
-    """Start a process that owns a store until it is killed. Words `before` its command line start
-    it in a container, say."""
+    """Start a process that owns a store until it is killed.
+
+    Words `before` its command line start it in a container, say.
+    """
     holder = subprocess.Popen(
         [*before, sys.executable, "-c", HOLD, str(path), str(lease_seconds)],
         stdout=subprocess.PIPE,

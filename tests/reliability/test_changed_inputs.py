@@ -63,12 +63,12 @@ EXPECTED: list[tuple[str, Mapping[str, int], int]] = [
 def test_a_change_computes_what_depends_on_it(
     runs: Any, change: str, computed: Mapping[str, int], reused: int
 ) -> None:
-    found = dict(runs[change]["computed"])
+    result = dict(runs[change]["computed"])
     if change in ("more trials", "another seed"):  # only a better schedule is verified
-        assert found.pop("verify_schedule", 0) <= WORKLOADS
+        assert result.pop("verify_schedule", 0) <= WORKLOADS
     # pictures are drawn of what was measured, one a workload and one of all
-    assert found.pop("picture", 0) == (WORKLOADS + 1 if "measure_batch" in computed else 0)
-    assert found == computed
+    assert result.pop("picture", 0) == (WORKLOADS + 1 if "measure_batch" in computed else 0)
+    assert result == computed
     assert runs[change]["reused"] == reused
 
 

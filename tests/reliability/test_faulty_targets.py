@@ -116,7 +116,9 @@ def test_a_late_answer_is_not_taken_for_the_next_one() -> None:
 
 
 def test_a_target_that_cannot_be_built_is_one_clear_error() -> None:
-    with pytest.raises(TargetDown, match=r"targets\.nowhere:make.* exit status 1.*try it alone"):
+    with pytest.raises(
+        TargetDown, match=r"targets\.nowhere:make.* exit status 1.*without a separate process"
+    ):
         IsolatedTarget("targets.nowhere:make")
 
 

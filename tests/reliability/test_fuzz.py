@@ -99,7 +99,9 @@ SEED = os.environ.get("FUZZ_SEED", "0")
 @pytest.mark.slow(seconds=6)
 def test_every_function_that_reads_a_file_is_fuzzed() -> None:
     """A new one is in a format, or has a reason not to be."""
-    fuzzed = {name for each in FORMATS.values() for name in (*each.readers, *each.in_child)}
+    fuzzed = {
+        name for format_ in FORMATS.values() for name in (*format_.readers, *format_.in_child)
+    }
     trusted = {name for names in TRUSTED.values() for name in names}
     assert readers() == fuzzed | trusted
     assert not fuzzed & trusted
@@ -108,7 +110,7 @@ def test_every_function_that_reads_a_file_is_fuzzed() -> None:
 @pytest.mark.attack
 @pytest.mark.nightly(seconds=80)
 @pytest.mark.parametrize("kind", ["all"] if FEW else sorted(FORMATS))
-def test_files_of_every_format(kind: str) -> None:
+def test_damaged_files_of_every_format_raise_typed_errors(kind: str) -> None:
     count = 20 if FEW else EXAMPLES
     done = subprocess.run(
         [sys.executable, "-m", "tests.reliability.formats", kind, str(count), SEED],
@@ -116,14 +118,14 @@ def test_files_of_every_format(kind: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, f"{kind}: status {done.returncode}\n{done.stderr[-4000:]}"
     for line in done.stdout.splitlines():
-        found = json.loads(line)
-        TRIED[found["kind"]] += found["inputs"]
+        document = json.loads(line)
+        TRIED[document["kind"]] += document["inputs"]
         print(
-            f"\n{found['kind']}: {found['inputs']:,} inputs in {found['seconds']:.0f} s, the "
-            f"slowest {found['slowest']:.1f} s, {found['more_mib']} MiB more", end="",
+            f"\n{document['kind']}: {document['inputs']:,} inputs in {document['seconds']:.0f} s, "
+            f"the slowest {document['slowest']:.1f} s, {document['more_mib']} MiB more", end="",
         )  # fmt: skip
-        assert found["more_mib"] < MORE_MIB
-        assert not found["unread"], f"{found['kind']} does not reach what it says it reads"
+        assert document["more_mib"] < MORE_MIB
+        assert not document["unread"], f"{document['kind']} does not reach what it says it reads"
 
 
 JSON = st.recursive(
@@ -150,7 +152,7 @@ STREAMS = np.load(Path(__file__).parents[1] / "data" / "vta" / "functional.npz")
     | _edited(json.dumps(PRESET).encode())
     | st.just(b"[" * 2000)
 )
-def test_specifications(tmp_path: Path, data: bytes) -> None:
+def test_damaged_specifications_raise_typed_errors(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "spec.json"
     path.write_bytes(data)
     with _expecting_an_end("specifications"):
@@ -165,7 +167,7 @@ def test_specifications(tmp_path: Path, data: bytes) -> None:
         st.tuples(st.integers(0, 7), st.binary(min_size=16, max_size=16)), min_size=1, max_size=24
     ).map(lambda rows: b"".join(bytes([word[0] & 0xF8 | op]) + word[1:] for op, word in rows))
 )
-def test_instruction_streams(data: bytes) -> None:
+def test_damaged_instruction_streams_raise_typed_errors(data: bytes) -> None:
     spec = VtaSpec.load("vta-pynq")
     with _expecting_an_end("instruction streams"):
         words = words_of(data)
@@ -182,7 +184,7 @@ def test_instruction_streams(data: bytes) -> None:
     | _edited(checked_line(json.dumps(TRIAL).encode()) * 3)
     | st.binary(max_size=200)
 )
-def test_ledgers(tmp_path: Path, data: bytes) -> None:
+def test_damaged_ledgers_raise_typed_errors(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(data)
     with _expecting_an_end("ledgers"), read_store(tmp_path) as store:
@@ -199,7 +201,7 @@ def _lines(records: list[dict[str, object]]) -> list[bytes]:
 
 @fuzzed
 @given(_edited(MODEL))
-def test_models(tmp_path: Path, data: bytes) -> None:
+def test_damaged_models_raise_typed_errors(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(data)
     with _expecting_an_end("models"):
@@ -211,7 +213,7 @@ def test_models(tmp_path: Path, data: bytes) -> None:
     st.text(alphabet="conv2dense:=,x0123456789hwkspgd-> minmax", max_size=60)
     | st.from_regex(r"(conv2d|dense):([a-z]=[0-9]{1,12}(x[0-9]{1,4}){0,3},?){1,10}", fullmatch=True)
 )
-def test_workload_texts(text: str) -> None:
+def test_damaged_workload_texts_raise_typed_errors(text: str) -> None:
     with _expecting_an_end("workload texts"):
         assert parse_workload(text).id
     with _expecting_an_end("epilogue texts"):

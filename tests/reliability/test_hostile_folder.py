@@ -73,7 +73,7 @@ def bare(hostile: Hostile) -> str:
     return "bare"
 
 
-def test_tune(hostile: Hostile) -> None:
+def test_tune_runs_no_code_of_its_folder(hostile: Hostile) -> None:
     hostile.run(*TUNE, "--trials", "8", "--out", "tracked", "--isolate", "60")
 
 
@@ -82,14 +82,14 @@ def test_what_shows_a_run(hostile: Hostile, bare: str) -> None:
     hostile.run("explain", bare, "--samples", "16")
 
 
-def test_compare(hostile: Hostile) -> None:
+def test_compare_runs_no_code_of_its_folder(hostile: Hostile) -> None:
     hostile.run(
         "compare", "--tuners", "default,random", "--workloads", "dense:n=1,c=32,o=32", "--trials",
         "8", "--seeds", "0", "--jobs", "2",
     )  # fmt: skip
 
 
-def test_ui(hostile: Hostile) -> None:
+def test_ui_runs_no_code_of_its_folder(hostile: Hostile) -> None:
     ports = ("--prefect-port", str(free_port()), "--mlflow-port", str(free_port()))
     with hostile.unharmed() as printed:
         pages = hostile.place.start("ui", *ports)

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from tests.cli.conftest import Place
 from tilewright.core.user_text import printable
-from tilewright.reports.markdown import block, code, plain
+from tilewright.reports.markdown import block, code, escape_text
 from tilewright.services.prefect_server import Login
 
 pytestmark = pytest.mark.attack
@@ -69,7 +69,7 @@ def test_names_of_a_model_are_shown_escaped_everywhere(
     assert any(SHOWN in value for value in values)
     (note,) = (value for value in values if value.startswith("A workload of"))
     assert _clean(note)
-    assert f"**{plain(SHOWN)}" in note
+    assert f"**{escape_text(SHOWN)}" in note
     assert "<script>" not in note.replace(code(SHOWN), "")
 
 
@@ -98,7 +98,7 @@ def test_words_of_a_table_are_shown_escaped(place: Place) -> None:
 
 
 def test_markdown_keeps_text_text() -> None:
-    assert plain("a|b [c](d) <i>") == "a\\|b \\[c\\](d) &lt;i&gt;"
+    assert escape_text("a|b [c](d) <i>") == "a\\|b \\[c\\](d) &lt;i&gt;"
     assert code("a`b") == "`` a`b ``"
     assert block("x ``` y", "sh") == "````sh\nx ``` y\n````"
     assert printable("a b\x1b\n\udcff×") == "a b\\x1b\\n\\udcff×"

@@ -1,5 +1,7 @@
-"""Tests Ctrl-C and SIGTERM at any moment: one sentence says what is kept and what to do; a second
-ends."""
+"""Tests Ctrl-C and SIGTERM at any moment of a command.
+
+One sentence says what is kept and how to resume; a second signal ends the command.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ pytestmark = pytest.mark.attack
 
 TUNE = ("tune", "digits_cnn", "--trials", "400", "--batch", "4", "--out", "out")
 KEPT = re.compile(
-    r"error: stopped; ([\d,]+) trials? (is|are) kept: start the same command again to go on"
+    r"error: stopped; ([\d,]+) trials? (is|are) kept: start the same command again to resume"
 )
 
 
 def imports(place: Place, pid: int) -> bool:
     """The first library that takes time is on its way."""
-    return any("pydantic_core" in each.path for each in psutil.Process(pid).memory_maps())
+    return any("pydantic_core" in map_.path for map_ in psutil.Process(pid).memory_maps())
 
 
 def servers_start(place: Place, pid: int) -> bool:
@@ -57,7 +59,7 @@ def stopped(place: Place, moment: Callable[[Place, int], bool], wait: float, *mo
 
 @pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("wait", [0.0, 0.3])
-def test_at_the_first_imports(tmp_path: Path, wait: float) -> None:
+def test_interrupts_at_the_first_imports_are_answered(tmp_path: Path, wait: float) -> None:
     assert stopped(Place(tmp_path), imports, wait).startswith("error: stopped; ")
 
 
@@ -65,9 +67,9 @@ def test_at_the_first_imports(tmp_path: Path, wait: float) -> None:
 @pytest.mark.parametrize("wait", [0.2, pytest.param(2.0, marks=pytest.mark.nightly(seconds=4))])
 def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: float) -> None:
     place = Place(tmp_path)
-    found = KEPT.fullmatch(stopped(place, servers_start, wait))
-    assert found is not None
-    assert int(found[1].replace(",", "")) == (recorded(place) if trials_come(place, 0) else 0)
+    match = KEPT.fullmatch(stopped(place, servers_start, wait))
+    assert match is not None
+    assert int(match[1].replace(",", "")) == (recorded(place) if trials_come(place, 0) else 0)
 
 
 @pytest.mark.slow(seconds=5)
@@ -75,13 +77,15 @@ def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: fl
     "more",
     [("--bare", "--tuner", "random"), pytest.param((), marks=pytest.mark.nightly(seconds=15))],
 )
-def test_in_the_middle_of_rounds(tmp_path: Path, more: tuple[str, ...]) -> None:
+def test_interrupts_in_the_middle_of_rounds_are_answered(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
     place = Place(tmp_path)
-    found = KEPT.fullmatch(stopped(place, trials_come, 1.0, *more))
-    assert found is not None
+    match = KEPT.fullmatch(stopped(place, trials_come, 1.0, *more))
+    assert match is not None
     shown = place.run("trials", "out").stdout.splitlines()[-1]
-    assert shown.startswith(f"{found[1]} trials")
-    assert int(found[1].replace(",", "")) > 0
+    assert shown.startswith(f"{match[1]} trials")
+    assert int(match[1].replace(",", "")) > 0
 
 
 @pytest.mark.slow(seconds=0.5)
@@ -142,7 +146,9 @@ LOSING = {
 @pytest.mark.parametrize("where", LOSING)
 def test_one_that_python_cannot_raise_comes_again(tmp_path: Path, where: str) -> None:
     """Nothing is printed of it, it ends what comes next, and is no second one, which may follow.
-    Other errors there are reported as ever."""
+
+    Other errors there are reported as ever.
+    """
     program = (
         "import ctypes, os, time\n"
         "from tilewright.cli.signals import heed_signals\n"
@@ -187,7 +193,7 @@ def test_who_has_it_ignored_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.nightly(seconds=6)
 def test_a_suite_in_the_background_ends(tmp_path: Path) -> None:
     """Its commands hear Ctrl-C though the shell has it ignored."""
-    test = f"{__file__}::test_at_the_first_imports"
+    test = f"{__file__}::test_interrupts_at_the_first_imports_are_answered"
     script = f"trap '' INT; {sys.executable} -P -m pytest -q {test} -p no:cacheprovider & wait $!"
     done = subprocess.run(
         ["bash", "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True,

@@ -44,8 +44,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_clock_that_is_set_a_day_forward_and_back_changes_no_result(
     tmp_path: Path, library: Path, whole: Whole
 ) -> None:
-    """Every 0.3 s, in every process, that of Prefect's server too. Nothing waits for a day, and no
-    time that is stated is negative: no run in MLflow ends before it began."""
+    """Every 0.3 s, in every process, that of Prefect's server too.
+
+    Nothing waits for a day, and no time that is stated is negative: no run in MLflow ends before it
+    began.
+    """
     place, jumped = Place(tmp_path), tmp_path / "jumped"
     done = subprocess.run(
         [str(TILEWRIGHT), *TUNE], cwd=tmp_path, text=True, capture_output=True, timeout=600,
@@ -55,7 +58,10 @@ def test_a_clock_that_is_set_a_day_forward_and_back_changes_no_result(
     assert jumped.stat().st_size >= 2  # the command and its server
     assert left(place) == whole
     summary = place.json("out/summary.json")
-    stated = [summary["wall_seconds"], *(each["wall_seconds"] for each in summary["workloads"])]
+    stated = [
+        summary["wall_seconds"],
+        *(workload["wall_seconds"] for workload in summary["workloads"]),
+    ]
     assert len(stated) == 1 + len(LAYERS)
     assert all(0 < seconds < 600 for seconds in stated)
     with closing(sqlite3.connect(tmp_path / "home" / "mlflow" / "mlflow.db")) as database:

@@ -21,10 +21,10 @@ def test_a_build_killed_at_any_write_is_written_again(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert {name: each["failures"] for name, each in report.items()} == {
+    assert {name: item["failures"] for name, item in report.items()} == {
         "empty": {}, "over another": {},
     }  # fmt: skip
-    assert min(each["boundaries"] for each in report.values()) > 30
+    assert min(item["boundaries"] for item in report.values()) > 30
     own = ["a.bin", "b.bin", "cpu/c.so", "manifest.json"]
     assert report["empty"]["files"] == own
     assert report["over another"]["files"] == [*own, "notes.txt"]

@@ -42,8 +42,10 @@ def killed_everywhere(
     ],
 )
 def test_a_run_killed_at_any_write_ends_like_one_that_was_not(tuner: str, stride: int) -> None:
-    """Equal tables; no trial is measured again but the batch in flight. For one place every third
-    place of the resumed run is killed as well."""
+    """Equal tables; no trial is measured again but the batch in flight.
+
+    For one place every third place of the resumed run is killed as well.
+    """
     if shutil.which("gcc") is None:
         pytest.skip("no C compiler")
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

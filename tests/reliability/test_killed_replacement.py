@@ -24,8 +24,8 @@ def test_a_folder_is_complete_only_with_the_results_of_the_run_it_holds(tmp_path
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report.keys() == CHANGES.keys()
-    assert min(each["boundaries"] for each in report.values()) > 40
-    assert [name for name, each in report.items() if each["claims"]] == []
+    assert min(item["boundaries"] for item in report.values()) > 40
+    assert [name for name, item in report.items() if item["claims"]] == []
 
 
 @pytest.mark.slow(seconds=4)

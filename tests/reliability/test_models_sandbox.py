@@ -89,7 +89,7 @@ def test_a_file_that_takes_too_long_or_too_much_is_given_up(tmp_path: Path) -> N
     with pytest.raises(ModelFileError, match=r"took more than 0\.05 s"):
         _ = slow.examined
     starved = Network(SandboxedSource(path, {}, Limits(seconds=60.0, memory_bytes=300 << 20)))
-    with pytest.raises(ModelFileError, match=r"broke its reader|cannot be read"):
+    with pytest.raises(ModelFileError, match=r"crashed the reader process|cannot be read"):
         _ = starved.examined
 
 

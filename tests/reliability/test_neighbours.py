@@ -41,8 +41,10 @@ OPEN_TO_ALL = ("/health", "/ready")
 
 
 def as_nobody(act: Callable[[], Any]) -> Any:
-    """What a process of another user finds out, as JSON. It is a fork: the files of an interpreter
-    may be closed to others."""
+    """What a process of another user finds out, as JSON.
+
+    It is a fork: the files of an interpreter may be closed to others.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -76,16 +78,16 @@ def public() -> Iterator[Place]:
 
 def statuses(port: int, routes: list[tuple[str, str]]) -> list[tuple[str, str, int]]:
     """The answers other than 401."""
-    found = []
+    statuses = []
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ANSWER_SECONDS)
     for method, route in routes:
         connection.request(method, route, b"{}", {"Content-Type": "application/json"})
         reply = connection.getresponse()
         reply.read()
         if reply.status != 401:
-            found.append((method, route, reply.status))
+            statuses.append((method, route, reply.status))
     connection.close()
-    return found
+    return statuses
 
 
 def start_a_run(port: int) -> list[int]:

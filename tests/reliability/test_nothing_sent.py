@@ -84,6 +84,9 @@ def _commands() -> list[tuple[tuple[str, ...], str]]:
         (("cpu", "runtime", "cpu-runtime"), ""),
         (("benchmark", "digits_cnn", "--rounds", "3", "--seconds", "0.01", "--threads", "1"), ""),
         (("clean",), ""),
+        (("runs", "list"), ""),
+        (("runs", "show", "a"), ""),
+        (("runs", "delete", "b"), ""),
         (("board", "list", "--cluster", f"tls://127.0.0.1:{free_port()}"), ""),
         (("board", "runtime", "runtime"), ""),
         (("board", "serve", "lab", "--driver", "/nowhere.o", "--reset", "true"), ""),
@@ -182,13 +185,15 @@ def _leaves(command: object, *path: str) -> list[tuple[str, ...]]:
     below: dict[str, object] = getattr(command, "commands", {})
     if not below:
         return [] if getattr(command, "hidden", False) else [path]
-    return [leaf for name, each in below.items() for leaf in _leaves(each, *path, name)]
+    return [leaf for name, item in below.items() for leaf in _leaves(item, *path, name)]
 
 
 def _named(words: tuple[str, ...]) -> tuple[str, ...]:
     """The words that name the command."""
     return words[
-        : 2 if words[0] in ("target", "vta", "dataset", "model", "cluster", "board", "cpu") else 1
+        : 2
+        if words[0] in ("target", "vta", "dataset", "model", "cluster", "board", "cpu", "runs")
+        else 1
     ]
 
 

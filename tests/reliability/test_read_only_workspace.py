@@ -108,7 +108,7 @@ def test_what_keeps_records_says_so_before_any_work(place: Place, command: tuple
     assert done.returncode == 2, done.stderr
     lines = [line for line in done.stderr.splitlines() if not line.startswith("…")]
     assert len(lines) == 1, done.stderr
-    named = lines[0].removeprefix("error: cannot keep records under ").partition(":")[0]
+    named = lines[0].removeprefix("error: cannot write to ").partition(":")[0]
     assert (place.folder / named).resolve() == (place.folder / "home").resolve()
-    assert lines[0].endswith("; set TILEWRIGHT_HOME to a folder you can write")
+    assert lines[0].endswith("; set TILEWRIGHT_HOME to a folder that you can write")
     assert not (place.folder / "elsewhere").exists()

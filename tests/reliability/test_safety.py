@@ -47,7 +47,7 @@ def test_every_damaged_file_of_a_run_is_noticed_and_made_anew(
     assert not marker.exists()
     again = left(place)
     assert again.schedules == whole.schedules
-    pictures = [each / "out" / "convergence.png" for each in (place.folder, whole.place.folder)]
+    pictures = [item / "out" / "convergence.png" for item in (place.folder, whole.place.folder)]
     assert pictures[0].read_bytes() == pictures[1].read_bytes()
     assert again.trials == whole.trials
     made = [path for path in files if _is_whole(path)]
@@ -93,8 +93,8 @@ def test_opening_the_pages_to_others_is_warned_of(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         done = Place(tmp_path).run("ui", "--host", "0.0.0.0", "--prefect-port", port)
     warning, error = done.stderr.splitlines()
-    assert warning.startswith("warning: everyone who has one of the links below, and reaches 0.0.0")
-    assert "nothing is encrypted" in warning
+    assert warning.startswith("warning: everyone who can reach 0.0.0")
+    assert "the connection is not encrypted" in warning
     assert error.startswith(f"error: cannot listen on 0.0.0.0:{port}: ")
 
 

@@ -131,7 +131,7 @@ def test_a_stopped_process_that_wakes_up_loses_what_others_have_made(tmp_path: P
         with asleep.turn():
             index, kept = asleep.settle(0, first)
         assert (index, kept.tolist()) == (1, [0, 1])
-        assert len(awake.finished()) == 2
+        assert len(awake.finished_rounds()) == 2
     assert len(tables(tmp_path)["trials"]) == 6
 
 
@@ -162,8 +162,10 @@ def test_commands_share_a_run_on_postgresql(tmp_path: Path, killed: str, databas
 
 
 def check_shared_run(folder: Path, killed: str, *options: str) -> None:
-    """The owner stands still until the others have made trials. Every trial is made once, and the
-    results are those of the trials."""
+    """The owner stands still until the others have made trials.
+
+    Every trial is made once, and the results are those of the trials.
+    """
     place = Place(folder)
     with ExitStack() as started:
         owner = started.enter_context(place.start(*COMMAND, *options))
@@ -179,7 +181,7 @@ def check_shared_run(folder: Path, killed: str, *options: str) -> None:
         said = {name: command.communicate(timeout=120)[0] for name, command in commands.items()}
     codes = {name: command.returncode for name, command in commands.items()}
     assert codes == {name: -9 if name == killed else 0 for name in commands}, said
-    assert "makes trials beside it" in " ".join(said["other"].split())
+    assert "contributes trials to its run" in " ".join(said["other"].split())
     trials = frame(folder / "out")
     assert trials.groupby("workload").size().tolist() == [COUNT, COUNT]
     made = zip(trials["workload"], trials["config"].map(str), strict=True)
@@ -189,9 +191,9 @@ def check_shared_run(folder: Path, killed: str, *options: str) -> None:
         mine = trials[(trials["workload"] == row["id"]) & (trials["status"] == "valid")]
         assert row["trials"] == COUNT
         assert row["tuned_seconds"] == pytest.approx(mine["seconds"].min())
-    with read_store(folder / "out") as store, store.reading() as connection:
+    with read_store(folder / "out") as store, store.read_snapshot() as connection:
         assert connection.execute(sa.select(CLAIMS)).all() == []
-        assert store.owner() is None
+        assert store.describe_owner() is None
 
 
 def stop_between_transactions(command: subprocess.Popen[str], out: Path) -> None:

@@ -64,7 +64,7 @@ def test_readers_neither_wait_nor_read_without_end(plant: str, out: Path) -> Non
 def test_a_file_without_end_is_not_read_to_it(out: Path) -> None:
     (out / "file").write_bytes(bytes(100))
     assert read_plain(out / "file", limit=100) == bytes(100)
-    with pytest.raises(UnsafeFile, match="larger than 99 bytes"):
+    with pytest.raises(UnsafeFile, match="larger than the limit of 99 bytes"):
         read_plain(out / "file", limit=99)
 
 

@@ -98,8 +98,12 @@ def test_a_database_locked_for_longer_than_the_wait_stops_the_command(
         command = place.fork(*TUNE, PREFECT_CLIENT_MAX_RETRIES="1", PREFECT_API_REQUEST_TIMEOUT="3")
         wait_for(lambda: recorded(place) > 0, command)
         with locked(place.folder / "home" / "prefect" / "prefect.db") as path:
-            _assert_one_message(_ended(command), f"another process keeps {path} locked")
-        _assert_one_message(_ended(blocked), f"another process keeps {runs_path} locked")
+            _assert_one_message(
+                _ended(command), f"the database {path} is locked by another process"
+            )
+        _assert_one_message(
+            _ended(blocked), f"the database {runs_path} is locked by another process"
+        )
     for stopped in (place, other):
         assert stopped.run(*TUNE).returncode == 0
         assert left(stopped) == whole
@@ -148,7 +152,7 @@ def test_a_clock_that_jumps_and_a_second_command_change_nothing(
     first.send_signal(signal.SIGSTOP)  # it is not to end before the second has started
     second = place.run(*TUNE)
     first.send_signal(signal.SIGCONT)
-    _assert_one_message(second, f"is being written by process {first.pid} on")
+    _assert_one_message(second, f"is in use by process {first.pid} on")
     printed, _ = first.communicate(timeout=300)
     assert first.returncode == 0, printed
     assert left(place) == whole

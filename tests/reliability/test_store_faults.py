@@ -53,15 +53,15 @@ def test_an_owner_that_is_stopped_stays_the_owner_and_is_named_as_stopped(tmp_pa
     try:
         holder.send_signal(signal.SIGSTOP)
         time.sleep(0.5)  # longer than it needs for a heartbeat
-        with pytest.raises(RunInUse, match=rf"stopped: 'kill -CONT {holder.pid}' lets it"):
+        with pytest.raises(RunInUse, match=rf"stopped: resume it with 'kill -CONT {holder.pid}'"):
             TrialStore(tmp_path / FILE, lease_seconds=0.2)
         with read_store(tmp_path) as store:
-            assert f"process {holder.pid}" in str(store.owner())
+            assert f"process {holder.pid}" in str(store.describe_owner())
     finally:
         holder.kill()
         holder.wait()
     with read_store(tmp_path) as store:
-        assert store.owner() is None
+        assert store.describe_owner() is None
 
 
 def _move_owner(folder: Path) -> None:
@@ -80,7 +80,7 @@ def test_an_owner_elsewhere_is_given_the_time_for_a_heartbeat(tmp_path: Path) ->
     time.sleep(0.5)
     with TrialStore(tmp_path / FILE, lease_seconds=0.6) as second:
         # The first comes to life again, as a machine that slept does.
-        with pytest.raises(RunInUse, match="it took over while this command stood still"):
+        with pytest.raises(RunInUse, match="it took over while this command was paused"):
             tune_into(first)
         tune_into(second)
         assert tables(second) == whole_run(tmp_path)
@@ -181,9 +181,9 @@ def test_readers_keep_nobody_from_writing(tmp_path: Path) -> None:
 
 def test_a_thread_that_reads_opens_no_second_connection(tmp_path: Path) -> None:
     """It would wait for a writer that waits for the end of what the first connection reads."""
-    with TrialStore(tmp_path / FILE) as store, store.reading() as first:
+    with TrialStore(tmp_path / FILE) as store, store.read_snapshot() as first:
         assert store.note("version") == str(1 + len(MIGRATIONS))
-        with store.reading() as second:
+        with store.read_snapshot() as second:
             assert second is first
 
 
@@ -259,7 +259,7 @@ def test_a_batch_that_fits_only_in_part_leaves_nothing_behind(tmp_path: Path) ->
         [sys.executable, "-c", LIMITED, str(tmp_path / FILE)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "nothing of this batch was recorded: make room" in done.stdout
+    assert "nothing of this batch was recorded; free some space" in done.stdout
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     held = len(frame(tmp_path))
     assert held < TRIALS
@@ -290,7 +290,7 @@ def test_a_run_that_died_is_read_where_nothing_can_be_written(tmp_path: Path) ->
         assert (disk / f"{FILE}-wal").exists()
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         with read_store(disk) as store:
-            assert store.owner() is None
+            assert store.describe_owner() is None
             assert store.runs() == {}
 
 
@@ -358,7 +358,7 @@ def test_a_database_of_another_version_is_refused(
     rows(tmp_path, "update trial_store set value = ? where name = 'version'", version)
     before = (tmp_path / FILE).read_bytes()
     for opens in (lambda: TrialStore(tmp_path / FILE), lambda: frame(tmp_path)):
-        with pytest.raises(TrialStoreError, match=r"of trials of version .* reads \d"):
+        with pytest.raises(TrialStoreError, match=r"trial database of version .* reads \d"):
             opens()
     assert (tmp_path / FILE).read_bytes() == before
 

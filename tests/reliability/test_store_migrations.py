@@ -44,8 +44,8 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def schema(folder: Path) -> dict[str, str]:
     """The statements that create the tables of a database, without differences in white space."""
-    found = rows(folder, "select name, sql from sqlite_master where sql is not null")
-    return {row["name"]: re.sub(r"\s+", " ", row["sql"]) for row in found}
+    result = rows(folder, "select name, sql from sqlite_master where sql is not null")
+    return {row["name"]: re.sub(r"\s+", " ", row["sql"]) for row in result}
 
 
 def version(folder: Path) -> str:
@@ -99,7 +99,7 @@ def test_the_program_before_a_migration_refuses_the_database_after_it(recorded: 
         patch.setattr(module, "TRIAL_STORE", replace(TRIAL_STORE, written=written))
         patch.setattr(module, "MIGRATIONS", {**module.MIGRATIONS, written: ADDS_A_COLUMN})
         TrialStore(recorded / FILE).close()
-    refused = rf"trials\.sqlite is a database of trials of version {written}, this program reads 1"
+    refused = rf"trials\.sqlite is a trial database of version {written}, this program reads 1"
     for opens in (lambda: TrialStore(recorded / FILE), lambda: frame(recorded)):
         with pytest.raises(TrialStoreError, match=refused):
             opens()
@@ -123,7 +123,7 @@ def test_a_postgresql_database_migrates_once_and_not_by_half(
         for _ in range(2):
             with TrialStore(url, "first") as store:
                 assert tables(store) == before
-        with TrialStore(url, "first") as store, store.reading() as connection:
+        with TrialStore(url, "first") as store, store.read_snapshot() as connection:
             columns = {column["name"] for column in sa.inspect(connection).get_columns("trials")}
             assert "joules" in columns
             assert store.version == written

@@ -64,7 +64,7 @@ NAMES = (
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_leads_elsewhere_is_neither_read_nor_removed(name: str, art: Path) -> None:
     listing(art, name.format(str(art.parent).lstrip("/")))
-    with pytest.raises(ArtifactError, match="which is no name of a file in an artifact"):
+    with pytest.raises(ArtifactError, match="which is not a valid file name in an artifact"):
         load(art)
     build_small(art, 4)
     assert (art.parent / "victim").read_bytes() == MINE
@@ -119,7 +119,7 @@ def test_files_that_are_large_together_are_not_read(count: int, art: Path) -> No
 
 def test_a_large_manifest_is_not_read(art: Path) -> None:
     os.truncate(art / "manifest.json", MAX_JSON_BYTES + 1)
-    with pytest.raises(UnsafeFile, match="larger than 33554432 bytes"):
+    with pytest.raises(UnsafeFile, match="larger than the limit of 33554432 bytes"):
         load(art)
 
 
@@ -205,4 +205,4 @@ def test_an_artifact_holds_no_sources_and_names_those_of_the_installation(art: P
     rewrite_manifest(art, lambda manifest: manifest.update(runtime_sha256="0" * 64))
     done = place.run("board", "runtime", "sources", "--for", "art")
     assert done.returncode == 0
-    assert "note: art was built beside other sources" in done.stderr
+    assert "note: art was built for a different version of these sources" in done.stderr

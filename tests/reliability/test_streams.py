@@ -111,8 +111,10 @@ def test_a_reader_may_leave_while_the_interpreter_ends(
 def run_without_reader(
     arguments: list[str], place: Place, variables: dict[str, str]
 ) -> tuple[int, bytes]:
-    """Run a command whose standard output is a pipe that nobody reads. Return its exit status and
-    what it wrote to standard error."""
+    """Run a command whose standard output is a pipe that nobody reads.
+
+    Return its exit status and what it wrote to standard error.
+    """
     reader, writer = os.pipe()
     os.close(reader)
     try:

@@ -80,7 +80,7 @@ def test_a_row_that_cannot_be_true_is_told_and_left_out(out: Path, tmp_path: Pat
     rows(tmp_path, "update trials set cycles = 'many' where id = 3")
     before = (tmp_path / FILE).read_bytes()
     done = _trials(str(tmp_path))
-    assert done.stderr.startswith(f"note: {tmp_path / FILE}: a trial is not used: cycles: ")
+    assert done.stderr.startswith(f"note: {tmp_path / FILE}: ignored a trial: cycles: ")
     assert f"{TRIALS - 1} trials of 1 workload" in done.stdout
     assert (tmp_path / FILE).read_bytes() == before
 
@@ -88,4 +88,4 @@ def test_a_row_that_cannot_be_true_is_told_and_left_out(out: Path, tmp_path: Pat
 def test_a_folder_without_trials_is_one_clear_error(tmp_path: Path) -> None:
     done = _trials(str(tmp_path))
     assert done.returncode == 2
-    assert done.stderr.startswith("error: there is no trials.sqlite in")
+    assert done.stderr.startswith(f"error: {tmp_path} contains no trials.sqlite")

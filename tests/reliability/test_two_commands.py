@@ -93,7 +93,7 @@ def test_of_two_writers_in_two_containers_the_second_is_refused(
         with _started(container, path, 3.0) as other:
             _, refusal = other.communicate(timeout=120)
         assert other.returncode == 1
-        assert "is being written by process 1 on" in refusal
+        assert "is in use by process 1 on" in refusal
         assert "in another container" in refusal
         _, said = one.communicate(timeout=120)
     assert one.returncode == 0, said
@@ -118,7 +118,7 @@ def test_of_two_commands_in_two_containers_the_second_is_refused(
         command.send_signal(signal.SIGINT)
         one.communicate(timeout=120)
     assert other.returncode == 2
-    assert other.stderr.startswith("error: out is being written by process 1 on ")
+    assert other.stderr.startswith("error: out is in use by process 1 on ")
     assert other.stderr.count("\n") == 1
     trials = frame(tmp_path / "out")
     assert len(trials) == trials["config"].map(str).nunique() > 0
@@ -156,11 +156,13 @@ OTHER = [*TUNE, "--tuner", "random", "--trials", "2", "--batch", "2", "--seed"]
 @pytest.mark.alone  # nine processes at once
 @pytest.mark.nightly(seconds=40)
 def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_server: Login) -> None:
-    """Three that are equal but for their folders, five with other seeds, on a workspace that none
-    of them finds."""
+    """Eight commands that start at once in a new workspace keep their records apart.
+
+    Three are equal except for their folders; five have other seeds.
+    """
     place = Place(tmp_path, prefect_server)
     asked = [EQUAL] * 3 + [[*OTHER, str(seed)] for seed in range(5)]
-    commands = [[*each, "--out", f"out-{i}"] for i, each in enumerate(asked)]
+    commands = [[*item, "--out", f"out-{i}"] for i, item in enumerate(asked)]
     done = warm.run(
         [json.dumps(commands)], tmp_path, place.environment, 600,
         module="tests.reliability.commands_at_once",

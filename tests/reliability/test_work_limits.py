@@ -38,8 +38,8 @@ def stream(*insns: dict[str, int]) -> bytes:
 
 def loads(count: int) -> bytes:
     """The most that so many instructions can ask of the memory port."""
-    each = {"opcode": LOAD, "memory_type": WGT, **LARGEST}
-    return stream(*[{**each, "dram_base": place} for place in range(count)], {"opcode": FINISH})
+    loads = {"opcode": LOAD, "memory_type": WGT, **LARGEST}
+    return stream(*[{**loads, "dram_base": place} for place in range(count)], {"opcode": FINISH})
 
 
 def written(place: Place, insns: bytes) -> Place:

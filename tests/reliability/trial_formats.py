@@ -76,7 +76,7 @@ def _tables(folder: Path) -> tuple[Draw, Read]:
     def read_it(data: bytes) -> object:
         (out / "trials.parquet").write_bytes(data)
         run = finished_trials(out)
-        return [run.of(layer.id) for layer in run.layers]
+        return [run.trials_of_workload(layer.id) for layer in run.layers]
 
     return lambda rng: mutant(whole, rng), read_it
 

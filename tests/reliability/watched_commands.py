@@ -44,14 +44,14 @@ def _status(number: int, arguments: list[str], until: str) -> int:
             os._exit(status)
     deadline = time.monotonic() + LIMIT_SECONDS
     interrupted = not until
-    while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
+    while (result := os.waitpid(child, os.WNOHANG))[0] == 0:
         if not interrupted and until in (streams / "out").read_text():
             os.kill(child, signal.SIGINT)
             interrupted = True
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
         time.sleep(0.05)
-    return os.waitstatus_to_exitcode(found[1])
+    return os.waitstatus_to_exitcode(result[1])
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ def outcome(
 
 
 def summary(outcomes: Sequence[TunedWorkload]) -> Summary:
-    subgraphs = tuple(Subgraph(each.workload, each.count, each.names) for each in outcomes)
-    found = Extracted(subgraphs, {"total": 10, "offloaded": 10})
-    network = TuningNetwork(Model("net", "net", ""), make_target("vta-pynq"), found)
+    subgraphs = tuple(
+        Subgraph(outcome.workload, outcome.count, outcome.names) for outcome in outcomes
+    )
+    result = Extracted(subgraphs, {"total": 10, "offloaded": 10})
+    network = TuningNetwork(Model("net", "net", ""), make_target("vta-pynq"), result)
     return summary_of(OPTIONS, network, outcomes)

@@ -28,18 +28,18 @@ from tilewright.tuning.results import TunedWorkload
 
 def trials_of(outcomes: Sequence[TunedWorkload]) -> pd.DataFrame:
     rows = [
-        {"workload": each.workload.id, "round": k, "status": "valid" if k else "timeout",
+        {"workload": outcome.workload.id, "round": k, "status": "valid" if k else "timeout",
          "cycles": 4000 - 300 * k, "seconds": (4000 - 300 * k) * 1e-8}
-        for each in outcomes
+        for outcome in outcomes
         for k in range(8)
     ]  # fmt: skip
     return pd.DataFrame(rows)
 
 
 def legend(axes: Axes) -> list[str]:
-    found = axes.get_legend()
-    assert found is not None
-    return [text.get_text() for text in found.get_texts()]
+    result = axes.get_legend()
+    assert result is not None
+    return [text.get_text() for text in result.get_texts()]
 
 
 def gains(outcomes: Sequence[TunedWorkload]) -> list[str]:
@@ -110,9 +110,9 @@ def test_round_ticks_lie_between_the_ends() -> None:
 
 
 def test_pictures_of_any_outcome_are_png() -> None:
-    for each in (outcome(), outcome(source=None, bound=None), outcome(chosen=False)):
-        assert pictures.convergence(each, trials_of([each])).startswith(b"\x89PNG")
-        assert pictures.network_convergence("n", [each], trials_of([each])).startswith(b"\x89PNG")
+    for item in (outcome(), outcome(source=None, bound=None), outcome(chosen=False)):
+        assert pictures.convergence(item, trials_of([item])).startswith(b"\x89PNG")
+        assert pictures.network_convergence("n", [item], trials_of([item])).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from tilewright.reports.number_format import (
     count,
     decimal,
     duration,
+    integer_text,
+    interval_text,
     mega,
     percent,
-    plural,
-    ranged,
+    pluralise,
     speedup,
-    whole,
 )
 
 SPACE = "\N{NO-BREAK SPACE}"
@@ -28,17 +28,21 @@ def test_numbers_read_as_people_write_them() -> None:
     assert [duration(x) for x in (0.0451, 1.234, 45.2, 185.0)] == [
         "45 ms", "1.2 s", "45 s", "3:05 min",
     ]  # fmt: skip
-    assert ranged(ConfidenceInterval(8, 7, 12), count) == "7–12"
-    assert ranged(ConfidenceInterval(8, 8, 8), count) == ""
-    assert ranged(ConfidenceInterval(0.1, 0.02, 0.5), percent) == f"2.0–50{SPACE}%"
+    assert interval_text(ConfidenceInterval(8, 7, 12), count) == "7–12"
+    assert interval_text(ConfidenceInterval(8, 8, 8), count) == ""
+    assert interval_text(ConfidenceInterval(0.1, 0.02, 0.5), percent) == f"2.0–50{SPACE}%"
 
 
 def test_what_is_not_known_is_a_dash_or_left_out() -> None:
     assert decimal(math.nan) == percent(math.nan) == "–"
-    assert whole(None) == speedup(100, None) == speedup(None, 100) == mega(0) == ""
+    assert integer_text(None) == speedup(100, None) == speedup(None, 100) == mega(0) == ""
 
 
 def test_whole_numbers_are_grouped_and_large_ones_in_millions() -> None:
-    assert (whole(1234567), decimal(0.125), speedup(366, 200)) == ("1,234,567", "0.12", "1.83×")
+    assert (integer_text(1234567), decimal(0.125), speedup(366, 200)) == (
+        "1,234,567",
+        "0.12",
+        "1.83×",
+    )
     assert (mega(115_605_504), mega(16_384)) == ("115.6", "0.016")
-    assert [plural(n, "trial") for n in (0, 1, 1.5)] == ["trials", "trial", "trials"]
+    assert [pluralise(n, "trial") for n in (0, 1, 1.5)] == ["trials", "trial", "trials"]

@@ -56,7 +56,7 @@ def test_a_verdict_tells_distance_trials_rivals_and_the_yardstick() -> None:
         "one on vta: b ends 20 % above the optimum and is within 1 % of it in 50 % of its runs, "
         "after 30 trials."
     )
-    assert "no tuner found valid schedules" in verdict(_board(_row("c", None, 8)))
+    assert "no tuner found a valid schedule" in verdict(_board(_row("c", None, 8)))
 
 
 def test_the_best_figures_of_a_column_are_marked_and_open_ones_are_bounds() -> None:
@@ -80,12 +80,12 @@ def test_unknown_figures_have_no_column_and_a_tuner_without_a_schedule_an_infini
 
 def test_the_share_of_invalid_trials_is_told_with_those_that_mattered() -> None:
     said = _plain(invalid_note([_row("a", 0.0, 1), _row("random", 0.2, 32)]))
-    assert "within 1 %: a 25 % (3), random 25 % (3)." in said
+    assert "within 1 % of the optimum: a 25 % (3), random 25 % (3)." in said
 
 
 def test_no_two_curves_look_alike_and_none_hides_another() -> None:
     styles = line_styles(list("abcdef"))
-    assert len({(each.colour, each.dashes) for each in styles}) == len(styles)
-    widths = [each.width for each in styles]
+    assert len({(style.colour, style.dashes) for style in styles}) == len(styles)
+    widths = [style.width for style in styles]
     assert widths == sorted(set(widths), reverse=True)
-    assert line_styles(["alone"])[0].drawn["linestyle"] == "-"
+    assert line_styles(["alone"])[0].line_options["linestyle"] == "-"

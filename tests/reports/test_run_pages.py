@@ -56,7 +56,7 @@ def test_a_note_says_what_the_run_is_and_what_came_of_it() -> None:
     )
     assert with_outcome(note, said).split("\n\n")[1] == said
     nothing = summary([outcome(chosen=False)])
-    assert outcome_line(nothing["total"]) == "Nothing that was tried is valid."
+    assert outcome_line(nothing["total"]) == "No trial is valid."
 
 
 def test_a_summary_links_and_lists() -> None:

@@ -20,7 +20,7 @@ def test_what_is_drawn_is_distinct_ascending_and_of_the_space(
     space: Space, n: int, seed: int
 ) -> None:
     members = np.arange(space.size) if space.listed is None else np.array(space.listed)
-    drawn = candidates.drawn(space, n, np.random.default_rng(seed))
+    drawn = candidates.draw_configs(space, n, np.random.default_rng(seed))
     assert (np.diff(drawn) > 0).all()
     assert np.isin(drawn, members).all()
     if n >= len(members):
@@ -30,6 +30,6 @@ def test_what_is_drawn_is_distinct_ascending_and_of_the_space(
 
 
 def test_a_sample_is_spread_over_the_space() -> None:
-    drawn = candidates.drawn(SPACE, 300, np.random.default_rng(0))
+    drawn = candidates.draw_configs(SPACE, 300, np.random.default_rng(0))
     assert len(drawn) > 240
     assert np.histogram(drawn, 4, (0, SPACE.size))[0].min() > 40

@@ -1,5 +1,6 @@
-"""Checks that CHAMELEON's agent learns to walk uphill, and its sampler measures one config a
-cluster.
+"""Checks that CHAMELEON's agent learns to walk uphill.
+
+Its sampler measures one config per cluster.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def test_arrays_of_other_networks_are_refused() -> None:
     from tilewright.search.actor_critic import LearnedError
 
     arrays = Agent(OPTIONS, np.array([4, 4]), 0, {}).arrays()
-    with pytest.raises(LearnedError, match=r"holds \d+ weights, and networks for 3 knobs have"):
+    with pytest.raises(LearnedError, match=r"has \d+ weights, but networks for 3 knobs have"):
         Agent(OPTIONS, SPACE.cardinalities, 0, arrays)
 
 
@@ -120,7 +121,7 @@ def test_an_update_goes_down_the_clipped_loss_as_worked_out_here() -> None:
         rng.normal(size=6).astype(np.float32), rng.random(6, np.float32),
     )  # fmt: skip
     parts = np.array([[4, 0, 2, 5, -1, -1], [1, 3, -1, -1, -1, -1]], np.int32)
-    counted = PolicySteps(*(each[[4, 0, 2, 5]] for each in steps))
+    counted = PolicySteps(*(step[[4, 0, 2, 5]] for step in steps))
     learned = networks.arrays(networks.improve(begun, steps, parts, 1))
     slope = learned["first_moments"] / 0.1  # Adam's first average is a tenth of it
     assert learned["updates"] == [1]
@@ -188,10 +189,10 @@ def test_well_separated_places_give_a_config_each() -> None:
     met = SPACE.ravel((centres[:, None] + around[None]).reshape(-1, 3).clip(0, 31).astype(np.int32))
     rng = np.random.default_rng(0)
     plan = adaptive_sample(SPACE, met, NONE, "mode", 1.01, rng)
-    found = SPACE.unravel(plan)
+    result = SPACE.unravel(plan)
     # More clusters always cut the error a little: with a factor of 1.01 there are 64, else 16.
     assert len(plan) > len(adaptive_sample(SPACE, met, NONE, "mode", 1e9, rng)) > 8
-    assert all(np.abs(found - centre).max(axis=1).min() <= 1 for centre in centres)
+    assert all(np.abs(result - centre).max(axis=1).min() <= 1 for centre in centres)
 
 
 def test_the_other_knobs_are_what_was_met_most_often() -> None:
@@ -233,5 +234,5 @@ def test_without_jax_the_tuner_is_listed_and_says_what_to_install(
     with pytest.raises(MissingExtra) as caught:
         make_explorer("chameleon")
     assert str(caught.value) == (
-        f"tuner 'chameleon' needs jax, which is missing; install it: {command}"
+        f"the tuner 'chameleon' needs the missing package jax; install it: {command}"
     )

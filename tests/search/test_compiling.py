@@ -57,9 +57,10 @@ def test_where_compiling_is_dear_every_compile_is_a_trial(tuner: str) -> None:
     target = recorded()
     (table,) = target.tables.values()
     metered = Metered(target, table)
-    (done,) = tune(metered, table.workload, make_explorer(tuner), trials=8, batch=8)
-    assert metered.compiled == len(done.configs) == 8
-    rows = table.at(done.configs)
+    rounds = list(tune(metered, table.workload, make_explorer(tuner), trials=8, batch=8))
+    configs = np.concatenate([each.configs for each in rounds])
+    assert metered.compiled == len(configs) == 8
+    rows = table.rows_of_configs(configs)
     assert table.spent is not None
     spent = table.spent.compiling[rows].sum() + table.spent.measuring[rows].sum()
     assert metered.seconds == pytest.approx(spent)

@@ -22,15 +22,17 @@ PYNQ = VtaSpec.load("vta-pynq")
 
 
 class Misled(VtaTarget):
-    """Its estimates take schedules of a single reduction step for three times as slow as others,
-    which they are not."""
+    """A target whose estimates are wrong.
+
+    They take schedules with a single reduction step for three times slower than they are.
+    """
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        found = super().estimate(workload, configs)
+        result = super().estimate(workload, configs)
         tile_ci = self.space(workload).values(configs)[:, 3]
-        matrix = found.matrix.copy()
+        matrix = result.matrix.copy()
         matrix[tile_ci == -(-workload.in_channels // self.spec.block_in), CYCLES] *= 3.0
-        return replace(found, matrix=matrix)
+        return replace(result, matrix=matrix)
 
 
 def _best(target: VtaTarget, workload: Workload, seed: int, trials: int = 64) -> int:

@@ -50,20 +50,22 @@ class NoisyTarget(ToyTarget):
         self.measured = 0
 
     def measure(self, lowered: Lowered) -> Measurements:
-        found = super().measure(lowered)
+        result = super().measure(lowered)
         self.measured += len(lowered)
-        noise = self.rng.uniform(1.0, 1.1, (len(lowered), 3)) * found.seconds[:, None]
-        repeats = [row if valid else row[:0] for row, valid in zip(noise, found.valid, strict=True)]
+        noise = self.rng.uniform(1.0, 1.1, (len(lowered), 3)) * result.seconds[:, None]
+        repeats = [
+            row if valid else row[:0] for row, valid in zip(noise, result.valid, strict=True)
+        ]
         return Measurements(
-            found.status, found.reason, np.full(len(lowered), -1), noise.min(axis=1), {},
-            Ragged.of(repeats),
+            result.status, result.reason, np.full(len(lowered), -1), noise.min(axis=1), {},
+            Ragged.from_rows(repeats),
         )  # fmt: skip
 
 
 def _tune(target: ToyTarget, store: TrialStore, seed: int, trials: int = 16) -> list[float | None]:
     explorer = make_explorer("random")
-    found = tune(target, WORKLOAD, explorer, trials=trials, batch=8, seed=seed, store=store)
-    return [done.best_latency for done in found]
+    result = tune(target, WORKLOAD, explorer, trials=trials, batch=8, seed=seed, store=store)
+    return [done.best_latency for done in result]
 
 
 def test_a_noisy_target_is_measured_again_in_another_run_and_not_in_the_same(
@@ -78,7 +80,7 @@ def test_a_noisy_target_is_measured_again_in_another_run_and_not_in_the_same(
         assert target.measured == once
         _tune(target, store, seed=1, trials=size)
         assert target.measured == 2 * once
-        with store.reading() as connection:
+        with store.read_snapshot() as connection:
             rows = connection.execute(sa.select(TRIALS)).mappings().all()
     assert all(row["cycles"] == -1 for row in rows)
     for row in rows:
@@ -99,7 +101,7 @@ def test_a_deterministic_target_is_never_measured_twice(tmp_path: Path) -> None:
 
         _tune(Counting(), store, seed=1)
         assert sum(measured) == 0
-        with store.reading() as connection:
+        with store.read_snapshot() as connection:
             assert {*connection.scalars(sa.select(TRIALS.c.repeats))} == {"[]"}
 
 
@@ -128,7 +130,7 @@ def test_a_session_learns_when_it_is_asked_and_not_before() -> None:
         batch = propose_batch(run, task, again, 8)
         assert batch is not None
         measured = run(measure_batch, task, batch, {})
-        again = again.after(replace(batch, measured=measured))
+        again = again.extend(replace(batch, measured=measured))
     assert np.array_equal(done.history.configs, again.history.configs)
     assert learn(run, task, again).models.models.keys() == (
         learn(run, task, done).models.models.keys()
@@ -148,7 +150,7 @@ def test_nothing_is_learned_from_a_last_round() -> None:
     run, session = Counting(), Session.start(setting)
     done = list(rounds_without_store(run, setting, session, trials=6, batch=2))
     assert learned == [1, 2]
-    assert [each.stage_seconds.get("retrain", 0) > 0 for each in done] == [False, True, True]
+    assert [round_.stage_seconds.get("retrain", 0) > 0 for round_ in done] == [False, True, True]
     assert learn(run, setting, done[-1].session).models.models
     assert learned == [1, 2, 3]
 

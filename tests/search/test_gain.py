@@ -29,15 +29,15 @@ baseline = st.none() | st.floats(1, 1 << 40)
 
 
 def history(found: Rounds) -> History:
-    cycles = [each for trials in found for each in trials]
+    cycles = [trial for trials in found for trial in trials]
     of_round = [index for index, trials in enumerate(found) for _ in trials]
     return History(
         np.zeros((len(cycles), 1), np.int32),
-        np.array(["valid" if each else "run_error" for each in cycles], dtype=object),
-        np.array([each or -1 for each in cycles], dtype=np.int64),
-        np.array([each / 1e8 if each else np.nan for each in cycles]),
+        np.array(["valid" if cycle else "run_error" for cycle in cycles], dtype=object),
+        np.array([cycle or -1 for cycle in cycles], dtype=np.int64),
+        np.array([cycle / 1e8 if cycle else np.nan for cycle in cycles]),
         np.array(of_round, dtype=np.int32),
-        Features.none(len(cycles)),
+        Features.empty(len(cycles)),
         np.empty((0, 1), np.int32),
         round=len(found),
     )
@@ -51,7 +51,7 @@ def test_no_more_is_expected_than_there_is(
     best = best_latency(known)
     saving = expected_saving(known, count, trials, without)
     assert 0 <= saving <= count * min(best or 0, without or np.inf)
-    valid = [each for trial in found for each in trial if each]
+    valid = [item for trial in found for item in trial if item]
     assert best == (min(valid) if valid else None)
 
 
@@ -61,7 +61,7 @@ def test_a_round_that_brings_nothing_lowers_what_is_expected(
 ) -> None:
     known = history(found)
     best = int(best_latency(known) or 0)
-    nothing = [None if each is None or not best else best + each for each in behind]
+    nothing = [None if item is None or not best else best + item for item in behind]
     before, after, late = (
         expected_improvement(history([*found, *[nothing] * more]), 8, without)
         for more in (0, 1, 20)
@@ -82,7 +82,7 @@ def test_rounds_without_end_that_bring_nothing_leave_nothing_to_expect(
 
 @given(rounds, st.integers(1, 20))
 def test_the_unit_of_latency_does_not_matter(found: Rounds, shift: int) -> None:
-    larger: Rounds = [[each and each << shift for each in trials] for trials in found]
+    larger: Rounds = [[trial and trial << shift for trial in trials] for trials in found]
     assert expected_improvement(history(larger), 8) == pytest.approx(
         expected_improvement(history(found), 8), abs=1e-9
     )
@@ -126,7 +126,7 @@ def test_latencies_that_cannot_be_true_count_as_invalid_trials() -> None:
         status=np.array(["valid"] * 4, dtype=object),
         seconds=np.array([*known.seconds[:2], np.inf, np.nan]),
     )
-    for each in (0.0, -1.0):
-        worse = replace(strange, seconds=np.array([*known.seconds[:2], each, np.nan]))
+    for item in (0.0, -1.0):
+        worse = replace(strange, seconds=np.array([*known.seconds[:2], item, np.nan]))
         assert expected_saving(worse, 3, 8) == expected_saving(strange, 3, 8)
     assert expected_saving(strange, 3, 8) == expected_saving(known, 3, 8) > 0

@@ -43,26 +43,26 @@ def test_the_variance_of_a_median_is_estimated_from_its_repeats() -> None:
     rng = np.random.default_rng(0)
     for spread in (0.02, 0.3):
         repeats = np.exp(rng.normal(0.0, spread, (2000, 5)))
-        found = figure_variance(Ragged.of(list(repeats)))
-        assert found is not None
+        variance = figure_variance(Ragged.from_rows(list(repeats)))
+        assert variance is not None
         truth = np.log2(np.median(repeats, axis=1)).var()
-        assert np.mean(found) == pytest.approx(truth, rel=0.15)
+        assert np.mean(variance) == pytest.approx(truth, rel=0.15)
 
 
 def test_a_restless_trial_is_told_from_a_quiet_one_and_few_repeats_borrow() -> None:
     rng = np.random.default_rng(1)
     rows = [np.exp(rng.normal(0.0, 0.01, 7)) for _ in range(20)]
     rows += [np.exp(rng.normal(0.0, 1.0, 7)), np.ones(1), np.empty(0), np.array([np.nan, 1.0])]
-    found = figure_variance(Ragged.of(rows))
-    assert found is not None
-    assert found[20] > 100 * np.median(found[:20])
-    assert (found[21:] > 0).all()
-    assert np.isfinite(found).all()
-    assert found[22] == found[21]  # of none and of one nothing is known but the others'
+    variance = figure_variance(Ragged.from_rows(rows))
+    assert variance is not None
+    assert variance[20] > 100 * np.median(variance[:20])
+    assert (variance[21:] > 0).all()
+    assert np.isfinite(variance).all()
+    assert variance[22] == variance[21]  # of none and of one nothing is known but the others'
 
 
 def test_without_repeats_nothing_is_known() -> None:
-    assert figure_variance(Ragged.of([np.ones(1), np.empty(0)])) is None
+    assert figure_variance(Ragged.from_rows([np.ones(1), np.empty(0)])) is None
     session, problem = tuned("random", NoisyTarget(), 8), task_of("random", NoisyTarget()).problem
     assert noise_of(replace(problem, deterministic=True), session.history) is None
 
@@ -130,7 +130,7 @@ def test_a_resumed_tuner_proposes_the_same_from_recorded_repeats() -> None:
     features = explorer.model_inputs(problem, learned, kept, task.target.lower(WORK, kept.configs))[
         "P"
     ].features
-    one, other = (cast(Surrogate, each.models["P"]) for each in (learned, rows))
+    one, other = (cast(Surrogate, item.models["P"]) for item in (learned, rows))
     assert np.array_equal(one.predict(features), other.predict(features))
 
 
@@ -138,6 +138,6 @@ def test_known_noise_is_of_the_valid_trials_alone() -> None:
     session = tuned("random", NoisyTarget(), 40)
     history: History = session.history
     assert not history.valid.all()
-    found = noise_of(task_of("random", NoisyTarget()).problem, history)
-    assert found is not None
-    assert found.shape == (int(history.valid.sum()),)
+    noise = noise_of(task_of("random", NoisyTarget()).problem, history)
+    assert noise is not None
+    assert noise.shape == (int(history.valid.sum()),)

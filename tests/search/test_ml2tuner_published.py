@@ -8,7 +8,7 @@ import pytest
 from tilewright.flows.tuning import learn, tune, tune_round, tune_session
 from tilewright.models import ModelLibrary, make_explorer
 from tilewright.search import GivenTask, LocalRunner, make_task, problem_of
-from tilewright.search.candidates import untried
+from tilewright.search.candidates import list_untried
 from tilewright.search.registry import registered_tuners
 from tilewright.search.rounds import Round
 from tilewright.targets import make_target
@@ -29,15 +29,17 @@ def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int =
     for _ in range(rounds):
         session = learn(run, task, session)
         model = session.models.models["P"]
-        left = untried(problem.space, session.history.tried(problem.space))
-        said = model.predict(ModelLibrary().tree_features(problem, problem.space.unravel(left)))
+        left = list_untried(problem.space, session.history.tried_indices(problem.space))
+        predictions = model.predict(
+            ModelLibrary().tree_features(problem, problem.space.unravel(left))
+        )
         before = len(session.history)
         done = tune_round(run, task, session, n)
         assert done is not None
         session = done.session
         chosen = problem.space.ravel(session.history.configs[before:])
-        limit = np.quantile(said, BEST)
-        outside += int((said[np.searchsorted(left, chosen)] > limit).sum())
+        limit = np.quantile(predictions, BEST)
+        outside += int((predictions[np.searchsorted(left, chosen)] > limit).sum())
         measured += len(chosen)
     return outside / measured
 

@@ -18,7 +18,7 @@ from tilewright.models import load_state, make_explorer, save_state
 from tilewright.search import ExplorerState, GivenTask, LocalRunner, Session, make_task
 from tilewright.search.round_steps import generate_candidates
 from tilewright.search.shared_trials import trials_in
-from tilewright.search.tuners.beliefs import TunerBeliefs
+from tilewright.search.tuners.beliefs import Beliefs
 from tilewright.search.tuners.ml2tuner import ML2Tuner
 from tilewright.targets import make_target
 from tilewright.targets.workload import Workload, parse_workload
@@ -71,7 +71,7 @@ def test_a_shared_model_ranks_programs_of_a_workload_without_trials(seed: int) -
     rows = np.flatnonzero(measured.valid)
     explorer = task.explorer
     assert isinstance(explorer, ML2Tuner)
-    beliefs = TunerBeliefs(explorer.options, explorer.learners, task.problem, session.models)
+    beliefs = Beliefs(explorer.options, explorer.learners, task.problem, session.models)
     predicted = beliefs.shared_mean(lowered.hidden.rows(rows), None)
     assert len(rows) > 50
     assert spearmanr(predicted, measured.cycles[rows]).statistic > 0.7

@@ -17,8 +17,8 @@ from tilewright.search import GivenTask, LocalRunner, Session
 from tilewright.search.prior import prior_of, weight_of
 from tilewright.search.problem import Belief
 from tilewright.search.task import make_task
-from tilewright.search.tuners.default import Default
-from tilewright.search.tuners.surrogate import Beliefs
+from tilewright.search.tuners.beliefs import Beliefs
+from tilewright.search.tuners.ml2tuner import ML2Tuner
 from tilewright.targets.base import Configs
 from tilewright.targets.features import Features
 from tilewright.targets.vta.spec import VtaSpec
@@ -111,8 +111,11 @@ LARGE = parse_workload("conv2d:n=1,c=240,h=14,w=14,o=80,k=1")
 
 
 def _asked_about(sign: float) -> tuple[GivenTask, list[int]]:
-    """A task with a large space and a model that prefers even knobs, or odd ones; and how many
-    configs it was asked about at a time, before they were compiled."""
+    """Return a task with a large space, a model, and a list of how many configs it was asked about.
+
+    The model prefers even knobs, or odd ones. The list has an entry per question before
+    compilation.
+    """
     setting = make_task(PYNQ, LARGE, make_explorer("default-blind"), 0)
     asked: list[int] = []
 
@@ -132,7 +135,7 @@ def test_of_a_large_space_it_is_asked_about_a_part_once() -> None:
     assert space.size > 50_000
     propose_batch(LocalRunner(), task, session, 4)
     assert 3500 < asked[0] <= 4096  # nothing twice
-    screened = space.unravel(_beliefs(task, session).screened)
+    screened = space.unravel(_beliefs(task, session).screened_indices)
     assert len(screened) == 2048
     assert (
         screened.sum(axis=1).mean() < 0.9 * space.unravel(np.arange(space.size)).sum(axis=1).mean()
@@ -160,7 +163,11 @@ def test_of_a_wrong_one_is_not_kept_what_it_chose() -> None:
     for weight, kept in ((0.9, 2048), (0.1, 0)):
         arrays = {**state.arrays, "weights": np.array([weight, weight])}
         assert (
-            len(_beliefs(task, replace(session, models=replace(state, arrays=arrays))).screened)
+            len(
+                _beliefs(
+                    task, replace(session, models=replace(state, arrays=arrays))
+                ).screened_indices
+            )
             == kept
         )
 
@@ -168,7 +175,7 @@ def test_of_a_wrong_one_is_not_kept_what_it_chose() -> None:
 def test_what_is_remembered_is_what_it_says() -> None:
     task, _ = _asked_about(-1.0)
     about = _beliefs(task, learn(LocalRunner(), task, Session.start(task)))
-    for flat in (about.screened[:50], np.arange(50)):
+    for flat in (about.screened_indices[:50], np.arange(50)):
         configs = PYNQ.space(LARGE).unravel(flat)
         prior = about.prior(configs)
         assert prior is not None
@@ -177,7 +184,7 @@ def test_what_is_remembered_is_what_it_says() -> None:
 
 def _beliefs(task: GivenTask, session: Session) -> Beliefs:
     explorer = task.explorer
-    assert isinstance(explorer, Default)
+    assert isinstance(explorer, ML2Tuner)
     return Beliefs(explorer.options, explorer.learners, task.problem, session.models)
 
 

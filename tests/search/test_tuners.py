@@ -11,13 +11,13 @@ SLOW = {
     for name, seconds in [
         ("optuna", 3),
         ("chameleon", 1),
-        ("default-blind", 1),
+        ("default-blind", 4),
         ("p+a", 1),
         ("p+v", 1),
         ("ml2tuner", 4),
     ]
 }
-OPTIONS = {"ml2tuner": {"batch": 8}}
+OPTIONS = {name: {"batch": 8} for name in ("default", "default-blind", "ml2tuner")}
 """Rounds of two trials would take four times as long, and show nothing more."""
 
 

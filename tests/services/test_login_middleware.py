@@ -89,7 +89,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     with pytest.MonkeyPatch.context() as patched:
         for name, value in environment.items():
             patched.setenv(name, value)
-        credentials = Credentials.of(workspace)
+        credentials = Credentials.for_workspace(workspace)
         prefect = start_prefect_pages(workspace, LOOPBACK, free_port(), credentials)
         mlflow = start_mlflow_server(workspace, LOOPBACK, free_port(), credentials)
     try:
@@ -123,8 +123,11 @@ def test_prefect_answers_with_the_whole_secret_only(pages: Pages) -> None:
 
 
 def test_prefect_lets_no_page_of_another_origin_read(pages: Pages) -> None:
-    """A browser sends no login for such a page by itself: Prefect's pages keep it in their own
-    storage. If the page knew the secret, it could still not read an answer."""
+    """A page of another origin cannot read an answer of Prefect, even if it knows the secret.
+
+    A browser sends no login for such a page by itself, because Prefect's pages keep the login in
+    their own storage.
+    """
     with pages.client("prefect", **pages.credentials.headers) as client:
         for origin in EVIL, "null", "http://127.0.0.1:1":
             reply = client.get("/api/version", headers={"Origin": origin})

@@ -75,8 +75,8 @@ def test_mlflow_finds_files_of_earlier_runs_then_and_not_without(tmp_path: Path)
     with pytest.raises((MlflowException, OSError)):
         moved.download_artifacts(run, "note.txt", str(tmp_path))
     relocate_artifacts(new.mlflow_database, new.mlflow_artifacts)
-    found = moved.download_artifacts(run, "note.txt", str(tmp_path))
-    assert Path(found).read_text() == "kept"
+    artifacts = moved.download_artifacts(run, "note.txt", str(tmp_path))
+    assert Path(artifacts).read_text() == "kept"
 
 
 def test_what_is_no_database_is_left_alone(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def shown(folder: Path, **named: str) -> dict[str, object]:
         [sys.executable, "-P", "-c", SHOW], cwd=folder, capture_output=True, text=True, check=True,
         env=kept | {"PYTHONPATH": str(ROOT), "TILEWRIGHT_HOME": str(folder / "home")} | named,
     )  # fmt: skip
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    document: dict[str, object] = json.loads(done.stdout)
+    return document
 
 
 @pytest.mark.slow(seconds=4)

@@ -38,7 +38,7 @@ def test_a_folder_that_others_can_write_to_becomes_no_workspace(
 def test_a_workspace_of_an_earlier_version_is_closed_to_writers(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "home")
     workspace.root.mkdir()
-    workspace.about.write_text('{"version": 1}')
+    workspace.version_file.write_text('{"version": 1}')
     workspace.root.chmod(0o775)
     _make_private(workspace)
     assert mode(workspace.root) == 0o755

@@ -34,8 +34,8 @@ def shown(home: Path, **variables: str) -> list[object]:
         [sys.executable, "-c", SHOW], env=kept | {"HOME": str(home)} | variables,
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    found: list[object] = json.loads(done.stdout)
-    return found
+    document: list[object] = json.loads(done.stdout)
+    return document
 
 
 @pytest.fixture

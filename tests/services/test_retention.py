@@ -18,13 +18,13 @@ from tilewright.services.workspace import Workspace
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     """One with files `old` and `new` in its cache, both of 40 days ago."""
-    found = Workspace(tmp_path / "workspace")
+    workspace = Workspace(tmp_path / "workspace")
     for name in ("old", "new"):
-        path = found.cache / "stage" / name
+        path = workspace.cache / "stage" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
         os.utime(path, (time.time() - 40 * DAY,) * 2)
-    return found
+    return workspace
 
 
 def read(path: Path) -> None:

@@ -61,9 +61,9 @@ def test_commands_that_start_at_once_know_the_same(workspace: Workspace) -> None
     for command in commands:
         assert command.stdin is not None
         command.stdin.close()
-    found = {command.stdout.read() for command in commands if command.stdout is not None}
+    result = {command.stdout.read() for command in commands if command.stdout is not None}
     assert [command.wait() for command in commands] == [0] * 8
-    assert found == {workspace_secret(workspace) + "\n"}
+    assert result == {workspace_secret(workspace) + "\n"}
 
 
 def _copied(workspace: Workspace, there: Path) -> None:
@@ -143,12 +143,12 @@ def test_what_others_may_know_is_one_message(
     victim.chmod(0o600)
     (workspace.root / name).unlink()
     lay(workspace.root / name, victim)
-    with pytest.raises(SecretError, match=rf"{name} is not fit .*; remove it and repeat"):
+    with pytest.raises(SecretError, match=rf"{name} cannot be used .*; remove the file and repeat"):
         workspace_secret(workspace)
     assert victim.read_text() == "mine"
 
 
 def test_a_folder_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(WorkspaceError, match="cannot keep a secret"):
+    with pytest.raises(WorkspaceError, match="cannot store a secret"):
         workspace_secret(Workspace(tmp_path / "file"))

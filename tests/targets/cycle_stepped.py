@@ -1,5 +1,6 @@
-"""Simulates every register of VTA's control, clock by clock: the ground truth of the cycle
-simulator.
+"""Simulates every register of VTA's control, clock by clock.
+
+This simulator is the ground truth of the cycle simulator.
 
 Written for comparison, not for speed: it follows the Chisel modules (Fetch, Load, Compute, Store,
 TensorLoad with GenVMECmd and ZeroPadding, VME, VTAMemDPI) register by register and shares no
@@ -48,8 +49,10 @@ load and the compute module start, or -1."""
 
 
 class Ports(NamedTuple):
-    """Numbers of each read port, int64 (5,): bytes of an element, and the values that a counter of
-    beats in flight can have."""
+    """Sizes of each read port, int64 (5,).
+
+    Holds the bytes of an element, and the number of values of a counter of beats in flight.
+    """
 
     element: Registers
     flight_modulus: Registers
@@ -447,8 +450,10 @@ def _read_rows(c, p, hi, data, machine, ports, counters):
 
 @uncounted
 def _fetch_narrow(c, t, n, machine):
-    """One cycle of fetch on buses below 128 bits; the instruction at the local memory's end, or
-    -1."""
+    """Step fetch by one cycle, on buses below 128 bits.
+
+    Returns the instruction at the local memory's end, or -1.
+    """
     f = c.fetch
     if f[FETCH_STATE] == COMMAND and t > 0:
         if not c.port_full[FETCH]:
@@ -470,8 +475,10 @@ def _fetch_narrow(c, t, n, machine):
 
 @uncounted
 def _fetch_wide(c, t, n, insn_address, machine):
-    """One cycle of fetch on other buses; the instruction at the end of the two registers behind
-    the local memory, or -1."""
+    """Step fetch by one cycle, on buses of 128 bits and more.
+
+    Returns the instruction at the end of the two registers behind the local memory, or -1.
+    """
     f = c.fetch
     f[MOVING] = 0
     if f[FETCH_STATE] == READ and t > 0:
@@ -525,8 +532,10 @@ def _read_batch(c, machine):
 
 @uncounted
 def _route(c, leaving, insns, machine, lay):
-    """The module whose queue takes the instruction that leaves fetch, -1 for none;
-    `UNDECODABLE` if no module executes it, before FINISH."""
+    """Return the module whose queue takes the instruction that leaves fetch, -1 for none.
+
+    It is `UNDECODABLE` if no module executes the instruction, which is checked before FINISH.
+    """
     if leaving < 0:
         return -1
     m = _module(insns[leaving, 0], insns[leaving, 1], lay)
@@ -570,8 +579,10 @@ def _move_queues(c, leaving, enters):
 
 @uncounted
 def _serve_memory(c, machine, counters):
-    """The arbiter, which grants client queues that were full at the start of the cycle, and the
-    memory behind it."""
+    """Step the arbiter and the memory behind it by one cycle.
+
+    The arbiter grants client queues that were full at the start of the cycle.
+    """
     v = c.memory
     beat = v[SERVING] if v[SERVED] > 0 else -1
     last = v[SERVED] == 1

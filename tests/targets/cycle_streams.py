@@ -68,8 +68,11 @@ def random_spec(r: random.Random, small_scratchpads: bool = False) -> VtaSpec:
 
 @dataclass
 class Streams:
-    """A generator of streams for one specification; each has a style, its own token habits, and
-    now and then a mistake (a token nobody pushed, no rows, no FINISH, an unknown opcode)."""
+    """Generator of random instruction streams for one specification.
+
+    Each stream has a style, its own token habits, and sometimes a mistake (a token that nobody
+    pushed, no rows, no FINISH, an unknown opcode).
+    """
 
     r: random.Random
     spec: VtaSpec

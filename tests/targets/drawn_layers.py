@@ -214,8 +214,11 @@ def pools(draw: st.DrawFn) -> Workload:
 
 @st.composite
 def convolutions_with_pools(draw: st.DrawFn) -> tuple[Workload, Pool]:
-    """Windows at and above the stride, asymmetric pads in front of and behind the sums, odd sizes,
-    groups, batches. Strides may leave fewer sums than a window has."""
+    """Draw convolutions with pools.
+
+    Windows equal or exceed the stride; pads are asymmetric in front of and behind the sums; sizes
+    are odd; there are groups and batches. Strides may leave fewer sums than a window has.
+    """
     kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     dilation = draw(st.sampled_from([1, 1, 1, 2]))
     groups = draw(st.sampled_from([1, 1, 1, 2]))
@@ -294,8 +297,11 @@ def leaking(draw: st.DrawFn) -> Workload:
 
 @st.composite
 def with_shortcuts(draw: st.DrawFn) -> Workload:
-    """Kernels and strides of the one convolution, strides of the other, whose image may be larger
-    than what its strides read, odd sizes, batches."""
+    """Draw convolutions with shortcuts.
+
+    Kernel and strides of the convolution vary, as do the strides of the shortcut, whose image may
+    be larger than what its strides read, odd sizes and batches.
+    """
     kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     pads = _pads(draw, kernel)
     own = Workload(
@@ -316,8 +322,10 @@ def with_shortcuts(draw: st.DrawFn) -> Workload:
 
 class Kind(NamedTuple):
     """A kind of layer: its layers, the machines that run them, and the spaces of their schedules.
+
     Some layers of a kind that `may_be_refused` have no schedules on machines whose blocks are not
-    square, because they have a residual."""
+    square, because they have a residual.
+    """
 
     layers: st.SearchStrategy[Workload]
     specs: list[VtaSpec]
@@ -355,12 +363,15 @@ def accepted(lowering: Lowering, seed: int, count: int = 24) -> np.ndarray:
 
 
 def complaints(lowering: Lowering, values: np.ndarray) -> list[str]:
-    """Why a program might behave otherwise elsewhere: tokens lost, data overwritten too early; or
-    before another: tokens left over."""
+    """Return why a program might behave differently elsewhere, or after another program.
+
+    Elsewhere: tokens are lost, or data is overwritten too early. After another program: tokens are
+    left over.
+    """
     program = program_with_data(
         lowering, values, random_tensors(lowering.workload, lowering.machine, 0)
     )
     assert program is not None
     left = simulate(program, lowering.spec).tokens_left
-    found = [f.name for f in lint(program, lowering.spec) if f.severity != "note"]
-    return found + [f"tokens in {queue}" for queue, count in left.items() if count]
+    names = [f.name for f in lint(program, lowering.spec) if f.severity != "note"]
+    return names + [f"tokens in {queue}" for queue, count in left.items() if count]

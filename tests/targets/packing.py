@@ -1,5 +1,7 @@
-"""Provides the encoders of instructions and micro-ops compiled, as kernels call them: they wrap
-negative numbers as the hardware's fields do."""
+"""Compiled encoders of instructions and micro-ops, as kernels call them.
+
+They wrap negative numbers as the hardware's fields do.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_codes_counts_and_cycles_are_the_same(
     workload: Workload, spec: VtaSpec, kind: SpaceName, seed: int
 ) -> None:
     try:
-        lowering = Lowering.of(workload, spec, kind)
+        lowering = Lowering.for_workload(workload, spec, kind)
     except WorkloadError:
         return
     values = drawn(lowering, seed)
@@ -64,17 +64,17 @@ def test_knobs_set_alike_write_the_same_program(
     workload: Workload, spec: VtaSpec, seed: int
 ) -> None:
     try:
-        lowering = Lowering.of(workload, spec, "extended")
+        lowering = Lowering.for_workload(workload, spec, "extended")
     except WorkloadError:
         return
     values = drawn(lowering, seed)
     alike = values.copy()
     set_alike(*lowering.records, lowering.epilogue, alike)
     for row, other in zip(values, alike, strict=True):
-        found, plain = lowering.program(other), lowering.program(row)
-        assert found[0] == plain[0]
+        program, plain = lowering.program(other), lowering.program(row)
+        assert program[0] == plain[0]
         if plain[0] == 0:
-            for part, expected in zip(found[1:], plain[1:], strict=True):
+            for part, expected in zip(program[1:], plain[1:], strict=True):
                 np.testing.assert_array_equal(part, expected)
 
 
@@ -90,18 +90,18 @@ def test_knobs_set_alike_write_the_same_program(
 )
 @pytest.mark.parametrize("name", ["vta-pynq", "vta-de10", "vta-pynq-128", "evta-zcu102"])
 def test_layers_take_the_same_cycles(text: str, name: str) -> None:
-    lowering = Lowering.of(parse_workload(text), VtaSpec.load(name), "extended")
+    lowering = Lowering.for_workload(parse_workload(text), VtaSpec.load(name), "extended")
     values = drawn(lowering, 3)
-    found = time_rows(lowering, values)
-    same(found, time_rows(lowering, values, every_row=True))
-    assert (found[2] != NO_PROGRAM).any()
+    rows = time_rows(lowering, values)
+    same(rows, time_rows(lowering, values, every_row=True))
+    assert (rows[2] != NO_PROGRAM).any()
 
 
 def test_a_third_of_a_space_is_said_twice() -> None:
     workload = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")
-    lowering = Lowering.of(workload, VtaSpec.load("vta-pynq"), "extended")
+    lowering = Lowering.for_workload(workload, VtaSpec.load("vta-pynq"), "extended")
     values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
-    rows, which = lowering.distinct(values)
+    rows, which = lowering.find_distinct(values)
     assert len(rows) < 0.75 * len(values)
     assert len(which) == len(values)
     assert which.max() == len(rows) - 1

@@ -35,7 +35,7 @@ def test_the_average_is_that_of_a_depthwise_convolution(workload: Workload, seed
     cut = parse_epilogue(">> 9, min 127, max -128")
     together = workload.with_steps((*workload.epilogue, *cut))
     tensors = random_tensors(together, PYNQ.machine, seed)
-    data = reference(together.without(Average), tensors)
+    data = reference(together.remove_pattern(Average), tensors)
     n, c, h, w = data.shape
     taps, _ = average_weights(h, w)
     apart = Workload(
@@ -72,22 +72,23 @@ def test_a_lifted_bias_saves_a_cycle_an_accumulator() -> None:
     before = {bias: f"{bias}, >> 8, min 127, max 0 | + 2048, >> 12, min 127, max -128"
               for bias in ("bias", "bias 32")}  # fmt: skip
     lifted, plain = (
-        Lowering.of(parse_workload(LAST, text), PYNQ, "extended") for text in before.values()
+        Lowering.for_workload(parse_workload(LAST, text), PYNQ, "extended")
+        for text in before.values()
     )
     assert lifted.geometry.average_lift > 0 == plain.geometry.average_lift
     values = accepted(lifted, 0)
-    work = [each.counts(values)[1] for each in (lifted, plain)]
-    resets = [each["reset_iterations"] for each in work]
+    work = [item.counts(values)[1] for item in (lifted, plain)]
+    resets = [item["reset_iterations"] for item in work]
     assert (resets[1] - resets[0] > 2000).all()
     assert mismatches(lifted, values[0]) == 0
     large = parse_workload(
         "conv2d:n=1,c=16,h=17,w=17,o=16,k=1,s=1,p=0,avg=17", before["bias"]
     )  # fmt: skip
-    assert Lowering.of(large, PYNQ, "extended").geometry.average_lift == 0
+    assert Lowering.for_workload(large, PYNQ, "extended").geometry.average_lift == 0
 
 
 def test_an_element_a_channel_block_is_stored() -> None:
-    lowering = Lowering.of(parse_workload(LAST, EPILOGUES), PYNQ, "extended")
+    lowering = Lowering.for_workload(parse_workload(LAST, EPILOGUES), PYNQ, "extended")
     _, states = lowering.counts(accepted(lowering, 0))
     assert set(states["out_bytes"]) == {1280}
     assert bounds(lowering.workload, PYNQ)["write"] == 1280 // PYNQ.machine.bus_bytes
@@ -95,7 +96,7 @@ def test_an_element_a_channel_block_is_stored() -> None:
 
 def test_an_image_that_accumulators_cannot_hold_has_no_schedule() -> None:
     workload = parse_workload("conv2d:n=1,c=16,h=64,w=64,o=16,k=1,s=1,p=0,avg=64", EPILOGUES)
-    lowering = Lowering.of(workload, PYNQ, "extended")
+    lowering = Lowering.for_workload(workload, PYNQ, "extended")
     codes, _ = lowering.counts(lowering.space.values(lowering.space.unravel(np.arange(16))))
     assert {FAILURES[code].name for code in codes.tolist()} <= {"ALLOC"}
     with pytest.raises(WorkloadError, match="has no schedule"):
@@ -110,7 +111,7 @@ def test_texts_and_json_round_trip() -> None:
     assert shape(workload).endswith(" avg")
     assert canonical(workload).average != workload.average
     assert canonical(canonical(workload)) == canonical(workload)
-    assert "average" not in workload.without(Average).to_json()
+    assert "average" not in workload.remove_pattern(Average).to_json()
 
 
 def test_with_a_shortcut_there_are_three_epilogues() -> None:
@@ -119,18 +120,22 @@ def test_with_a_shortcut_there_are_three_epilogues() -> None:
     workload = parse_workload(text, epilogues)
     assert (str(workload), workload.epilogue_text) == (text, epilogues)
     assert Workload.from_json(workload.to_json()) == workload
-    with pytest.raises(WorkloadError, match=r"has 2 epilogues, and .* has 3"):
+    with pytest.raises(WorkloadError, match=r"has 2 epilogues, but .* needs 3"):
         workload.with_epilogue(EPILOGUES)
 
 
 @pytest.mark.parametrize(
     ("text", "epilogue", "says"),
     [
-        (LAST.replace("avg=7", "avg=7x6"), None, "its average is of 7×6 pixels, and it has 7×7"),
+        (
+            LAST.replace("avg=7", "avg=7x6"),
+            None,
+            "its average covers 7×6 pixels, but its output has 7×7",
+        ),
         (LAST + ",mk=2,ms=2", None, "without a pool"),
-        (LAST + ",dtype=float32", "", "in int8"),
-        (LAST, ">> 8 | bias, >> 12", "constants alone"),
-        (LAST, ">> 8 | residual 2, >> 12", "constants alone"),
+        (LAST + ",dtype=float32", "", "an int8 conv2d"),
+        (LAST, ">> 8 | bias, >> 12", "can only use constants"),
+        (LAST, ">> 8 | residual 2, >> 12", "can only use constants"),
         (LAST.replace(",avg=7", ""), EPILOGUES, "has 2 epilogues"),
     ],
 )

@@ -34,11 +34,11 @@ def _target(name: str) -> VtaTarget:
     ("preset", "log", "none"),
     [("vta-pynq", 7_251_185, 283_175_289), ("vta-de10", 7_283_166, 280_047_512)],
 )
-def test_the_stock_stack_on_resnet18_with_its_log_and_without(
+def test_the_stock_stack_compiles_resnet18_with_its_log_and_without(
     preset: str, log: int, none: int
 ) -> None:
     target, short = _target(preset), preset.removeprefix("vta-")
-    found = {"tophub": 0, "fallback": 0}
+    result = {"tophub": 0, "fallback": 0}
     for name, (workload, count) in RESNET18.items():
         for source, baseline in (
             ("tophub", target.baseline(workload)),
@@ -49,20 +49,20 @@ def test_the_stock_stack_on_resnet18_with_its_log_and_without(
             knobs = baseline.space.describe(baseline.config)
             assert knobs == {knob: stock[knob] for knob in knobs}
             assert baseline.latency.cycles == stock[f"cycles_{short}"]
-            found[source] += count * baseline.latency.cycles
-    assert found == {"tophub": log, "fallback": none}
+            result[source] += count * baseline.latency.cycles
+    assert result == {"tophub": log, "fallback": none}
 
 
 def test_where_the_first_entries_do_not_lower_the_smallest_tiles_that_do_are_taken() -> None:
     """The pad is wider than a tile of one row, whose window would lie in the padding alone."""
     spec = _target("vta-pynq").spec
     workload = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=2")
-    found = fallback_of(workload, spec)
-    space = found.lowering.space
+    fallback = fallback_of(workload, spec)
+    space = fallback.lowering.space
     every = space.values(space.unravel(np.arange(space.size)))
-    codes, _ = found.lowering.counts(every)
+    codes, _ = fallback.lowering.counts(every)
     assert codes[0] != 0
-    assert found.values.prod() == every[codes == 0].prod(axis=1).min()
+    assert fallback.values.prod() == every[codes == 0].prod(axis=1).min()
 
 
 def test_a_layer_that_no_schedule_fits_has_none() -> None:

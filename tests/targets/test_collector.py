@@ -55,8 +55,11 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("where", ["beside", ""])
 def test_who_holds_the_file_goes_on_while_garbage_is_looked_for(where: str, tmp_path: Path) -> None:
-    """Without a thread of its own a reader waits for the one that waits for the file, and the
-    file is not given back: what `collect_beside` is for."""
+    """The holder of the file's lock continues during garbage collection.
+
+    Without a thread of its own, a reader would wait for whoever waits for the file, and the lock
+    would never be released. This is why `collect_beside` exists.
+    """
     program = [sys.executable, "-c", LOOP, str(tmp_path / "rows.db"), *filter(None, [where])]
     done = subprocess.run(
         program, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60

@@ -22,7 +22,7 @@ from tilewright.reports.timeline import (
     draw_timeline,
     write_plot,
 )
-from tilewright.targets.vta.cycle_breakdown import kinds, stalls
+from tilewright.targets.vta.cycle_breakdown import instruction_kinds, stalls
 from tilewright.targets.vta.instruction_format import MODULE_NAMES, QUEUE_NAMES
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import CycleError, CycleReport, simulate_batch, simulate_program
@@ -37,14 +37,14 @@ def programs(count: int) -> list[NDArray[np.uint64]]:
 
 
 def reports() -> list[CycleReport]:
-    found = []
+    reports = []
     for insns in programs(30):
         try:
-            found.append(simulate_program(insns, PYNQ))
+            reports.append(simulate_program(insns, PYNQ))
         except CycleError:
             continue
-    assert len(found) > 15
-    return found
+    assert len(reports) > 15
+    return reports
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -100,11 +100,11 @@ def test_drawn_stalls_are_the_waits_of_the_breakdown() -> None:
     for report in reports():
         if (report.starts > report.total).any():
             continue  # instructions behind FINISH are drawn but not accounted
-        found = stalls(report)
+        result = stalls(report)
         for unit in MODULE_NAMES:
             spent = report.spent(unit)
             for reason in ("instruction", *QUEUE_NAMES):
-                spans = found.get((unit, reason))
+                spans = result.get((unit, reason))
                 drawn = 0 if spans is None else int((spans.ends - spans.begins).sum())
                 if unit != "compute":  # where it waits for two tokens, one is named
                     assert drawn == spent.get(reason, 0)
@@ -113,7 +113,7 @@ def test_drawn_stalls_are_the_waits_of_the_breakdown() -> None:
 
 
 def test_every_instruction_has_a_colour() -> None:
-    seen = {kind for report in reports() for kind in kinds(report).tolist()}
+    seen = {kind for report in reports() for kind in instruction_kinds(report).tolist()}
     assert seen <= set(KIND_COLOURS)
     assert {"LOAD INP", "GEMM", "STORE", "no-op", "FINISH"} <= seen
 
@@ -133,11 +133,13 @@ def test_a_timeline_is_drawn_to_every_format(tmp_path: Path) -> None:
     drawn = sorted((MODULE_NAMES[unit], reason, b, e) for unit, reason, b, e in data["waits"])
     assert drawn == sorted(
         (*key, int(b), int(e))
-        for key, each in spans.items()
-        for b, e in zip(each.begins, each.ends, strict=True)
+        for key, span in spans.items()
+        for b, e in zip(span.begins, span.ends, strict=True)
     )
     legend = dict(re.findall(r'background:(#\w+)"></i>([^<]+)</span>', page))
-    expected = {KIND_COLOURS[kind]: kind for kind in kinds(report)[report.ends >= 0].tolist()}
+    expected = {
+        KIND_COLOURS[kind]: kind for kind in instruction_kinds(report)[report.ends >= 0].tolist()
+    }
     expected |= {STALL_COLOURS[reason]: STALL_LABELS[reason] for _, reason in spans}
     assert legend == expected
     assert len(expected) > 4

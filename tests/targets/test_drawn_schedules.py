@@ -1,5 +1,4 @@
-"""Tests what holds for schedules of every kind of layer: right numbers, sound streams, true
-bounds."""
+"""Tests random schedules of every kind of layer: results, streams and bounds."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def test_accepted_schedules_compute_the_integer_reference(
     workload, spec = data.draw(layers), data.draw(st.sampled_from(specs))
     space = data.draw(st.sampled_from(spaces))
     try:
-        lowering = Lowering.of(workload, spec, space)
+        lowering = Lowering.for_workload(workload, spec, space)
     except WorkloadError:
         assume(not may_be_refused)
         raise
@@ -53,7 +52,7 @@ def test_maxima_mean_the_same_to_the_hardware(
     kind: str, space: str, data: st.DataObject, seed: int
 ) -> None:
     """Hazards of the ALU, which the functional simulator passes over, would show here."""
-    lowering = Lowering.of(data.draw(KINDS[kind].layers), PYNQ, space)  # type: ignore[arg-type]
+    lowering = Lowering.for_workload(data.draw(KINDS[kind].layers), PYNQ, space)  # type: ignore[arg-type]
     values = accepted(lowering, seed)
     assume(len(values))
     assert mismatches(lowering, values[0], seed % 1000, "chisel") == 0

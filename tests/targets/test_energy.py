@@ -32,19 +32,19 @@ accumulators, 32 KiB of outputs, 8 KiB of micro-ops."""
 
 
 def energy(counters: dict[str, int], spec: VtaSpec) -> dict[str, float]:
-    found = energy_of(spec, {name: np.array([value]) for name, value in counters.items()})
-    return {name: float(values[0]) for name, values in found.items()}
+    energy = energy_of(spec, {name: np.array([value]) for name, value in counters.items()})
+    return {name: float(values[0]) for name, values in energy.items()}
 
 
 def test_energy_is_the_sum_by_hand() -> None:
-    found = energy(COUNTERS, VtaSpec.from_mapping({}))
-    assert found["dram"] == pytest.approx((1000 + 2000 + 40 + 500 + 160) * 162.5)
-    assert found["inp"] == pytest.approx((1000 + 100 * 16) * 1.25 * 2)  # 32 KiB: √4
-    assert found["wgt"] == pytest.approx((2000 + 100 * 256) * 1.25 * 32**0.5)
-    assert found["acc"] == pytest.approx(2 * 150 * 64 * 1.25 * 4)
-    assert found["out"] == pytest.approx((500 + 150 * 16) * 1.25 * 2)
-    assert found["uop"] == pytest.approx((40 + 150 * 4) * 1.25)
-    assert found["compute"] == pytest.approx(100 * 256 * 0.3 + 50 * 16 * 0.1)
+    result = energy(COUNTERS, VtaSpec.from_mapping({}))
+    assert result["dram"] == pytest.approx((1000 + 2000 + 40 + 500 + 160) * 162.5)
+    assert result["inp"] == pytest.approx((1000 + 100 * 16) * 1.25 * 2)  # 32 KiB: √4
+    assert result["wgt"] == pytest.approx((2000 + 100 * 256) * 1.25 * 32**0.5)
+    assert result["acc"] == pytest.approx(2 * 150 * 64 * 1.25 * 4)
+    assert result["out"] == pytest.approx((500 + 150 * 16) * 1.25 * 2)
+    assert result["uop"] == pytest.approx((40 + 150 * 4) * 1.25)
+    assert result["compute"] == pytest.approx(100 * 256 * 0.3 + 50 * 16 * 0.1)
 
 
 def test_a_larger_scratchpad_costs_more_a_byte() -> None:
@@ -59,12 +59,12 @@ def test_programs_have_an_energy_and_failures_none() -> None:
     target = make_target("vta-pynq")
     space = target.space(LAYER)
     lowered = target.lower(LAYER, space.unravel(np.arange(0, space.size, 97)))
-    found = picojoules_of(target, target.measure(lowered))
-    assert found is not None
-    assert np.isnan(found[~lowered.ok]).all()
+    picojoules = picojoules_of(target, target.measure(lowered))
+    assert picojoules is not None
+    assert np.isnan(picojoules[~lowered.ok]).all()
     macs = LAYER.macs * 0.3
     # At least its MACs, and its weights and inputs from DRAM once.
-    assert (found[lowered.ok] > macs + (16 * 32 + 16 * 64) * 162.5).all()
+    assert (picojoules[lowered.ok] > macs + (16 * 32 + 16 * 64) * 162.5).all()
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_an_estimate_orders_schedules_by_energy_and_none_is_below_the_least(
     space = target.space(workload)
     flat = np.random.default_rng(0).choice(space.size, min(80, space.size), replace=False)
     configs = space.unravel(flat)
-    found = picojoules_of(target, target.measure(target.lower(workload, configs)))
-    assert found is not None
-    ran = np.isfinite(found)
-    least, most = knows.least_energy(workload), found[ran].min()
+    picojoules = picojoules_of(target, target.measure(target.lower(workload, configs)))
+    assert picojoules is not None
+    ran = np.isfinite(picojoules)
+    least, most = knows.least_energy(workload), picojoules[ran].min()
     assert 0.6 * most < least <= most
     estimated = knows.estimated_energy(workload, configs)
-    assert stats.spearmanr(found[ran], estimated[ran]).statistic > 0.9
-    assert np.abs(np.log(estimated[ran] / found[ran])).max() < 0.3
+    assert stats.spearmanr(picojoules[ran], estimated[ran]).statistic > 0.9
+    assert np.abs(np.log(estimated[ran] / picojoules[ran])).max() < 0.3
 
 
 def test_a_target_without_counters_has_no_energy() -> None:
@@ -144,6 +144,6 @@ def test_a_stream_has_the_counts_that_lowering_had(text: str, epilogue: str | No
     made = np.flatnonzero(lowered.ok)
     assert len(made) > 3
     for row in made.tolist():
-        found = counters_of(lowered.programs[INSNS][row], target.spec)
+        counters = counters_of(lowered.programs[INSNS][row], target.spec)
         known = {name: values[row] for name, values in measured.counters.items()}
-        assert {name: values[0] for name, values in found.items()} == known
+        assert {name: values[0] for name, values in counters.items()} == known

@@ -137,7 +137,7 @@ def test_the_work_limit_belongs_to_the_caller() -> None:
 
 
 def test_half_an_instruction_is_refused() -> None:
-    with pytest.raises(ProgramError, match="no multiple of 16"):
+    with pytest.raises(ProgramError, match="not a multiple of 16"):
         execute(bytes(15), b"", 4096, SPEC)
     assert "truncated_instruction" in classify(bytes(15), b"", 4096, SPEC)
 

@@ -19,7 +19,11 @@ from tilewright.targets.base import (
     Space,
     Target,
 )
-from tilewright.targets.ground_truth import ground_truth_path, ground_truth_table, replayed
+from tilewright.targets.ground_truth import (
+    ground_truth_path,
+    ground_truth_table,
+    make_replay_target,
+)
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload, parse_workload
 
@@ -98,11 +102,11 @@ def test_a_damaged_table_is_measured_anew(target: VtaTarget, tmp_path: Path, dam
     else:
         import pyarrow.parquet as pq
 
-        found = pq.read_table(path)
-        cycles = found["cycles"].to_numpy().copy()
+        result = pq.read_table(path)
+        cycles = result["cycles"].to_numpy().copy()
         cycles[np.argmax(cycles)] += 1
-        column = found.column_names.index("cycles")
-        pq.write_table(found.set_column(column, "cycles", [cycles]), path)
+        column = result.column_names.index("cycles")
+        pq.write_table(result.set_column(column, "cycles", [cycles]), path)
     assert ground_truth_table(counting, WORKLOAD, tmp_path).digest == table.digest
     assert counting.measured == 2 * len(table)
 
@@ -111,7 +115,7 @@ def test_a_damaged_table_is_measured_anew(target: VtaTarget, tmp_path: Path, dam
 def test_a_replayed_run_is_the_run_on_the_target(
     target: VtaTarget, tmp_path: Path, tuner: str
 ) -> None:
-    replay = replayed(target, [ground_truth_table(target, WORKLOAD, tmp_path)])
+    replay = make_replay_target(target, [ground_truth_table(target, WORKLOAD, tmp_path)])
     real, again = (_trials(of, tuner) for of in (target, replay))
     assert len(real) == len(again) >= 5
     for one, two in zip(real, again, strict=True):

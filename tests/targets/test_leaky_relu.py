@@ -24,8 +24,11 @@ CONV = "conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1"
 def by_division(
     data: NDArray[np.int64], weight: NDArray[np.int64], slope: int
 ) -> NDArray[np.int64]:
-    """A 3×3 convolution with a pixel of padding, then x or x over `slope`, then x over 256 rounded
-    half up, cut to eight bits: in no word of the package's own reference."""
+    """Compute a leaky relu of a 3×3 convolution without the package's own reference.
+
+    The convolution has a pixel of padding. Its sums become x, or x over `slope` if negative, then x
+    over 256 rounded half up, clipped to eight bits.
+    """
     n, c, h, w = data.shape
     padded = np.zeros((n, c, h + 2, w + 2), np.int64)
     padded[:, :, 1:-1, 1:-1] = data
@@ -39,7 +42,7 @@ def by_division(
 @pytest.mark.parametrize("seed", range(3))
 def test_a_simulated_program_divides_what_is_negative(shift: int, seed: int) -> None:
     workload = parse_workload(CONV, f"leaky {shift}, + 128, >> 8, min 127, max -128")
-    lowering = Lowering.of(workload, PYNQ, "extended")
+    lowering = Lowering.for_workload(workload, PYNQ, "extended")
     tensors = random_tensors(workload, PYNQ.machine, seed)
     tensors["weight"] >>= 2  # so that results are cut on neither side alone
     expected = by_division(tensors["data"], tensors["weight"], 1 << shift)
@@ -68,9 +71,9 @@ def test_estimates_find_good_schedules(spec: VtaSpec) -> None:
 
 def test_its_baseline_is_a_schedule_of_ours() -> None:
     target, workload = VtaTarget(PYNQ), parse_workload(CONV, LEAKY_EPILOGUES[0])
-    found = target.baseline(workload)
-    assert found.source == "estimate"
-    assert found.measured.cycles[0] >= (target.bound(workload).cycles or 0)
+    baseline = target.baseline(workload)
+    assert baseline.source == "estimate"
+    assert baseline.measured.cycles[0] >= (target.bound(workload).cycles or 0)
 
 
 def test_texts_and_json_round_trip() -> None:
@@ -92,15 +95,20 @@ def test_slopes_that_make_no_sense_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "epilogue", "space", "says"),
     [
-        (CONV, LEAKY_EPILOGUES[0], "template", "only the extended space has 'leaky 3'"),
-        (CONV, "leaky 3, >> 8", "unchecked", "only the extended space has 'leaky 3'"),
-        (CONV + ",mk=2,ms=2", LEAKY_EPILOGUES[0], "extended", "no step of pooled sums"),
-        ("max_pool:n=1,c=16,h=8,w=8,k=2,s=2", "leaky 3", "extended", "constants only"),
-        (CONV + ",xc=16,xi=14", "leaky 3, >> 8 | bias, >> 8", "extended", "basic steps alone"),
+        (CONV, LEAKY_EPILOGUES[0], "template", "only the extended space supports 'leaky 3'"),
+        (CONV, "leaky 3, >> 8", "unchecked", "only the extended space supports 'leaky 3'"),
+        (CONV + ",mk=2,ms=2", LEAKY_EPILOGUES[0], "extended", "cannot be applied to pooled sums"),
+        ("max_pool:n=1,c=16,h=8,w=8,k=2,s=2", "leaky 3", "extended", "can only use constants"),
+        (
+            CONV + ",xc=16,xi=14",
+            "leaky 3, >> 8 | bias, >> 8",
+            "extended",
+            "only supports the basic steps",
+        ),
     ],
 )
 def test_what_has_no_lowering_is_refused(
     text: str, epilogue: str, space: SpaceName, says: str
 ) -> None:
     with pytest.raises(WorkloadError, match=says):
-        Lowering.of(parse_workload(text, epilogue), PYNQ, space)
+        Lowering.for_workload(parse_workload(text, epilogue), PYNQ, space)

@@ -46,8 +46,8 @@ def program(*insns: dict[str, int]) -> Program:
 
 
 def names(*insns: dict[str, int], spec: VtaSpec = SPEC) -> set[str]:
-    found = program(*insns)
-    return classify(found.insn_bytes, found.dram.tobytes(), found.base, spec)
+    result = program(*insns)
+    return classify(result.insn_bytes, result.dram.tobytes(), result.base, spec)
 
 
 @pytest.mark.parametrize("stream", INVALID, ids=lambda s: s.meta["id"].rpartition("/")[2])
@@ -63,8 +63,8 @@ def test_functional_streams_show_exactly_their_recorded_notes() -> None:
     wrong = {}
     for stream in FUNCTIONAL:
         spec = VtaSpec.from_mapping(stream.config)
-        found = lint(Program.from_bytes(stream.insns, stream.before, stream.base), spec)
-        got = {finding.name for finding in found}
+        result = lint(Program.from_bytes(stream.insns, stream.before, stream.base), spec)
+        got = {finding.name for finding in result}
         want = {NOTES.get(note, note) for note in stream.meta["notes"]}
         if got != want:
             wrong[stream.meta["id"]] = got ^ want
@@ -81,8 +81,8 @@ def test_classify_is_silent_about_what_runs_on_simulator_and_rtl_alike() -> None
 def test_severities_are_those_of_the_recorded_classes() -> None:
     for stream in INVALID:
         spec = VtaSpec.from_mapping(stream.config)
-        found = lint(Program.from_bytes(stream.insns, stream.before, stream.base), spec)
-        severities = {f.severity for f in found if f.name == stream.meta["class"]}
+        result = lint(Program.from_bytes(stream.insns, stream.before, stream.base), spec)
+        severities = {f.severity for f in result if f.name == stream.meta["class"]}
         expected = set() if stream.meta["severity"] == "ok" else {stream.meta["severity"]}
         assert severities == expected, stream.meta["id"]
 
@@ -182,8 +182,8 @@ def test_micro_ops_beyond_the_built_memory_depend_on_the_specification() -> None
 
 def test_every_finding_names_its_instruction_in_one_sentence() -> None:
     for stream in INVALID:
-        found = lint(Program.from_bytes(stream.insns, stream.before, stream.base), SPEC)
-        for finding in found:
+        result = lint(Program.from_bytes(stream.insns, stream.before, stream.base), SPEC)
+        for finding in result:
             if finding.instruction >= 0:
                 assert finding.text.startswith(f"instruction {finding.instruction} (")
             assert "\n" not in finding.text

@@ -43,7 +43,7 @@ def test_recorded_streams_come_back_from_their_listing(part: str) -> None:
         assert (assemble(disassemble(insns, spec), spec) == insns).all()
 
 
-def test_listing_of_a_double_buffered_program(golden: Callable[[str, str], None]) -> None:
+def test_a_double_buffered_program_is_listed(golden: Callable[[str, str], None]) -> None:
     stream = next(s for s in streams("functional") if "conv_vthread2" in s.meta["id"])
     spec = VtaSpec.from_mapping(stream.config)
     golden("conv_vthread2.lst", disassemble(words_of(stream.insns), spec))
@@ -70,13 +70,13 @@ def test_numbers_and_comments_are_free() -> None:
     [
         ("LOD INP", "unknown instruction 'LOD'"),
         ("LOAD x=1", "LOAD needs one of UOP, WGT"),
-        ("LOAD INP x=65536", "65536 lies outside 0 to 65535"),
+        ("LOAD INP x=65536", "65536 is outside of 0 to 65535"),
         ("LOAD INP x=many", "'many' is not a number"),
         ("LOAD INP uop=0:1", "unknown token 'uop=0:1' for LOAD"),
-        ("LOAD INP pop=s2g", "names no queue"),
+        ("LOAD INP pop=s2g", "is not a queue"),
         ("GEMM loop=3", "needs 2 numbers"),
         ("GEMM rest=0x80", "rest= covers bits"),
-        ("ALU ADD imm=40000", "outside -32768 to 32767"),
+        ("ALU ADD imm=40000", "outside of -32768 to 32767"),
         ("WORD", "one 128-bit number"),
     ],
 )

@@ -27,7 +27,7 @@ LAYER = "conv2d:n=1,c=48,h=9,w=11,o=40,k=3,s=1,p=1"
 
 
 def _lowering(epilogue: str, spec: VtaSpec = PYNQ, text: str = LAYER) -> Lowering:
-    return Lowering.of(parse_workload(text, epilogue), spec, "extended")
+    return Lowering.for_workload(parse_workload(text, epilogue), spec, "extended")
 
 
 def _values(lowering: Lowering, seed: int = 0) -> np.ndarray:
@@ -99,7 +99,7 @@ def test_any_bias_is_added_where_nothing_is_promised_of_it() -> None:
 def test_other_epilogues_keep_the_reset(epilogue: str) -> None:
     assert _lowering(epilogue).geometry.bias_lift == 0
     workload = parse_workload(LAYER, "bias, >> 8, min 127, max 0")
-    assert Lowering.of(workload, PYNQ, "template").geometry.bias_lift == 0
+    assert Lowering.for_workload(workload, PYNQ, "template").geometry.bias_lift == 0
 
 
 def test_it_saves_an_iteration_an_accumulator_behind_the_first_of_each_slot() -> None:
@@ -124,9 +124,9 @@ def test_packing_is_undone() -> None:
         lowering = _lowering(f"{epilogue}, min 127, max 0", spec)
         tensors = random_tensors(lowering.workload, lowering.machine, 5)
         bound = lowering.workload, lowering.machine, lowering.geometry
-        found = unpacked_vectors(*bound, packed_vectors(*bound, tensors))
-        assert sorted(found) == sorted(set(tensors) - {"data", "weight"})
-        assert all((found[kind] == tensors[kind]).all() for kind in found)
+        vectors = unpacked_vectors(*bound, packed_vectors(*bound, tensors))
+        assert sorted(vectors) == sorted(set(tensors) - {"data", "weight"})
+        assert all((vectors[kind] == tensors[kind]).all() for kind in vectors)
 
 
 @pytest.mark.parametrize(("promise", "beyond"), [("", 32), ("", -1), (" 8", 7), (" 8", 17)])

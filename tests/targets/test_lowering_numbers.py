@@ -30,7 +30,7 @@ def test_weights_that_do_not_fit_pass_through_as_a_stream(
         "conv2d", 1, channels[0], size, size, channels[1], *kernel, 1, 1,
         post=parse_epilogue(epilogue),
     )  # fmt: skip
-    lowering = Lowering.of(workload, SCANT, "extended")
+    lowering = Lowering.for_workload(workload, SCANT, "extended")
     values = drawn_values(lowering, seed)
     whole = {"tile_h": 99, "tile_w": 99, "tile_ci": 99, "order": 1, "wgt_slots": 0, "head": 1}
     for k, knob in enumerate(lowering.space.knobs):
@@ -57,7 +57,7 @@ def test_weights_of_a_batched_dense_pass_through_as_a_stream_too(
     workload = Workload(
         "dense", rows, channels[0], 1, 1, channels[1], post=parse_epilogue(epilogue)
     )
-    lowering = Lowering.of(workload, SCANT, "extended")
+    lowering = Lowering.for_workload(workload, SCANT, "extended")
     values = drawn_values(lowering, seed)
     whole = {"tile_b": 99, "tile_ci": 99, "order": 1, "wgt_slots": 0, "head": 1}
     for k, knob in enumerate(lowering.space.knobs):
@@ -76,7 +76,7 @@ def test_weights_of_a_batched_dense_pass_through_as_a_stream_too(
 def test_schedules_mean_the_same_to_simulator_and_hardware(semantics: str) -> None:
     workload = Workload("conv2d", 1, 48, 14, 14, 64, 3, 3, 1, 1, 1, 1, 1, 1)
     for kind in ("extended", "template"):
-        lowering = Lowering.of(workload, PYNQ, kind)
+        lowering = Lowering.for_workload(workload, PYNQ, kind)
         values = drawn_values(lowering, 5)
         codes, _ = lowering.counts(values)
         for row in values[codes == 0][:6]:
@@ -86,7 +86,7 @@ def test_schedules_mean_the_same_to_simulator_and_hardware(semantics: str) -> No
 def test_a_wrong_program_is_noticed() -> None:
     """The check itself can fail: a GEMM with one iteration less leaves wrong numbers behind."""
     workload = Workload("conv2d", 1, 16, 8, 8, 16, 3, 3, 1, 1, 1, 1, 1, 1)
-    lowering = Lowering.of(workload, PYNQ, "extended")
+    lowering = Lowering.for_workload(workload, PYNQ, "extended")
     values = drawn_values(lowering, 0)
     codes, _ = lowering.counts(values)
     tensors = random_tensors(workload, lowering.machine, 0)
@@ -102,4 +102,4 @@ def test_a_wrong_program_is_noticed() -> None:
 
 def test_pads_beyond_the_field_are_refused_with_the_reason() -> None:
     with pytest.raises(WorkloadError, match="pads at most 15"):
-        Lowering.of(Workload("conv2d", 1, 16, 8, 8, 16, 3, 3, 1, 1, 16), PYNQ, "extended")
+        Lowering.for_workload(Workload("conv2d", 1, 16, 8, 8, 16, 3, 3, 1, 1, 16), PYNQ, "extended")

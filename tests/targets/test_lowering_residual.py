@@ -34,11 +34,11 @@ def _problems(lowering: Lowering, values: np.ndarray, seed: int) -> list[str]:
 
 @pytest.mark.parametrize("scale", RESIDUAL_SCALES)
 @pytest.mark.parametrize("bias", ["", "bias, "])
-def test_of_every_scale_with_and_without_bias(scale: int, bias: str) -> None:
+def test_residuals_of_every_scale_are_added(scale: int, bias: str) -> None:
     """Uneven tiles of every size, strides, the smallest rings of the residual."""
     text, epilogue = "conv2d:n=1,c=48,h=15,w=13,o=80,k=3,s=2,p=1", f"{bias}residual {scale}, >> 7"
     for spec in (PYNQ, RESIDUAL_SPECS[3]):
-        lowering = Lowering.of(parse_workload(text, epilogue), spec, "extended")
+        lowering = Lowering.for_workload(parse_workload(text, epilogue), spec, "extended")
         values = accepted(lowering, scale, 128)[:6]
         assert len(values) == 6
         assert [_problems(lowering, row, scale) for row in values] == [[]] * 6
@@ -54,7 +54,7 @@ def test_beside_weights_that_pass_through_as_a_stream(
 ) -> None:
     epilogue = parse_epilogue(f"bias, residual {scale}, >> 8")
     workload = Workload("dense", rows, channels[0], 1, 1, channels[1], post=epilogue)
-    lowering = Lowering.of(workload, SCANT, "extended")
+    lowering = Lowering.for_workload(workload, SCANT, "extended")
     space = lowering.space
     values = space.values(space.unravel(np.arange(space.size)))
     whole = {"tile_b": 99, "tile_ci": 99, "order": 1, "wgt_slots": 0, "head": 1}
@@ -77,7 +77,7 @@ def test_pieces_wait_for_their_slots_where_the_input_scratchpad_is_small() -> No
         "conv2d:n=1,c=16,h=16,w=8,o=128,k=1,s=1,p=0", "residual 3, >> 4, min 127, max 0"
     )
     spec = VtaSpec.from_mapping({"LOG_INP_BUFF_SIZE": 11})  # 128 elements
-    lowering = Lowering.of(workload, spec, "extended")
+    lowering = Lowering.for_workload(workload, spec, "extended")
     values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
     names = [knob.name for knob in lowering.space.knobs]
     wanted = {"tile_h": 4, "tile_w": 8, "tile_co": 8, "inp_slots": 2, "head": 1}
@@ -140,11 +140,11 @@ def _ranking(target: VtaTarget, workload: Workload) -> float:
 def test_other_spaces_name_the_one_that_can(space: str) -> None:
     workload = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1", "residual 2, >> 4")
     with pytest.raises(WorkloadError, match="extended space"):
-        Lowering.of(workload, PYNQ, space)  # type: ignore[arg-type]
+        Lowering.for_workload(workload, PYNQ, space)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("before", [">> 3", "<< 1", "relu", "min 100"])
 def test_what_does_not_commute_with_it_must_come_later(before: str) -> None:
     workload = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1", f"{before}, residual 2, >> 4")
     with pytest.raises(WorkloadError, match="before 'residual'"):
-        Lowering.of(workload, PYNQ, "extended")
+        Lowering.for_workload(workload, PYNQ, "extended")

@@ -111,7 +111,7 @@ def test_an_instruction_names_the_micro_ops_it_was_given() -> None:
     from tilewright.targets.workload import parse_workload
 
     spec = VtaSpec.load("vta-pynq")
-    lowering = Lowering.of(
+    lowering = Lowering.for_workload(
         parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1"), spec, "template", True
     )
     code, insns, _, _ = lowering.program(np.array([1, 7, 14, 1, 4, 1, 1]))

@@ -40,7 +40,7 @@ def test_an_image_has_the_blocks_its_channels_fill(
     spec: VtaSpec, text: str, space: SpaceName
 ) -> None:
     workload = parse_workload(text, SPACES[space])
-    lowering = Lowering.of(workload, spec, space)
+    lowering = Lowering.for_workload(workload, spec, space)
     geo, m = lowering.geometry, lowering.machine
     images = -(-workload.batch // m.batch)
     inputs = -(-workload.in_channels // m.block_in) * workload.height * workload.width
@@ -64,14 +64,14 @@ def test_an_image_has_the_blocks_its_channels_fill(
 def test_nor_has_it_more_where_tensors_are_added_or_results_pooled(
     text: str, epilogue: str
 ) -> None:
-    lowering = Lowering.of(parse_workload(text, epilogue), SQUARE, "extended")
+    lowering = Lowering.for_workload(parse_workload(text, epilogue), SQUARE, "extended")
     assert lowering.geometry.groups * lowering.geometry.co > lowering.geometry.out_blocks
     assert _problems(lowering) == []
 
 
 def _problems(lowering: Lowering, programs: int = 6) -> list[str]:
     """What is wrong with the numbers and instructions of some schedules, at random."""
-    rng, found, seen = np.random.default_rng(0), [], 0
+    rng, result, seen = np.random.default_rng(0), [], 0
     tensors = random_tensors(lowering.workload, lowering.machine, 0)
     expected = reference(lowering.workload, lowering.machine, tensors)
     rows = lowering.space.unravel(rng.integers(0, lowering.space.size, 200))
@@ -82,10 +82,10 @@ def _problems(lowering: Lowering, programs: int = 6) -> list[str]:
         if program is None or seen == programs:
             continue
         seen += 1
-        said = {each.name for each in lint(program, lowering.spec) if each.severity != "note"}
-        found += said - (OF_THE_STOCK_RUNTIME if lowering.kind == "template" else set())
+        said = {item.name for item in lint(program, lowering.spec) if item.severity != "note"}
+        result += said - (OF_THE_STOCK_RUNTIME if lowering.kind == "template" else set())
         after = simulate(program, lowering.spec).dram
         got = unpack_output(lowering.workload, lowering.machine, lowering.geometry, after)
-        found += ["numbers"] * int((got != expected).any())
+        result += ["numbers"] * int((got != expected).any())
     assert seen
-    return found
+    return result

@@ -28,7 +28,7 @@ def test_the_reference_is_that_of_two_layers(drawn: tuple[Workload, Pool], seed:
     convolution, pool = drawn
     epilogue = parse_epilogue("bias, >> 7, min 127, max 0")
     both = with_pool(convolution.with_steps(epilogue), pool)
-    first = both.without(Pool)
+    first = both.remove_pattern(Pool)
     second = Workload(
         "max_pool", first.batch, first.out_channels, first.out_height, first.out_width,
         first.out_channels, pool.kernel_h, pool.kernel_w, pool.stride_h, pool.stride_w,
@@ -57,7 +57,7 @@ def test_its_text_is_read_back(pads: str) -> None:
     assert str(workload) == text
     assert Workload.from_json(workload.to_json()) == workload
     assert canonical(workload).pool == workload.pool
-    assert workload.id != workload.without(Pool).id
+    assert workload.id != workload.remove_pattern(Pool).id
     assert parse_workload(text.replace("ms=2", "ms=2x2")) == workload
 
 
@@ -74,14 +74,17 @@ USUAL = "bias, >> 8, min 127, max 0"
 
 
 def test_the_bound_counts_sums_and_maxima() -> None:
-    """ResNet's first layer: 112² sums of 16 taps, each reset; maxima of 3×3/2 windows, of two
-    cycles each; four operations on what they leave."""
+    """The bound of ResNet's first layer is the sum of its operations.
+
+    There are 112² sums of 16 taps, each reset; maxima of 3×3/2 windows, two cycles each; and four
+    operations on the result.
+    """
     first = parse_workload(RESNET, USUAL)
     assert bounds(first, PYNQ) == {
         "compute": 4 * (112 * 112 * 17 + 2 * (2 * 56 * 112 + 2 * 56 * 56) + 4 * 56 * 56),
         "read": (115 * 115 * 16 + 4 * 16 * 256 + 4 * 64) // 8, "write": 4 * 56 * 56 * 16 // 8,
     }  # fmt: skip
-    assert first.macs == first.without(Pool).macs
+    assert first.macs == first.remove_pattern(Pool).macs
 
 
 def config(lowering: Lowering, **knobs: int) -> np.ndarray:
@@ -111,7 +114,7 @@ def test_tiles_of_whole_rows_take_over_what_they_share(
     text: str, cols: int, sums: int, slots: int
 ) -> None:
     """With two slots no sum is computed twice."""
-    lowering = Lowering.of(parse_workload(text, USUAL), PYNQ, "extended")
+    lowering = Lowering.for_workload(parse_workload(text, USUAL), PYNQ, "extended")
     values = config(lowering, **ROWS | {"acc_slots": slots, "tile_w": cols})
     codes, states = lowering.counts(values)
     assert codes.tolist() == [0]
@@ -142,14 +145,14 @@ def test_estimates_rank_schedules(text: str) -> None:
 
 def test_the_baseline_schedule_is_the_one_of_lowest_estimate() -> None:
     target, workload = VtaTarget(PYNQ), parse_workload(RESNET, USUAL)
-    found = target.baseline(workload)
-    assert (found.source, found.space.name) == ("estimate", "extended")
-    assert found.latency.cycles < 1.1 * target.bound(workload).cycles
-    assert (target.verify(found.lowered) == 0).all()
+    baseline = target.baseline(workload)
+    assert (baseline.source, baseline.space.name) == ("estimate", "extended")
+    assert baseline.latency.cycles < 1.1 * target.bound(workload).cycles
+    assert (target.verify(baseline.lowered) == 0).all()
     rule = target.fallback(workload)
     assert rule.source == "fallback"
     assert rule.space.describe(rule.config)["tile_h"] == 1
-    assert rule.latency.cycles > found.latency.cycles
+    assert rule.latency.cycles > baseline.latency.cycles
 
 
 def test_its_title_names_the_pool() -> None:
@@ -159,16 +162,16 @@ def test_its_title_names_the_pool() -> None:
 def test_what_has_no_lowering_is_refused_with_the_reason() -> None:
     text = "conv2d:n=1,c=32,h=9,w=9,o=32,k=3,s=1,p=1"
     with pytest.raises(WorkloadError, match="only the extended space pools"):
-        Lowering.of(parse_workload(text + ",mk=2,ms=2"), PYNQ, "template")
-    with pytest.raises(WorkloadError, match="windows leave sums out"):
-        Lowering.of(parse_workload(text + ",mk=2,ms=3"), PYNQ, "extended")
+        Lowering.for_workload(parse_workload(text + ",mk=2,ms=2"), PYNQ, "template")
+    with pytest.raises(WorkloadError, match="its windows skip sums"):
+        Lowering.for_workload(parse_workload(text + ",mk=2,ms=3"), PYNQ, "extended")
     with pytest.raises(WorkloadError, match="'add' adds a tensor"):
-        Lowering.of(parse_workload(text + ",mk=2,ms=2", "add"), PYNQ, "extended")
+        Lowering.for_workload(parse_workload(text + ",mk=2,ms=2", "add"), PYNQ, "extended")
     with pytest.raises(WorkloadError, match="only the sums of a conv2d"):
         parse_workload("dense:n=1,c=16,o=16").with_patterns(Pool(1, 1))
     with pytest.raises(WorkloadError, match="smaller than its window"):
         parse_workload(text + ",mk=2,mp=2")
-    with pytest.raises(WorkloadError, match="lacks mk"):
+    with pytest.raises(WorkloadError, match="has no mk"):
         parse_workload(text + ",ms=2")
     with pytest.raises(WorkloadError, match="unknown key mk"):
         parse_workload("max_pool:c=32,h=9,w=9,k=3,mk=3")

@@ -41,7 +41,7 @@ from tilewright.targets.workload import parse_workload
     ],
 )
 def test_pools_that_networks_have(text: str) -> None:
-    lowering = Lowering.of(parse_workload(text), PYNQ, "extended")
+    lowering = Lowering.for_workload(parse_workload(text), PYNQ, "extended")
     values = accepted(lowering, 3, 200)
     assert len(values)
     for row in values[:4]:
@@ -82,8 +82,11 @@ def test_windows_share_what_they_have_in_common() -> None:
 
 
 def test_the_bound_counts_pixels_and_maxima() -> None:
-    """ResNet's: 112² pixels reset and multiplied; two maxima a row of outputs and column of pixels,
-    two an output, of two cycles each; all that in four blocks."""
+    """The bound of ResNet's pool is the sum of its operations.
+
+    There are 112² pixels, reset and multiplied; two maxima per row of outputs and column of pixels,
+    two per output, two cycles each; all that in four blocks.
+    """
     pool = parse_workload("max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1")
     assert bounds(pool, PYNQ) == {
         "compute": 4 * (2 * 112 * 112 + 2 * (2 * 56 * 112 + 2 * 56 * 56)),
@@ -121,14 +124,14 @@ def test_estimates_rank_schedules(text: str) -> None:
 def test_the_baseline_schedule_has_the_smallest_tiles() -> None:
     target = VtaTarget(PYNQ)
     pool = parse_workload("max_pool:n=1,c=64,h=28,w=28,k=3,s=2,p=1")
-    found, rule = target.baseline(pool), target.fallback(pool)
-    assert found.space.name == "template"
-    assert found.source == rule.source == "fallback"
-    assert found.space.describe(found.config) == {
+    baseline, rule = target.baseline(pool), target.fallback(pool)
+    assert baseline.space.name == "template"
+    assert baseline.source == rule.source == "fallback"
+    assert baseline.space.describe(baseline.config) == {
         "tile_h": 1, "tile_w": 4, "tile_c": 1, "inp_slots": 1, "acc_slots": 1, "head": 1, "tail": 1
     }  # fmt: skip
-    assert found.latency == rule.latency
-    assert (VtaTarget(PYNQ, "template").verify(found.lowered) == 0).all()
+    assert baseline.latency == rule.latency
+    assert (VtaTarget(PYNQ, "template").verify(baseline.lowered) == 0).all()
 
 
 def test_a_pool_is_tuned_like_any_layer(tmp_path: Path) -> None:
@@ -151,19 +154,21 @@ def test_a_pool_s_title_names_no_groups() -> None:
 
 
 def test_a_layer_s_identity_is_its_only_weight() -> None:
-    lowering = Lowering.of(parse_workload("max_pool:n=1,c=32,h=8,w=8,k=2,s=2"), PYNQ, "extended")
+    lowering = Lowering.for_workload(
+        parse_workload("max_pool:n=1,c=32,h=8,w=8,k=2,s=2"), PYNQ, "extended"
+    )
     _, states = lowering.counts(accepted(lowering, 0))
     assert set(states["wgt_bytes"]) == {256}
 
 
 def test_what_has_no_lowering_is_refused_with_the_reason() -> None:
     text = "max_pool:n=1,c=32,h=8,w=8,k=2,s=2"
-    with pytest.raises(WorkloadError, match="dilated"):
-        Lowering.of(parse_workload(text + ",d=2"), PYNQ, "extended")
-    with pytest.raises(WorkloadError, match="constants only, not 'residual'"):
-        Lowering.of(parse_workload(text, "residual 0"), PYNQ, "extended")
-    with pytest.raises(WorkloadError, match="unchecked space has convolutions only"):
-        Lowering.of(parse_workload(text), PYNQ, "unchecked")
+    with pytest.raises(WorkloadError, match="with dilation"):
+        Lowering.for_workload(parse_workload(text + ",d=2"), PYNQ, "extended")
+    with pytest.raises(WorkloadError, match="can only use constants, not 'residual'"):
+        Lowering.for_workload(parse_workload(text, "residual 0"), PYNQ, "extended")
+    with pytest.raises(WorkloadError, match="unchecked space only supports convolutions"):
+        Lowering.for_workload(parse_workload(text), PYNQ, "unchecked")
     oblong = VtaSpec.from_mapping({"LOG_BLOCK_IN": 5, "LOG_BLOCK_OUT": 4})
     with pytest.raises(WorkloadError, match="square"):
-        Lowering.of(parse_workload(text), oblong, "extended")
+        Lowering.for_workload(parse_workload(text), oblong, "extended")

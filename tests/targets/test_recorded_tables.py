@@ -36,7 +36,7 @@ def test_of_an_incomplete_table_the_space_is_what_it_lists(tmp_path: Path) -> No
     measured = target.measure(target.lower(table.workload, configs))
     np.testing.assert_array_equal(measured.cycles, table.cycles)
     missing = table.space.unravel(np.setdiff1d(np.arange(1728), table.flat)[:1])
-    with pytest.raises(TableError, match="does not list"):
+    with pytest.raises(TableError, match="does not contain every config"):
         target.lower(table.workload, missing)
 
 
@@ -66,12 +66,12 @@ def test_estimates_are_those_of_the_hardware_also_where_knob_values_are_missing(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.drop(columns="tile_h"), "expected a CSV with the columns"),
+        (lambda f: f.drop(columns="tile_h"), "must be a CSV file with the columns"),
         (lambda f: f.assign(status="fine"), "unknown status 'fine'"),
-        (lambda f: f.assign(cycles_pynq=""), "a valid config has no cycles_pynq"),
+        (lambda f: f.assign(cycles_pynq=""), "contains a valid config without cycles_pynq"),
         (lambda f: f.assign(tile_w="wide"), "is not a table of a VTA stack"),
-        (lambda f: f.iloc[:0], "lists no config"),
-        (lambda f: pd.concat([f, f.iloc[:1]]), "lists a config twice"),
+        (lambda f: f.iloc[:0], "contains no config"),
+        (lambda f: pd.concat([f, f.iloc[:1]]), "contains a config twice"),
     ],
 )
 def test_a_table_that_makes_no_sense_is_refused(tmp_path: Path, change, message: str) -> None:  # type: ignore[no-untyped-def]
@@ -80,7 +80,7 @@ def test_a_table_that_makes_no_sense_is_refused(tmp_path: Path, change, message:
 
 
 def test_missing_torn_and_doubled_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="there is no file"):
+    with pytest.raises(TableError, match="does not exist"):
         read_stack_table(tmp_path / "C4.csv.gz")
     path = _altered(tmp_path, lambda frame: frame)
     path.write_bytes(path.read_bytes()[:900])
@@ -89,7 +89,7 @@ def test_missing_torn_and_doubled_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="same layer"):
         recorded_target([TABLES / "C4.csv.gz", TABLES / "C4.csv.gz"])
     (tmp_path / "reference.json").write_text(json.dumps([{"layer": "C5"}]))
-    with pytest.raises(TableError, match="does not describe layer 'C4'"):
+    with pytest.raises(TableError, match="does not describe the layer 'C4'"):
         read_stack_table(_altered(tmp_path, lambda frame: frame, reference=False))
 
 

@@ -35,7 +35,7 @@ from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import parse_workload
 
 space, *text = sys.argv[1:]
-lowering = Lowering.of(parse_workload(*text), VtaSpec.load("vta-pynq"), space)
+lowering = Lowering.for_workload(parse_workload(*text), VtaSpec.load("vta-pynq"), space)
 rows = np.random.default_rng(0).permutation(lowering.space.size)[:1024]
 values = lowering.space.values(lowering.space.unravel(rows))
 
@@ -53,7 +53,7 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize(
-    "lowered", nightly_after(2, [(each,) for each in LOWERED.values()], 4), ids=LOWERED
+    "lowered", nightly_after(2, [(batch,) for batch in LOWERED.values()], 4), ids=LOWERED
 )
 @pytest.mark.slow(seconds=4)
 def test_threads_that_share_a_heap_compute_what_one_alone_does(lowered: tuple[str, ...]) -> None:

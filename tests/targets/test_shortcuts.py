@@ -41,7 +41,7 @@ def test_the_sum_is_that_of_a_residual(workload: Workload, scale: int, seed: int
     before = together.with_patterns(replace(workload.shortcut, epilogue=int8)).of_shortcut
     assert before is not None
     residual = reference(before, shortcut_tensors(tensors))
-    apart = workload.without(Shortcut).with_steps(
+    apart = workload.remove_pattern(Shortcut).with_steps(
         (EpilogueOp("residual", scale), *workload.epilogue)
     )
     expected = reference(apart, tensors | {"residual": residual})
@@ -60,12 +60,12 @@ def test_estimates_order_schedules() -> None:
 
 
 def test_a_lifted_bias_saves_a_cycle_an_accumulator() -> None:
-    lifted = Lowering.of(_block("bias"), PYNQ, "extended")
-    plain = Lowering.of(_block("bias 32"), PYNQ, "extended")
+    lifted = Lowering.for_workload(_block("bias"), PYNQ, "extended")
+    plain = Lowering.for_workload(_block("bias 32"), PYNQ, "extended")
     assert lifted.geometry.beside_lift > 0 == plain.geometry.beside_lift
     values = accepted(lifted, 0)
-    saved = [VtaTarget(PYNQ).lower_and_measure(each.workload, _configs(each, values))[1].cycles
-             for each in (lifted, plain)]  # fmt: skip
+    saved = [VtaTarget(PYNQ).lower_and_measure(item.workload, _configs(item, values))[1].cycles
+             for item in (lifted, plain)]  # fmt: skip
     assert (saved[0] < saved[1]).all()
 
 
@@ -75,22 +75,22 @@ def test_a_bias_behind_a_shift_or_clip_takes_no_lift_back(first: str) -> None:
     workload = _block("bias").with_epilogue(
         f"bias, >> 8, min 127, max 0 | {first}, bias, >> 6, min 127, max -128"
     )
-    lowering = Lowering.of(workload, PYNQ, "extended")
+    lowering = Lowering.for_workload(workload, PYNQ, "extended")
     assert lowering.geometry.beside_lift == 0
     assert mismatches(lowering, accepted(lowering, 0)[0]) == 0
 
 
 def test_vectors_come_back_out_of_memory() -> None:
-    lowering = Lowering.of(_block("bias"), PYNQ, "extended")
+    lowering = Lowering.for_workload(_block("bias"), PYNQ, "extended")
     w, m, geo = lowering.workload, PYNQ.machine, lowering.geometry
     tensors = random_tensors(w, m, 3)
-    found = unpacked_vectors(w, m, geo, packed_vectors(w, m, geo, tensors))
-    np.testing.assert_array_equal(found["bias"], tensors["bias"])
+    vectors = unpacked_vectors(w, m, geo, packed_vectors(w, m, geo, tensors))
+    np.testing.assert_array_equal(vectors["bias"], tensors["bias"])
 
 
 def test_the_shortcut_is_one_layer_to_lowering_and_to_memory() -> None:
-    lowering = Lowering.of(_block("bias"), PYNQ, "extended")
-    whole, compiled = lowering.beside, beside_of(lowering.geometry)
+    lowering = Lowering.for_workload(_block("bias"), PYNQ, "extended")
+    whole, compiled = lowering.shortcut_geometry, beside_of(lowering.geometry)
     assert whole is not None
     sizes = {"inp_bytes", "wgt_bytes", "bias_bytes", "add_bytes", "out_bytes", "res_bytes"}
     unread = {"res_base", "add_base", *(f"beside_{part}" for part in ("wgt_base", "bias_base"))}
@@ -111,12 +111,12 @@ def test_texts_and_json_round_trip() -> None:
 @pytest.mark.parametrize(
     ("text", "epilogue", "says"),
     [
-        (BLOCK.replace("xs=2", "xs=1"), "", "its shortcut gives 56×56 pixels"),
+        (BLOCK.replace("xs=2", "xs=1"), "", "its shortcut computes 56×56 pixels"),
         (BLOCK + ",mk=2,ms=2", "", "without a pool"),
-        (BLOCK.replace("xc=128,", ""), "", "lacks xc"),
-        (BLOCK + ",dtype=float32", "", "of integers"),
-        (BLOCK, "residual 2, >> 8", "a tensor is added to its sums, and a shortcut"),
-        (BLOCK, "add, >> 8", "a tensor is added to its sums, and a shortcut"),
+        (BLOCK.replace("xc=128,", ""), "", "lacks its channels"),
+        (BLOCK + ",dtype=float32", "", "needs an integer workload"),
+        (BLOCK, "residual 2, >> 8", "have both an added tensor and a shortcut"),
+        (BLOCK, "add, >> 8", "have both an added tensor and a shortcut"),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, epilogue: str, says: str) -> None:

@@ -32,7 +32,7 @@ def test_the_stock_configuration_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert spec.name == "vta_config"
 
 
-def test_field_offsets_of_the_stock_configuration() -> None:
+def test_field_offsets_match_the_stock_configuration() -> None:
     lay = layout_of(VtaSpec.from_mapping(STOCK_KEYS))
     assert (lay.uop_bgn, lay.uop_end, lay.iter_out, lay.iter_in) == (8, 21, 35, 49)
     assert (lay.gemm_dst_out, lay.gemm_dst_in, lay.gemm_src_out) == (64, 75, 86)
@@ -91,8 +91,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
 ) -> None:
     file = tmp_path / "board.json"
     file.write_text(json.dumps(STOCK_KEYS | {typo: 4}))
-    said = rf"'board' has an unknown key {typo}; did you mean {meant}\?"
-    with pytest.raises(SpecError, match=said):
+    message = rf"'board' has the unknown key {typo}; did you mean {meant}\?"
+    with pytest.raises(SpecError, match=message):
         VtaSpec.load(str(file))
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_says_nothing_about_a_machine_is_refused(
 ) -> None:
     file = tmp_path / "empty.json"
     file.write_text(json.dumps(keys))
-    with pytest.raises(SpecError, match="says nothing about a machine"):
+    with pytest.raises(SpecError, match="does not describe a machine"):
         VtaSpec.load(str(file))
 
 
@@ -118,7 +118,7 @@ def test_keys_that_are_left_out_are_named_with_what_stands_in(tmp_path: Path) ->
 
 
 def test_the_sheet_has_every_key_with_a_meaning_and_logarithms_in_plain() -> None:
-    sheet = {each.name: each for each in properties(VtaSpec.load("evta-zcu102"))}
+    sheet = {item.name: item for item in properties(VtaSpec.load("evta-zcu102"))}
     keys = VtaSpec.load("evta-zcu102").model_dump(by_alias=True)
     for name, value in keys.items():
         assert sheet[name].meaning

@@ -13,8 +13,9 @@ from scipy.stats import spearmanr
 
 from tests.targets.stock import workload_of
 from tilewright.core.errors import WorkloadError
-from tilewright.targets import make_target
+from tilewright.targets import Measurements, make_target
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
+from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload, parse_workload
@@ -143,3 +144,17 @@ def test_a_workload_reads_what_it_writes(
 def test_wrong_workloads_name_the_cause(text: str, cause: str) -> None:
     with pytest.raises(WorkloadError, match=cause):
         parse_workload(text)
+
+
+def test_earlier_names_of_public_methods_warn_and_work() -> None:
+    workload = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,s=1,p=1,mk=2,ms=2")
+    with pytest.warns(DeprecationWarning, match=r"call Workload\.find_pattern"):
+        assert workload.part(Pool) == workload.find_pattern(Pool)
+    with pytest.warns(DeprecationWarning, match=r"call Workload\.remove_pattern"):
+        assert workload.without(Pool) == workload.remove_pattern(Pool)
+    with pytest.warns(DeprecationWarning, match=r"call Measurements\.unmeasured"):
+        assert (Measurements.nothing(3).status == "compile_error").all()
+    target = make_target("vta-pynq")
+    lowered = target.lower(workload, target.space(workload).unravel(np.arange(2)))
+    with pytest.warns(DeprecationWarning, match=r"call Lowered\.followed_by"):
+        assert len(lowered.before(lowered)) == 4

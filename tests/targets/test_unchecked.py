@@ -20,7 +20,7 @@ SPEC = VtaSpec.load("evta-zcu102")
 
 
 def _lowering(text: str) -> Lowering:
-    return Lowering.of(parse_workload(text), SPEC, "unchecked")
+    return Lowering.for_workload(parse_workload(text), SPEC, "unchecked")
 
 
 def _values(lowering: Lowering, count: int, seed: int) -> np.ndarray:

@@ -53,7 +53,7 @@ def test_the_kinds_of_steps_and_their_order_do(one: str, other: str) -> None:
 )  # fmt: skip
 def test_a_right_shift_says_by_what(text: str, amounts: tuple[int, int]) -> None:
     (step,) = of(text).epilogue
-    assert step.amounts == amounts
+    assert step.shift_range == amounts
     assert str(step) == text
 
 
@@ -89,12 +89,12 @@ def test_ids_are_those_of_files_that_there_are(text: str, known: str) -> None:
 
 def test_post_operations_are_in_the_order_they_are_computed_in() -> None:
     workload = parse_workload(BOTH)
-    kinds = [type(each) for each in workload.post]
+    kinds = [type(item) for item in workload.post]
     assert kinds[0] is Shortcut
     assert kinds[-1] is Average
     assert workload.post[1:-1] == workload.epilogue
     assert workload.with_patterns(*reversed(workload.patterns)) == workload
-    assert workload.without(Average).with_steps(()).post == (workload.shortcut,)
+    assert workload.remove_pattern(Average).with_steps(()).post == (workload.shortcut,)
     assert (workload.results_height, workload.out_height) == (8, 1)
 
 
@@ -102,7 +102,7 @@ def test_another_order_or_two_of_a_kind_are_refused() -> None:
     steps = parse_epilogue(">> 8")
     shape = (1, 16, 8, 8, 16)
     for post in ((*steps, Pool(2, 2)), (Average(8, 8), *steps), (Pool(2, 2), Pool(2, 2))):
-        with pytest.raises(WorkloadError, match="no order that can be computed"):
+        with pytest.raises(WorkloadError, match="an unsupported order"):
             Workload("conv2d", *shape, post=post)
 
 

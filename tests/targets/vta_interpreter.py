@@ -28,8 +28,11 @@ class Interpreter:
         self.acc = np.zeros((1 << m.log_acc_depth, m.batch * m.block_out), np.int64)
 
     def run(self, insns: bytes) -> bytes:
-        """Program order: right for streams in which every instruction waits for its predecessor,
-        and for all whose instructions only one module executes."""
+        """Run the instructions in program order.
+
+        This is right for streams in which every instruction waits for its predecessor, and for
+        streams that only one module executes.
+        """
         for at in range(0, len(insns), 16):
             v = decode(int.from_bytes(insns[at : at + 16], "little"), self.lay)
             getattr(self, ("load", "store", "gemm", "finish", "alu")[v["opcode"]])(v)

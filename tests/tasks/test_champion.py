@@ -59,7 +59,7 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
         workload_leaderboard(results, "vta").tuners, key=lambda row: row.tuner == "random"
     )
     registered = register_champion.register_champion(what, results, rows, logged)
-    assert {each.role for each in registered} >= {"P", "V"}
+    assert {element.role for element in registered} >= {"P", "V"}
 
     target, name = what.test_bed.open("C10"), what.tuner_configs[1].tuner
     workload = dict(what.test_bed.workloads)["C10"]
@@ -67,8 +67,8 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
     assert state is not None
     seed = register_champion._best_seed(results, tuner, "C10")
     job = next(j for j in what.jobs if j.tuner_config.label == tuner and j.seed == seed)
-    learned = register_champion._learned(what, job)
-    assert set(state.models) == {each.role for each in registered}
+    learned = register_champion._learned_models_of(what, job)
+    assert set(state.models) == {element.role for element in registered}
     for role, model in state.models.items():
         assert model.kind == learned[role].model.kind
         asked = learned[role].features
@@ -77,11 +77,11 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
     _proposes(what, target, state)
 
     with pytest.raises(
-        champion_registry.ChampionError, match="whose models 'p' cannot use; add --tuner"
+        champion_registry.ChampionError, match="and 'p' cannot use its models; add --tuner"
     ):
         champion_registry.load_champion(target, "template", workload, "p")
-    for each in registered:
-        _refuses_changed_files(each.name, lambda: champion_registry.load_champion(
+    for item in registered:
+        _refuses_changed_files(item.name, lambda: champion_registry.load_champion(
             target, "template", workload, name
         ))  # fmt: skip
     assert champion_registry.load_champion(target, "extended", workload, name) is None
@@ -104,7 +104,7 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
     registered = register_champion(
         what, results, rows, log_workload_runs(_parent(), what, results, runs)
     )
-    assert {each.role for each in registered} == {"P", "V", "A", "draft"}
+    assert {item.role for item in registered} == {"P", "V", "A", "draft"}
     target = test_bed.open(test_bed.workloads[0][0])
     state = load_champion(target, "template", layer, "default-blind")
     assert state is not None

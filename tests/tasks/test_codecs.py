@@ -65,7 +65,7 @@ def test_learned_models_predict_the_same_after_the_way(session: Session) -> None
     back = codecs.decode_state(codecs.encode_state(session.models))
     assert back.models.keys() == session.models.models.keys() == {"P", "V", "A"}
     following = [
-        generate_candidates(TASK, each, 16) for each in (session, replace(session, models=back))
+        generate_candidates(TASK, item, 16) for item in (session, replace(session, models=back))
     ]
     assert np.array_equal(following[0].configs, following[1].configs)
     assert np.array_equal(following[0].scores["P"], following[1].scores["P"])
@@ -108,5 +108,5 @@ def test_equal_runs_give_equal_bytes() -> None:
 @pytest.mark.parametrize("code", [0xD800, 0x110000, 0xFFFFFFFF])
 def test_text_of_characters_that_do_not_exist_is_refused(code: int) -> None:
     text = np.array([code], dtype=np.uint32).view("<U1")
-    with pytest.raises(ValueError, match="text of no code point"):
+    with pytest.raises(ValueError, match="invalid code point"):
         unpack_arrays(pack_arrays({"status": text}))

@@ -23,9 +23,9 @@ def test_a_network_is_the_sum_of_its_workloads_as_often_as_they_run() -> None:
         (two, 0, "timeout", -1), (two, 1, "valid", 2000), (two, 2, "valid", 1500),
     ]  # fmt: skip
     trials = pd.DataFrame(
-        {"workload": each.workload.id, "round": k, "status": status, "cycles": cycles,
+        {"workload": item.workload.id, "round": k, "status": status, "cycles": cycles,
          "seconds": cycles * 1e-8}
-        for each, k, status, cycles in table
+        for item, k, status, cycles in table
     )  # fmt: skip
     total = summary([one, two])["total"]
     first, *others = network_curves(trials, [one, two], total)

@@ -28,36 +28,37 @@ def session_of(tuner: str, **options: object) -> tuple[Task, Session]:
     ("tuner", "predicts"),
     [
         ("default", {"P": "log2 (cycles / estimate)", "A": "log2 (cycles / estimate)",
-                     "V": "chance of valid", "draft": "log2 cycles"}),
-        ("ml2tuner", {"P": "log2 cycles", "A": "log2 cycles", "V": "chance of valid",
+                     "V": "probability of being valid", "draft": "log2 cycles"}),
+        ("ml2tuner", {"P": "log2 cycles", "A": "log2 cycles", "V": "probability of being valid",
                       "draft": "log2 cycles"}),
-        ("ml2tuner-published", {"P": "log2 cycles", "A": "log2 cycles", "V": "chance of valid"}),
-        ("baco", {"P": "log2 cycles", "V": "chance of valid"}),
+        ("ml2tuner-published", {"P": "log2 cycles", "A": "log2 cycles",
+                                "V": "probability of being valid"}),
+        ("baco", {"P": "log2 cycles", "V": "probability of being valid"}),
     ],
 )  # fmt: skip
 def test_every_model_names_its_features_and_the_unit_of_what_it_predicts(
     tuner: str, predicts: dict[str, str]
 ) -> None:
     learned = learned_models(*session_of(tuner))
-    assert {each.role: each.predicts for each in learned} == predicts
-    for each in learned:
-        assert each.example is not None
-        assert each.example.shape == (EXAMPLES, len(each.model.columns))
-        assert tuple(each.example.columns) == each.model.columns
-        assert tuple(each.signature.inputs.input_names()) == each.model.columns
-        assert each.signature.outputs.input_names() == [each.predicts]
+    assert {item.role: item.predicts for item in learned} == predicts
+    for model in learned:
+        assert model.example is not None
+        assert model.example.shape == (EXAMPLES, len(model.model.columns))
+        assert tuple(model.example.columns) == model.model.columns
+        assert tuple(model.signature.inputs.input_names()) == model.model.columns
+        assert model.signature.outputs.input_names() == [model.predicts]
 
 
 def test_a_model_that_its_tuner_asks_by_itself_has_a_signature_without_an_example() -> None:
     (ranker,) = learned_models(*session_of("autotvm", plan=8))
-    assert ranker.predicts == "score of the tuner's own"
+    assert ranker.predicts == "score of the tuner's own model"
     assert ranker.example is None
     assert len(ranker.signature.inputs.inputs) == len(ranker.model.columns) > 0
 
 
 def test_models_of_workloads_that_differ_in_their_steps_have_names_of_their_own() -> None:
     other = parse_workload(str(WORKLOAD), ">> 8, relu, residual 4")
-    names = {model_name("P", ("stage1/conv.0",), each) for each in (WORKLOAD, other)}
+    names = {model_name("P", ("stage1/conv.0",), item) for item in (WORKLOAD, other)}
     assert len(names) == 2
     assert not [mark for name in names for mark in "/:.%" if mark in name]
 

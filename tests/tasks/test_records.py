@@ -17,11 +17,11 @@ DATA = RecordSerializer().dumps(Record(VALUE))
 
 
 def test_a_result_comes_back_with_the_same_content() -> None:
-    found = RecordSerializer().loads(DATA).value
-    assert np.array_equal(found.configs, VALUE.configs)
-    assert (found.scores["P"].tolist(), found.vetoed) == ([0.5, 1.5], 3)
-    assert codecs.digest_of(found) == codecs.digest_of(VALUE)
-    assert RecordSerializer().dumps(Record(found)) == DATA
+    result = RecordSerializer().loads(DATA).value
+    assert np.array_equal(result.configs, VALUE.configs)
+    assert (result.scores["P"].tolist(), result.vetoed) == ([0.5, 1.5], 3)
+    assert codecs.digest_of(result) == codecs.digest_of(VALUE)
+    assert RecordSerializer().dumps(Record(result)) == DATA
 
 
 def test_every_edited_byte_of_a_record_is_noticed() -> None:

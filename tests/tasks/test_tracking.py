@@ -48,7 +48,7 @@ assert [m.step for m in best] == list(range(1, 200))
 from tilewright.models.model_registry import build
 from tilewright.targets.features import Features
 from tilewright.tasks.logged_models import LearnedModel, ModelEntry, log_model
-x = Features.of(np.random.default_rng(0).random((40, 3)), ["one", "two", "three"])
+x = Features.from_names(np.random.default_rng(0).random((40, 3)), ["one", "two", "three"])
 model = build("xgboost", 0, False, {})
 model.fit(x, x.matrix.sum(1))
 learned = LearnedModel("P", model, "log2 cycles", x)

@@ -98,8 +98,8 @@ class Team:
         text = f"SELECT coalesce(json_agg(t), '[]') FROM ({query}) t"
         done = self.psql(f"{PREFIX}-{database}", text)
         assert done.returncode == 0, done.stderr
-        found: list[dict[str, Any]] = json.loads(done.stdout)
-        return found
+        document: list[dict[str, Any]] = json.loads(done.stdout)
+        return document
 
     def psql(self, database: str, query: str) -> subprocess.CompletedProcess[str]:
         command = ["runuser", "-u", "postgres", "--", "psql", "-qAt", "-p",
@@ -242,8 +242,11 @@ def _write_settings(place: Path, ports: dict[str, int], python: Path) -> None:
 
 
 def _python_for_others(place: Path) -> Path:
-    """Make an environment that system users can run. It has the packages of this environment, whose
-    interpreter may lie in root's home: then it gets a copy of the interpreter."""
+    """Make an environment that system users can run.
+
+    It has the packages of this environment, whose interpreter may lie in root's home: then it gets
+    a copy of the interpreter.
+    """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     base = Path(sys.base_prefix)
     if not _can_be_run(base / "bin" / version):

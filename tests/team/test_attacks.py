@@ -305,23 +305,23 @@ def _worker_password(team: Team) -> str:
 
 
 def _processes(team: Team) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.Process(team.process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             process.cmdline()
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes
 
 
 def test_each_server_is_a_user_of_its_own_without_rights(team: Team) -> None:
     def users() -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
+        users: dict[str, set[str]] = {}
         for process in _processes(team):
             with suppress(psutil.NoSuchProcess):
                 words = process.cmdline()
                 if "-P" in words:
-                    found.setdefault(words[words.index("-m") + 1], set()).add(process.username())
-        return found
+                    users.setdefault(words[words.index("-m") + 1], set()).add(process.username())
+        return users
 
     wanted = {"prefect": {f"{PREFIX}-prefect", f"{PREFIX}-worker"}, "mlflow": {f"{PREFIX}-mlflow"}}
     assert eventually("all servers", lambda: users() == wanted)
@@ -334,9 +334,9 @@ def test_each_server_is_a_user_of_its_own_without_rights(team: Team) -> None:
 
 
 def test_servers_listen_on_loopback_and_mlflow_on_no_port(team: Team) -> None:
-    found = listening(team.process.pid)
-    assert Address("127.0.0.1", team.ports["internal"]) in found
-    assert {address.ip for address in found} == {"127.0.0.1"}
+    result = listening(team.process.pid)
+    assert Address("127.0.0.1", team.ports["internal"]) in result
+    assert {address.ip for address in result} == {"127.0.0.1"}
     servers = [process for process in _processes(team) if "mlflow" in process.cmdline()]
     assert servers
     assert not any(listening(process.pid) for process in servers)

@@ -60,7 +60,7 @@ def client() -> Iterator[httpx.Client]:
             "PREFECT_LOGIN": "x", "VARIABLES": "",
         }  # fmt: skip
         text = (FOLDER / "nginx.conf.template").read_text()
-        site = re.sub(r"\$\{([A-Z_]+)\}", lambda found: str(values[found[1]]), text)
+        site = re.sub(r"\$\{([A-Z_]+)\}", lambda result: str(values[result[1]]), text)
         (place / "site.conf").write_text(site)
         single = (FOLDER / "oidc.conf").read_text()
         assert "http://127.0.0.1:4180" in single

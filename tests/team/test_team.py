@@ -52,12 +52,12 @@ def _deployed(team: Team, *tuners: str) -> dict[str, str]:
 def _workers(team: Team) -> list[Any]:
     """Those of the pool, which the first of them makes."""
     try:
-        found: list[Any] = team.ask("work_pools/tilewright/workers/filter", {})
+        result: list[Any] = team.ask("work_pools/tilewright/workers/filter", {})
     except httpx.HTTPStatusError as error:
         if error.response.status_code != 404:
             raise
         return []
-    return found
+    return result
 
 
 def _run_all(team: Team, tuners: Mapping[str, str]) -> dict[str, str]:
@@ -68,9 +68,9 @@ def _run_all(team: Team, tuners: Mapping[str, str]) -> dict[str, str]:
 
 def _ended(team: Team, runs: Mapping[str, str]) -> list[Any]:
     """Their records, if all have ended."""
-    found = team.ask("flow_runs/filter", {"flow_runs": {"id": {"any_": list(runs.values())}}})
+    result = team.ask("flow_runs/filter", {"flow_runs": {"id": {"any_": list(runs.values())}}})
     ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-    return found if all(run["state_type"] in ends for run in found) else []
+    return result if all(run["state_type"] in ends for run in result) else []
 
 
 def _complete(team: Team, runs: Mapping[str, str]) -> None:
@@ -97,12 +97,12 @@ def _summary(team: Team, tuner: str) -> Any:
 
 
 def _mlflow_run(team: Team, run: str) -> tuple[str, int]:
-    (found,) = team.rows(
+    (result,) = team.rows(
         "mlflow",
         "SELECT status, (SELECT count(*) FROM metrics m WHERE m.run_uuid = r.run_uuid) AS steps "
         f"FROM runs r WHERE run_uuid = '{run}'",
     )
-    return found["status"], found["steps"]
+    return result["status"], result["steps"]
 
 
 def test_two_workers_tune_at_once(team: Team) -> None:
@@ -125,12 +125,12 @@ def _load(team: Team) -> tuple[list[str], list[Any]]:
     """Runs of MLflow and what the flows counted, of all processes."""
     arguments = (str(ROOT / "tests" / "team" / "load.py"), str(FLOWS), str(TASKS))
     programs = [team.program(*arguments) for _ in range(PROCESSES)]
-    found = []
+    results = []
     for program in programs:
         printed, errors = program.communicate(timeout=LIMIT_SECONDS)
         assert program.returncode == 0, errors[-3000:]
-        found += json.loads(printed.splitlines()[-1])
-    return [each["run"] for each in found], [each["done"] for each in found]
+        results += json.loads(printed.splitlines()[-1])
+    return [item["run"] for item in results], [item["done"] for item in results]
 
 
 def test_nothing_is_lost_under_load(team: Team) -> None:
@@ -147,12 +147,12 @@ def test_nothing_is_lost_under_load(team: Team) -> None:
         "WHERE f.name = 'load' AND t.state_type = 'COMPLETED'"
     )
     eventually("all tasks on record", lambda: team.rows("prefect", query)[0]["tasks"] == wanted)
-    (found,) = team.rows("prefect", query)
+    (result,) = team.rows("prefect", query)
     for run in runs:
         assert _mlflow_run(team, run) == ("FINISHED", TASKS)
     print(
         f"\n{PROCESSES * FLOWS} flows at once, {wanted} tasks with a metric each: "
-        f"{wanted / found['seconds']:.0f} tasks/s, none lost"
+        f"{wanted / result['seconds']:.0f} tasks/s, none lost"
     )
 
 
@@ -198,19 +198,21 @@ def _cluster() -> tuple[str, Path]:
 def _tasks(team: Team, runs: Mapping[str, str]) -> dict[str, int]:
     """Tasks of runs and of their subflows, by what Prefect's records say of their end."""
     listed = ", ".join(repr(run) for run in runs.values())
-    found = team.rows(
+    rows = team.rows(
         "prefect",
         "SELECT t.state_type::text AS state, count(*) AS tasks FROM task_run t "
         "JOIN flow_run r ON r.id = t.flow_run_id "
         f"LEFT JOIN task_run p ON p.id = r.parent_task_run_id WHERE r.id IN ({listed}) "
         f"OR p.flow_run_id IN ({listed}) GROUP BY 1",
     )
-    return {row["state"]: row["tasks"] for row in found}
+    return {row["state"]: row["tasks"] for row in rows}
 
 
 def _is_started(team: Team, version: str) -> bool:
-    """Start PostgreSQL as systemd or an administrator does: again, while the killed process is not
-    yet gone."""
+    """Start PostgreSQL as systemd or an administrator does.
+
+    The start is repeated while the killed process is not yet gone.
+    """
     command = ["pg_ctlcluster", version, CLUSTER, "start"]
     subprocess.run(command, cwd="/", check=False, capture_output=True)
     return _answers(team)

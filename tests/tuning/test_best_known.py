@@ -39,7 +39,7 @@ def test_a_later_run_never_worsens_what_the_directory_holds(
     assert row["found_by"] == {"tuner": "random", "seed": 0, "trials": 40}
     assert row["trials"] == 4
     told = [event.text for event in heard if isinstance(event, Note)]
-    assert any("that tuner random with seed 0 had found in 40 trials" in text for text in told)
+    assert any("that tuner random with seed 0 found in 40 trials" in text for text in told)
 
 
 def test_a_better_run_replaces_what_the_directory_holds(tmp_path: Path) -> None:

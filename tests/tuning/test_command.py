@@ -35,16 +35,16 @@ OPTIONS = (
 
 def read(model: type[CommandOptions], words: list[str]) -> CommandOptions:
     """Return the options that a command line stands for."""
-    found: list[CommandOptions] = []
+    results: list[CommandOptions] = []
 
     def command(options: CommandOptions) -> None:
-        found.append(options)
+        results.append(options)
 
     command.__annotations__["options"] = model
     app = typer.Typer()
     app.command()(with_options(command))
     CliRunner().invoke(app, words, catch_exceptions=False, standalone_mode=False)
-    return found[0]
+    return results[0]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -62,7 +62,7 @@ def test_tables_of_numbers_are_read_as_they_are_written() -> None:
     words = shlex.split(options.command_line("codesign"))[2:]
     assert read(CodesignOptions, words) == options
     assert read(CodesignOptions, [*words, "--bound", "z=4"]).model_dump()["bounds"]["z"] == (4, 4)
-    with pytest.raises(TilewrightError, match=r"--bound x is given twice, as 1:2 and 1:3"):
+    with pytest.raises(TilewrightError, match=r"--bound gives x two values, 1:2 and 1:3"):
         read(CodesignOptions, [*words, "--bound", "x=1:3"])
 
 
@@ -105,7 +105,7 @@ def test_a_command_may_offer_fewer_fields_and_spell_them_its_own_way() -> None:
 def test_precision_is_a_part_of_the_targets_name() -> None:
     assert TuningOptions(target="cpu", precision="int8").target == "cpu:precision=int8"
     assert TuningOptions(target="cpu:threads=2", precision="f32").target.endswith(",precision=f32")
-    with pytest.raises(OptionsError, match="--precision is about the target cpu"):
+    with pytest.raises(OptionsError, match="--precision is only for the target cpu"):
         TuningOptions.parse(target="vta-pynq", precision="int8")
 
 

@@ -13,7 +13,7 @@ from tests.tune_bare import tune_bare
 from tilewright.core.options import OptionsError
 from tilewright.flows.tuning import learn
 from tilewright.search import LocalRunner
-from tilewright.search.shared_trials import SharedTrials, from_other_hardware, trials_in
+from tilewright.search.shared_trials import SharedTrials, scale_to_hardware, trials_in
 from tilewright.targets.features import Feature, Features
 from tilewright.tuning import TuningOptions
 from tilewright.tuning.earlier_run import EarlierRunError
@@ -82,7 +82,7 @@ def test_model_v_learns_nothing_from_hardware_with_unknown_scratchpads() -> None
         log_latency=np.ones(2),
         estimate=np.ones(2),
     )
-    adapted = from_other_hardware(trials, {"bus_bytes": 8.0}, {"bus_bytes": 8.0})
+    adapted = scale_to_hardware(trials, {"bus_bytes": 8.0}, {"bus_bytes": 8.0})
     assert adapted.visible.columns == ()
     assert len(adapted.visible) == 3
 

@@ -37,8 +37,8 @@ def _target(name: str = "vta-pynq") -> VtaTarget:
 def _record(workload: Workload, knobs: dict[str, int], space: str = "template") -> dict[str, Any]:
     line = record(workload, _target().spec, space, knobs, 0.002, 12.5)
     assert "\n" not in line
-    found: dict[str, Any] = json.loads(line)
-    return found
+    document: dict[str, Any] = json.loads(line)
+    return document
 
 
 def _knobs(record: dict[str, Any]) -> dict[str, int]:
@@ -84,37 +84,42 @@ def test_published_schedules_keep_their_knobs_and_their_index(layer: str) -> Non
     stock = REFERENCE[layer]
     names = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
     knobs = {name: stock[name] for name in names}
-    found = _record(RESNET18[layer][0], knobs)
-    assert _knobs(found) == knobs
-    assert [name for name, _, _ in found["config"]["entity"]] == list(names)
-    assert found["config"]["index"] == stock["index"]
+    result = _record(RESNET18[layer][0], knobs)
+    assert _knobs(result) == knobs
+    assert [name for name, _, _ in result["config"]["entity"]] == list(names)
+    assert result["config"]["index"] == stock["index"]
 
 
 def test_a_product_has_the_knobs_of_the_stock_dense() -> None:
     knobs = {"tile_b": 4, "tile_h": 1, "tile_w": 1, "tile_ci": 16, "tile_co": 1,
              "oc_nthread": 1, "h_nthread": 1}  # fmt: skip
-    found = _record(parse_workload("dense:n=4,c=256,o=128"), knobs)
-    name, arguments = found["input"][1:3]
+    result = _record(parse_workload("dense:n=4,c=256,o=128"), knobs)
+    name, arguments = result["input"][1:3]
     assert (name, arguments) == (
         "dense_packed.vta",
         [["TENSOR", [4, 16, 1, 16], "int8"], ["TENSOR", [8, 16, 16, 16], "int8"], None, "int32"],
     )
-    assert found["config"]["entity"] == [
+    assert result["config"]["entity"] == [
         ["tile_b", "sp", [-1, 1]], ["tile_ci", "sp", [-1, 16]], ["tile_co", "sp", [-1, 1]],
         ["oc_nthread", "ot", 1],
     ]  # fmt: skip
-    assert found["config"]["index"] == 3 * 4  # three values of tile_b before those of tile_ci
+    assert result["config"]["index"] == 3 * 4  # three values of tile_b before those of tile_ci
 
 
 @pytest.mark.parametrize(
     ("text", "changed", "space", "cause"),
     [
-        (CONV, {}, "extended", "one of the space 'extended'"),
+        (CONV, {}, "extended", "belongs to the space 'extended'"),
         (CONV, {"tile_ci": 2}, "template", "padding on a load of several input blocks"),
-        (CONV, {"tile_h": 3}, "template", "not those of its template"),
-        ("dense:n=1,c=32,o=64", {"tile_co": 2}, "template", "tile_co=1, oc_nthread=1 only"),
+        (CONV, {"tile_h": 3}, "template", "do not match its template"),
+        (
+            "dense:n=1,c=32,o=64",
+            {"tile_co": 2},
+            "template",
+            "only builds with tile_co=1 and oc_nthread=1",
+        ),
         (f"{CONV},g=2", {}, "template", "plain convolutions and products"),
-        (f"{CONV.replace('p=1', 'p=2')},d=2", {}, "template", "no dilation"),
+        (f"{CONV.replace('p=1', 'p=2')},d=2", {}, "template", "does not support dilation"),
     ],
 )
 def test_what_the_stock_compiler_cannot_build_is_refused(
@@ -130,7 +135,7 @@ def test_stock_tvm_knows_no_blocks_that_are_not_square() -> None:
     target = _target()
     other = VtaTarget(target.spec.model_copy(update={"log_block_out": 5}))
     workload = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1")
-    with pytest.raises(WorkloadError, match="blocks are not square"):
+    with pytest.raises(WorkloadError, match="blocks of this machine are not square"):
         record(workload, other.spec, "template", {}, 1.0, 0.0)
 
 
@@ -162,9 +167,9 @@ def test_what_is_of_another_space_is_left_out_with_a_sentence(tuned: Path, tmp_p
     other = document["schedules"][0] | {"space": "extended"}
     document["schedules"].append(other)
     (tmp_path / "schedules.json").write_text(json.dumps(document))
-    found = export_schedules(tmp_path, "autotvm", 0.0)
-    assert found.schedules == 1
-    (sentence,) = found.left_out
+    schedules = export_schedules(tmp_path, "autotvm", 0.0)
+    assert schedules.schedules == 1
+    (sentence,) = schedules.left_out
     assert CONV in sentence
     assert "extended" in sentence
     document["schedules"] = [other]

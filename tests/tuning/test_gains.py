@@ -33,10 +33,10 @@ def test_a_gain_counts_seconds_where_there_are_no_cycles() -> None:
 
 
 def test_the_figures_of_a_network_are_those_of_its_total() -> None:
-    found = summary([outcome(), outcome(o=32)])
-    rows = found["workloads"]
+    result = summary([outcome(), outcome(o=32)])
+    rows = result["workloads"]
     whole = network_figures([row["count"] for row in rows], [four_figures(row) for row in rows])
-    total = four_figures(found["total"])
+    total = four_figures(result["total"])
     for name in FIGURES:
         one, other = getattr(whole, name), getattr(total, name)
         assert (one.cycles, one.seconds) == (other.cycles, pytest.approx(other.seconds))

@@ -42,7 +42,7 @@ def test_folders_elsewhere_are_one_message_that_names_both(root: Path, out: str)
     with pytest.raises(OutputError, match="outside") as refused:
         below_root(Path(out), str(root))
     assert str(root) in str(refused.value)
-    assert f"out {out} is /" in str(refused.value)
+    assert f"the output directory {out} is /" in str(refused.value)
 
 
 @pytest.mark.parametrize("out", ["loop/x", "zero\0byte"])

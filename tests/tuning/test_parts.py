@@ -16,7 +16,7 @@ from tilewright.core.options import OptionsError
 from tilewright.services.prefect_server import Login
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
 from tilewright.targets.workload import parse_workload
-from tilewright.tuning.network import Extracted, Subgraph, UnknownLayer, those_of
+from tilewright.tuning.network import Extracted, Subgraph, UnknownLayer, select_layers
 from tilewright.tuning.options import PLAIN_STEPS, TuningOptions
 
 RUN = {"tuner": "ml2tuner-published", "trials": 8, "batch": 4, "seed": 3}
@@ -56,7 +56,7 @@ def test_the_commands_do_what_the_library_call_does(
         out = place.folder / f"layers{len(flags)}"
         done = place.run("tune", "digits_cnn", "--layers", "fc", *FLAGS, *flags, "--out", out.name)
         assert done.returncode == 0, done.stderr
-        assert "a part: 1 of the network's 4 workloads" in done.stdout
+        assert "only part of the network: 1 of its 4 workloads" in done.stdout
         assert "these layers" in done.stdout
         assert schedules(out) == [row for row in whole if row["names"] == ["fc"]]
         alone = place.folder / f"alone{len(flags)}"
@@ -86,7 +86,7 @@ def test_options_name_one_subject_and_a_folder_of_its_own() -> None:
             {},
             {"model": "nets/mine.onnx"},
             {"layers": ["layer1.0.conv1", "fc"]},
-            {"layers": [f"/stage{each}/conv/Conv" for each in range(9)]},
+            {"layers": [f"/stage{item}/conv/Conv" for item in range(9)]},
             {"workload": TEXT},
             {"target": "gemmini"},
             {"target": "cpu:lanes=8,precision=int8"},
@@ -104,7 +104,9 @@ def test_options_name_one_subject_and_a_folder_of_its_own() -> None:
     assert len(set(folders)) == len(folders)
     assert all(len(folder) < 80 and folder.count("/") == 1 for folder in folders)
     for given in ({"model": ""}, {"model": "resnet18", "workload": TEXT}):
-        with pytest.raises(OptionsError, match="either a network or a workload"):
+        with pytest.raises(
+            OptionsError, match="either a network or a workload, not both or neither"
+        ):
             TuningOptions.parse(**given)
 
 
@@ -113,13 +115,15 @@ def test_an_unknown_layer_comes_with_the_nearest_ones() -> None:
     macs = 2 * workload.macs
     twice = Subgraph(workload, 2, ("layer1.0.conv1", "layer1.0.conv2"), macs)
     once = Subgraph(parse_workload("dense:n=1,c=64,o=64"), 1, ("fc",), 4096)
-    found = Extracted((twice, once), {"total": macs + 5000, "offloaded": macs + 4096})
-    some = those_of(found, ["layer1.0.conv2"])
+    result = Extracted((twice, once), {"total": macs + 5000, "offloaded": macs + 4096})
+    some = select_layers(result, ["layer1.0.conv2"])
     assert some == Extracted((twice,), {"total": macs + 5000, "offloaded": macs})
-    with pytest.raises(UnknownLayer, match=r"'layer1\.0\.con'; did you mean layer1\.0\.conv2"):
-        those_of(found, ["layer1.0.con"])
+    with pytest.raises(
+        UnknownLayer, match=r"con' has nothing to tune; did you mean layer1\.0\.conv2"
+    ):
+        select_layers(result, ["layer1.0.con"])
     with pytest.raises(UnknownLayer, match="tilewright inspect"):
-        those_of(Extracted((), {"total": 1, "offloaded": 0}), ["x"])
+        select_layers(Extracted((), {"total": 1, "offloaded": 0}), ["x"])
 
 
 def test_the_plain_steps_are_the_default_epilogue() -> None:

@@ -70,8 +70,8 @@ def latency(workload: Workload, pick: Pick) -> int:
 
 
 def test_a_tuned_folder_gives_them_whatever_their_immediates(tmp_path: Path) -> None:
-    found = read_picks(folder(tmp_path), [*WORKLOADS, WORKLOADS[0]], TARGET)
-    assert found == [Pick("extended", (0,) * 11)] * 3
+    picks = read_picks(folder(tmp_path), [*WORKLOADS, WORKLOADS[0]], TARGET)
+    assert picks == [Pick("extended", (0,) * 11)] * 3
 
 
 @pytest.mark.parametrize("epilogue", ["bias, >> 8, min 127, max 0", "+ 128, >> 8, min 127, max 0"])
@@ -83,7 +83,7 @@ def test_what_runs_shifts_by_channel_runs_any_shift(epilogue: str, tmp_path: Pat
         {"workload": other, "epilogue": epilogue, "space": "extended", "config": [0] * 10},
     ]
     tuned = folder(tmp_path, schedules=rows)
-    wanted = [canonical(parse_workload(one, each)) for each in (own, epilogue)]
+    wanted = [canonical(parse_workload(one, item)) for item in (own, epilogue)]
     wanted.append(canonical(parse_workload(one, "bias 32, >> channel, min 127, max 0")))
     assert read_picks(tuned, wanted, TARGET) == [Pick("extended", (0,) * 11)] * 3
     assert latency(wanted[1], Pick("extended", (0,) * 11)) > 0
@@ -98,8 +98,8 @@ def test_channels_count_in_whole_blocks(tmp_path: Path) -> None:
     whole = ("conv2d:c=16,h=10,w=10,o=32,k=3,p=1", "max_pool:c=32,h=8,w=8,k=2,s=2")
     rows = [{"workload": text, "epilogue": "", "space": "extended", "config": [k]}
             for k, text in enumerate(whole)]  # fmt: skip
-    found = read_picks(folder(tmp_path, schedules=rows), bare, TARGET)
-    assert found == [Pick("extended", (0,)), Pick("extended", (1,))]
+    picks = read_picks(folder(tmp_path, schedules=rows), bare, TARGET)
+    assert picks == [Pick("extended", (0,)), Pick("extended", (1,))]
     for one, other in zip(bare, whole, strict=True):
         padded = parse_workload(other, "")
         assert TARGET.space(one) == TARGET.space(padded)
@@ -109,9 +109,9 @@ def test_channels_count_in_whole_blocks(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"version": 7}, "version 7"),
-        ({"schedules": []}, "of some and lacks 2 of the 2 workloads"),
-        ({"schedules": None}, "holds no schedules"),
-        ({"target": {"name": "mine", "spec": {"LOG_BATCH": 2}}}, "for mine, which is another"),
+        ({"schedules": []}, "for some and lacks schedules for 2 of the 2 workloads"),
+        ({"schedules": None}, "contains no schedules"),
+        ({"target": {"name": "mine", "spec": {"LOG_BATCH": 2}}}, "for mine, but the build is for"),
     ],
 )
 def test_other_folders_are_refused(changes: dict[str, object], said: str, tmp_path: Path) -> None:
@@ -121,16 +121,16 @@ def test_other_folders_are_refused(changes: dict[str, object], said: str, tmp_pa
 
 def test_a_schedule_without_a_config_is_missing(tmp_path: Path) -> None:
     rows = [{"workload": str(WORKLOADS[0]), "epilogue": "", "space": None, "config": None}]
-    with pytest.raises(PickError, match="lacks 2 of the 2"):
+    with pytest.raises(PickError, match="lacks schedules for 2 of the 2"):
         read_picks(folder(tmp_path, schedules=rows), WORKLOADS, TARGET)
 
 
 def test_no_trials_take_the_better_of_estimate_and_baseline() -> None:
     told: list[Event] = []
-    found = tuned_picks([*WORKLOADS, WORKLOADS[0]], TARGET, 0, emit=told.append)
-    assert found[0] == found[2]
+    picks = tuned_picks([*WORKLOADS, WORKLOADS[0]], TARGET, 0, emit=told.append)
+    assert picks[0] == picks[2]
     assert told == [SchedulesFound(done, 2) for done in range(3)]
-    for workload, pick in zip(WORKLOADS, found, strict=False):
+    for workload, pick in zip(WORKLOADS, picks, strict=False):
         baseline = TARGET.baseline(workload).latency.cycles  # type: ignore[attr-defined]
         assert 0 < latency(workload, pick) <= baseline
 

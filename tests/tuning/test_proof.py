@@ -50,7 +50,7 @@ def test_a_baseline_schedule_is_verified_on_the_data_of_its_own_space() -> None:
     options = TuningOptions(model="digits_cnn", target="vta-pynq", tuner="random")
     text = "conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1"
     ours = tuning_task_of(options, parse_workload(text, "bias, >> 8, min 127, max 0"))
-    found = schedule_of_baseline(ours)
-    assert found is not None
-    assert (found.space, ours.target.space(ours.workload).name) == ("template", "extended")
-    assert verify_schedule(ours, found) == 0
+    schedule = schedule_of_baseline(ours)
+    assert schedule is not None
+    assert (schedule.space, ours.target.space(ours.workload).name) == ("template", "extended")
+    assert verify_schedule(ours, schedule) == 0

@@ -41,8 +41,8 @@ def test_a_run_says_what_its_folder_holds(tuned: Path) -> None:
     held = read_run(tuned)
     assert held is not None
     assert (held["network"]["name"], held["target"]["name"]) == ("digits_cnn", "vta-pynq")
-    assert [each["names"] for each in held["workloads"]] == [[name] for name in TUNED]
-    assert {each["id"] for each in held["workloads"]} == {*frame(tuned)["workload"]}
+    assert [workload["names"] for workload in held["workloads"]] == [[name] for name in TUNED]
+    assert {workload["id"] for workload in held["workloads"]} == {*frame(tuned)["workload"]}
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_more_trials_and_other_tuners_go_on_and_other_tuners_are_named(out: Path
     assert read_run(out) == begun
     more = tune_bare(**RUN | {"trials": 8}, out=str(out))
     assert [row["reused_trials"] for row in more["workloads"]] == [4] * len(TUNED)
-    assert not [each for each in heard if isinstance(each, Note)]
+    assert not [event for event in heard if isinstance(event, Note)]
     other = tuning.TuningOptions.parse(**RUN | {"tuner": "grid"}, out=str(out))
     tune_options(other, heard.append)
-    note, *better = [each.text for each in heard if isinstance(each, Note)]
+    note, *better = [event.text for event in heard if isinstance(event, Note)]
     assert "tuner random with seed 0" in note
     assert "stay in the database" in note
-    assert all("tuner random" in each for each in better)  # whose schedule stays the best known
+    assert all("tuner random" in item for item in better)  # whose schedule stays the best known
 
 
 @pytest.mark.nightly(seconds=25)

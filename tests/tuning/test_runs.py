@@ -110,7 +110,7 @@ def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path,
     class Network(NetworkRunner):
         """One whose runs in MLflow are not opened."""
 
-        def _tracked(
+        def _tune_tracked(
             self, flow: Callable[..., Flow[TunedWorkload]], *given: Any
         ) -> Flow[TunedWorkload]:
             return flow(self, *given)

@@ -72,7 +72,7 @@ def test_then_the_greatest_saving_of_the_whole_counts() -> None:
     assert next_round(states, RULES) == (2, 4)
     assert next_round(states[:2], RULES) == (1, 4)
     assert next_round([states[1]] * 2, RULES) == (0, 4)
-    assert next_round([replace(each, asks=False) for each in states], RULES) is None
+    assert next_round([replace(state, asks=False) for state in states], RULES) is None
 
 
 def test_what_is_there_without_trials_counts() -> None:
@@ -100,7 +100,7 @@ def test_no_more_trials_are_given_than_there_are() -> None:
     under_way = [replace(states[0], asks=False, in_hand=2), states[1]]
     assert next_round(under_way, few) is None
     assert outcome(states, replace(RULES, trials=8))["why"] == "trials"
-    all_tried = [replace(each, exhausted=True) for each in states]
+    all_tried = [replace(state, exhausted=True) for state in states]
     told = outcome(all_tried, RULES)
     assert (told["why"], told["expected_gain"]) == ("exhausted", None)
 
@@ -135,16 +135,16 @@ def test_no_more_than_that_are_at_work_and_all_is_scheduled(at_a_time: int) -> N
             at_work[0] -= 1
 
     def work(number: int) -> Flow[int]:
-        found: Rounds = []
+        results: Rounds = []
         busy()
         while True:
-            request = TrialRequest(history(found))
+            request = TrialRequest(history(results))
             yield request
             if not request.granted:
                 break
             granted_to.append(number)
             busy()
-            found.append([max(1, 1000 >> len(found) * number)] * 4)
+            results.append([max(1, 1000 >> len(results) * number)] * 4)
             yield None
         busy()
         return number
@@ -163,16 +163,16 @@ def test_those_with_nothing_left_to_try_wait_for_the_end() -> None:
     order = list[tuple[str, int]]()
 
     def work(number: int) -> Flow[int]:
-        found: Rounds = [[100, 150, 200, 250]]
+        results: Rounds = [[100, 150, 200, 250]]
         while True:
-            request = TrialRequest(history(found))
+            request = TrialRequest(history(results))
             yield request
             if not request.granted:
                 break
             if number < 2:
-                yield TrialRequest(history(found), exhausted=True)
+                yield TrialRequest(history(results), exhausted=True)
                 break
-            found.append([found[-1][0] and found[-1][0] - 8, 300, 300, 300])
+            results.append([results[-1][0] and results[-1][0] - 8, 300, 300, 300])
             order.append(("round", number))
         order.append(("end", number))
         return number
@@ -189,14 +189,14 @@ def test_one_that_fails_ends_those_that_wait(at_a_time: int) -> None:
     ended = list[int]()
 
     def work(number: int) -> Flow[int]:
-        found: Rounds = []
+        results: Rounds = []
         try:
             while True:
-                request = TrialRequest(history(found))
+                request = TrialRequest(history(results))
                 yield request
                 if number == 2:
                     raise ZeroDivisionError("its own error")
-                found.append([100, 150])
+                results.append([100, 150])
         except Stopped:
             ended.append(number)
             raise
@@ -263,12 +263,12 @@ def test_a_share_that_no_round_can_save_leaves_one_round_each(tmp_path: Path) ->
     assert [row["trials"] for row in summary["workloads"]] == [4] * 4
     assert summary["stop_gain"]["why"] == "gain"
     assert 0 < summary["stop_gain"]["expected_gain"] < 0.9
-    granted_to = [each.id for each in heard if isinstance(each, RoundScheduled)]
+    granted_to = [event.id for event in heard if isinstance(event, RoundScheduled)]
     heaviest = sorted(
         summary["workloads"], key=lambda row: row["count"] * row["macs"], reverse=True
     )
     assert granted_to == [row["id"] for row in heaviest]
-    assert sum(isinstance(each, WorkloadTuned) for each in heard) == 4
+    assert sum(isinstance(event, WorkloadTuned) for event in heard) == 4
 
 
 def test_several_at_a_time_make_no_more(tmp_path: Path) -> None:

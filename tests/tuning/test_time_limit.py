@@ -35,7 +35,7 @@ def test_a_run_that_time_ended_has_one_round_each_and_continues(
     if shared:
         assert first["stop_gain"]["why"] == "time"
     told = [event.text for event in heard if isinstance(event, Note)]
-    assert any("--for 1s ended 2 of 2 workloads before all their trials" in text for text in told)
+    assert any("the time limit --for 1s stopped 2 of 2 workloads early" in text for text in told)
     again = tune_options(options.model_copy(update={"time_limit": "24h"}))
     assert [row["reused_trials"] for row in again["workloads"]] == [8, 8]
     assert not any("stopped_by_time" in row for row in again["workloads"])
@@ -69,7 +69,7 @@ def test_durations_are_read(text: str, seconds: int | None) -> None:
 
 @pytest.mark.parametrize("text", ["10", "m", "10 m", "-1s", "1.5h", "0s", "0h0m", "1m1h"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(OptionsError, match=r"--for .*: write hours, minutes and seconds"):
+    with pytest.raises(OptionsError, match=r"--for .*: not a duration; write hours, minutes"):
         TuningOptions.parse(time_limit=text)
 
 

@@ -86,22 +86,24 @@ def _row(source: str, before: int, after: int) -> dict[str, object]:
 def test_the_headline_compares_with_the_rule_first_then_with_the_fallback() -> None:
     """1,000 cycles tuned, 2,000 by the rule, 9,000 by the fallback, 500 at best."""
     known, other = outcome(source="tophub"), outcome(o=17, source="estimate")
-    published, guessed, mixed = (outcome_of(each) for each in ([known], [other], [known, other]))
+    published, guessed, mixed = (outcome_of(item) for item in ([known], [other], [known, other]))
     for run in (published, guessed):
         assert headline(run) == (
             "net on vta-pynq: tuned 1,000 cycles (0.0100 ms): 2.00× as fast as the rule, "
             "2,000 cycles (0.0200 ms); 9.00× as fast as the stock compiler's fallback, "
             "9,000 cycles (0.0900 ms); 100\xa0% above the bound, 500 cycles (0.00500 ms)"
         )
-    said = "the rule is the stock compiler's published schedule for"
-    assert coverage(published) == f"100\xa0% of the network's MACs; {said} 1 of 1 workloads"
+    message = "the rule schedule is the stock compiler's published schedule for"
+    assert coverage(published) == f"100\xa0% of the network's MACs; {message} 1 of 1 workloads"
     assert coverage(guessed) == "100\xa0% of the network's MACs"
-    assert coverage(mixed).endswith(f"{said} 1 of 2 workloads")
+    assert coverage(mixed).endswith(f"{message} 1 of 2 workloads")
     alone = outcome_of([outcome(source=None, bound=None)])
     assert headline(alone).endswith("(0.0100 ms): 150\xa0% above the roofline")
-    assert headline(outcome_of([outcome(chosen=False)])).endswith("valid for some layer")
+    assert headline(outcome_of([outcome(chosen=False)])).endswith(
+        "no valid schedule among its trials"
+    )
     guessed["macs"] = {"total": 1000, "offloaded": 75}
-    assert coverage(guessed) == "7.5\xa0% of the network's MACs, the rest is not tuned"
+    assert coverage(guessed) == "7.5\xa0% of the network's MACs; the rest is not tuned"
 
 
 def test_totals_say_which_rules_are_published() -> None:

@@ -59,16 +59,18 @@ def test_optuna_opens_a_study_a_layer(out: Path, run: RunTrials, tmp_path: Path)
     said = export(out, journal, "--format", "optuna")
     assert f"{len(run.table)} trials of 2 layers" in said
     storage = JournalStorage(JournalFileBackend(str(journal)))
-    studies = [optuna.load_study(study_name=each.study_name, storage=storage)
-               for each in optuna.get_all_study_summaries(storage)]  # fmt: skip
-    assert [study.user_attrs["workload"] for study in studies] == [each.text for each in run.layers]
+    studies = [optuna.load_study(study_name=summary.study_name, storage=storage)
+               for summary in optuna.get_all_study_summaries(storage)]  # fmt: skip
+    assert [study.user_attrs["workload"] for study in studies] == [
+        layer.text for layer in run.layers
+    ]
     for study, layer in zip(studies, run.layers, strict=True):
-        trials = run.of(layer.id)
+        trials = run.trials_of_workload(layer.id)
         valid = trials[trials["status"] == "valid"]
         best = trials.loc[valid["seconds"].idxmin()]
         assert study.best_value == best["seconds"]
         assert study.best_params == json.loads(best["knobs"])
-        assert [each.state == TrialState.COMPLETE for each in study.trials] == list(
+        assert [trial.state == TrialState.COMPLETE for trial in study.trials] == list(
             trials["status"] == "valid"
         )
     assert run.table["status"].nunique() > 1
@@ -79,36 +81,36 @@ def test_a_kernel_tuner_cache_has_a_time_or_an_error_by_the_values_of_the_knobs(
 ) -> None:
     export(out, tmp_path / "cache.json", "--format", "kernel-tuner", "--layer", "conv2")
     written = json.loads((tmp_path / "cache.json").read_text())
-    trials = run.of(run.layers[0].id)
+    trials = run.trials_of_workload(run.layers[0].id)
     assert (written["device_name"], written["kernel_name"]) == ("vta-pynq", "conv2")
     assert len(written["cache"]) == len(trials) == 24
     for row in trials.to_dict("records"):
         knobs = json.loads(row["knobs"])
         key = ",".join(str(knobs[name]) for name in written["tune_params_keys"])
-        found = written["cache"][key]
-        assert {name: found[name] for name in knobs} == knobs
+        result = written["cache"][key]
+        assert {name: result[name] for name in knobs} == knobs
         assert all(value in written["tune_params"][name] for name, value in knobs.items())
         if row["status"] == "valid":
-            assert found["time"] == pytest.approx(1e3 * row["seconds"])
+            assert result["time"] == pytest.approx(1e3 * row["seconds"])
         else:
-            assert found["time"] in ("CompilationFailedConfig", "RuntimeFailedConfig")
+            assert result["time"] in ("CompilationFailedConfig", "RuntimeFailedConfig")
 
 
 def test_a_t4_file_says_how_a_trial_failed(out: Path, run: RunTrials, tmp_path: Path) -> None:
     export(out, tmp_path / "t4.json", "--format", "t4", "--layer", "conv2")
     written = json.loads((tmp_path / "t4.json").read_text())
-    trials = run.of(run.layers[0].id).to_dict("records")
-    assert [each["configuration"] for each in written["results"]] == [
+    trials = run.trials_of_workload(run.layers[0].id).to_dict("records")
+    assert [item["configuration"] for item in written["results"]] == [
         json.loads(row["knobs"]) for row in trials
     ]
     names = {"valid": "correct", "compile_error": "compile"}
-    for each, row in zip(written["results"], trials, strict=True):
-        assert each["invalidity"] == names[row["status"]]
+    for result, row in zip(written["results"], trials, strict=True):
+        assert result["invalidity"] == names[row["status"]]
         valid = row["status"] == "valid"
-        assert [m["value"] for m in each["measurements"] if m["name"] == "cycles"] == (
+        assert [m["value"] for m in result["measurements"] if m["name"] == "cycles"] == (
             [row["cycles"]] if valid else []
         )
-        assert len(each["times"]["runtimes"]) == int(valid)
+        assert len(result["times"]["runtimes"]) == int(valid)
 
 
 def test_a_format_of_one_layer_wants_its_name(out: Path, tmp_path: Path) -> None:
@@ -135,12 +137,12 @@ def test_autotvms_records_are_trials(out: Path, tmp_path: Path) -> None:
     lines = [autotvm([[0.002, 0.004], 0, 1.0, 2.0]), autotvm([[1e9], 4, 1.0, 2.0]), older]
     text = ours + "".join(json.dumps(line) + "\n" for line in lines)
     log.write_text("# a comment\n" + text + '{"input": ["ll')
-    found = tilewright.trials(log)
-    mine, (_, valid), (_, failed), (_, old) = found.iloc[:-3], *found.iloc[-3:].iterrows()
+    trials = tilewright.trials(log)
+    mine, (_, valid), (_, failed), (_, old) = trials.iloc[:-3], *trials.iloc[-3:].iterrows()
     tuned = json.loads((out / "schedules.json").read_text())["schedules"]
     assert len(mine) == ours.count("\n")
-    assert all(each["cycles"] * 1e-8 == pytest.approx(row)
-               for each, row in zip(tuned, mine["seconds"], strict=False))  # fmt: skip
+    assert all(workload_result["cycles"] * 1e-8 == pytest.approx(row)
+               for workload_result, row in zip(tuned, mine["seconds"], strict=False))  # fmt: skip
     assert valid["workload"] == "dense_pack.x86 1x64:float32 None"
     assert json.loads(valid["knobs"]) == {"tile_y": [-1, 1], "tile_x": [4, 16], "unroll": True}
     assert (valid["seconds"], valid["status"]) == (pytest.approx(0.003), "valid")
@@ -149,10 +151,10 @@ def test_autotvms_records_are_trials(out: Path, tmp_path: Path) -> None:
 
 
 def test_metaschedules_database_is_trials() -> None:
-    found = tilewright.trials(DATABASE)
-    assert list(found["status"]) == ["valid"] * 6 + ["run_error"]
-    assert found["workload"].nunique() == 1
-    fastest = found.loc[found["seconds"].idxmin()]
+    trials = tilewright.trials(DATABASE)
+    assert list(trials["status"]) == ["valid"] * 6 + ["run_error"]
+    assert trials["workload"].nunique() == 1
+    fastest = trials.loc[trials["seconds"].idxmin()]
     assert fastest["seconds"] == pytest.approx(2.074e-07, rel=1e-3)
     knobs = json.loads(fastest["knobs"])
     assert knobs == {
@@ -172,14 +174,14 @@ def test_a_place_before_the_first_is_no_workload(tmp_path: Path) -> None:
 
 def test_the_command_lists_them_and_says_what_it_left_out(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["trials", str(DATABASE), "--best", "1"])
-    assert "7 trials of 1 workload; made by another tuner" in done.stdout
+    assert "7 trials of 1 workload; written by another tuner" in done.stdout
     log = tmp_path / "tuning.log"
     log.write_text(json.dumps(autotvm([[0.5], 0, 1.0, 2.0])) + "\n[]\n")
     done = CliRunner().invoke(app, ["trials", str(log)])
     assert "tuning.log, line 2: left out" in done.stderr
     for text in "", "{}\n", "no log\n":
         log.write_text(text)
-        with pytest.raises(ForeignTrialsError, match="holds no trial"):
+        with pytest.raises(ForeignTrialsError, match="contains no trial"):
             tilewright.trials(log)
     with pytest.raises(ForeignTrialsError, match=r"there is no trials\.sqlite"):
         tilewright.trials(tmp_path)

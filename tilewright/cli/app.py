@@ -23,6 +23,7 @@ from tilewright.cli.commands import (
     finished_runs,
     models,
     networks,
+    runs,
     targets,
     tune,
     vta,
@@ -37,9 +38,9 @@ from tilewright.core.formats import FORMATS
 from tilewright.core.user_text import printable
 from tilewright.core.working_folder import as_typed, leave_working_folder
 
-USAGE_ERROR = 2
+USAGE_ERROR = 2  # Click's exit status for invalid arguments
 LINE_END = "\n"
-NO_MEMORY = "there is not enough memory; end other programs, or raise the limit (ulimit -v)"
+NO_MEMORY = "the process ran out of memory; end other programs, or raise the limit (ulimit -v)"
 LEAST_MEMORY = 1 << 30
 """Minimum address space in bytes. With less, libraries fail to load with unclear errors, or
 hang."""
@@ -61,7 +62,7 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
     if context.params.get("as_json"):
         about = {
             "tilewright": version("tilewright"), "python": platform.python_version(),
-            "formats": {name: each.to_json() for name, each in FORMATS.items()},
+            "formats": {name: format_.to_json() for name, format_ in FORMATS.items()},
         }  # fmt: skip
         typer.echo(json.dumps(about, indent=2))
     else:
@@ -72,19 +73,21 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
 @app.callback()
 def _options(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, help="Show the version.")
+        bool, typer.Option("--version", callback=_print_version, help="Show the version and exit.")
     ] = False,
     # eager, so that it is known to the callback of the other
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", is_eager=True, help="With --version: print JSON, with all file formats."
+            "--json",
+            is_eager=True,
+            help="With --version: print JSON that includes the versions of all file formats.",
         ),
     ] = False,
 ) -> None:
     if as_json:
         raise typer.BadParameter(
-            "--json before a command goes with --version; write it behind the command"
+            "--json in front of a command only works with --version; write it after the command"
         )
 
 
@@ -92,32 +95,32 @@ def _options(
 _COMMANDS: dict[str, tuple[tuple[str, Callable[..., object], str | None], ...]] = {
     "First steps": (
         ("tune", tune.tune, None),
-        ("build", artifact.build, "Make one folder of a network that a target can run."),
-        ("run", artifact.run, "Run an artifact: on the simulated accelerator, or here."),
+        ("build", artifact.build, "Build an artifact from a network."),
+        ("run", artifact.run, "Run an artifact, simulated or on this machine."),
         ("ui", workspace.ui, None),
     ),
-    "What there is": (
+    "What is available": (
         ("zoo", networks.zoo, None),
         ("targets", targets.targets, None),
         ("tuners", tune.tuners, None),
-        ("inspect", networks.inspect, "Show what becomes of every operator of a network."),
+        ("inspect", networks.inspect, "Show where each operator of a network would run."),
     ),
     "Results": (
         ("explain", finished_runs.explain, "Show what a run's models learned, and their errors."),
-        ("diff", finished_runs.diff, "Say whether a run is no worse than another one."),
+        ("diff", finished_runs.diff, "Check that a run is no worse than another run."),
         ("trials", finished_runs.trials, "Print, filter and export the trials of a run."),
-        ("export", finished_runs.export, "Write a run's schedules or trials for other tools."),
-        ("verify", artifact.verify, "Compare an artifact with the source model and the reference."),
-        ("benchmark", artifact.benchmark, "Time a network on this CPU beside other engines."),
+        ("export", finished_runs.export, "Export a run's schedules or trials for other tools."),
+        ("verify", artifact.verify, "Compare an artifact with the source model and a reference."),
+        ("benchmark", artifact.benchmark, "Compare the latency on this CPU with other engines."),
     ),
     "Comparisons and searches": (
         ("compare", compare.compare, "Compare several tuners."),
         ("codesign", codesign.codesign, None),
-        ("enumerate", targets.enumerate_space, "Time the whole schedule space of a workload."),
+        ("enumerate", targets.enumerate_space, "Measure every schedule of a workload."),
     ),
     "Workspace": (
-        ("serve", workspace.serve, "Tune by a cron line, or at an interval."),
-        ("clean", workspace.clean, "Remove old cached stages and records of Prefect."),
+        ("serve", workspace.serve, "Tune by a cron expression or at an interval."),
+        ("clean", workspace.clean, "Remove unused cached results and old Prefect records."),
     ),
 }
 for _group, _commands in _COMMANDS.items():
@@ -128,6 +131,7 @@ for _group, _commands in _COMMANDS.items():
 app.command("sweep", hidden=True)(compare.sweep)
 app.command("warm-up", hidden=True)(workspace.warm_up)
 for _name, _subcommands in (
+    ("runs", runs.run_commands),
     ("target", targets.target_commands),
     ("vta", vta.commands),
     ("dataset", models.dataset_commands),
@@ -136,7 +140,7 @@ for _name, _subcommands in (
     ("board", cluster.board_commands),
     ("cpu", artifact.cpu_commands),
 ):
-    app.add_typer(_subcommands, name=_name, rich_help_panel="Groups of commands")
+    app.add_typer(_subcommands, name=_name, rich_help_panel="Command groups")
 count_paths_from_start(app)
 
 
@@ -171,7 +175,7 @@ def main() -> None:
     leave_working_folder()
     try:
         check_words(sys.argv[1:])
-        if _starved() and not {"--help", "--version"} & set(sys.argv):
+        if _is_memory_limited() and not {"--help", "--version"} & set(sys.argv):
             raise MemoryError  # before a library waits for ever for memory, as OpenBLAS does
         _call()
     except KeyboardInterrupt:
@@ -187,18 +191,18 @@ def _explain(error: Exception) -> NoReturn:
     if isinstance(error, BrokenPipeError):
         sys.exit(1)
     known = isinstance(error, TilewrightError)
-    if isinstance(error, MemoryError) or (_starved() and not known):
+    if isinstance(error, MemoryError) or (_is_memory_limited() and not known):
         sys.stderr.write(f"error: {NO_MEMORY}\n")  # by what is loaded and compiled already
         sys.exit(USAGE_ERROR)
-    from tilewright.cli.error_messages import explained
+    from tilewright.cli.error_messages import explain_error
 
-    message = explained(error)
+    message = explain_error(error)
     if message is None and not known:
         raise error
     _fail(message or str(error), USAGE_ERROR)
 
 
-def _starved() -> bool:
+def _is_memory_limited() -> bool:
     """Return whether a memory limit of the shell is too low for the libraries."""
     return any(0 <= limit < LEAST_MEMORY for limit in resource.getrlimit(resource.RLIMIT_AS))
 

@@ -37,7 +37,7 @@ PATIENCE_SECONDS = 2.0
 _SHOWN = 120  # characters of a path
 
 
-def explained(error: BaseException) -> str | None:
+def explain_error(error: BaseException) -> str | None:
     """Return a message about the external cause of an error, and what to do next.
 
     External causes are, for example, a full disk or a locked database. Returns None for a defect of
@@ -47,17 +47,17 @@ def explained(error: BaseException) -> str | None:
         return None
     if isinstance(error, OSError) and error.errno in PATH_ERRORS and error.strerror:
         place = str(error.filename2 or error.filename or "a path")
-        return f"{error.strerror}: {_shortened(place)}; give another path"
+        return f"{error.strerror}: {_shorten(place)}; give another path"
     chain = list(_chain(error))
     for one in chain:
-        if isinstance(one, ModuleNotFoundError) and (found := _missing_extra(one.name or "")):
-            return found
-    found = _disk_error(chain)
-    if found is None and any(_foreign(one) for one in chain):
-        found = _full_or_read_only() or _database_problem(chain) or _lost_server(chain)
-    if found is None:
+        if isinstance(one, ModuleNotFoundError) and (result := _missing_extra(one.name or "")):
+            return result
+    result = _disk_error(chain)
+    if result is None and any(_is_foreign(one) for one in chain):
+        result = _full_or_read_only() or _database_problem(chain) or _lost_server(chain)
+    if result is None:
         return None
-    return f"{found}, then repeat the command: it resumes from here, nothing measured is lost"
+    return f"{result}, then repeat the command; it resumes from here, and no measurement is lost"
 
 
 def _missing_extra(module: str) -> str | None:
@@ -68,12 +68,12 @@ def _missing_extra(module: str) -> str | None:
     extra = EXTRAS[package]
     without = ", or repeat the command with --bare, where it has that option"
     return (
-        f"the package {package} is not installed; add it with: pip install 'tilewright[{extra}]'"
-        f"{without if extra == 'flows' else ''}"
+        f"the package {package} is not installed; install it with: pip install "
+        f"'tilewright[{extra}]'{without if extra == 'flows' else ''}"
     )
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 2 :]}"
 
 
@@ -83,7 +83,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _foreign(error: BaseException) -> bool:
+def _is_foreign(error: BaseException) -> bool:
     return isinstance(error, ServerError) or _package(error) in FOREIGN
 
 
@@ -107,7 +107,7 @@ def _disk_message(problem: OSError, place: object) -> str:
 def _full_or_read_only() -> str | None:
     for folder in (current_workspace().root, started_in(), Path(tempfile.gettempdir())):
         try:
-            there = next(each for each in (folder, *folder.parents) if each.exists())
+            there = next(parent for parent in (folder, *folder.parents) if parent.exists())
             state = os.statvfs(there)
             if state.f_bavail * state.f_frsize < LITTLE_SPACE:
                 return _disk_message(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), folder)
@@ -131,16 +131,19 @@ def _database_problem(chain: Sequence[BaseException]) -> str | None:
                     return _set_aside(path, verdict.strip().splitlines()[-1])
         except sqlite3.DatabaseError as error:
             if "locked" in str(error):
-                return f"another process keeps {path} locked; end it"
+                return f"the database {path} is locked by another process; end that process"
             return _set_aside(path, str(error))
     for one in chain:
         if _package(one) == "sqlite3":
-            return f"the databases under {workspace.root} could not be used ({one}); look into that"
+            return (
+                f"the databases in {workspace.root} cannot be used ({one}); check the "
+                "folder and the free disk space"
+            )
     return None
 
 
 def _set_aside(path: Path, problem: str) -> str:
-    return f"{path} is damaged ({problem}); move it away, a new one is made"
+    return f"the database {path} is damaged ({problem}); move the file away (a new one is created)"
 
 
 def _lost_server(chain: Sequence[BaseException]) -> str | None:
@@ -149,7 +152,7 @@ def _lost_server(chain: Sequence[BaseException]) -> str | None:
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
     if packages & {"httpx", "httpcore"}:
         where = f"at {without_login(named)}" if named else "of this command"
-        return f"the Prefect server {where} does not answer; see {current_workspace().server_log}"
+        return f"the Prefect server {where} does not respond; see {current_workspace().server_log}"
     if packages & {"requests", "urllib3"} and tracking.startswith("http"):
-        return f"the MLflow server at {without_login(tracking)} does not answer; start it again"
+        return f"the MLflow server at {without_login(tracking)} does not respond; start it again"
     return None

@@ -72,7 +72,7 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
         annotation = hints[parameter.name]
         model = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
         if isclass(model) and issubclass(model, CommandOptions):
-            fields = _offered(model, getattr(annotation, "__metadata__", ()))
+            fields = _offered_fields(model, getattr(annotation, "__metadata__", ()))
             models[parameter.name] = model, fields
             parameters += [_parameter(name, field, model) for name, field in fields.items()]
         else:
@@ -89,7 +89,7 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
 
     del called.__wrapped__  # Typer reads the signature below
     called.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called
 
 
@@ -112,9 +112,11 @@ MaxWaste = Annotated[float, typer.Option(help=help_of("max_waste"))]
 ReadCode = Annotated[bool, typer.Option("--allow-code", help=help_of("allow_code", BuildOptions))]
 
 
-def _offered(model: type[CommandOptions], metadata: tuple[Any, ...]) -> dict[str, FieldInfo]:
+def _offered_fields(model: type[CommandOptions], metadata: tuple[Any, ...]) -> dict[str, FieldInfo]:
     """Return the fields that a command has, with the command's spellings."""
-    chosen = next((each for each in metadata if isinstance(each, OfferedFields)), None)
+    chosen = next(
+        (annotation for annotation in metadata if isinstance(annotation, OfferedFields)), None
+    )
     if chosen is None:
         return {n: field for n, field in model.model_fields.items() if cli_option(field).offered}
     fields = {}
@@ -173,7 +175,10 @@ def _type_of(field: FieldInfo) -> Any:
 
 
 def _limit(field: FieldInfo, name: str) -> float | None:
-    return next((getattr(each, name) for each in field.metadata if hasattr(each, name)), None)
+    return next(
+        (getattr(annotation, name) for annotation in field.metadata if hasattr(annotation, name)),
+        None,
+    )
 
 
 def _is_list(field: FieldInfo) -> bool:
@@ -213,7 +218,7 @@ def _read(name: str, field: FieldInfo, given: Any) -> Any:
     resolve = _NAMES.get(option.value, str)
     if _is_list(field):
         names = given if isinstance(given, list) else option.split(given, flag)
-        return tuple(resolve(each) for each in names)
+        return tuple(resolve(item) for item in names)
     return resolve(given) if isinstance(given, str) else given
 
 
@@ -237,17 +242,23 @@ def _read_table(field: FieldInfo, flag: str, option: CliOption, texts: list[str]
         try:
             value = tuple(int(number) for number in numbers.split(option.separator))
         except ValueError:
-            raise TilewrightError(f"{flag} {text}: write {option.pair}") from None
+            raise TilewrightError(
+                f"{flag} {text} has the wrong form; write {option.pair}"
+            ) from None
         if table.get(name, value) != value:
-            first, second = (option.separator.join(map(str, each)) for each in (table[name], value))
-            raise TilewrightError(f"{flag} {name} is given twice, as {first} and {second}")
+            first, second = (option.separator.join(map(str, item)) for item in (table[name], value))
+            raise TilewrightError(
+                f"{flag} gives {name} two values, {first} and {second}; give it once"
+            )
         table[name] = value
     return table
 
 
 def say_remarks(target: str) -> None:
-    """Print what a user should know about a target to standard error. Raises like
-    `check_target`."""
+    """Print what a user should know about a target to standard error.
+
+    Raises like `check_target`.
+    """
     from tilewright.targets.registry import target_remarks
 
     for remark in target_remarks(target):
@@ -262,5 +273,5 @@ def read_pair(text: str, flag: str) -> tuple[str, str]:
     """
     name, _, value = text.rpartition("=")
     if not (name and value):
-        raise TilewrightError(f"{flag} {text}: write NAME=VALUE")
+        raise TilewrightError(f"{flag} {text} has the wrong form; write NAME=VALUE")
     return name, value

@@ -101,7 +101,7 @@ def sentence() -> str:
         what = f"{kept:,} {noun}{' is' if kept == 1 else 's are'} kept"
     except Exception:  # a stop in the middle of an import may leave anything
         what = f"all finished {noun}s are kept"
-    return f"stopped; {what}: start the same command again to go on"
+    return f"stopped; {what}: start the same command again to resume"
 
 
 def end_stopped() -> NoReturn:
@@ -111,7 +111,7 @@ def end_stopped() -> NoReturn:
     os._exit(stopped_status())
 
 
-def interruptible(work: Callable[[], T]) -> T:
+def run_interruptible(work: Callable[[], T]) -> T:
     """Run `work`, compiled code that ignores Ctrl-C, in a thread, and return its result.
 
     The end of the process does not wait for the thread. Raises the errors of `work`, and

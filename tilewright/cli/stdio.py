@@ -52,22 +52,22 @@ def check_words(words: list[str]) -> None:
         ArgumentError: one of them is not, or an option names an empty folder.
     """
     for flag, value in pairwise([*words, "-"]):
-        if (flag in FOLDERS and not value) or flag in [f"{each}=" for each in FOLDERS]:
+        if (flag in FOLDERS and not value) or flag in [f"{folder}=" for folder in FOLDERS]:
             raise ArgumentError(
-                f"{flag.rstrip('=')} '' names no folder; give a path ('.' is the present folder), "
-                "or leave it out"
+                f"{flag.rstrip('=')} '' is an empty path; give a path ('.' is the "
+                "current folder), or leave the option out"
             )
     for what, text in (
         *(("the argument", word) for word in words),
-        ("the present folder", _folder()),
+        ("the current folder", _folder()),
         ("TILEWRIGHT_HOME", os.environ.get("TILEWRIGHT_HOME", "")),
     ):
         try:
             text.encode()
         except UnicodeEncodeError:
             raise ArgumentError(
-                f"{what} '{printable(text)}' holds bytes that are not UTF-8; rename it, or set "
-                "LC_ALL=C.UTF-8 if it is written in UTF-8"
+                f"{what} '{printable(text)}' contains bytes that are not UTF-8; "
+                "rename the file, or set LC_ALL=C.UTF-8 if the name is UTF-8"
             ) from None
 
 
@@ -75,4 +75,6 @@ def _folder() -> str:
     try:
         return str(started_in())
     except FileNotFoundError:
-        raise ArgumentError("the present folder is gone; change to one that is there") from None
+        raise ArgumentError(
+            "the current folder was deleted; change to a folder that exists"
+        ) from None

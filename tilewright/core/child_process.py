@@ -99,7 +99,7 @@ class RpcProcess:
         self._tether = -1
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the process exists now."""
         return self._process is not None
 
@@ -127,7 +127,7 @@ class RpcProcess:
         except TimeoutError:
             self.stop()
             raise RpcTimeout(
-                f"no answer within {seconds or self.limits.seconds:g} s; the process was killed"
+                f"no response within {seconds or self.limits.seconds:g} s; the process was killed"
             ) from None
         except (EOFError, ConnectionError, BrokenPipeError):
             raise RpcDied(f"the process ended: {self._cause()}") from None
@@ -163,7 +163,7 @@ class RpcProcess:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:
             self.stop()
-            return "it closed its connection"
+            return "it closed the connection"
         status = self.stop() or 0
         return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
@@ -298,7 +298,7 @@ def encode(header: Header, arrays: Arrays) -> bytes:
     payload = b""
     if arrays:
         buffer = io.BytesIO()
-        texts = {name: plain(array) for name, array in arrays.items()}
+        texts = {name: to_plain_array(array) for name, array in arrays.items()}
         np.savez(buffer, allow_pickle=False, **texts)
         payload = buffer.getvalue()
     lengths = len(head).to_bytes(8, "little") + len(payload).to_bytes(8, "little")
@@ -321,18 +321,18 @@ def decode(receive: Callable[[int], bytes], parse: Callable[[bytes], Json] = jso
     prologue = receive(_PROLOGUE)
     head, payload = (int.from_bytes(part, "little") for part in (prologue[:8], prologue[8:]))
     if head > MAX_JSON_BYTES or payload > MAX_FRAME_BYTES:
-        raise RpcNonsense("the process answered with an impossible length")
+        raise RpcNonsense("the process sent a response with an invalid length")
     try:
         header = parse(receive(head))
         arrays = unpack_arrays(receive(payload)) if payload else {}
     except (ValueError, RecursionError):
-        raise RpcNonsense("the process answered with bytes that are not an answer") from None
+        raise RpcNonsense("the process sent bytes that are not a valid response") from None
     if not isinstance(header, dict):
-        raise RpcNonsense("the process answered with bytes that are not an answer")
+        raise RpcNonsense("the process sent bytes that are not a valid response")
     return header, arrays
 
 
-def plain(array: NDArray[Any]) -> NDArray[Any]:
+def to_plain_array(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array with objects converted to text, so that reading it never needs pickle."""
     array = np.asarray(array)
     return array.astype(np.str_) if array.dtype == object else array

@@ -51,9 +51,9 @@ def unfit_for_sqlite(path: Path) -> str | None:
     """
     text = str(path)
     if any(ord(letter) < 32 or 0xD800 <= ord(letter) < 0xE000 for letter in text):
-        return "its path has control characters, or is not UTF-8"
+        return "its path contains control characters or is not UTF-8"
     if len(text.encode()) > _LONGEST:
-        return f"its path is too long for a database, which may have {_LONGEST} bytes in all"
+        return f"its path is longer than {_LONGEST} bytes, the limit for a database"
     return None
 
 

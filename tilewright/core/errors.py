@@ -31,7 +31,7 @@ class UnknownName(TilewrightError):
     """
 
     def __init__(self, kind: str, name: str, known: list[str]) -> None:
-        near = nearest(name, known)
+        near = closest_name(name, known)
         meant = f"; did you mean {near}?" if near else ";"
         super().__init__(f"unknown {kind} '{name}'{meant} known: {', '.join(sorted(known))}")
         self._said = kind, name, known
@@ -41,7 +41,7 @@ class UnknownName(TilewrightError):
         return type(self), self._said
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def closest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to a misspelled name, ignoring case.
 
     Args:

@@ -83,7 +83,7 @@ def read_plain(path: Path, *, limit: int = LARGEST) -> bytes:
     finally:
         os.close(handle)
     if max(size, len(data)) > limit:
-        raise UnsafeFile(f"{path} is larger than {limit} bytes, more than is read; move it away")
+        raise UnsafeFile(f"{path} is larger than the limit of {limit} bytes; move the file away")
     return data
 
 
@@ -121,7 +121,7 @@ def open_own(path: Path, flags: int) -> int:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_in_errors(path: Path) -> Iterator[None]:
     """Add a file name to every `OSError` that is raised within the context.
 
     The operating system names no file in some errors, for example if the disk is full.
@@ -136,11 +136,11 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def _refuse_special(found: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a plain file")
+def _refuse_special(result: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(result.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(result.st_mode), "not a regular file")
         raise UnsafeFile(
-            f"{path} is {kind}, where a file is expected; remove it, or choose another folder"
+            f"{path} is {kind}, but a file is expected; remove it, or choose another folder"
         )
 
 
@@ -162,24 +162,24 @@ def read_json(text: str | bytes) -> Json:
         text = text.decode(json.detect_encoding(text))
     try:
         value: Json = json.loads(
-            text, parse_constant=_finite, parse_float=_finite, parse_int=_whole
+            text, parse_constant=_finite, parse_float=_finite, parse_int=_parse_integer
         )
         if _HALF_CHARACTER.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("it is nested too deeply") from None
     return value
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
-        raise ValueError(f"{text:.20} is not a number that is stored")
+        raise ValueError(f"{text:.20} is not a finite number")
     return value
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if not -(1 << 63) <= (value := int(text)) < 1 << 64:
-        raise ValueError(f"{text:.20}… has more than 64 bits")
+        raise ValueError(f"{text:.20}… does not fit into 64 bits")
     return value
 
 
@@ -197,7 +197,7 @@ def read_json_file(path: Path) -> Json:
     return read_json(read_plain(path, limit=MAX_JSON_BYTES))
 
 
-def _shown(value: Json) -> str:
+def _value_text(value: Json) -> str:
     """Return a value for a message, or only its type if it is a list or an object."""
     if isinstance(value, list | dict):
         return "an array" if isinstance(value, list) else "an object"
@@ -207,35 +207,35 @@ def _shown(value: Json) -> str:
 def as_object(value: Json) -> dict[str, Json]:
     """Return a JSON value that must be an object. Raise `ValueError` otherwise."""
     if not isinstance(value, dict):
-        raise ValueError(f"{_shown(value)} is not a JSON object")
+        raise ValueError(f"{_value_text(value)} is not a JSON object")
     return value
 
 
 def as_list(value: Json) -> list[Json]:
     """Return a JSON value that must be an array. Raise `ValueError` otherwise."""
     if not isinstance(value, list):
-        raise ValueError(f"{_shown(value)} is not a JSON array")
+        raise ValueError(f"{_value_text(value)} is not a JSON array")
     return value
 
 
 def as_text(value: Json) -> str:
     """Return a JSON value that must be a text. Raise `ValueError` otherwise."""
     if not isinstance(value, str):
-        raise ValueError(f"{_shown(value)} is not text")
+        raise ValueError(f"{_value_text(value)} is not text")
     return value
 
 
 def as_int(value: Json) -> int:
     """Return a JSON value that must be an integer. Raise `ValueError` otherwise."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{_shown(value)} is not a whole number")
+        raise ValueError(f"{_value_text(value)} is not an integer")
     return value
 
 
 def as_number(value: Json) -> float:
     """Return a JSON value that must be a number. Raise `ValueError` otherwise."""
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError(f"{_shown(value)} is not a number")
+        raise ValueError(f"{_value_text(value)} is not a number")
     return value
 
 
@@ -273,7 +273,7 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
         OSError: the file cannot be written. The error names `path`, also if the disk is full.
     """
     fresh = path.with_name(f".{path.name[:40].lstrip('.')}.{secrets.token_hex(8)}.tmp")
-    with naming(path):
+    with name_in_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -333,10 +333,10 @@ def append(path: Path, data: bytes, *, length: int | None = None) -> int:
     """
     handle = open_own(path, os.O_RDWR | os.O_APPEND)
     try:
-        with naming(path):
+        with name_in_errors(path):
             before = os.fstat(handle).st_size
             if length is not None and length != before:
-                raise FileChanged(f"{path} was changed by somebody else")
+                raise FileChanged(f"{path} was changed by another program")
             try:
                 _write(handle, data)
                 os.fsync(handle)
@@ -352,7 +352,7 @@ def append(path: Path, data: bytes, *, length: int | None = None) -> int:
 
 def remove(path: Path) -> None:
     """Remove a file if it exists. Raise `OSError` if that fails."""
-    with naming(path):
+    with name_in_errors(path):
         path.unlink(missing_ok=True)
 
 
@@ -405,7 +405,7 @@ def unpack_files(data: bytes) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
             return {entry.filename: packed.read(entry) for entry in _entries(packed)}
     except Exception as error:  # ZIP and zlib fail in ways of their own
-        raise ValueError(f"no ZIP file: {error}") from None
+        raise ValueError(f"not a ZIP file: {error}") from None
 
 
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
@@ -420,11 +420,13 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
             for entry in _entries(packed):
                 with packed.open(entry) as file:
-                    arrays[entry.filename.removesuffix(".npy")] = _unpacked(file, entry.file_size)
+                    arrays[entry.filename.removesuffix(".npy")] = _unpack_array(
+                        file, entry.file_size
+                    )
     except Exception as error:  # ZIP, zlib and NPY each fail in ways of their own
-        raise ValueError(f"no arrays: {error}") from None
+        raise ValueError(f"not a file of arrays: {error}") from None
     if not all(map(_is_text, arrays.values())):
-        raise ValueError("no arrays: text of no code point")
+        raise ValueError("not a file of arrays: a name contains an invalid code point")
     return arrays
 
 
@@ -432,11 +434,11 @@ def _entries(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     """List the files in a ZIP file. Raise `ValueError` if they are too large when unpacked."""
     entries = packed.infolist()
     if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
-        raise ValueError(f"more than {MAX_UNPACKED_BYTES >> 30} GiB once it is unpacked")
+        raise ValueError(f"it would take more than {MAX_UNPACKED_BYTES >> 30} GiB when unpacked")
     return entries
 
 
-def _unpacked(file: IO[bytes], size: int) -> NDArray[Any]:
+def _unpack_array(file: IO[bytes], size: int) -> NDArray[Any]:
     """Read the array in an NPY file.
 
     The header is checked before memory is allocated, so that a damaged file cannot exhaust the
@@ -456,17 +458,21 @@ def _unpacked(file: IO[bytes], size: int) -> NDArray[Any]:
     shape, by_columns, dtype = read_header(file)
     count, left = math.prod(shape), size - file.tell()
     if dtype.hasobject:
-        raise ValueError("an array of Python objects, which only pickle reads")
+        raise ValueError(
+            "it contains an array of Python objects, which could only be read with pickle"
+        )
     if min(shape, default=0) < 0 or count * dtype.itemsize != left:
-        raise ValueError(f"an array of {shape} {dtype} in {left} bytes")
+        raise ValueError(
+            f"an array of shape {shape} and type {dtype} does not fit into {left} bytes"
+        )
     if count and not left:
-        raise ValueError(f"an array of {shape} values without a size")
+        raise ValueError(f"an array of shape {shape} has elements of size zero")
     flat = np.empty(count, dtype)
     room = flat.view(np.uint8).data if left else memoryview(b"")
     while room and (got := file.readinto(room)):  # type: ignore[attr-defined]
         room = room[got:]
     if room or file.read(1):  # to its end, where the checksum is compared
-        raise ValueError("an array is cut")
+        raise ValueError("an array is truncated")
     return flat.reshape(shape, order="F" if by_columns else "C")
 
 
@@ -487,7 +493,7 @@ def _write(handle: int, data: bytes) -> None:
 def _npy(array: NDArray[Any]) -> bytes:
     buffer = io.BytesIO()
     array = np.asarray(array)
-    if array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat):
+    if array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat):
         array = array.astype(str)
     np.lib.format.write_array(buffer, array, allow_pickle=False)
     return buffer.getvalue()

@@ -47,7 +47,7 @@ class Format:
         """
         return document.get(self.key, self.unmarked)
 
-    def reads(self, version: Json) -> bool:
+    def can_read(self, version: Json) -> bool:
         """Return whether this program can read files of a version, which may be any JSON value."""
         return type(version) is int and version in self.read
 
@@ -58,12 +58,13 @@ class Format:
             place: path of the file, for the message.
             version: version in the file, as returned by `version_in`.
         """
-        if self.reads(version):
+        if self.can_read(version):
             return ""
-        description = "without a version" if version is None else f"of version {_shown(version)}"
-        return (
-            f"{place} is {self.name} {description}, this program reads {' and '.join(self._known)}"
+        description = (
+            "without a version" if version is None else f"of version {_version_text(version)}"
         )
+        known = " and ".join(self._known_versions)
+        return f"{place} is {self.name} {description}, this program reads {known}"
 
     def refusal(self, place: object, version: Json) -> str:
         """Return why a file of some version cannot be read, and what the user should do about it.
@@ -76,7 +77,7 @@ class Format:
         return why and f"{why}; {self.otherwise}"
 
     @property
-    def _known(self) -> list[str]:
+    def _known_versions(self) -> list[str]:
         return [str(version) for version in self.read]
 
     def to_json(self) -> dict[str, Json]:
@@ -87,39 +88,37 @@ class Format:
         }  # fmt: skip
 
 
-def _shown(version: Json) -> str:
+def _version_text(version: Json) -> str:
     """Return a version for a message, or only its type if it is a list or an object."""
     if isinstance(version, list | dict):
         return "[...]" if isinstance(version, list) else "{...}"
     return ascii(str(version))[1:-1][:40]
 
 
-_TUNE = "tune again, into another folder, or install the tilewright that wrote it"
+_TUNE = "tune again into another folder, or install the Tilewright version that wrote it"
 _FRESH = (
-    "choose another folder with --out, replace all it holds with --fresh, or install the "
-    "tilewright that wrote it"
+    "choose another folder with --out, delete its contents with --fresh, or install the "
+    "Tilewright version that wrote it"
 )
-_BUILD = "build it again, or install the program that built it"
+_BUILD = "build it again, or install the version that built it"
 
 RUN = Format("a run", "run.json", "version", 1, (1,), _FRESH)
 SUMMARY = Format("a summary", "summary.json", "version", 3, (1, 2, 3), _TUNE, unmarked=1)
-SCHEDULES = Format("a file of schedules", "schedules.json", "version", 1, (1,), _TUNE)
-FUSION = Format("a file of labels", "fusion.json", "version", 1, (1,), _TUNE, unmarked=1)
-TRIALS = Format(
-    "a table of trials", "trials.parquet", "tilewright.version", 1, (1,), _TUNE, unmarked=1
-)
+SCHEDULES = Format("a schedule file", "schedules.json", "version", 1, (1,), _TUNE)
+FUSION = Format("a file of fusion decisions", "fusion.json", "version", 1, (1,), _TUNE, unmarked=1)
+TRIALS = Format("a trial table", "trials.parquet", "tilewright.version", 1, (1,), _TUNE, unmarked=1)
 LEDGER = Format(
     "a ledger", "ledger.jsonl, trials.ledger", "version", 1, (1,),
-    "choose another folder with --out, or install the tilewright that wrote it",
+    "choose another folder with --out, or install the Tilewright version that wrote it",
     unmarked=1, silent=True,
 )  # fmt: skip
 TRIAL_STORE = Format(
-    "a database of trials",
+    "a trial database",
     "trials.sqlite",
     "version",
     2,
     (1, 2),
-    "choose another folder with --out, or install the tilewright that wrote it",
+    "choose another folder with --out, or install the Tilewright version that wrote it",
 )
 SWEEP = Format(
     "a comparison on networks", "sweep.json", "version", 1, (1,), "repeat 'tilewright compare'"
@@ -127,28 +126,36 @@ SWEEP = Format(
 COMPARISON = Format(
     "a comparison", "comparison.json", "version", 1, (1,), "repeat 'tilewright compare'", unmarked=1
 )
-DIFF = Format("a verdict", "output of 'tilewright diff --json'", "version", 1, (), "diff again")
+DIFF = Format(
+    "a comparison of two runs",
+    "output of 'tilewright diff --json'",
+    "version",
+    1,
+    (),
+    "run 'tilewright diff' again",
+)
 FINISHED_RUNS = Format(
     "a list of finished runs", "runs.jsonl", "version", 1, (1,),
-    "the runs are made again", unmarked=1, cache=True,
+    "the runs are repeated", unmarked=1, cache=True,
 )  # fmt: skip
 CODESIGN = Format("a co-design run", "run.json (kind: codesign)", "version", 1, (1,), _FRESH)
 ARTIFACT = Format("an artifact", "manifest.json", "version", 3, (2, 3), _BUILD)
-NETWORK = Format("a network of an artifact", "network.bin", "version", 2, (2,), _BUILD)
+NETWORK = Format("the network of an artifact", "network.bin", "version", 2, (2,), _BUILD)
 OFFLOADED = Format(
     "the program in a module", "program.json", "version", 1, (1,), "partition the module again"
 )
 DATASET = Format(
     "a dataset", "dataset.json", "version", 1, (1,),
-    "build it again with 'tilewright dataset build', or install the tilewright that wrote it",
+    "build it again with 'tilewright dataset build', or install the Tilewright version that "
+    "wrote it",
 )  # fmt: skip
 DATASET_PLAN = Format(
-    "a plan of a dataset", "plan.json", "version", 1, (1,),
-    "build into another folder, or install the tilewright that wrote it", unmarked=1,
+    "the plan of a dataset", "plan.json", "version", 1, (1,),
+    "build into another folder, or install the Tilewright version that wrote it", unmarked=1,
 )  # fmt: skip
 MODEL = Format(
     "a model", "model.json", "format", 1, (1,),
-    "train it again with 'tilewright model train', or install the tilewright that wrote it",
+    "train it again with 'tilewright model train', or install the Tilewright version that wrote it",
     unmarked=1,
 )  # fmt: skip
 CHAMPION = Format(
@@ -156,21 +163,22 @@ CHAMPION = Format(
     "repeat 'tilewright compare', or leave out --warm-start", unmarked=1,
 )  # fmt: skip
 TUNER_STATE = Format(
-    "a tuner's state", "state.json", "version", 1, (1,), "train again, or remove the folder",
+    "the state of a tuner", "state.json", "version", 1, (1,), "train again, or remove the folder",
     unmarked=1,
 )  # fmt: skip
 STAGE = Format(
-    "a finished stage", "cache/STAGE/KEY", "version", 2, (2,),
-    "the stage is performed again", cache=True,
+    "a cached result", "cache/STAGE/KEY", "version", 2, (2,),
+    "the result is computed again", cache=True,
 )  # fmt: skip
 GROUND_TRUTH = Format(
     "an enumerated space", "WORKLOAD-TARGET.parquet", "tilewright.version", 1, (1,),
     "the space is enumerated again", unmarked=1, cache=True,
 )  # fmt: skip
-WEIGHTS = Format("a file of weights", "weights.bin", "version", 1, (1,), _BUILD)
+WEIGHTS = Format("a weights file", "weights.bin", "version", 1, (1,), _BUILD)
 WORKSPACE = Format(
     "a workspace", "workspace.json", "version", 1, (1,),
-    "set TILEWRIGHT_HOME to another folder, or install the tilewright that wrote it", unmarked=1,
+    "set TILEWRIGHT_HOME to another folder, or install the Tilewright version that wrote it",
+    unmarked=1,
 )  # fmt: skip
 
 FORMATS: Mapping[str, Format] = {

@@ -130,7 +130,7 @@ class CommandOptions(BaseModel):
         for name, field in type(self).model_fields.items():
             value, option = getattr(self, name), cli_option(field)
             if option.positional:
-                arguments += [as_typed(each) for each in _as_tuple(value) if each]
+                arguments += [as_typed(item) for item in _as_tuple(value) if item]
             elif name != "fresh" and as_typed(_text(value)) != _text(self.default_value(name)):
                 words += _option_words(flag_of(name, field), value, option.separator)
         return shlex.join(["tilewright", *command.split(), *arguments, *words])
@@ -183,8 +183,8 @@ def shows_options(
 
 def cli_option(field: FieldInfo) -> CliOption:
     """Return the `CliOption` of a field, or the default one if the field has none."""
-    found = [annotation for annotation in field.metadata if isinstance(annotation, CliOption)]
-    return found[-1] if found else CliOption()
+    metadata = [annotation for annotation in field.metadata if isinstance(annotation, CliOption)]
+    return metadata[-1] if metadata else CliOption()
 
 
 def flag_of(name: str, field: FieldInfo) -> str:

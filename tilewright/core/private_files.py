@@ -120,11 +120,11 @@ def read_private(
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _unfit(path, (error.strerror or str(error)).lower(), remedy) from None
+        raise _unfit_error(path, (error.strerror or str(error)).lower(), remedy) from None
     try:
         state = os.fstat(handle)
         if reason := _reason_for_doubt(state):
-            raise _unfit(path, reason, remedy)
+            raise _unfit_error(path, reason, remedy)
         return os.read(handle, limit).decode(errors="replace"), state
     finally:
         os.close(handle)
@@ -132,18 +132,18 @@ def read_private(
 
 def _reason_for_doubt(state: os.stat_result) -> str:
     if not stat.S_ISREG(state.st_mode):
-        return "it is not a plain file"
+        return "it is not a regular file"
     if state.st_uid != os.geteuid():
         return "it belongs to another user"
     if state.st_mode & OTHERS:
-        return "others may read or write it"
+        return "other users may read or write it"
     if state.st_nlink > 1:
-        return "it has a second name"
+        return "it has a second hard link"
     return ""
 
 
-def _unfit(path: Path, reason: str, remedy: str) -> SecretError:
-    return SecretError(f"{path} is not fit for a secret: {reason}; {remedy}")
+def _unfit_error(path: Path, reason: str, remedy: str) -> SecretError:
+    return SecretError(f"{path} cannot be used for a secret: {reason}; {remedy}")
 
 
 def write_private(path: Path, text: str) -> os.stat_result:

@@ -30,7 +30,7 @@ class ProcessStamp:
     space: str
 
     @staticmethod
-    def own() -> ProcessStamp:
+    def of_this_process() -> ProcessStamp:
         """Return the stamp of this process."""
         pid = os.getpid()
         return ProcessStamp(pid, _status(pid)[1], socket.gethostname(), _space())
@@ -56,8 +56,8 @@ class ProcessStamp:
         if _status(self.pid)[0] not in ("T", "t"):
             return name
         return (
-            f"{name} (it is stopped: 'kill -CONT {self.pid}' lets it continue, "
-            f"'kill -KILL {self.pid}' ends it)"
+            f"{name} (it is stopped: resume it with 'kill -CONT {self.pid}', or end it with "
+            f"'kill -KILL {self.pid}')"
         )
 
 

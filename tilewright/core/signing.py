@@ -17,8 +17,8 @@ from tilewright.core.working_folder import VARIABLE, workspace_root
 
 KEY_FILE = "artifact.key"
 _REMEDY = (
-    "remove it, and the next command that signs makes a new one; artifacts and models that were "
-    "signed with it then count as made by somebody else"
+    "remove the file; the next command that signs creates a new key. Artifacts and models "
+    "that were signed with the old key then count as made by someone else"
 )
 
 
@@ -45,8 +45,8 @@ def sign(purpose: str, content: str) -> str:
         return _signature(provide_secret(root / KEY_FILE, _REMEDY), purpose, content)
     except OSError as error:
         raise SigningError(
-            f"could not keep a key in {root / KEY_FILE}: {error.strerror or error}; set {VARIABLE} "
-            "to a folder you can write"
+            f"cannot store the signing key {root / KEY_FILE}: {error.strerror or error}; set "
+            f"{VARIABLE} to a folder that you can write to"
         ) from None
     except SecretError as error:
         raise SigningError(str(error)) from None
@@ -81,7 +81,7 @@ def _workspace() -> Path:
     try:
         return workspace_root()
     except (OSError, RuntimeError) as error:
-        raise SigningError(f"found no workspace: {error}; set {VARIABLE} to a folder") from None
+        raise SigningError(f"no usable workspace: {error}; set {VARIABLE} to a folder") from None
 
 
 def _signature(key: str, purpose: str, content: str) -> str:

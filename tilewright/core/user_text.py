@@ -14,7 +14,7 @@ file."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Replace each unprintable character by an escape sequence.
+    r"""Replace each unprintable character by an escape sequence.
 
     For example, an escape character becomes `\x1b`, a line break `\n`, and a byte that is not UTF-8
     `\udcff`.
@@ -26,11 +26,11 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        c if _shown(c) or c in keep else c.encode("unicode_escape").decode() for c in text
+        c if _is_printable(c) or c in keep else c.encode("unicode_escape").decode() for c in text
     )
 
 
-def _shown(character: str) -> bool:
+def _is_printable(character: str) -> bool:
     """Return whether a character can be printed. Spaces of all widths count as printable."""
     return character.isprintable() or unicodedata.category(character) == "Zs"
 
@@ -87,6 +87,8 @@ def check_names(names: Sequence[str], where: str) -> None:
         NameListError: a name is empty or repeated.
     """
     if not all(names):
-        raise NameListError(f"{where} has an empty name; write each name once, commas between them")
+        raise NameListError(
+            f"{where} contains an empty name; separate the names with single commas"
+        )
     if twice := [name for name in names if names.count(name) > 1]:
-        raise NameListError(f"{where} names {printable(twice[0])} twice; name each once")
+        raise NameListError(f"{where} names {printable(twice[0])} twice; give each name once")

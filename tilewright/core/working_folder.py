@@ -84,8 +84,8 @@ def as_typed(text: str) -> str:
 
 def _absolute_address(address: str) -> str:
     """Make the path in an MLflow URI absolute, if the URI names a relative file or folder."""
-    if found := _SQLITE.fullmatch(address):
-        return found[1] + os.path.abspath(found[2])
+    if match := _SQLITE.fullmatch(address):
+        return match[1] + os.path.abspath(match[2])
     is_path = (
         "://" not in address and not re.match(r"[\w+-]+:", address) and address != "databricks"
     )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_object
+from tilewright.dashboard.deletion import delete_run, plan_deletion
 from tilewright.dashboard.listing import FIGURE_KEYS, RUNNING, KnownRuns, ListedRun, figures_row
 from tilewright.evaluation.compare.record import to_json
 from tilewright.reports.leaderboard import leaderboard_rows, verdict
@@ -46,14 +47,14 @@ def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
     try:
         return ask(), True
     except MlflowException as error:
-        return {"error": f"MLflow does not answer: {error}"}, False
+        return {"error": f"MLflow does not respond: {error}"}, False
     except (TilewrightError, OSError) as error:
         return {"error": str(error)}, False
 
 
 def list_runs(known: KnownRuns) -> Answer:
     """Return the runs for the dashboard, latest first, and a description of each setting."""
-    rows = [each.row for each in known.runs()]
+    rows = [run.row for run in known.runs()]
     meanings: dict[str, Json] = {
         name: field.description for name, field in TuningOptions.model_fields.items()
     }
@@ -65,20 +66,36 @@ def list_runs(known: KnownRuns) -> Answer:
     }
 
 
+def describe_deletion(known: KnownRuns, run_id: str) -> Answer:
+    """Return sentences for the dashboard that say what the deletion of a run includes.
+
+    Raises the errors of `deletion.plan_deletion`.
+    """
+    return {"sentences": list[Json](plan_deletion(known, run_id).sentences)}
+
+
+def delete_and_describe(known: KnownRuns, run_id: str) -> Answer:
+    """Delete a run and return sentences for the dashboard that say what was deleted.
+
+    Raises the errors of `deletion.delete_run`.
+    """
+    return {"sentences": list[Json](delete_run(known, run_id).sentences)}
+
+
 def list_comparisons(known: KnownRuns) -> Answer:
     """Return the leaderboards of all comparisons of tuners, for the dashboard.
 
     Each leaderboard also has the table (`rows`) and the sentence (`verdict`) that the page shows.
     """
-    found: list[Json] = [
-        {"folder": str(each.folder), "name": each.folder.name, **written}
+    comparisons: list[Json] = [
+        {"folder": str(comparison.folder), "name": comparison.folder.name, **written}
         | {"verdict": verdict(board), "rows": list[Json](leaderboard_rows([board]))}
-        for each in known.comparisons()
+        for comparison in known.comparisons()
         for board, written in zip(
-            each.leaderboards, map(as_object, to_json(each.leaderboards)), strict=True
+            comparison.leaderboards, map(as_object, to_json(comparison.leaderboards)), strict=True
         )
     ]
-    return {"comparisons": found}
+    return {"comparisons": comparisons}
 
 
 def curves(known: KnownRuns, ids: Iterable[str]) -> Answer:
@@ -91,8 +108,8 @@ def curves(known: KnownRuns, ids: Iterable[str]) -> Answer:
     Returns:
         The curves by ID of the run. A run that cannot be read has an error message instead.
     """
-    by_id = {each.id: each for each in known.runs()}
-    wanted = [by_id[each] for each in dict.fromkeys(ids) if each in by_id][:MOST_RUNS]
+    by_id = {run.id: run for run in known.runs()}
+    wanted = [by_id[id_] for id_ in dict.fromkeys(ids) if id_ in by_id][:MOST_RUNS]
     return {run.id: answer_or_error(lambda run=run: _curve(known, run))[0] for run in wanted}  # type: ignore[misc]
 
 
@@ -110,23 +127,23 @@ def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
         RunUnreadable: the run or the trials do not exist, or the knobs are invalid.
     """
     run = known.find(run_id)
-    found = known.trials(run)
-    trials = found.of(workload)
+    result = known.trials(run)
+    trials = result.trials_of_workload(workload)
     if not len(trials):
-        raise RunUnreadable("no trial of this layer yet")
+        raise RunUnreadable("this layer has no trial yet")
     try:
         values = [{str(k): int(v) for k, v in json.loads(text).items()} for text in trials["knobs"]]
     except (ValueError, TypeError, AttributeError) as error:
         raise RunUnreadable(f"its knobs cannot be read: {error}") from None
-    names = list(dict.fromkeys(name for each in values for name in each))
+    names = list(dict.fromkeys(name for item in values for name in item))
     times = _times(trials)
     rows: list[Json] = [
-        [int(number), _known(time), status, reason, *[each.get(name) for name in names]]
-        for number, time, status, reason, each in zip(
+        [int(number), _number_or_none(time), status, reason, *[item.get(name) for name in names]]
+        for number, time, status, reason, item in zip(
             trials["trial"], times, trials["status"], trials["reason"], values, strict=True
         )
     ]
-    chosen = sorted(_drawn(times).tolist())
+    chosen = sorted(_select_drawn(times).tolist())
     # of a run that goes on, forests would be grown every few seconds
     ended = run.row["state"] != RUNNING
     return {
@@ -142,20 +159,20 @@ def _importance(trials: pd.DataFrame) -> Answer:
 
 
 def _curve(known: KnownRuns, run: ListedRun) -> Answer:
-    found = known.trials(run)
-    table = found.table
-    layers = [CurveLayer(each.id, each.count, each.figures) for each in found.layers]
+    trials = known.trials(run)
+    table = trials.table
+    layers = [CurveLayer(layer.id, layer.count, layer.figures) for layer in trials.layers]
     best = network_curve(table, layers, "seconds")
     return {
         "trials": len(table),
-        "of": int(str(run.row["trials"])) * len(found.layers),
+        "of": int(str(run.row["trials"])) * len(trials.layers),
         "network": _steps(1 + np.arange(len(best)), 1e3 * best),
-        "layers": [_layer(found, each) for each in found.layers],
+        "layers": [_layer(trials, layer) for layer in trials.layers],
     }
 
 
-def _layer(found: RunTrials, layer: RunLayer) -> Answer:
-    trials = found.of(layer.id)
+def _layer(run_trials: RunTrials, layer: RunLayer) -> Answer:
+    trials = run_trials.trials_of_workload(layer.id)
     times = _times(trials)
     best = 1e3 * network_curve(trials, [CurveLayer(layer.id, 1, layer.figures)], "seconds")
     return {
@@ -174,7 +191,7 @@ def _times(trials: pd.DataFrame) -> NDArray[np.float64]:
     return 1e3 * trial_latencies(trials, "seconds")
 
 
-def _drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
+def _select_drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
     """Select the trials that the page draws: if there are too many, the fastest ones and a sample.
 
     Args:
@@ -210,5 +227,5 @@ def _steps(at: NDArray[np.int64], values: NDArray[np.float64]) -> Sequence[Json]
     return [[int(at[known[k]]), float(shown[k])] for k in steps]
 
 
-def _known(value: float) -> float | None:
+def _number_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None

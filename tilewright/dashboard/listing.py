@@ -1,4 +1,7 @@
-"""Lists the runs of a workspace: those tracked by MLflow, and output directories of untracked runs.
+"""Lists the runs of a workspace for the start page.
+
+They are the runs that MLflow tracks, the output directories of untracked runs, and the runs that
+failed in Prefect before they reached MLflow.
 
 Reading a thousand runs from MLflow takes seconds. All runs are therefore read only occasionally; in
 between, only those that began or changed are read.
@@ -14,7 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -25,6 +29,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, digest
+from tilewright.dashboard.flow_runs import FailedFlowRun, FlowRuns, FlowRunsUnavailable
 from tilewright.evaluation.compare.leaderboard import Leaderboard
 from tilewright.evaluation.compare.record import FILES, read_leaderboards
 from tilewright.services.page_addresses import flow_run_url, mlflow_run_url
@@ -38,6 +43,7 @@ from tilewright.tasks.runs_table import (
     tracking_client,
 )
 from tilewright.tuning.gains import FALLBACK, FIGURES, RULE, FourFigures
+from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import RUN, SCHEDULES, SUMMARY, TRIALS, at_work
 from tilewright.tuning.results import seconds_of
 from tilewright.tuning.run_figures import milliseconds_of
@@ -102,50 +108,68 @@ class ListedComparison:
     leaderboards: tuple[Leaderboard, ...]
 
 
-class Paced(Generic[T]):
+class ThrottledValue(Generic[T]):
     """A cached value that is read again at most once per interval.
 
     The interval is at least a second, and it grows with the time that reading the value takes.
 
     Args:
         read: reads the value.
+        share: minimum interval between two readings, as a multiple of the time that a reading
+            takes; `SHARE` by default.
 
     Attributes:
         value: the value; it does not exist before the first call of `renewed`.
     """
 
-    def __init__(self, read: Callable[[], T]) -> None:
-        self._read, self._due = read, -math.inf
+    def __init__(self, read: Callable[[], T], share: float | None = None) -> None:
+        self._read, self._share, self._due = read, share, -math.inf
         self.value: T
 
-    def renewed(self) -> bool:
+    def expire(self) -> None:
+        """Let the next call of `renewed` read the value, whatever the interval."""
+        self._due = -math.inf
+
+    def refresh(self) -> bool:
         """Read the value again if the interval has passed. Return whether it was read."""
         begin = time.monotonic()
         if begin < self._due:
             return False
         self.value = self._read()
         end = time.monotonic()
-        self._due = end + max(1.0, SHARE * (end - begin))
+        share = SHARE if self._share is None else self._share
+        self._due = end + max(1.0, share * (end - begin))
         return True
 
 
 class KnownRuns:
     """The runs that the dashboard shows. All methods may be called from any thread.
 
-    These are the runs that MLflow tracks in the workspace, and the runs in folders below `start`.
+    These are the runs that MLflow tracks in the workspace, the runs in folders below `start`, and
+    the failed runs in Prefect that have no run in MLflow.
 
     Args:
         workspace: the workspace.
         start: folder that is searched for output directories.
+        flow_runs: the flow runs in Prefect; None if no server is known.
     """
 
-    def __init__(self, workspace: Workspace, start: Path) -> None:
-        self.workspace = workspace
+    def __init__(
+        self, workspace: Workspace, start: Path, flow_runs: FlowRuns | None = None
+    ) -> None:
+        self.workspace, self.start, self.flow_runs = workspace, start, flow_runs
         self._turn = threading.RLock()
         self._tracked = TrackedRuns(workspace)
-        self._folders = Paced(lambda: list(output_folders(start)))
-        self._compared = Paced(lambda: list(comparisons(start)))
+        self._folders = ThrottledValue(lambda: list(output_folders(start)))
+        self._compared = ThrottledValue(lambda: list(comparisons(start)))
+        # A server that is starting answers late; waiting for it costs no processor time.
+        self._failed = ThrottledValue(self._read_failed, share=1)
         self._kept: dict[str, RunTrials] = {}
+
+    @property
+    def client(self) -> MlflowClient | None:
+        """MLflow's client, after runs were read; None if MLflow has no database yet."""
+        return self._tracked.client
 
     def runs(self) -> list[ListedRun]:
         """Return all runs, latest first.
@@ -155,17 +179,19 @@ class KnownRuns:
         """
         with self._turn:
             tracked = self._tracked.runs()
-            self._folders.renewed()
-            known = {_settings(each) for each in tracked}
-            ids = {each.id for each in tracked}
-            beside = [found for each in self._folders.value if (found := folder_run(each, ids))]
-            runs = tracked + [each for each in beside if _settings(each) not in known]
-            return sorted(runs, key=lambda each: str(each.row["began"]), reverse=True)
+            self._folders.refresh()
+            known = {_settings(item) for item in tracked}
+            ids = {item.id for item in tracked}
+            beside = [run for item in self._folders.value if (run := folder_run(item, ids))]
+            beside = [item for item in beside if _settings(item) not in known]
+            self._failed.refresh()
+            runs = [*merge_failed(tracked, self._failed.value), *beside]
+            return sorted(runs, key=lambda item: str(item.row["began"]), reverse=True)
 
     def comparisons(self) -> list[ListedComparison]:
         """Return the finished comparisons of tuners in folders below `start`."""
         with self._turn:
-            self._compared.renewed()
+            self._compared.refresh()
             return self._compared.value
 
     def find(self, run_id: str) -> ListedRun:
@@ -175,10 +201,23 @@ class KnownRuns:
             RunUnreadable: no run has this ID.
             MlflowException: MLflow does not answer.
         """
-        found = next((each for each in self.runs() if each.id == run_id), None)
-        if found is None:
-            raise RunUnreadable("no such run; it may have been deleted")
-        return found
+        run = next((item for item in self.runs() if item.id == run_id), None)
+        if run is None:
+            raise RunUnreadable("the run does not exist; it may have been deleted")
+        return run
+
+    def forget(self, run: ListedRun) -> None:
+        """Remove a deleted run from the list. The next call of `runs` reads what changed."""
+        with self._turn:
+            self._kept.pop(run.id, None)
+            self._tracked.forget(run.id)
+            self._folders.expire()
+            self._failed.expire()
+
+    def _read_failed(self) -> list[FailedFlowRun]:
+        with suppress(FlowRunsUnavailable):
+            return [] if self.flow_runs is None else self.flow_runs.failed()
+        return []
 
     def trials(self, run: ListedRun) -> RunTrials:
         """Return the trials of a run, from the cache if the run has ended.
@@ -193,14 +232,16 @@ class KnownRuns:
             if (kept := self._kept.get(run.id)) is not None:
                 return kept
             ended = run.row["state"] == FINISHED or run.row["watch"] is not None
-            found = self._ended(run) if ended else self._ongoing(run)
+            if not run.row["tracked"] and run.folder is None:
+                raise RunUnreadable("the run failed before its first trial")
+            result = self._trials_of_ended(run) if ended else self._trials_of_ongoing(run)
             if ended:
-                self._kept[run.id] = found
+                self._kept[run.id] = result
                 if len(self._kept) > MOST_KEPT:
                     del self._kept[next(iter(self._kept))]
-            return found
+            return result
 
-    def _ended(self, run: ListedRun) -> RunTrials:
+    def _trials_of_ended(self, run: ListedRun) -> RunTrials:
         client = self._tracked.client
         if not run.row["tracked"] or client is None:
             assert run.folder is not None, "a run is somewhere"
@@ -210,10 +251,10 @@ class KnownRuns:
                 client.download_artifacts(run.id, name, folder)
             return finished_trials(Path(folder))
 
-    def _ongoing(self, run: ListedRun) -> RunTrials:
+    def _trials_of_ongoing(self, run: ListedRun) -> RunTrials:
         held = None if run.folder is None else read_run(run.folder)
-        if run.folder is None or held is None or _asked(held) != _asked(run.row):
-            raise RunUnreadable("its output directory is not there, or holds another run by now")
+        if run.folder is None or held is None or settings_of(held) != settings_of(run.row):
+            raise RunUnreadable("the output directory was removed or now contains another run")
         return ongoing_trials(held, run.folder)
 
 
@@ -227,7 +268,7 @@ class TrackedRuns:
     def __init__(self, workspace: Workspace) -> None:
         self.client: MlflowClient | None = None
         self._workspace = workspace
-        self._all = Paced(self._read)
+        self._all = ThrottledValue(self._read)
         self._looked = 0.0
 
     def runs(self) -> list[ListedRun]:
@@ -242,7 +283,7 @@ class TrackedRuns:
         if self.client is None:
             return []
         now = time.time() * 1000
-        if not self._all.renewed():
+        if not self._all.refresh():
             self._renew_some(self.client)
         self._looked = now
         active = [
@@ -251,6 +292,11 @@ class TrackedRuns:
             if run.info.lifecycle_stage == LifecycleStage.ACTIVE
         ]
         return list(tracked_runs(active))
+
+    def forget(self, run_id: str) -> None:
+        """Leave out a run that was deleted."""
+        if self.client is not None:
+            self._all.value.pop(run_id, None)
 
     def _read(self) -> dict[str, Run]:
         assert self.client is not None, "runs() made one"
@@ -278,6 +324,7 @@ def tracked_runs(runs: Iterable[Run]) -> Iterator[ListedRun]:
         links = {
             "mlflow": mlflow.replace("EXPERIMENT", experiment).replace("RUN", run_id),
             "prefect": flow_run and prefect.replace("RUN", flow_run),
+            "flow_run": flow_run,
         }
         with suppress(ValueError, OverflowError, OSError):
             yield _tracked_run(run, links)
@@ -308,11 +355,62 @@ def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
     )  # fmt: skip
 
 
+def merge_failed(
+    tracked: Iterable[ListedRun], failed: Iterable[FailedFlowRun]
+) -> Iterator[ListedRun]:
+    """Yield tracked runs and failed runs of Prefect, with the states that Prefect shows.
+
+    A tracked run that failed in Prefect gets its state and message. A flow run without a tracked
+    run failed before it reached MLflow, and becomes a row of its own.
+    """
+    by_id = {each.id: each for each in failed}
+    for run in tracked:
+        found = by_id.pop(str(run.row["flow_run"]), None)
+        if found is None:
+            yield run
+        else:
+            yield replace(run, row={**run.row, "state": found.state, "message": found.message})
+    prefect = flow_run_url("RUN")
+    for found in by_id.values():
+        with suppress(ValueError, OverflowError):
+            yield _failed_run(found, prefect.replace("RUN", found.id))
+
+
+def _failed_run(run: FailedFlowRun, link: str) -> ListedRun:
+    """Return a flow run without a tracked run as a row.
+
+    Raises:
+        ValueError: its number or date cannot be read.
+    """
+    given = {
+        name: run.parameters.get(name, None if field.is_required() else field.get_default())
+        for name, field in TuningOptions.model_fields.items()
+    }
+    named = str(given["model"] or given["workload"])
+    layers = given["layers"]
+    command = None
+    with suppress(TilewrightError, ValueError, TypeError):
+        command = TuningOptions.parse(**given).command_line("tune")
+    began = datetime.fromisoformat(run.began).astimezone(UTC)
+    return ListedRun(
+        _row(
+            f"flow-{run.id}", Path(named).stem or named, str(given["epilogue"]),
+            ",".join(map(str, layers)) if isinstance(layers, list | tuple) else "",
+            tracked=False, state=run.state, began=str(began), flow_run=run.id, prefect=link,
+            message=run.message, command=command, target=str(given["target"]),
+            tuner=str(given["tuner"]), seed=int(str(given["seed"])),
+            trials=int(str(given["trials"])),
+            settings={k: str(v) for k, v in sorted(run.parameters.items()) if v not in (None, "")},
+        ),
+        None,
+    )  # fmt: skip
+
+
 def figures_row(figures: FourFigures) -> dict[str, Json]:
     """Return the latencies and gains of a run or a layer, by their names in `FIGURE_KEYS`."""
-    each = {f"{name}_ms": milliseconds_of(seconds_of(getattr(figures, name))) for name in FIGURES}
+    row = {f"{name}_ms": milliseconds_of(seconds_of(getattr(figures, name))) for name in FIGURES}
     return {
-        **each,
+        **row,
         "gain": figures.gain_over(RULE),
         "gain_over_fallback": figures.gain_over(FALLBACK),
     }
@@ -382,7 +480,7 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
     """
     try:
         states = tuple(_stamp(folder / name) for name in (RUN, SUMMARY))
-        held, summary = _read_folder(folder, states)
+        held, summary, command = _read_folder(folder, states)
     except (OSError, TilewrightError):
         return None
     if held is None or (summary is not None and summary.mlflow_run_id in tracked):
@@ -399,14 +497,17 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
             f"folder-{digest(os.fsencode(folder))[:16]}", held["network"]["name"],
             held.get("epilogue", ""), ",".join(held["layers"]), tracked=False, state=state,
             began=held["begun"].replace("T", " "), target=held["target"]["name"],
-            tuner=held["tuner"], seed=held["seed"], trials=held["trials"], **figures,
+            tuner=held["tuner"], seed=held["seed"], trials=held["trials"], command=command,
+            **figures,
         ),
         folder,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _read_folder(folder: Path, states: object) -> tuple[RunFile | None, RunSummary | None]:
+def _read_folder(
+    folder: Path, states: object
+) -> tuple[RunFile | None, RunSummary | None, str | None]:
     """Read `run.json` and `summary.json` of an output directory, with a cache.
 
     Args:
@@ -415,20 +516,42 @@ def _read_folder(folder: Path, states: object) -> tuple[RunFile | None, RunSumma
             read again.
 
     Returns:
-        The content of both files; None for a file that does not exist.
+        The content of both files, and the command that repeats the run; None for what is unknown.
     """
     held = read_run(folder)
     if held is None or not is_complete(folder):
-        return held, None
-    return held, read_summary(folder)
+        return held, None, None
+    summary = read_summary(folder)
+    with suppress(TilewrightError, ValueError):
+        return held, summary, _command(folder, held, summary)
+    return held, summary, None
+
+
+def _command(folder: Path, held: RunFile, summary: RunSummary) -> str:
+    """Return the command that repeats an untracked run.
+
+    Raises:
+        TilewrightError: a value is not valid any more.
+    """
+    network = held["network"]
+    alone = network["place"].startswith(f"{network['name']}; ")  # a workload with its epilogue
+    options = TuningOptions.parse(
+        **{"workload" if alone else "model": network["name"] if alone else network["place"]},
+        target=held["target"]["place"], tuner=held["tuner"], seed=held["seed"],
+        trials=held["trials"], stop_gain=held.get("stop_gain"), out=str(folder),
+        layers=tuple(held["layers"]), epilogue=held.get("epilogue") or "network",
+        space=summary.space, batch=summary.batch, tuner_options=summary.tuner_options,
+        warm_start=summary.warm_start,
+    )  # fmt: skip
+    return f"{options.command_line('tune')} --bare"
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat(follow_symlinks=False)
+        result = path.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return result.st_ino, result.st_size, result.st_mtime_ns
 
 
 def _has_no_owner(folder: Path) -> bool:
@@ -453,16 +576,18 @@ def _row(
     """
     part = f" ({layers})" if layers else ""
     behind = f", epilogue {epilogue}" if epilogue not in ("", "network") else ""
-    empty = dict.fromkeys((*FIGURE_KEYS, "seconds", "mlflow", "prefect", "watch", "command"))
+    empty = dict.fromkeys((*FIGURE_KEYS, "seconds", "mlflow", "prefect", "watch", "command",
+                           "flow_run", "message"))  # fmt: skip
     return empty | {"settings": {}} | {
         "id": run_id, "network": network + part, **about,
         "question": f"{network}{part} on {about['target']}{behind}",
     }  # fmt: skip
 
 
-def _asked(run: Mapping[str, object]) -> tuple[object, ...]:
+def settings_of(run: Mapping[str, object]) -> tuple[object, ...]:
+    """Return the tuner, seed and trials of a row of the list or of a `run.json`."""
     return run["tuner"], run["seed"], run["trials"]
 
 
 def _settings(run: ListedRun) -> tuple[object, ...]:
-    return (run.folder, *_asked(run.row))
+    return (run.folder, *settings_of(run.row))

@@ -23,10 +23,13 @@ from tilewright.dashboard.answers import (
     Answer,
     answer_or_error,
     curves,
+    delete_and_describe,
+    describe_deletion,
     knobs,
     list_comparisons,
     list_runs,
 )
+from tilewright.dashboard.flow_runs import FlowRuns
 from tilewright.dashboard.listing import KnownRuns
 from tilewright.services.login_middleware import Guard
 from tilewright.services.mlflow_server import mlflow_login
@@ -59,14 +62,20 @@ def application(known: KnownRuns) -> Starlette:
 
     def answered(ask: Callable[[Request], Answer]) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:  # not async: Starlette gives it a thread
-            found, good = answer_or_error(lambda: ask(request))
-            return JSONResponse(found, 200 if good else 404, HEADERS)
+            result, good = answer_or_error(lambda: ask(request))
+            return JSONResponse(result, 200 if good else 404, HEADERS)
 
         return respond
 
     def file(request: Request) -> Response:
         name, kind = FILES[request.url.path]
         return Response((PAGE / name).read_bytes(), headers=HEADERS, media_type=kind)
+
+    def of_deletion(request: Request) -> Answer:
+        run_id = request.query_params.get("id", "")
+        # Web pages of another origin cannot send DELETE, nor a request with a cookie (`Guard`).
+        delete = request.method == "DELETE"
+        return (delete_and_describe if delete else describe_deletion)(known, run_id)
 
     def of_curves(request: Request) -> Answer:
         return curves(known, request.query_params.getlist("id"))
@@ -83,15 +92,16 @@ def application(known: KnownRuns) -> Starlette:
             Route("/api/comparisons", answered(lambda request: list_comparisons(known))),
             Route("/api/curves", answered(of_curves)),
             Route("/api/knobs", answered(of_knobs)),
+            Route("/api/deletion", answered(of_deletion), methods=["GET", "DELETE"]),
         ]
     )
 
 
 def _serve(descriptor: int, folder: str) -> None:
-    credentials = Credentials.inherited()
+    credentials = Credentials.from_environment()
     workspace = current_workspace()
     os.environ |= mlflow_login(workspace)
-    known = KnownRuns(workspace, Path(folder))
+    known = KnownRuns(workspace, Path(folder), FlowRuns.from_environment())
     # all runs are read once, which takes longest, before anybody asks
     reading = threading.Thread(target=answer_or_error, args=[lambda: list_runs(known)])
     reading.daemon = True

@@ -17,7 +17,7 @@ def start_dashboard(
     host: str,
     port: int,
     credentials: Credentials,
-    pages: Mapping[str, str],
+    servers: Mapping[str, str],
     *,
     folder: Path,
 ) -> ServerProcess:
@@ -28,7 +28,8 @@ def start_dashboard(
         host: address on which the server listens.
         port: port on which the server listens.
         credentials: credentials that the server asks for.
-        pages: environment variables with the addresses of the other servers' pages.
+        servers: environment variables with the addresses of the other servers and of their pages,
+            and with the login of Prefect.
         folder: the runs in folders below it are also shown.
 
     Returns:
@@ -46,7 +47,7 @@ def start_dashboard(
             ],
             health=browser_address(f"http://{host}:{port}/health"),
             log=workspace.root / "mlflow" / "dashboard.log",
-            environment=credentials.environment | dict(pages),
+            environment=credentials.environment | dict(servers),
             descriptors=[descriptor],
             headers=credentials.headers,
         )  # fmt: skip

@@ -24,7 +24,7 @@ from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.intervals import Interval
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
-from tilewright.tuning.read_run import foreign, read_written
+from tilewright.tuning.read_run import read_written, unreadable_message
 from tilewright.tuning.run_figures import valid_share
 
 WORSE, NO_WORSE = "worse", "no worse"
@@ -124,14 +124,14 @@ class DiffVerdict:
     reasons: tuple[str, ...]
 
     @property
-    def worse(self) -> bool:
+    def is_worse(self) -> bool:
         """Whether the second run is worse for any reason."""
         return bool(self.reasons)
 
     @property
     def word(self) -> str:
         """The verdict as text: "worse" or "no worse"."""
-        return WORSE if self.worse else NO_WORSE
+        return WORSE if self.is_worse else NO_WORSE
 
     def to_json(self) -> dict[str, Json]:
         """Return the output of `tilewright diff --json` (docs/reference/output-directory.md)."""
@@ -155,22 +155,23 @@ def diff_runs(a: Side, b: Side, tolerance_percent: float = 0.0) -> DiffVerdict:
     if not (math.isfinite(tolerance_percent) and tolerance_percent >= 0):
         raise DiffError(f"--tolerance {tolerance_percent:g}: give a percentage of 0 or more")
     _check_comparable(a, b)
-    layers_of_b = {each.id: each for each in b.layers}
+    layers_of_b = {layer.id: layer for layer in b.layers}
     total = _change("the tuned layers of the network", a.total, b.total, tolerance_percent)
     layers = tuple(
-        _change(each.name, each.latency, layers_of_b[each.id].latency, tolerance_percent)
-        for each in a.layers
+        _change(layer.name, layer.latency, layers_of_b[layer.id].latency, tolerance_percent)
+        for layer in a.layers
     )
     validity = _validity(a, b, tolerance_percent)
-    models = tuple(_models(a.layers, [layers_of_b[each.id] for each in a.layers]))
+    models = tuple(_models(a.layers, [layers_of_b[layer.id] for layer in a.layers]))
     return DiffVerdict(
         a=a.place, b=b.place, network=a.network, target=a.target, space=a.space,
         tolerance_percent=tolerance_percent, total=total, workloads=layers, validity=validity,
-        models=models, changed=_changed(a, b), settings=_differing(a.settings, b.settings),
+        models=models, changed=_changed_versions(a, b),
+        settings=_differing_settings(a.settings, b.settings),
         reasons=(
-            *(_slower(each) for each in (total, *layers) if each.worse),
+            *(_slower_text(layer) for layer in (total, *layers) if layer.worse),
             *([_less_valid(validity)] if validity.worse else []),
-            *(_less_right(each) for each in models if each.worse),
+            *(_less_right(model) for model in models if model.worse),
         ),
     )  # fmt: skip
 
@@ -184,42 +185,43 @@ def _check_comparable(a: Side, b: Side) -> None:
     ):
         if of_a != of_b:
             raise DiffError(
-                f"{a.place} and {b.place} cannot be compared: another {what}, {of_a} and {of_b}"
+                f"{a.place} and {b.place} cannot be compared, because the {what} differs: "
+                f"{of_a} and {of_b}"
             )
     if a.spec != b.spec:
         names = sorted(n for n in a.spec.keys() | b.spec.keys() if a.spec.get(n) != b.spec.get(n))
         raise DiffError(
-            f"{a.place} and {b.place} cannot be compared: two targets are called {a.target}, which "
-            f"differ in {', '.join(names)}"
+            f"{a.place} and {b.place} cannot be compared, because they have different "
+            f"targets called {a.target}; these keys differ: {', '.join(names)}"
         )
-    if {each.id for each in a.layers} == {each.id for each in b.layers}:
+    if {layer.id for layer in a.layers} == {layer.id for layer in b.layers}:
         return
-    plain = ({each.text for each in side.layers} for side in (a, b))
+    plain = ({layer.text for layer in side.layers} for side in (a, b))
     if next(plain) == next(plain):
-        theirs = {each.id: each for each in b.layers}
-        mine = next(each for each in a.layers if each.id not in theirs)
-        other = next(each for each in b.layers if each.text == mine.text)
+        theirs = {layer.id: layer for layer in b.layers}
+        mine = next(layer for layer in a.layers if layer.id not in theirs)
+        other = next(layer for layer in b.layers if layer.text == mine.text)
         raise DiffError(
-            f"{a.place} and {b.place} cannot be compared: another epilogue, {mine.name} with "
-            f"'{mine.epilogue}' and with '{other.epilogue}'"
+            f"{a.place} and {b.place} cannot be compared, because the epilogues differ: "
+            f"{mine.name} has '{mine.epilogue}' and '{other.epilogue}'"
         )
     raise DiffError(
-        f"{a.place} and {b.place} cannot be compared: other layers. {_only(a, b)}{_only(b, a)}"
-        "Tune both with the same --layers"
+        f"{a.place} and {b.place} cannot be compared, because their layers differ. "
+        f"{_missing_layers_text(a, b)}{_missing_layers_text(b, a)}Tune both with the same --layers"
     )
 
 
-def _only(side: Side, other: Side) -> str:
-    known = {each.id for each in other.layers}
-    missing = [each.name for each in side.layers if each.id not in known]
+def _missing_layers_text(side: Side, other: Side) -> str:
+    known = {layer.id for layer in other.layers}
+    missing = [layer.name for layer in side.layers if layer.id not in known]
     return f"Only {side.place} has {', '.join(missing)}. " if missing else ""
 
 
 def _change(what: str, a: RunLatency, b: RunLatency, tolerance_percent: float) -> Change:
     unit = "cycles" if a.cycles is not None and b.cycles is not None else "seconds"
-    before, after = (getattr(each, unit) for each in (a, b))
-    if not a.known or not b.known or not before:
-        return Change(what, unit, before, after, None, a.known and not b.known)
+    before, after = (getattr(item, unit) for item in (a, b))
+    if not a.is_known or not b.is_known or not before:
+        return Change(what, unit, before, after, None, a.is_known and not b.is_known)
     allowed = 1 + tolerance_percent / 100
     if unit == "seconds" and a.interval is not None and b.interval is not None:
         worse = b.interval.low > a.interval.high * allowed
@@ -261,7 +263,7 @@ def _models(a: Sequence[ComparedLayer], b: Sequence[ComparedLayer]) -> Iterable[
     Yields:
         Mean error of each model over the layers for which both runs have the model.
     """
-    names = sorted({name for each in (*a, *b) for name in each.errors})
+    names = sorted({name for item in (*a, *b) for name in item.errors})
     for name in names:
         both = [
             (x.errors[name], y.errors[name])
@@ -269,7 +271,7 @@ def _models(a: Sequence[ComparedLayer], b: Sequence[ComparedLayer]) -> Iterable[
             if name in x.errors and name in y.errors
         ]
         if not both:
-            one, other = (_mean(each.errors[name] for each in s if name in each.errors)
+            one, other = (_mean(item.errors[name] for item in s if name in item.errors)
                           for s in (a, b))  # fmt: skip
             yield Pair(name, one, other, False)
             continue
@@ -284,7 +286,7 @@ def _mean(values: Iterable[float]) -> float | None:
     return fmean(known) if known else None
 
 
-def _changed(a: Side, b: Side) -> tuple[DifferentSetting, ...]:
+def _changed_versions(a: Side, b: Side) -> tuple[DifferentSetting, ...]:
     """Return the differences between two runs in target fingerprints and package versions.
 
     The fingerprint covers the lowering, the simulator and the compiler of a target.
@@ -293,16 +295,18 @@ def _changed(a: Side, b: Side) -> tuple[DifferentSetting, ...]:
         a: the first run.
         b: the second run.
     """
-    prints = _differing(
+    prints = _differing_settings(
         {"target fingerprint": a.fingerprint}, {"target fingerprint": b.fingerprint}
     )
     known = a.versions.keys() & b.versions.keys()
-    return prints + _differing(
+    return prints + _differing_settings(
         {name: a.versions[name] for name in known}, {name: b.versions[name] for name in known}
     )
 
 
-def _differing(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[DifferentSetting, ...]:
+def _differing_settings(
+    a: Mapping[str, object], b: Mapping[str, object]
+) -> tuple[DifferentSetting, ...]:
     names = dict.fromkeys([*sorted(a), *sorted(b)])
     return tuple(
         DifferentSetting(name, str(a.get(name, "")), str(b.get(name, "")))
@@ -311,22 +315,22 @@ def _differing(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[Differ
     )
 
 
-def _slower(change: Change) -> str:
+def _slower_text(change: Change) -> str:
     if change.more is None:
-        return f"{change.what}: nothing that was tried is valid any more"
+        return f"{change.what}: no trial is valid any more"
     return f"{change.what}: {100 * change.more:+.2g} % {change.unit}"
 
 
 def _less_valid(pair: Pair) -> str:
     assert pair.a is not None
     assert pair.b is not None
-    return f"valid trials: {100 * pair.a:.1f} % became {100 * pair.b:.1f} %"
+    return f"valid trials: from {100 * pair.a:.1f} % to {100 * pair.b:.1f} %"
 
 
 def _less_right(pair: Pair) -> str:
     assert pair.a is not None
     assert pair.b is not None
-    return f"{pair.what}: {pair.a:.3g} became {pair.b:.3g}, the model is further off"
+    return f"{pair.what}: from {pair.a:.3g} to {pair.b:.3g}, so the model is less accurate"
 
 
 class DiffError(TilewrightError):
@@ -353,7 +357,7 @@ class RunLatency:
     interval: Interval | None = None
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether a valid schedule was found."""
         return self.cycles is not None or self.seconds is not None
 
@@ -416,12 +420,12 @@ class Side:
     @property
     def trials(self) -> int:
         """Number of trials of all layers."""
-        return sum(each.trials for each in self.layers)
+        return sum(layer.trials for layer in self.layers)
 
     @property
     def invalid(self) -> int:
         """Number of invalid trials of all layers."""
-        return sum(each.invalid for each in self.layers)
+        return sum(layer.invalid for layer in self.layers)
 
 
 def read_side(folder: Path, place: str = "") -> Side:
@@ -437,16 +441,16 @@ def read_side(folder: Path, place: str = "") -> Side:
     """
     summary = read_written(_ComparedSummary, folder, SUMMARY, DiffError)
     written = read_written(_ComparedSchedules, folder, SCHEDULES, DiffError)
-    schedules = {each.id: each for each in written.schedules}
-    if [each.id for each in summary.workloads] != list(schedules):
+    schedules = {schedule.id: schedule for schedule in written.schedules}
+    if [workload.id for workload in summary.workloads] != list(schedules):
         raise DiffError(
-            f"{folder / SUMMARY} and {SCHEDULES} are of different layers: one of them is from "
-            "another run; tune again"
+            f"{folder / SUMMARY} and {SCHEDULES} contain different layers, because one of "
+            "them is from another run; tune again"
         )
     try:
         layers = tuple(_layer(row, schedules[row.id]) for row in summary.workloads)
     except (ValueError, TilewrightError) as error:
-        raise DiffError(foreign(folder, error)) from None
+        raise DiffError(unreadable_message(folder, error)) from None
     return Side(
         place=place or str(folder),
         network=summary.network,
@@ -500,9 +504,11 @@ class _ComparedWorkload(_Measured):
     model_errors: dict[str, _Share] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _counted(self) -> Self:
+    def _check_counts(self) -> Self:
         if self.invalid_trials > self.trials:
-            raise ValueError(f"{self.invalid_trials} of {self.trials} trials are invalid")
+            raise ValueError(
+                f"the number of invalid trials is {self.invalid_trials} of {self.trials}"
+            )
         return self
 
 

@@ -61,16 +61,18 @@ def enumerate_space(
     """
     enumerates = capability(target, Enumerates)
     if enumerates is None:
-        raise EnumerationError(f"{target.name} cannot enumerate; choose a target that is simulated")
+        raise EnumerationError(
+            f"{target.name} cannot enumerate schedules; choose a simulated target"
+        )
     start = time.perf_counter()
     lowered, measured = enumerates.enumerate(workload, progress)
     seconds = time.perf_counter() - start
     return EnumeratedSpace(
-        frame(target.space(workload), lowered, measured), _best(measured), seconds
+        frame(target.space(workload), lowered, measured), _best_latency(measured), seconds
     )
 
 
-def _best(measured: Measurements) -> Latency | None:
+def _best_latency(measured: Measurements) -> Latency | None:
     if not measured.valid.any():
         return None
     row = int(np.argmin(np.where(measured.valid, measured.latency, np.inf)))
@@ -95,16 +97,16 @@ def frame(space: Space, lowered: Lowered, measured: Measurements) -> pd.DataFram
         "status": measured.status,
         "failure": lowered.failures,
         "reason": measured.reason,
-        "cycles": _known(measured.cycles),
+        "cycles": _known_numbers(measured.cycles),
     }
-    columns |= {name: _known(numbers) for name, numbers in measured.counters.items()}
+    columns |= {name: _known_numbers(numbers) for name, numbers in measured.counters.items()}
     return pd.DataFrame(columns)
 
 
 def check_table_name(path: Path) -> None:
     """Check that a file name has a suffix in `SUFFIXES`. Raise `EnumerationError` if not."""
     if not path.name.endswith(SUFFIXES):
-        raise EnumerationError(f"{path}: write a table as {', '.join(SUFFIXES)}")
+        raise EnumerationError(f"{path}: the file name must end in {', '.join(SUFFIXES)}")
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
@@ -126,5 +128,5 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def _known(numbers: NDArray[np.int64]) -> pd.Series[int]:
+def _known_numbers(numbers: NDArray[np.int64]) -> pd.Series[int]:
     return pd.Series(numbers, dtype="Int64").mask(numbers < 0)

@@ -45,7 +45,7 @@ class RowCache(Generic[R]):
         for line in data.splitlines():
             with suppress(ValidationError):
                 entry = _Line.model_validate_json(line)
-                if not FINISHED_RUNS.reads(entry.version):
+                if not FINISHED_RUNS.can_read(entry.version):
                     continue
                 self._rows[entry.key] = self._row.validate_python(entry.run)
 

@@ -62,12 +62,15 @@ class ToyTarget:
 
     @property
     def fingerprint(self) -> str:
+        """Digest of the target's behaviour and of its listed configs."""
         return f"toy-{self.mood}-{zlib.crc32(repr(self.listed).encode()):08x}"
 
     def hardware_features(self) -> dict[str, float]:
+        """Return one feature: the size of the scratchpad."""
         return {"scratchpad": 64.0}
 
     def space(self, workload: Workload) -> Space:
+        """Return a small space of tile sizes and threads."""
         knobs = (
             Knob("tile_h", (1, 2, 4, 8, 16)), Knob("tile_w", (1, 2, 4, 8, 16)),
             Knob("tile_co", (1, 2, 4)), Knob("nthread", (1, 2)),
@@ -75,6 +78,7 @@ class ToyTarget:
         return Space("toy", knobs, self.listed)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs; in the mood `mixed`, those with large tiles fail to compile."""
         area, bytes_moved = self._sizes(workload, configs)
         broken = area > 96
         if self.mood == "none_compiles":
@@ -90,6 +94,7 @@ class ToyTarget:
         )  # fmt: skip
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Measure programs, which fail as the mood says."""
         area, bytes_moved = self._sizes(lowered.workload, lowered.configs)
         status = np.where(lowered.ok, "valid", "compile_error").astype(object)
         if self.mood == "mixed":
@@ -103,10 +108,11 @@ class ToyTarget:
             cycles[:] = 5000
         cycles = np.where(status == "valid", cycles, -1)
         seconds = np.where(cycles > 0, cycles / 1e8, np.nan)
-        reason = np.where(status == "valid", "", "run: nothing came back").astype(object)
+        reason = np.where(status == "valid", "", "run: no response").astype(object)
         return Measurements(status, reason, cycles, seconds)
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
+        """Return estimated latency, bytes moved and tile area of each config."""
         area, bytes_moved = self._sizes(workload, configs)
         table = np.stack([900 + 45_000 / area, bytes_moved, area / 64], axis=1)
         return Features(table, ESTIMATES)
@@ -135,9 +141,10 @@ def is_seeded(make: Make) -> None:
     """Check that equal seeds give equal trials, and that the explorer object keeps no state."""
     explorer = make()
     first = _trials(_run(explorer, trials=48, seed=3))
-    assert first == _trials(_run(make(), trials=48, seed=3)), "the same seed gave other trials"
+    assert first == _trials(_run(make(), trials=48, seed=3)), "the same seed gave different trials"
     assert first == _trials(_run(explorer, trials=48, seed=3)), (
-        "a second run of the same object gave other trials: it keeps state outside of ExplorerState"
+        "a second run of the same object gave different trials, so it keeps state outside "
+        "of ExplorerState"
     )
 
 
@@ -153,10 +160,14 @@ def respects_the_space(make: Make) -> None:
     """Check that all proposed configs belong to the space, also if the space lists its configs."""
     listed = tuple(range(0, 150, 3))
     rounds = _run(make(), ToyTarget(listed=listed), trials=40)
-    assert set(_flat(rounds).tolist()) <= set(listed), "a config the space does not list"
+    assert set(_flat(rounds).tolist()) <= set(listed), (
+        "a proposed config is not in the space's list"
+    )
     for done in _run(make(), trials=40):
         limits = ToyTarget().space(WORKLOAD).cardinalities
-        assert ((done.configs >= 0) & (done.configs < limits)).all(), "an index outside its knob"
+        assert ((done.configs >= 0) & (done.configs < limits)).all(), (
+            "a knob index is outside of the range of its knob"
+        )
 
 
 def keeps_the_batch(make: Make) -> None:
@@ -169,16 +180,16 @@ def survives_failure(make: Make) -> None:
     """Check that tuning continues after rounds in which no config compiles or runs."""
     for mood in ("all_invalid", "none_compiles"):
         rounds = _run(make(), ToyTarget(mood), trials=150)
-        assert rounds, f"gave up before the first round ({mood})"
+        assert rounds, f"the tuner stopped before the first round ({mood})"
         spent = sum(len(done.configs) + done.failed_compiles for done in rounds)
-        assert spent >= 40, f"gave up after {spent} configs ({mood})"
-        assert rounds[-1].best_latency is None, "a best config where none is valid"
+        assert spent >= 40, f"the tuner stopped after {spent} configs ({mood})"
+        assert rounds[-1].best_latency is None, "a best config is reported although none is valid"
 
 
 def copes_with_one_valid_point(make: Make) -> None:
     """Check that the only valid config of a space is found, at the latest after all were tried."""
     rounds = _run(make(), ToyTarget("one_valid"), trials=150)
-    assert rounds[-1].best_latency is not None, "the only valid config was never tried"
+    assert rounds[-1].best_latency is not None, "the only valid config was not tried"
 
 
 def stops_when_exhausted(make: Make) -> None:
@@ -187,7 +198,8 @@ def stops_when_exhausted(make: Make) -> None:
         rounds = _run(make(), ToyTarget(mood), trials=1000, batch=15)
         tried = sum(len(done.configs) + done.failed_compiles for done in rounds)
         assert tried == ToyTarget().space(WORKLOAD).size, (
-            f"stopped after {tried} of {ToyTarget().space(WORKLOAD).size} configs ({mood})"
+            f"the tuner stopped after {tried} of {ToyTarget().space(WORKLOAD).size} configs "
+            f"({mood})"
         )
 
 
@@ -201,7 +213,7 @@ def resumes(make: Make) -> None:
                 rounds = list(
                     tune(ToyTarget(), WORKLOAD, make(), trials=trials, batch=8, store=store)
                 )
-    assert _trials(rounds) == expected, "a resumed run went another way"
+    assert _trials(rounds) == expected, "a resumed run gave different trials"
 
 
 CHECKS: dict[str, Callable[[Make], None]] = {
@@ -221,8 +233,8 @@ def _run(
     batch: int = 8,
     seed: int = 0,
 ) -> list[Round]:
-    found = tune(target or ToyTarget(), WORKLOAD, explorer, trials=trials, batch=batch, seed=seed)
-    return list(found)
+    result = tune(target or ToyTarget(), WORKLOAD, explorer, trials=trials, batch=batch, seed=seed)
+    return list(result)
 
 
 def _flat(rounds: list[Round]) -> NDArray[np.int64]:

@@ -49,13 +49,20 @@ def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
     The arguments, results and errors are those of `tilewright.fusion.decide_fusion`.
     """
     problem = read_problem(asked)
-    schedules = FusionSchedules(traits_of(asked.target).blocks, lambda some: _tuned(asked, some))
-    for each in asked.tuned:
-        if (pick := _pick(each)) is not None:
-            schedules.add(each.workload, pick)
+    schedules = FusionSchedules(
+        traits_of(asked.target).blocks, lambda some: _tune_workloads(asked, some)
+    )
+    for workload_result in asked.tuned:
+        if (pick := _pick(workload_result)) is not None:
+            schedules.add(workload_result.workload, pick)
     evaluator = Evaluator(problem, schedules, heard)
     if not len(problem):
-        asked.emit(Note(f"{asked.network}: nothing in it may be fused or not; all modes are equal"))
+        asked.emit(
+            Note(
+                f"{asked.network}: there is nothing to fuse in this network, so all modes give the "
+                "same result"
+            )
+        )
     named = name_labellings(problem, evaluator, asked)
     return build_decision(asked, problem, evaluator, named, evaluator.count)
 
@@ -86,13 +93,13 @@ def build_decision(
     """
     chosen = evaluator(named[asked.options.fusion])
     guessing = evaluator if by_estimates else make_estimate_evaluator(problem, asked.options.seed)
-    each = {name: evaluator(labels) for name, labels in named.items()}
+    decision = {name: evaluator(labels) for name, labels in named.items()}
     tuned = evaluator.schedules.tuned
     summary: FusionSummary = {
         "mode": asked.options.fusion,
         "decisions": list_decisions(evaluator, chosen.labels, guessing),
-        "cycles": {name: found.cycles for name, found in each.items()},
-        "dram_bytes": {name: found.dram_bytes for name, found in each.items()},
+        "cycles": {name: result.cycles for name, result in decision.items()},
+        "dram_bytes": {name: result.dram_bytes for name, result in decision.items()},
         "evaluations": spent,
         "tuned": tuned,
     }
@@ -140,7 +147,7 @@ def name_labellings(
     if mode == "learned":
         return search_labellings(problem, evaluator, asked.options.seed)
     named[mode] = drop_unscheduled_labels(evaluator, named[mode])
-    free = [name for name, labels in named.items() if not evaluator.missing(labels)]
+    free = [name for name, labels in named.items() if not evaluator.untuned_workloads(labels)]
     return {name: named[name] for name in free if _runs(evaluator, named[name])}
 
 
@@ -167,8 +174,8 @@ def search_labellings(
     named = {name: drop_unscheduled_labels(evaluator, labels) for name, labels in known.items()}
     model, policy = shipped_models(seed)
     rng = np.random.default_rng([seed, 0])
-    found = learned_search(problem, evaluator, model, policy, list(named.values()), rng)
-    return named | {"learned": found}
+    result = learned_search(problem, evaluator, model, policy, list(named.values()), rng)
+    return named | {"learned": result}
 
 
 def drop_unscheduled_labels(evaluator: Evaluator, labels: Labelling) -> Labelling:
@@ -206,7 +213,7 @@ def _runs(evaluator: Evaluator, labels: Labelling) -> bool:
     return True
 
 
-def _tuned(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick | None]:
+def _tune_workloads(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick | None]:
     """Tune workloads that the run has not tuned, because only a different fusion creates them.
 
     Args:
@@ -217,8 +224,8 @@ def _tuned(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick | None]:
         The schedule of each workload; None if tuning found no valid schedule.
     """
     many = f"{len(workloads)} more {'workload' if len(workloads) == 1 else 'workloads'}"
-    asked.emit(Note(f"{asked.network}: {many}, of operators fused otherwise"))
-    return [_pick(each) for each in asked.more([_subgraph(each) for each in workloads])]
+    asked.emit(Note(f"{asked.network}: {many}, of operators that are fused in another way"))
+    return [_pick(item) for item in asked.more([_subgraph(workload) for workload in workloads])]
 
 
 def _subgraph(workload: Workload) -> Subgraph:
@@ -246,9 +253,9 @@ def list_decisions(
     """
     problem, rows = evaluator.problem, list[FusionDecision]()
     for place, choice in enumerate(problem.offered):
-        other = problem.flipped(labels, [place])
-        guessed = evaluator is guessing or bool(evaluator.missing(other))
-        saved = _saved(guessing if guessed else evaluator, labels, other)
+        other = problem.flip_labels(labels, [place])
+        guessed = evaluator is guessing or bool(evaluator.untuned_workloads(other))
+        saved = _saved_cost(guessing if guessed else evaluator, labels, other)
         if labels[place] or saved is None:
             cycles, size = saved or (None, None)
         else:
@@ -262,7 +269,7 @@ def list_decisions(
     return rows
 
 
-def _saved(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int, int] | None:
+def _saved_cost(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int, int] | None:
     """Return the cycles and bytes by which one labelling is cheaper than another labelling.
 
     Args:
@@ -319,8 +326,8 @@ def build_fusion_file(
             for choice, label in zip(problem.offered, chosen.labels, strict=True)
         ],
         "refused": [
-            {"name": f"{each.kind} {each.name}", "kind": each.kind, "reason": each.reason}
-            for each in problem.refused
+            {"name": f"{item.kind} {item.name}", "kind": item.kind, "reason": item.reason}
+            for item in problem.refused
         ],
         "schedules": list(rows.values()),
         "layers": list[Json](list_layers(problem, chosen)),
@@ -383,21 +390,21 @@ def list_layers(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Js
 def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
     """Return for each layer the indices of the fusion decisions that concern its operators."""
     base = {layer.output: layer for layer in problem.graph.layers}
-    found: list[list[int]] = [[] for _ in layers]
+    labels: list[list[int]] = [[] for _ in layers]
     for place, choice in enumerate(problem.offered):
         last = base[choice.layers[-1]]
         for row, layer in enumerate(layers):
             # one operator is the average of each part of what lies side by side
             own = layer.output == last.output or choice.kind != "average"
             if own and set(last.names) <= set(layer.names):
-                found[row].append(place)
+                labels[row].append(place)
                 break
-    return found
+    return labels
 
 
 def list_read_rows(graph: IntegerGraph) -> list[list[int]]:
     """Return for each layer the rows of the layers that produce its inputs."""
-    writers = {each.output: row for row, each in enumerate(graph.layers)}
+    writers = {layer.output: row for row, layer in enumerate(graph.layers)}
     return [
         sorted({row for name in layer.reads for row in _writers(graph, name, writers, set())})
         for layer in graph.layers
@@ -419,6 +426,6 @@ def _writers(graph: IntegerGraph, name: str, writers: dict[str, int], seen: set[
     if name in writers or name in seen:
         return {writers[name]} if name in writers else set()
     seen.add(name)
-    parts = [each.part for each in graph.slices if each.whole == name]
-    wholes = [each.whole for each in graph.slices if each.part == name]
-    return {row for each in parts or wholes for row in _writers(graph, each, writers, seen)}
+    parts = [slice_.part for slice_ in graph.slices if slice_.whole == name]
+    wholes = [slice_.whole for slice_ in graph.slices if slice_.part == name]
+    return {row for part in parts or wholes for row in _writers(graph, part, writers, seen)}

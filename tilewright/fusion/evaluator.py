@@ -77,21 +77,21 @@ class FusionSchedules:
             self._found[workload] = pick
         return pick
 
-    def missing(self, workloads: Sequence[Workload]) -> list[Workload]:
+    def untuned_workloads(self, workloads: Sequence[Workload]) -> list[Workload]:
         """Return the distinct workloads that have to be tuned."""
         unknown = [
             workload for workload in dict.fromkeys(workloads) if self.known(workload) is None
         ]
         return [workload for workload in unknown if workload not in self.failed]
 
-    def of(self, workloads: Sequence[Workload]) -> list[Pick]:
+    def schedules_for(self, workloads: Sequence[Workload]) -> list[Pick]:
         """Return a schedule for each workload, and tune workloads without one.
 
         Raises:
             NoSchedule: a workload has no valid schedule.
             TilewrightError: tuning fails.
         """
-        missing = self.missing(workloads)
+        missing = self.untuned_workloads(workloads)
         if missing:
             self.tuned += len(missing)
             picks = dict(zip(missing, self.tune(missing), strict=True))
@@ -166,8 +166,8 @@ class Evaluator:
         timer = None if builds is None else builds.stream_timer()
         if timer is None:
             raise FusionError(
-                f"{problem.target.name} runs no programs of ours, so there is nothing to decide "
-                "about fusion; choose a VTA, or leave out --fusion"
+                f"programs of {problem.target.name} cannot be executed here, so there is "
+                "nothing to decide about fusion; choose a VTA, or leave out --fusion"
             )
         self.problem = problem
         self.schedules = schedules
@@ -194,11 +194,11 @@ class Evaluator:
         if evaluation is None and layers in self._same:
             evaluation = self._known[labels] = replace(self._same[layers], labels=labels)
         if evaluation is None:
-            evaluation = self.again(labels)
+            evaluation = self.reevaluate(labels)
             self.count += 1
             self._known[labels] = self._same[layers] = evaluation
-            each = zip(evaluation.workloads, evaluation.picks, evaluation.layers, strict=True)
-            self.alone.update({workload: (pick, layer) for workload, pick, layer in each})
+            parts = zip(evaluation.workloads, evaluation.picks, evaluation.layers, strict=True)
+            self.alone.update({workload: (pick, layer) for workload, pick, layer in parts})
             if self.heard is not None:
                 self.heard(evaluation, self.count)
         return evaluation
@@ -210,29 +210,29 @@ class Evaluator:
             for layer in self.problem.labelled(labels).layers
         )
 
-    def again(self, labels: Labelling) -> Evaluation:
+    def reevaluate(self, labels: Labelling) -> Evaluation:
         """Simulate the network of a labelling, even if it was simulated before.
 
         The result is not stored. The errors are those of `__call__`.
         """
         workloads = self.problem.workloads(labels)
-        picks = self.schedules.of(workloads)
+        picks = self.schedules.schedules_for(workloads)
         cost = self._timer.cost(layer_graph(self.problem.labelled(labels)), picks)
         return Evaluation(
             labels, cost.cycles, cost.dram_bytes, tuple(workloads), tuple(picks), cost.layers
         )
 
-    def missing(self, labels: Labelling) -> list[Workload]:
+    def untuned_workloads(self, labels: Labelling) -> list[Workload]:
         """Return the workloads that `__call__` would tune to evaluate a labelling."""
         if labels in self._known:
             return []
-        return self.schedules.missing(self.problem.workloads(labels))
+        return self.schedules.untuned_workloads(self.problem.workloads(labels))
 
-    def seen(self, labels: Labelling) -> Evaluation | None:
+    def find_evaluation(self, labels: Labelling) -> Evaluation | None:
         """Return the cost of a labelling, or None if it was not evaluated yet."""
         return self._known.get(labels)
 
-    def known(self) -> list[Evaluation]:
+    def evaluations(self) -> list[Evaluation]:
         """Return all evaluations so far, in order."""
         return list(self._known.values())
 
@@ -252,12 +252,12 @@ def make_estimate_evaluator(problem: FusionProblem, seed: int) -> Evaluator:
     """
 
     def estimated(workloads: Sequence[Workload]) -> list[Pick | None]:
-        return [_estimated(workload, problem.target, seed) for workload in workloads]
+        return [_estimate_schedule(workload, problem.target, seed) for workload in workloads]
 
     return Evaluator(problem, FusionSchedules(traits_of(problem.target).blocks, estimated))
 
 
-def _estimated(workload: Workload, target: Target, seed: int) -> Pick | None:
+def _estimate_schedule(workload: Workload, target: Target, seed: int) -> Pick | None:
     try:
         return pick_without_trials(workload, target, seed)
     except WorkloadError:

@@ -84,7 +84,7 @@ class Figures:
         self._plain: dict[Workload, LayerFigures] = {}
         self._tuned: dict[Workload, LayerFigures] = {}
 
-    def of(self, workload: Workload) -> LayerFigures:
+    def layer_figures(self, workload: Workload) -> LayerFigures:
         """Return the features of a layer's workload."""
         if workload in self._tuned:
             return self._tuned[workload]
@@ -108,7 +108,7 @@ class Figures:
     def _baseline(self, workload: Workload) -> LayerFigures:
         roofline = roofline_of(self.problem.target, workload)
         least = 1.0 if roofline is None else max(roofline.cost, 1.0)
-        estimate = self.problem.estimated(workload) or least
+        estimate = self.problem.estimate_workload(workload) or least
         w, sizes = workload, _bytes(workload)
         row = [
             math.log2(max(w.macs, 1)), *(math.log2(max(size, 1)) for size in sizes),
@@ -172,11 +172,11 @@ def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
     Each decision belongs to exactly one unit.
     """
     group = {place: places for places in problem.groups for place in places}
-    found: dict[tuple[int, ...], DecisionGroup] = {}
+    units: dict[tuple[int, ...], DecisionGroup] = {}
     for place, choice in enumerate(problem.offered):
         places = group.get(place, (place,))
-        found.setdefault(places, DecisionGroup(places, choice.kind))
-    return tuple(found.values())
+        units.setdefault(places, DecisionGroup(places, choice.kind))
+    return tuple(units.values())
 
 
 def label_unit(labels: Labelling, unit: DecisionGroup, fused: bool) -> Labelling:
@@ -201,11 +201,11 @@ def unit_features(problem: FusionProblem, figures: Figures, labels: Labelling) -
         figures: features of the layers.
         labels: the labelling to start from.
     """
-    total = sum(figures.of(workload).prior for workload in problem.workloads(labels))
+    total = sum(figures.layer_figures(workload).prior for workload in problem.workloads(labels))
     units = list_units(problem)
     rows = [_row(problem, figures, labels, unit, total) for unit in units]
     names = (*_UNIT_COLUMNS, *LAYER[:-4], *(f"machine: {name}" for name in figures.machine_columns))
-    return Features.of(np.array(rows).reshape(len(units), len(names)), names)
+    return Features.from_names(np.array(rows).reshape(len(units), len(names)), names)
 
 
 def _row(
@@ -214,16 +214,16 @@ def _row(
     apart, together = (
         Counter(problem.workloads(label_unit(labels, unit, fused))) for fused in (False, True)
     )
-    old = [figures.of(w) for w in (apart - together).elements()]
-    new = [figures.of(w) for w in (together - apart).elements()]
-    cycles = [max(sum(each.prior for each in some), 1.0) for some in (old, new)]
-    sizes = [max(sum(float(np.exp2(each.row[_TENSOR_BYTES]).sum()) for each in some), 1.0)
+    old = [figures.layer_figures(w) for w in (apart - together).elements()]
+    new = [figures.layer_figures(w) for w in (together - apart).elements()]
+    cycles = [max(sum(item.prior for item in some), 1.0) for some in (old, new)]
+    sizes = [max(sum(float(np.exp2(item.row[_TENSOR_BYTES]).sum()) for item in some), 1.0)
              for some in (old, new)]  # fmt: skip
     known = [
-        float(np.mean([each.row[LAYER.index("tuned")] for each in some])) if some else 0.0
+        float(np.mean([item.row[LAYER.index("tuned")] for item in some])) if some else 0.0
         for some in (old, new)
     ]
-    largest = max(new or old, key=lambda each: each.prior, default=None)
+    largest = max(new or old, key=lambda item: item.prior, default=None)
     own = np.zeros(len(LAYER)) if largest is None else largest.row
     row = [
         *(float(unit.kind == kind) for kind in KINDS), len(unit.places),
@@ -294,14 +294,14 @@ class Tables:
         )  # fmt: skip
         self._skeletons: dict[Labelling, _Skeleton] = {}
 
-    def of(self, labels: Labelling) -> GraphTable:
+    def graph_table(self, labels: Labelling) -> GraphTable:
         """Return the network of a labelling as arrays."""
         if labels not in self._skeletons:
             self._skeletons[labels] = _skeleton(self.problem, labels)
         bones = self._skeletons[labels]
-        known = [self.figures.of(workload) for workload in bones.workloads]
-        own = np.array([each.row for each in known]).reshape(-1, len(LAYER))
-        prior = np.array([each.prior for each in known])
+        known = [self.figures.layer_figures(workload) for workload in bones.workloads]
+        own = np.array([item.row for item in known]).reshape(-1, len(LAYER))
+        prior = np.array([item.prior for item in known])
         told = np.column_stack([np.log2(np.maximum(prior, 1.0)), own[:, _NEIGHBOUR_BYTES]])
         before, behind = np.zeros_like(told), np.zeros_like(told)
         before[1:], behind[:-1] = told[:-1], told[1:]
@@ -310,8 +310,8 @@ class Tables:
         machine = np.broadcast_to(self.figures.machine, (len(own), len(self.figures.machine)))
         nodes = np.concatenate([own, before, behind, machine], axis=1)
         size = own[bones.edges[:, 0], LAYER.index("log2 output bytes")]
-        found = self.figures.evaluator.seen(labels)
-        stream = [] if found is None else [layer.stream_cycles for layer in found.layers]
+        result = self.figures.evaluator.find_evaluation(labels)
+        stream = [] if result is None else [layer.stream_cycles for layer in result.layers]
         return GraphTable(
             self.columns, nodes, prior, bones.edges, np.column_stack([bones.kinds, size]),
             np.array(stream, np.float64),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.artifact.build import canonical_workloads
-from tilewright.networks.fusion import FusionChoice, Refused, choices, fused, in_parts
+from tilewright.networks.fusion import FusionChoice, Refused, apply_labels, choices, in_parts
 from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.offloading.channel_blocks import pad_to_blocks
 from tilewright.targets.base import Target
@@ -60,13 +60,13 @@ class FusionProblem:
         self.refused: tuple[Refused, ...] = self.choices.refused
         self.segments = segments_of(self.offered)
         self.groups = groups_of(self.offered)
-        self.labelled = lru_cache(maxsize=512)(self._labelled)
+        self.labelled = lru_cache(maxsize=512)(self._build_graph)
 
     def __len__(self) -> int:
         return len(self.offered)
 
-    def _labelled(self, labels: Labelling) -> IntegerGraph:
-        return fused(self.graph, labels, self.choices)
+    def _build_graph(self, labels: Labelling) -> IntegerGraph:
+        return apply_labels(self.graph, labels, self.choices)
 
     def workloads(self, labels: Labelling) -> list[Workload]:
         """Return the workload of each layer of the fused network, in execution order.
@@ -101,7 +101,7 @@ class FusionProblem:
         """The labelling that TVM's FuseOps would choose."""
         return tuple(choice.kind in TVM_FUSES for choice in self.offered)
 
-    def flipped(self, labels: Labelling, places: Sequence[int]) -> Labelling:
+    def flip_labels(self, labels: Labelling, places: Sequence[int]) -> Labelling:
         """Return a copy of a labelling in which some labels are inverted.
 
         Args:
@@ -113,16 +113,16 @@ class FusionProblem:
     @cached_property
     def accelerator(self) -> Accelerator:
         """Description of the target's hardware, from which its estimates are computed."""
-        return Accelerator.of(self.target)
+        return Accelerator.for_target(self.target)
 
-    def estimated(self, workload: Workload) -> float | None:
+    def estimate_workload(self, workload: Workload) -> float | None:
         """Return the target's estimate for the best schedule of a workload, in the target's unit.
 
         The result is None if the target has no estimate for it.
         """
         form = canonical(pad_to_blocks(workload, self.accelerator.blocks))
         try:
-            return self.accelerator.estimated(form)
+            return self.accelerator.estimate_call(form)
         except WorkloadError:
             return None
 
@@ -131,7 +131,7 @@ class FusionProblem:
 
         The sum is in the target's unit. It is None if a layer has no estimate.
         """
-        estimates = [self.estimated(workload) for workload in self.workloads(labels)]
+        estimates = [self.estimate_workload(workload) for workload in self.workloads(labels)]
         return (
             None
             if None in estimates
@@ -152,7 +152,7 @@ class FusionProblem:
             if choice.kind not in TVM_FUSES and not choice.group
         ]  # fmt: skip
         for places in [*alone, *self.groups]:
-            other = self.flipped(labels, places)
+            other = self.flip_labels(labels, places)
             if self._gain(labels, other) > 0:
                 labels = other
         return labels
@@ -174,10 +174,10 @@ class FusionProblem:
                 old.remove(workload)
             else:
                 new.append(workload)
-        each = [[self.estimated(w) for w in some] for some in (old, new)]
-        if any(None in some for some in each):
+        estimates = [[self.estimate_workload(w) for w in some] for some in (old, new)]
+        if any(None in some for some in estimates):
             return 0.0
-        return sum(e or 0.0 for e in each[0]) - sum(e or 0.0 for e in each[1])
+        return sum(e or 0.0 for e in estimates[0]) - sum(e or 0.0 for e in estimates[1])
 
     def named(self, labels: Labelling) -> dict[str, bool]:
         """Return the labels by the names of the fusions."""
@@ -210,10 +210,10 @@ def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
                 owner[other] = one
             else:
                 first[name] = place
-    found: dict[int, list[int]] = {}
+    segments: dict[int, list[int]] = {}
     for place in range(len(offered)):
-        found.setdefault(root(place), []).append(place)
-    return tuple(tuple(places) for places in found.values())
+        segments.setdefault(root(place), []).append(place)
+    return tuple(tuple(places) for places in segments.values())
 
 
 def groups_of(offered: tuple[FusionChoice, ...]) -> Segments:
@@ -225,8 +225,8 @@ def groups_of(offered: tuple[FusionChoice, ...]) -> Segments:
     Returns:
         Indices of the fusions in each group.
     """
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for place, choice in enumerate(offered):
         if choice.group:
-            found.setdefault(choice.group, []).append(place)
-    return tuple(tuple(places) for places in found.values())
+            groups.setdefault(choice.group, []).append(place)
+    return tuple(tuple(places) for places in groups.values())

@@ -118,7 +118,7 @@ class BudgetedEvaluator:
         """Number of measurements that are left."""
         return self.budget - self.spent
 
-    def tried(self, design: Design, workload: Workload) -> Tried:
+    def layer_trials(self, design: Design, workload: Workload) -> Tried:
         """Return the trials of a layer on a machine so far.
 
         Later trials are added to the same object.
@@ -139,14 +139,14 @@ class BudgetedEvaluator:
         Returns:
             Metrics of one call, float array of shape (metrics, n); NaN for invalid configs.
         """
-        tried = self.tried(design, workload)
+        tried = self.layer_trials(design, workload)
         seconds = np.array([tried.trials[flat].seconds for flat in flats], np.float64)
         if METRICS[objective] == ("seconds",):
             return seconds[None]
         self._weigh(design, workload, flats, tried)
         joules = np.array([tried.joules[flat] for flat in flats], np.float64)
-        each = {"seconds": seconds, "joules": joules}
-        return np.stack([each[metric] for metric in METRICS[objective]])
+        metrics = {"seconds": seconds, "joules": joules}
+        return np.stack([metrics[metric] for metric in METRICS[objective]])
 
     def _weigh(
         self, design: Design, workload: Workload, flats: Sequence[int], tried: Tried
@@ -266,7 +266,7 @@ class BudgetedEvaluator:
             TrialStoreError: the store cannot be written.
             RunInUse: another command works on the run.
         """
-        self._recorded(design, workload)
+        self._recorded_trials(design, workload)
         _, records = self._known[design.target.fingerprint, workload.id]
         records.correct(measured)
 
@@ -276,39 +276,39 @@ class BudgetedEvaluator:
         compiles: bool = False,
     ) -> Measurements:  # fmt: skip
         space = design.target.space(workload)
-        flat, tried = space.ravel(configs).tolist(), self.tried(design, workload)
-        new = [k for k, each in enumerate(flat) if each not in tried.trials]
+        flat, tried = space.ravel(configs).tolist(), self.layer_trials(design, workload)
+        new = [k for k, element in enumerate(flat) if element not in tried.trials]
         new = list({flat[k]: k for k in reversed(new)}.values())[
             ::-1
         ]  # without duplicates, in order
         if new and not self.left:
             raise BudgetSpent
-        known = self._recorded(design, workload)
-        found = {flat[k]: known[flat[k]] for k in new if flat[k] in known}
-        missing = np.array([k for k in new if flat[k] not in found], np.int64)
+        known = self._recorded_trials(design, workload)
+        result = {flat[k]: known[flat[k]] for k in new if flat[k] in known}
+        missing = np.array([k for k in new if flat[k] not in result], np.int64)
         if len(missing):
             lowered, measured = simulate(missing)
-            found |= {flat[k]: trial_at(measured, row) for row, k in enumerate(missing)}
-        kept = self._affordable([found[flat[k]] for k in new])
+            result |= {flat[k]: trial_at(measured, row) for row, k in enumerate(missing)}
+        kept = self._affordable_trials([result[flat[k]] for k in new])
         if len(missing):
             rows = np.flatnonzero(np.isin(missing, new[:kept]))
             self._keep(design, workload, lowered.rows(rows), measured.rows(rows))
         self.compiled += kept * compiles
         for k in new[:kept]:
-            tried.trials[flat[k]] = found[flat[k]]
-        ran = [flat[k] for k in new[:kept] if found[flat[k]].status != "compile_error"]
+            tried.trials[flat[k]] = result[flat[k]]
+        ran = [flat[k] for k in new[:kept] if result[flat[k]].status != "compile_error"]
         if ran:
             metrics = self.metrics(design, workload, ran, self.objective).T
-            for each, own in zip(ran, metrics.tolist(), strict=True):
+            for item, own in zip(ran, metrics.tolist(), strict=True):
                 self.spent += 1
-                told = EvaluatedPoint(self.spent, design, workload, each, found[each], tuple(own))
+                told = EvaluatedPoint(self.spent, design, workload, item, result[item], tuple(own))
                 self.log.append(told)
                 self._listen(told)
         if kept < len(new):
             raise BudgetSpent
-        return measurements_of([tried.trials[each] for each in flat])
+        return measurements_of([tried.trials[element] for element in flat])
 
-    def _affordable(self, trials: Sequence[Trial]) -> int:
+    def _affordable_trials(self, trials: Sequence[Trial]) -> int:
         """Return how many of the trials fit in the remaining budget.
 
         Configs that did not compile cost nothing.
@@ -319,7 +319,7 @@ class BudgetedEvaluator:
         measured = np.cumsum([trial.status != "compile_error" for trial in trials])
         return int(np.searchsorted(measured, self.left, side="right"))
 
-    def _recorded(self, design: Design, workload: Workload) -> Mapping[int, Trial]:
+    def _recorded_trials(self, design: Design, workload: Workload) -> Mapping[int, Trial]:
         """Return the stored trials of a layer on a machine, by flat index of the config.
 
         Only trials of this search are returned; the result is empty without a store.
@@ -330,7 +330,7 @@ class BudgetedEvaluator:
         if key not in self._known:
             run = (workload.id, design.target.fingerprint, self._run)
             records = StoredRun(self._store, run, design.target.space(workload))
-            self._known[key] = (dict(records.known()), records)
+            self._known[key] = (dict(records.known_trials()), records)
         return self._known[key][0]
 
     def _keep(

@@ -46,14 +46,15 @@ class HardwareSpace:
         family = capability(base, HasDesigns)
         if family is None or capability(base, HasArea) is None:
             raise ImpossibleHardware(
-                f"{base.name} is not one of a family of machines; name a VTA or a "
-                "Gemmini, such as vta-pynq"
+                f"{base.name} has no hardware knobs; choose a VTA or a Gemmini, such as vta-pynq"
             )
         self.base, self.budget, self.clock, self._family = base, budget, clock, family
-        self.space = _bounded(family.designs(), bounds or {})
+        self.space = _restrict_space(family.designs(), bounds or {})
         self._made: dict[int, Target] = {}
         if not budget > 0 or not np.isfinite(budget):
-            raise ImpossibleHardware(f"an area of {budget:g} is impossible; name one above 0")
+            raise ImpossibleHardware(
+                f"--budget {budget:g} is impossible; the area must be larger than 0"
+            )
 
     @cached_property
     def points(self) -> Configs:
@@ -79,9 +80,9 @@ class HardwareSpace:
             smallest = float(areas.min(initial=np.inf))
             if np.isfinite(smallest):
                 raise ImpossibleHardware(
-                    f"no machine takes an area of {self.budget:g}: the smallest within these "
-                    f"bounds takes {smallest:.3f} (the stock machine takes 1); raise --budget "
-                    "or lower a bound"
+                    f"no machine within these bounds has an area of at most {self.budget:g}; "
+                    f"the smallest has {smallest:.3f} (the stock machine has 1); raise "
+                    "--budget or lower a bound"
                 )
             raise ImpossibleHardware(f"no machine within these bounds can be built: {refused}")
         order = within[np.argsort(areas[within], kind="stable")]
@@ -94,7 +95,7 @@ class HardwareSpace:
         return self._made[row]
 
     def _build(self, point: NDArray[np.int32]) -> Target:
-        return self._family.redesigned(self.space.describe(point.tolist()), self.clock)
+        return self._family.redesign(self.space.describe(point.tolist()), self.clock)
 
     def row_of(self, point: NDArray[np.integer]) -> int | None:
         """Return the row of a machine in `points`.
@@ -134,7 +135,7 @@ def area_of(target: Target) -> float:
     return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has asked whether it knows
 
 
-def _bounded(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
+def _restrict_space(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
     """Restrict the hardware knobs of a space to bounds.
 
     Args:
@@ -148,20 +149,26 @@ def _bounded(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
     for name in bounds:
         if name not in names:
             raise ImpossibleHardware(
-                f"no hardware knob is called {name}; there are {', '.join(names)}"
+                f"there is no hardware knob {name}; the knobs are {', '.join(names)}"
             )
-    return Space(space.name, tuple(_within(knob, bounds.get(knob.name)) for knob in space.knobs))
+    return Space(
+        space.name, tuple(_restrict_knob(knob, bounds.get(knob.name)) for knob in space.knobs)
+    )
 
 
-def _within(knob: Knob, bound: tuple[int, int] | None) -> Knob:
+def _restrict_knob(knob: Knob, bound: tuple[int, int] | None) -> Knob:
     if bound is None:
         return knob
     low, high = bound
     values = tuple(value for value in knob.values if low <= value <= high)
     if not values:
-        why = "the lower one is above the upper one" if low > high else "none lies between them"
+        why = (
+            "the lower bound is above the upper bound"
+            if low > high
+            else "no value lies between the bounds"
+        )
         raise ImpossibleHardware(
-            f"{knob.name} has the bounds {low}:{high}, and its values are "
+            f"{knob.name} has the bounds {low}:{high} and the values "
             f"{', '.join(map(str, knob.values))}: {why}"
         )
     return Knob(knob.name, values)

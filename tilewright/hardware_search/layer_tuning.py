@@ -43,6 +43,7 @@ class BudgetedRunner(LocalRunner):
         self._evaluator, self._design = evaluator, design
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        """Execute a step; lowering and measuring count towards the budget."""
         mine: dict[object, Callable[..., Any]] = {
             round_steps.lower_and_choose: self._lower,
             round_steps.measure_batch: self._measure,
@@ -54,6 +55,8 @@ class BudgetedRunner(LocalRunner):
         lowered = self._evaluator.lower(self._design, task.problem.workload, kept.configs)
         made = lowered.rows(lowered.ok) if lowered.ok.any() else lowered
         batch = round_steps.choose_batch(task, session, made, n)
+        # `choose_batch` compiles configs of earlier rounds again, which counts like any compile.
+        self._evaluator.compiled += len(batch.rows) + batch.unmeasured_count - len(made)
         left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.unmeasured_failed
         count = batch.unmeasured_count + len(lowered) - len(made)
         return replace(batch, unmeasured_failed=left, unmeasured_count=count)
@@ -96,18 +99,20 @@ class LayerTuning:
         options: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         self.design, self.evaluator, self.seed = design, evaluator, seed
-        self._tuner, self._options = tuner, _looking(tuner) | dict(options or {})
+        self._tuner, self._options = tuner, _alpha_option(tuner) | dict(options or {})
         self._run = BudgetedRunner(evaluator, design)
         self._layers: dict[int, tuple[Task, Session]] = {}
 
     def advance(self, layer: int, trials: int) -> NDArray[np.float64]:
-        """Tune a layer for another round, and return the metrics of its best trial so far.
+        """Tune a layer by a number of further trials, and return the metrics of its best trial.
 
-        The round has no trials if no config compiles.
+        A tuner may propose fewer trials per round than it is asked for (`ml2tuner` has an option
+        `batch`), so this can take several rounds. There are fewer trials if the space is exhausted,
+        or if none of `RETRIES` configs in a row compiles.
 
         Args:
             layer: index of the layer in the design.
-            trials: number of trials in the round.
+            trials: number of further trials.
 
         Returns:
             Metrics of a call, float array of shape (metrics,) in the order of `METRICS` for the
@@ -119,16 +124,18 @@ class LayerTuning:
         if layer not in self._layers:
             self._layers[layer] = self._start(layer)
         task, session = self._layers[layer]
+        goal = len(session.history) + trials
         until = self.evaluator.compiled + RETRIES
-        while self.evaluator.compiled < until:
+        while (missing := goal - len(session.history)) > 0 and self.evaluator.compiled < until:
             session = learn(self._run, task, session)
-            batch = propose_batch(self._run, task, session, trials)
+            batch = propose_batch(self._run, task, session, missing)
             if batch is None:
                 break
             if batch.rows.ok.any():
                 measured = self._run(round_steps.measure_batch, task, batch, {})
-                session = session.after(replace(batch, measured=measured))
-                break
+                session = session.extend(replace(batch, measured=measured))
+                until = self.evaluator.compiled + RETRIES
+                continue
             # known without a measurement: look elsewhere
             known = [session.history.failed, batch.rows.configs, batch.unmeasured_failed]
             history = replace(session.history, failed=np.concatenate(known))
@@ -148,11 +155,13 @@ class LayerTuning:
         if objective != "latency" and problem.estimate is not None:
             estimate = partial(estimate_objective, target, workload, objective=objective)
             problem = replace(problem, estimate=estimate)
-        task = GivenTask(target, make_explorer(self._tuner, self._options), problem)
+        task = GivenTask(
+            self.design.measured_on, make_explorer(self._tuner, self._options), problem
+        )
         return task, Session.start(task)
 
 
-def _looking(tuner: str) -> dict[str, object]:
+def _alpha_option(tuner: str) -> dict[str, object]:
     """Return `ALPHA` as the tuner's option `alpha`; empty if the tuner has no such option."""
     known = registered_tuners().get(tuner)
     return {"alpha": ALPHA} if known is not None and "alpha" in known.options.model_fields else {}

@@ -137,7 +137,7 @@ def estimate_objective(
     matrix = table.matrix.copy()
     costs = estimated_metrics(target, workload, configs, table, objective).prod(axis=0)
     costs = scale_to_latency(target, workload, objective, costs)
-    matrix[:, table.places("latency")] = costs[:, None]
+    matrix[:, table.column_indices("latency")] = costs[:, None]
     return Features(matrix, table.columns)
 
 

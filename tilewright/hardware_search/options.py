@@ -29,27 +29,29 @@ class CodesignOptions(CommandOptions):
 
     networks: Annotated[tuple[str, ...], CliOption(metavar="NAME,…", value="model")] = Field(
         min_length=1,
-        description="What one accelerator is to serve: names from 'tilewright zoo' or model files, "
-        "with commas between.",
+        description="Networks that one accelerator is designed for: names from 'tilewright "
+        "zoo' or model files, separated by commas.",
         json_schema_extra=with_networks_in_list,
     )
     budget: Annotated[float, CliOption(metavar="AREA")] = Field(
-        gt=0, allow_inf_nan=False, description="The largest area; the stock machine takes 1."
+        gt=0, allow_inf_nan=False, description="Largest chip area, relative to the stock machine."
     )
     trials: int = Field(
-        default=1000, ge=1, le=10_000_000, description="Measurements of all machines together."
+        default=1000,
+        ge=1,
+        le=10_000_000,
+        description="Total number of measurements on all machines.",
     )
     method: str = Field(
         default="ours",
         min_length=1,
-        description="Who searches: ours, dcoc, autotvm, chameleon, nsga2, tpe or random.",
+        description="Search method: ours, dcoc, autotvm, chameleon, nsga2, tpe or random.",
         json_schema_extra=_with_methods,
     )
     # autotvm, chameleon and dcoc propose by latency in any case, as published.
     objective: Annotated[Objective, CliOption(metavar="latency|edp|energy")] = Field(
         default="latency",
-        description="What the front holds beside the area: latency, energy, or their product "
-        "(edp).",
+        description="What to minimise besides the area: latency, energy, or their product (edp).",
     )
     seed: Seed = 0
     out: Annotated[str, CliOption(value="path", default="codesigned/<networks>")] = Field(
@@ -58,7 +60,7 @@ class CodesignOptions(CommandOptions):
     target: Annotated[str, CliOption(value="target")] = Field(
         default="vta-pynq",
         min_length=1,
-        description="The machine whose knobs are turned: a preset or a file.",
+        description="The base machine whose hardware knobs are searched: a preset or a file.",
         json_schema_extra=with_targets,
     )
     bounds: Annotated[
@@ -66,25 +68,27 @@ class CodesignOptions(CommandOptions):
         CliOption(
             flag="--bound",
             metavar="KNOB=LOW:HIGH",
-            pair="KNOB=LOW:HIGH, whole numbers",
+            pair="KNOB=LOW:HIGH with integers",
             separator=":",
         ),
     ] = Field(
         default_factory=dict,
-        description="Lowest and highest value of a hardware knob, may be given again: "
-        "log_block_in=4:5.",
+        description="Smallest and largest value of a hardware knob (repeat the option for "
+        "more knobs): log_block_in=4:5.",
     )
     clock: Annotated[Literal["fixed", "tree"], CliOption(metavar="fixed|tree")] = Field(
         default="fixed",
-        description="'fixed': all machines run at the base machine's clock; 'tree': slower, the "
-        "more levels their adder trees have.",
+        description="'fixed': all machines run at the clock of the base machine. 'tree': the "
+        "more levels the adder tree of a machine has, the slower its clock.",
     )
     method_options: Annotated[dict[str, OptionValue], CliOption(flag="--option")] = Field(
-        default_factory=dict, description="An option of the method, NAME=VALUE."
+        default_factory=dict, description="Set an option of the method: NAME=VALUE."
     )
     cluster: Cluster = ""
     store: Store = ""
-    fresh: bool = Field(default=False, description="Start over; do not resume.")
+    fresh: bool = Field(
+        default=False, description="Delete the earlier results and start over instead of resuming."
+    )
 
     @field_validator("bounds", mode="before")
     @classmethod
@@ -98,7 +102,7 @@ class CodesignOptions(CommandOptions):
     @classmethod
     def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if not all(names):
-            raise ValueError("a network without a name")
+            raise ValueError("a name of a network is empty")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"{printable(twice[0])} is named twice")
@@ -110,6 +114,7 @@ class CodesignOptions(CommandOptions):
         return printable(as_typed(", ".join(self.networks)))
 
     def default_value(self, name: str) -> Any:
+        """Return the default of an option; that of `out` depends on the other options."""
         if name == "out" and self.out:
             return str(self.model_copy(update={"out": ""}).folder)
         return super().default_value(name)
@@ -120,5 +125,6 @@ class CodesignOptions(CommandOptions):
         if self.out:
             return Path(self.out)
         return (
-            Path("codesigned") / "+".join(Path(each).stem for each in self.networks)[:_LONGEST_NAME]
+            Path("codesigned")
+            / "+".join(Path(network).stem for network in self.networks)[:_LONGEST_NAME]
         )

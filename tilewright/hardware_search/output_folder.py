@@ -45,8 +45,8 @@ SUMMARY = "summary.json"
 PAGE = "front.html"
 KIND = "codesign"
 RESULTS = (SUMMARY, FRONT, TRIALS, PAGE)
-_STEP = "choose another folder with --out, or replace all it holds with --fresh"
-_THESE = "choose another folder with --out, or replace these files with --fresh"
+_STEP = "choose another folder with --out, or delete its contents with --fresh"
+_THESE = "choose another folder with --out, or delete these files with --fresh"
 _MACHINE = re.compile(r"\w[\w.-]*")
 
 
@@ -58,8 +58,8 @@ def describe_search(options: CodesignOptions) -> dict[str, Json]:
     """
     target = make_target(options.target)
     written = specification_of(target)
-    found: dict[str, Json] = {
-        "networks": [_network(each) for each in options.networks],
+    result: dict[str, Json] = {
+        "networks": [_network(network) for network in options.networks],
         "target": target.name if written is None else dict(written),
         "budget": options.budget,
         "bounds": {name: list(pair) for name, pair in sorted(options.bounds.items())},
@@ -69,8 +69,8 @@ def describe_search(options: CodesignOptions) -> dict[str, Json]:
         "seed": options.seed,
     }
     if options.objective != "latency":
-        found["objective"] = options.objective
-    return found
+        result["objective"] = options.objective
+    return result
 
 
 def identity(options: CodesignOptions) -> str:
@@ -101,20 +101,20 @@ def check_own_run(options: CodesignOptions) -> None:
     folder = options.folder
     if options.fresh:
         return
-    held = _held(folder)
+    held = _read_run_file(folder)
     if held is not None:
         _refuse_another(options, held)
         return
     names = [name for name in (RUN, *RESULTS, SPECS) if os.path.lexists(folder / name)]
     if RUN in names:
         raise FolderTaken(
-            f"{folder} holds a {RUN} that cannot be read, so whose results these are is not known; "
-            f"{_THESE}"
+            f"{folder} contains a {RUN} that cannot be read, so it is unknown to which run "
+            f"the results belong; {_THESE}"
         )
     if names:
         raise FolderTaken(
-            f"{folder} holds {', '.join(names)} and no {RUN}, so whose these are is not known; "
-            f"{_THESE}"
+            f"{folder} contains {', '.join(names)} but no {RUN}, so it is unknown to which "
+            f"run the results belong; {_THESE}"
         )
 
 
@@ -127,7 +127,7 @@ def begin_folder(options: CodesignOptions) -> None:
         OSError: a file cannot be written or removed.
     """
     folder = options.folder
-    held = _held(folder)
+    held = _read_run_file(folder)
     remove(folder / SUMMARY)
     if options.fresh:
         if held is not None and held.get("kind") == KIND:
@@ -196,11 +196,11 @@ def _machines(folder: Path) -> list[str]:
 
 def _network(text: str) -> dict[str, Json]:
     """Return the identity of a network: its name and, for a file, the digest of its content."""
-    found = origin_of(text)
-    return {"name": found["name"], "digest": found["digest"]}
+    result = origin_of(text)
+    return {"name": result["name"], "digest": result["digest"]}
 
 
-def _held(folder: Path) -> dict[str, Json] | None:
+def _read_run_file(folder: Path) -> dict[str, Json] | None:
     """Return the content of `run.json` in an output directory, or None if it cannot be read."""
     try:
         return as_object(read_json_file(folder / RUN))
@@ -210,17 +210,19 @@ def _held(folder: Path) -> dict[str, Json] | None:
 
 def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
     if held.get("kind") != KIND:
-        raise FolderTaken(f"{options.folder} holds another kind of results (run.json); {_STEP}")
+        raise FolderTaken(f"{options.folder} contains another kind of results (run.json); {_STEP}")
     if refusal := CODESIGN.refusal(options.folder / RUN, CODESIGN.version_in(held)):
         raise FolderTaken(refusal)
     ours = describe_search(options)
     differing = [name for name in ours if canonical(held.get(name)) != canonical(ours[name])]
     if differing:
-        said = "; ".join(f"{_said(held, each)}, here {_said(ours, each)}" for each in differing)
-        raise FolderTaken(f"{options.folder} holds another co-design run: {said}; {_STEP}")
+        message = "; ".join(
+            f"{_property_text(held, item)}, here {_property_text(ours, item)}" for item in differing
+        )
+        raise FolderTaken(f"{options.folder} contains another co-design run: {message}; {_STEP}")
 
 
-def _said(run: dict[str, Json], name: str) -> str:
+def _property_text(run: dict[str, Json], name: str) -> str:
     """Return one property of a search as text for a message, such as "budget 0.5".
 
     Args:
@@ -231,12 +233,12 @@ def _said(run: dict[str, Json], name: str) -> str:
     if name == "networks" and isinstance(value, list):
         try:
             value = ", ".join(
-                as_text(as_object(each)["name"])
-                + f" ({as_text(as_object(each)['digest'])[:8]})" * bool(as_object(each)["digest"])
-                for each in value
+                as_text(as_object(item)["name"])
+                + f" ({as_text(as_object(item)['digest'])[:8]})" * bool(as_object(item)["digest"])
+                for item in value
             )
         except (ValueError, KeyError):
-            value = "of a kind that cannot be read"
+            value = "of an unreadable kind"
     elif name == "target" and isinstance(value, dict):
         value = f"{value.get('name')} ({digest(canonical(value))[:8]})"
     text = value if isinstance(value, str) else canonical(value).decode()

@@ -76,9 +76,11 @@ def judge_designs(
         picked = [pick for pick in picks if pick is not None]
         if len(picked) == len(picks):
             flats = tuple(flat for flat, _ in picked)
-            trials = [evaluator.tried(design, layer.workload).trials for layer in design.layers]
+            trials = [
+                evaluator.layer_trials(design, layer.workload).trials for layer in design.layers
+            ]
             layers = np.array([own[flat].seconds for own, flat in zip(trials, flats, strict=True)])
-            metrics = np.stack([each for _, each in picked], axis=1)
+            metrics = np.stack([item for _, item in picked], axis=1)
             whole = dict(zip(METRICS[objective], totals(design, objective, metrics), strict=True))
             joules = float(whole.get("joules", np.nan))
             judged.append(JudgedFront(design, flats, layers, design.seconds(layers), joules))
@@ -100,7 +102,7 @@ def _pick(
         Flat index of the config, and its metrics, float array of shape (metrics,); None if no trial
         is valid.
     """
-    tried = evaluator.tried(design, workload)
+    tried = evaluator.layer_trials(design, workload)
     if tried.best is None:
         return None
     if objective == "latency":

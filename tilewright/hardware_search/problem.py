@@ -142,7 +142,7 @@ class CodesignProblem:
             ImpossibleHardware: no machine satisfies the bounds and the budget.
             TilewrightError: a network cannot be read, see `Network.report_on`.
         """
-        here = Accelerator.of(self.hardware.base, self._epilogue, self._max_waste)
+        here = Accelerator.for_target(self.hardware.base, self._epilogue, self._max_waste)
         for network in self.networks.values():
             if not network.workloads_on(here):
                 raise NothingToOffload(nothing_offloaded(network.report_on(here)))
@@ -151,24 +151,24 @@ class CodesignProblem:
     def design(self, row: int) -> Design:
         """Return the machine in a row of `hardware.points` with the workloads of the networks."""
         if row not in self._designs:
-            self._designs[row] = self._made(row)
+            self._designs[row] = self._make_design(row)
         return self._designs[row]
 
-    def _made(self, row: int) -> Design:
+    def _make_design(self, row: int) -> Design:
         target = self.hardware.target(row)
-        here = Accelerator.of(target, self._epilogue, self._max_waste, SAMPLED)
-        found: dict[Workload, tuple[list[int], list[tuple[str, str]]]] = {}
+        here = Accelerator.for_target(target, self._epilogue, self._max_waste, SAMPLED)
+        result: dict[Workload, tuple[list[int], list[tuple[str, str]]]] = {}
         cpu = []
         for place, (name, network) in enumerate(self.networks.items()):
             workloads, report = network.surveyed_on(here)
             cpu.append(report.cpu_seconds)
             for workload, count, names in workloads:
-                counts, known = found.setdefault(workload, ([0] * len(self.networks), []))
+                counts, known = result.setdefault(workload, ([0] * len(self.networks), []))
                 counts[place] += count
-                known += [(name, each) for each in names]
+                known += [(name, item) for item in names]
         layers = [
             CodesignLayer(workload, tuple(counts), tuple(names))
-            for workload, (counts, names) in found.items()
+            for workload, (counts, names) in result.items()
         ]
         return Design(
             row, target, float(self.hardware.areas[row]), tuple(layers), tuple(cpu),
@@ -206,6 +206,6 @@ def read_networks(sources: Sequence[str]) -> dict[str, Network]:
         network = networks.load(source, None, sandbox=True)
         _ = network.examined  # a file that cannot be read is refused here
         if network.name in networks_by_name:
-            raise TilewrightError(f"two networks are called {network.name}; name each once")
+            raise TilewrightError(f"two networks are called {network.name}; give each network once")
         networks_by_name[network.name] = network
     return networks_by_name

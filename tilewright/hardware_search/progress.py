@@ -75,12 +75,12 @@ class ProgressCount:
             if measured.found.seconds < seconds.get(key, np.inf):
                 seconds[key] = measured.found.seconds
                 if whole:
-                    layers = np.array([seconds[each.workload.id] for each in design.layers])
+                    layers = np.array([seconds[layer.workload.id] for layer in design.layers])
                     latency = min(latency, float(design.seconds(layers).sum()))
             if key not in metrics or np.prod(measured.metrics) < np.prod(metrics[key]):
                 metrics[key] = measured.metrics
                 if whole:
-                    every = np.array([metrics[each.workload.id] for each in design.layers]).T
+                    every = np.array([metrics[layer.workload.id] for layer in design.layers]).T
                     cost = float(totals(design, self.objective, every).prod())
                     self._points[design.row] = (design.area, cost)
                     points = np.array(list(self._points.values()))

@@ -34,12 +34,12 @@ UNKNOWN = "unknown"
 """Bottleneck of a machine that cannot tell how the time of its programs is spent."""
 AREA_MODEL = (
     "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
-    "weights, not fitted to a synthesis (docs/guides/codesign.md)"
+    "weights that was not fitted to a synthesis (docs/guides/codesign.md)"
 )
 _UNITS = {"seconds": 1e3, "joules": 1e6}  # reports show milliseconds and microjoules
 CLOCKS = {
     "fixed": "all machines run at the base machine's clock",
-    "tree": "the clock falls with the levels of the adder tree",
+    "tree": "the more levels the adder tree has, the slower the clock",
 }
 
 
@@ -206,7 +206,7 @@ def front_row(problem: CodesignProblem, proven: ProvenDesign) -> FrontRow:
     """
     design, names = proven.judged.design, list(problem.networks)
     spec = specification_of(design.target) or {}
-    whole = float(sum(each.layer.calls * each.cycles for each in proven.layers))
+    whole = float(sum(layer.layer.calls * layer.cycles for layer in proven.layers))
     return {
         "name": design.name,
         "spec": {key: value for key, value in spec.items() if value is not None},
@@ -217,12 +217,12 @@ def front_row(problem: CodesignProblem, proven: ProvenDesign) -> FrontRow:
         "microjoules": dict(zip(names, proven.microjoules().round(4).tolist(), strict=True)),
         "bottleneck": proven.bottleneck,
         "shares": {name: round(share, 6) for name, share in proven.parts().items()},
-        "layers": [_layer_row(names, each, whole) for each in proven.layers],
+        "layers": [_layer_row(names, layer, whole) for layer in proven.layers],
     }
 
 
-def _layer_row(networks: list[str], each: ProvenLayer, whole: float) -> LayerRow:
-    layer = each.layer
+def _layer_row(networks: list[str], proven_layer: ProvenLayer, whole: float) -> LayerRow:
+    layer = proven_layer.layer
     return {
         "workload": str(layer.workload),
         "epilogue": layer.workload.epilogue_text,
@@ -232,20 +232,20 @@ def _layer_row(networks: list[str], each: ProvenLayer, whole: float) -> LayerRow
             if count
         },
         "calls": {name: n for name, n in zip(networks, layer.counts, strict=True) if n},
-        "cycles": each.cycles,
-        "bound_cycles": each.bound,
-        "share": round(layer.calls * each.cycles / max(whole, 1.0), 6),
-        "bottleneck": largest(each.parts),
-        "parts": dict(each.parts),
-        "counters": dict(each.counters),
-        "microjoules": {name: round(spent, 6) for name, spent in each.energy.items()},
-        "schedule": dict(each.knobs),
-        "verified": each.verified,
+        "cycles": proven_layer.cycles,
+        "bound_cycles": proven_layer.bound,
+        "share": round(layer.calls * proven_layer.cycles / max(whole, 1.0), 6),
+        "bottleneck": largest(proven_layer.parts),
+        "parts": dict(proven_layer.parts),
+        "counters": dict(proven_layer.counters),
+        "microjoules": {name: round(spent, 6) for name, spent in proven_layer.energy.items()},
+        "schedule": dict(proven_layer.knobs),
+        "verified": proven_layer.verified,
     }
 
 
 def _milliseconds(names: list[str], seconds: list[float]) -> dict[str, float]:
-    return {name: 1e3 * each for name, each in zip(names, seconds, strict=True)}
+    return {name: 1e3 * second for name, second in zip(names, seconds, strict=True)}
 
 
 class Best(TypedDict):
@@ -372,7 +372,7 @@ def outcome_of(
     objective = options.objective
     reference, hardware = reference_of(problem, objective), problem.hardware
     points = np.array(
-        [(each.judged.design.area, each.judged.cost(objective)) for each in proven]
+        [(design.judged.design.area, design.judged.cost(objective)) for design in proven]
     ).reshape(-1, 2)
     summary: CodesignSummary = {
         "method": options.method,
@@ -401,30 +401,30 @@ def outcome_of(
             reference[0],
             reference[1] * float(np.prod([_UNITS[metric] for metric in METRICS[objective]])),
         ],
-        "best": _best(proven),
-        "verified": all(layer.verified for each in proven for layer in each.layers),
+        "best": _best_machine(proven),
+        "verified": all(layer.verified for design in proven for layer in design.layers),
         "run": output_folder.identity(options),
         "versions": _versions(hardware.base.fingerprint),
     }
-    rows = [front_row(problem, each) for each in proven]
+    rows = [front_row(problem, design) for design in proven]
     names = {row["name"] for row in rows}
     beaten = [
-        Beaten(each.design.name, each.design.area, 1e3 * each.latency)
-        for each in judge_designs(evaluator, objective)
-        if each.design.name not in names
+        Beaten(design.design.name, design.design.area, 1e3 * design.latency)
+        for design in judge_designs(evaluator, objective)
+        if design.design.name not in names
     ]
     return CodesignOutcome(summary, rows, beaten, trials_frame(problem, evaluator))
 
 
-def _best(proven: Sequence[ProvenDesign]) -> Best | None:
+def _best_machine(proven: Sequence[ProvenDesign]) -> Best | None:
     """Return the machine with the lowest cost, the last one of the front, or None."""
     if not proven:
         return None
-    found = proven[-1].judged
+    result = proven[-1].judged
     return {
-        "name": found.design.name,
-        "area": found.design.area,
-        "milliseconds": 1e3 * found.latency,
+        "name": result.design.name,
+        "area": result.design.area,
+        "milliseconds": 1e3 * result.latency,
     }
 
 
@@ -473,25 +473,25 @@ def trials_frame(problem: CodesignProblem, evaluator: BudgetedEvaluator) -> pd.D
         evaluator: the measurements of the search.
     """
     rows, count = [], ProgressCount(problem)
-    for each in evaluator.log:
-        design, found = each.design, each.found
-        space = design.target.space(each.workload)
-        schedule = space.describe(space.unravel(np.array([each.flat]))[0].tolist())
+    for point in evaluator.log:
+        design, result = point.design, point.found
+        space = design.target.space(point.workload)
+        schedule = space.describe(space.unravel(np.array([point.flat]))[0].tolist())
         rows.append(
             {
-                "trial": each.trial,
+                "trial": point.trial,
                 "machine": design.name,
                 **_knobs(problem, design),
                 "area": design.area,
-                "workload": str(each.workload),
-                "epilogue": each.workload.epilogue_text,
-                "layers": _names(design, each.workload),
+                "workload": str(point.workload),
+                "epilogue": point.workload.epilogue_text,
+                "layers": _names(design, point.workload),
                 "schedule": json.dumps(schedule),
-                "status": found.status,
-                "reason": found.reason,
-                "cycles": found.cycles,
-                "seconds": found.seconds,
-                "best_seconds": count.add(each).latency,
+                "status": result.status,
+                "reason": result.reason,
+                "cycles": result.cycles,
+                "seconds": result.seconds,
+                "best_seconds": count.add(point).latency,
             }
         )
     return pd.DataFrame(rows)
@@ -504,7 +504,7 @@ def _knobs(problem: CodesignProblem, design: Design) -> dict[str, int]:
 
 
 def _names(design: Design, workload: Workload) -> str:
-    layer = next(each for each in design.layers if each.workload == workload)
+    layer = next(layer for layer in design.layers if layer.workload == workload)
     return ", ".join(f"{network}: {name}" for network, name in layer.names)
 
 

@@ -17,7 +17,7 @@ from tilewright.hardware_search.pareto import pareto_rows
 from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Estimates, bound_of, capability
-from tilewright.targets.cluster.connection import accepted, connect
+from tilewright.targets.cluster.connection import check_answer, connect
 from tilewright.targets.cluster.remote_worker import target_of
 from tilewright.targets.cluster.target import ClusterTarget
 from tilewright.targets.workload import Workload
@@ -77,14 +77,14 @@ class Screening:
         away = [d.measured_on for d in designs if isinstance(d.measured_on, ClusterTarget)]
         if len(away) == len(designs):
             calls = ((m.specification, *order) for m, order in zip(away, orders, strict=True))
-            results = dict(connect(away[0].cluster).each(screen_machine, calls))
-            found = [accepted(away[0].cluster, results[k]) for k in range(len(designs))]
+            results = dict(connect(away[0].cluster).call_each(screen_machine, calls))
+            minima = [check_answer(away[0].cluster, results[k]) for k in range(len(designs))]
         else:
-            found = [
+            minima = [
                 screen_layers(design.target, *order)
                 for design, order in zip(designs, orders, strict=True)
             ]
-        self._found |= {design.row: each for design, each in zip(designs, found, strict=True)}
+        self._found |= {design.row: item for design, item in zip(designs, minima, strict=True)}
 
     def _order(self, design: Design) -> tuple[Any, ...]:
         """Return the arguments of `screen_layers` for a machine, except for the target."""
@@ -166,14 +166,16 @@ def screen_layers(
         Metrics of each layer's call, float array of shape (metrics, layers); at least the lower
         bounds of the layer, and infinite if no schedule fits.
     """
-    found = [
-        _least(target, Workload.from_json(layer), least, sample, generator(seed, row), objective)
+    results = [
+        _least_metrics(
+            target, Workload.from_json(layer), least, sample, generator(seed, row), objective
+        )
         for layer, least in zip(layers, joules, strict=True)
     ]
-    return np.stack(found, axis=1)
+    return np.stack(results, axis=1)
 
 
-def _least(
+def _least_metrics(
     target: Target, workload: Workload, joules: float, sample: int, rng: np.random.Generator,
     objective: Objective,
 ) -> NDArray[np.float64]:  # fmt: skip

@@ -41,8 +41,8 @@ def check(options: CodesignOptions) -> None:
     hardware = hardware_of(options)
     if options.objective != "latency" and capability(hardware.base, HasEnergy) is None:
         raise TilewrightError(
-            f"{options.target} has no energy model, so --objective {options.objective} cannot be "
-            "judged; leave it out"
+            f"{options.target} has no energy model, so --objective {options.objective} "
+            "cannot be evaluated; leave out --objective"
         )
     _ = hardware.points
 
@@ -113,17 +113,17 @@ def search_designs(
 
 def nothing_whole(evaluator: BudgetedEvaluator) -> str:
     """Return the error message for a search in which no machine has schedules for all layers."""
-    layers = min((len(each.layers) for each in evaluator.designs().values()), default=0)
+    layers = min((len(design.layers) for design in evaluator.designs().values()), default=0)
     step = "repeat the command with more --trials"
     if evaluator.left:  # the search ended by itself, so that more would not be asked for either
         step = (
-            f"the search has nothing more to try, with {_count(evaluator.left, 'measurement')} of "
+            f"the search space is exhausted, with {_count(evaluator.left, 'measurement')} of "
             f"{evaluator.budget} left; choose another --method or wider bounds"
         )
     return (
-        "no machine has a valid schedule of every layer after "
-        f"{_count(evaluator.spent, 'measurement')} (one has {_count(layers, 'layer')} or more), "
-        f"so the front is empty: {step}"
+        "no machine has a valid schedule for every layer after "
+        f"{_count(evaluator.spent, 'measurement')} (one has {_count(layers, 'layer')} or "
+        f"more), so the Pareto front is empty; {step}"
     )
 
 

@@ -50,18 +50,20 @@ def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[Prov
     """
     front = front_of(evaluator, objective)
     chosen = [
-        [(each.design, *pair) for pair in zip(each.design.layers, each.flats, strict=True)]
-        for each in front
+        [(point.design, *pair) for pair in zip(point.design.layers, point.flats, strict=True)]
+        for point in front
     ]
-    if wrong := sum(_corrected(evaluator, *layer) for layers in chosen for layer in layers):
+    if wrong := sum(
+        _measure_and_correct(evaluator, *layer) for layers in chosen for layer in layers
+    ):
         return wrong
     return [
-        ProvenDesign(each, tuple(_proven(*layer) for layer in layers))
-        for each, layers in zip(front, chosen, strict=True)
+        ProvenDesign(point, tuple(_prove_layer(*layer) for layer in layers))
+        for point, layers in zip(front, chosen, strict=True)
     ]
 
 
-def _corrected(
+def _measure_and_correct(
     evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer, flat: int
 ) -> int:
     """Measure the chosen schedule of a layer again, and correct the stored trials if it differs.
@@ -77,7 +79,7 @@ def _corrected(
     Returns:
         The number of stored trials that were wrong.
     """
-    tried = evaluator.tried(design, layer.workload)
+    tried = evaluator.layer_trials(design, layer.workload)
     if _holds(design, tried.trials[flat], _measured_again(design, layer, [flat])[0]):
         return 0
     again = dict(zip(tried.trials, _measured_again(design, layer, list(tried.trials)), strict=True))
@@ -90,10 +92,10 @@ def _corrected(
     return len(wrong)
 
 
-def _holds(design: Design, claimed: Trial, found: Trial) -> bool:
-    before, now = latency_of_trial(claimed), latency_of_trial(found)
+def _holds(design: Design, claimed: Trial, trial: Trial) -> bool:
+    before, now = latency_of_trial(claimed), latency_of_trial(trial)
     if before is None or now is None:
-        return claimed.status == found.status
+        return claimed.status == trial.status
     return reproduces(design.target, before, now)
 
 
@@ -108,7 +110,7 @@ def _measured_again(design: Design, layer: CodesignLayer, flat: Sequence[int]) -
     return [trial_at(measured, row) for row in range(len(measured))]
 
 
-def _proven(design: Design, layer: CodesignLayer, flat: int) -> ProvenLayer:
+def _prove_layer(design: Design, layer: CodesignLayer, flat: int) -> ProvenLayer:
     target, workload = design.target, layer.workload
     space = target.space(workload)
     config = space.unravel(np.array([flat]))
@@ -123,7 +125,7 @@ def _proven(design: Design, layer: CodesignLayer, flat: int) -> ProvenLayer:
         counters={name: int(values[0]) for name, values in sorted(measured.counters.items())},
         parts=_parts(design, lowered),
         bound=-1 if bound is None else bound.cycles,
-        verified=_verified(design, layer, lowered),
+        verified=_verify_program(design, layer, lowered),
         energy=_energy(design, measured),
     )
 
@@ -132,7 +134,7 @@ def _energy(design: Design, measured: Measurements) -> dict[str, float]:
     knows = capability(design.target, HasEnergy)
     if knows is None:
         return {}
-    return {name: 1e-6 * float(each[0]) for name, each in knows.energy(measured).items()}
+    return {name: 1e-6 * float(item[0]) for name, item in knows.energy(measured).items()}
 
 
 def _parts(design: Design, lowered: Lowered) -> dict[str, int]:
@@ -143,7 +145,7 @@ def _parts(design: Design, lowered: Lowered) -> dict[str, int]:
     return dict(zip(PARTS, parts[0].tolist(), strict=True))
 
 
-def _verified(design: Design, layer: CodesignLayer, lowered: Lowered) -> bool:
+def _verify_program(design: Design, layer: CodesignLayer, lowered: Lowered) -> bool:
     """Execute a program and compare its output with the reference.
 
     Raises `WrongSchedule` if the output differs.
@@ -162,7 +164,8 @@ def _verified(design: Design, layer: CodesignLayer, lowered: Lowered) -> bool:
     wrong = int(verifies.verify(lowered)[0])
     if wrong:
         raise WrongSchedule(
-            f"{layer.workload} on {design.name}: the best schedule computes {wrong} wrong values; "
-            "please report this, with the seed and the specification"
+            f"{layer.workload} on {design.name}: the best schedule computes {wrong} wrong "
+            "values; this is a defect of Tilewright, please report it with the seed and the "
+            "specification"
         )
     return True

@@ -120,7 +120,7 @@ def requantise_shift(call: FusedCall) -> tuple[int, bool]:
             `FLOAT_SHIFT` if a scale is unknown.
         exact: whether all scale ratios are powers of two, so that shifting is exact.
     """
-    data, weight, out = call.data_quantisation, call.weight_quantisation, _written(call)
+    data, weight, out = call.data_quantisation, call.weight_quantisation, _output_quantisation(call)
     if not (data and weight and out and data.scale and weight.scale and out.scale):
         return FLOAT_SHIFT, True
     steps = [data.scale[0] * scale for scale in weight.scale if scale > 0]
@@ -154,18 +154,22 @@ def int8_notes(call: FusedCall) -> list[str]:
     """Return remarks for the operator report about how the int8 version of a call differs."""
     notes = []
     if not requantise_shift(call)[1]:
-        notes.append("its scales are no powers of two apart: two passes")
+        notes.append(
+            "its scales differ by factors that are not powers of two, so it takes two passes"
+        )
     weight, kinds = call.weight_quantisation, {step.kind for step in call.steps}
     if weight and len(set(weight.scale)) > 1 and "activation" in kinds:
-        notes.append("its weights get one scale, for its sums are told apart by sign and size")
+        notes.append(
+            "its weights get a single scale, because the sign and size of its sums are compared"
+        )
     if weight and len(set(weight.scale)) > 1 and "add" in kinds:
-        notes.append("its weights get one scale, for a tensor is added to its sums")
+        notes.append("its weights get a single scale, because a tensor is added to its sums")
     if _data_zero(call) or _out_zero(call):
-        notes.append("zero points go into constants that are added")
+        notes.append("its zero points are folded into added constants")
     return notes
 
 
-def _written(call: FusedCall) -> Quantisation | None:
+def _output_quantisation(call: FusedCall) -> Quantisation | None:
     """Return the quantisation of the call's output, or None if the call is not requantised.
 
     This is the quantisation of its last `quantise` step; a ReLU after it keeps the scale.
@@ -184,14 +188,14 @@ def _data_zero(call: FusedCall) -> int:
 
 
 def _out_zero(call: FusedCall) -> int:
-    out = _written(call)
+    out = _output_quantisation(call)
     return _zeros(out)[0] if out else 0
 
 
 LARGEST_BOUND = (1 << 15) - 1
 """Largest upper bound of a clip that fits into a signed 16-bit immediate."""
 
-ELSEWHERE = "no convolution or product: compiled without a schedule of its own"
+ELSEWHERE = "not a convolution or matrix product, so it is compiled without a schedule of its own"
 """Reason shown for an operator that has no schedule."""
 
 
@@ -204,7 +208,10 @@ def float_obstacle(call: FusedCall) -> tuple[str, str] | None:
     if call.operator not in ("conv2d", "dense", "matmul"):
         return ELSEWHERE, ""
     if call.dtype != "float32":
-        return f"it multiplies numbers of {call.dtype}: compiled without a schedule of its own", ""
+        return (
+            f"it multiplies {call.dtype} numbers, so it is compiled without a schedule of its own",
+            "",
+        )
     return None
 
 

@@ -19,7 +19,7 @@ class InputError(TilewrightError):
     """Raised if the arrays passed to a network do not fit its inputs."""
 
 
-REFUSED_INPUTS = "the network refuses its inputs: "
+REFUSED_INPUTS = "the network rejects its inputs: "
 """Start of the message that compiled code raises for an out-of-range index or a division by
 zero."""
 
@@ -36,7 +36,7 @@ def refused_inputs(error: Exception) -> Exception:
     message = last_line(error)
     if REFUSED_INPUTS not in message:
         return error
-    return InputError(f"{message[message.index(REFUSED_INPUTS) :]}; check their values")
+    return InputError(f"{message[message.index(REFUSED_INPUTS) :]}; check the values of the inputs")
 
 
 class UnsupportedOperatorError(TilewrightError):

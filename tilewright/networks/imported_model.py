@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tilewright.networks.relax.bindings import FlatGraph
 
 
-JOINED = "joins the region of"
+JOINED = "belongs to the region of"
 """Start of the reason shown for an operator that could be compiled but joins a neighbour's
 region."""
 
@@ -70,7 +70,7 @@ class Examined:
         return {name: tuple(writers) for name, writers in writers_by_reader.items()}
 
     @cached_property
-    def outside(self) -> Mapping[str, str]:
+    def outside_operators(self) -> Mapping[str, str]:
         """The operators that onnxruntime runs: operator name to reason."""
         reasons: dict[str, str] = {}
         for region in self.regions:

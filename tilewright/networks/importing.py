@@ -95,8 +95,8 @@ def import_fixed(
     imported = import_compiled(fixed, refused, keep_last=True)
     if imported.core is None:
         raise UnsupportedOperatorError(
-            f"nothing of '{name}' is compiled: {_first_cause(imported.regions)}; build it, then "
-            "onnxruntime runs it"
+            f"no operator of '{name}' can be compiled: {_first_cause(imported.regions)}; "
+            "build it to run it in onnxruntime"
         )
     return imported.core
 
@@ -120,7 +120,7 @@ def weightless_graph(normal: NormalGraph) -> NormalGraph:
 
 def _first_cause(regions: Sequence[Region]) -> str:
     cause = next((cause for region in regions for cause in region.causes), None)
-    return "it multiplies nothing" if cause is None else f"'{cause.name}': {cause.reason}"
+    return "it has no multiplications" if cause is None else f"'{cause.name}': {cause.reason}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +196,9 @@ def import_compiled(
                 return Imported(None, fixed, [whole_region(fixed, regions)], known)
             if not core.dynamic:
                 return Imported(core, fixed, regions, known)
-            failed = dict.fromkeys(core.dynamic, "the shape of its result depends on values")
+            failed = dict.fromkeys(
+                core.dynamic, "the shape of its result depends on values of tensors"
+            )
         outside = {node for region in regions for node in region.nodes}
         for name, reason in failed.items():
             origin = _origin(name, operators)

@@ -90,7 +90,7 @@ def in_integers(
             fixed, accelerator, decisions, samples=samples, name=name, keep_float=keep_float,
             exact=exact, pool=pool, apart=apart, refused=refused,
         )  # fmt: skip
-        said: dict[str, Json] = {"method": "as the model has it"}
+        said: dict[str, Json] = {"method": "as the model defines it"}
         if graph.lost:
             said["rounded_weights_decibels"] = dict(graph.lost)
         return InIntegers(graph, said)
@@ -168,8 +168,8 @@ def cheaper_on_cpu(decisions: Sequence[OffloadDecision]) -> tuple[str, ...]:
     Operators that cannot be offloaded are not included.
     """
     return tuple(
-        each.fused.node for each in decisions
-        if each.workload is None and each.accelerator_seconds is not None
+        decision.fused.node for decision in decisions
+        if decision.workload is None and decision.accelerator_seconds is not None
     )  # fmt: skip
 
 
@@ -182,16 +182,16 @@ def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
     Returns:
         One (workload, calls per inference, operator names) per workload, in the order of first use.
     """
-    found: dict[Workload, list[Layer]] = {}
+    workloads: dict[Workload, list[Layer]] = {}
     for layer in graph.layers:
-        found.setdefault(canonical(layer.workload), []).append(layer)
+        workloads.setdefault(canonical(layer.workload), []).append(layer)
     return [
         ExtractedWorkload(w, len(same), tuple(dict.fromkeys(map(_name, same))))
-        for w, same in found.items()
+        for w, same in workloads.items()
     ]
 
 
-def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
+def report_placement(report: ModelReport, graph: IntegerGraph) -> ModelReport:
     """Return a report that states where each operator runs in the given integer graph."""
     owners: dict[str, Layer] = {}
     for layer in graph.layers:
@@ -201,8 +201,8 @@ def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
     return replace(
         report,
         operators=tuple(
-            _operator(each, graph, owners, passes, on_cpu, report.quantised)
-            for each in report.operators
+            _operator(operator, graph, owners, passes, on_cpu, report.quantised)
+            for operator in report.operators
         ),
         workloads=tuple(
             WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
@@ -222,8 +222,10 @@ def with_nothing(report: ModelReport, reason: str) -> ModelReport:
     return replace(
         report,
         operators=tuple(
-            replace(_bare(each), status="cpu", reason=reason) if each.workload is not None else each
-            for each in report.operators
+            replace(_bare(operator), status="cpu", reason=reason)
+            if operator.workload is not None
+            else operator
+            for operator in report.operators
         ),
         workloads=(),
         offloaded_macs=0,
@@ -265,10 +267,12 @@ def _operator(
     if own.name in on_cpu:
         if own.status == "cpu" and graph.left.get(own.name, AS_ASKED) == AS_ASKED:
             return own
-        reason = graph.left.get(own.name, "what it reads or writes is not in int8")
+        reason = graph.left.get(own.name, "its inputs or outputs are not in int8")
         return replace(_bare(own), status="cpu", reason=reason)
     if own.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        return replace(_bare(own), status="offloaded", reason="int8 data are read as they are")
+        return replace(
+            _bare(own), status="offloaded", reason="int8 data are read without conversion"
+        )
     return own if own.status == "cpu" else replace(_bare(own), status="offloaded")
 
 
@@ -278,8 +282,8 @@ def _bare(own: OperatorReport) -> OperatorReport:
 
 def _passes(layer: Layer, passes: int) -> str:
     if layer.residual is not None and layer.residual.endswith(FINE):
-        return "its scales are no powers of two apart: two passes"
-    return f"{passes} products, one a head" if passes > 1 else ""
+        return "its scales differ by factors that are not powers of two, so it takes two passes"
+    return f"{passes} matrix products, one per head" if passes > 1 else ""
 
 
 def _name(layer: Layer) -> str:

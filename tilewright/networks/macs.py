@@ -86,7 +86,7 @@ def _convolution(place: int = 1) -> Rule:
     return lambda operands: convolution(operands.output, operands.shape(place))
 
 
-def _transposed(operands: Operands) -> int:
+def _transposed_macs(operands: Operands) -> int:
     """Return the multiply-accumulates of a transposed convolution.
 
     Each input element contributes to the output channels of its group and to the kernel. The
@@ -179,7 +179,7 @@ RULES: Mapping[str, Rule] = {
             "FusedConv",
         )),
         (_convolution(3), ("QLinearConv",)),
-        (_transposed, (
+        (_transposed_macs, (
             "relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose", "relax.nn.conv3d_transpose",
             "ConvTranspose",
         )),

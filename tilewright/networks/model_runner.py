@@ -49,8 +49,8 @@ class ModelRunner:
             values = self._session.run(self._names, dict(feed))
         except failures() as error:
             raise InputError(
-                f"the model does not run on a sample: {first_line(error)}; check the values of "
-                "the calibration samples"
+                f"the model cannot run on a calibration sample: {first_line(error)}; check "
+                "the values of the calibration samples"
             ) from error
         # Without names, onnxruntime returns every output, including those that are not tensors.
         return dict(zip(self._names, values, strict=True)) if self._names else {}

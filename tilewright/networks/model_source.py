@@ -33,7 +33,7 @@ from tilewright.networks.onnx.files import (
     has_undrawable_inputs,
     load_weights,
     lone_integers,
-    read,
+    read_model_file,
     weight_files,
     weights_as_inputs,
     without_weights,
@@ -54,7 +54,7 @@ from tilewright.networks.partition.onnxruntime_check import check_known, has_bra
 from tilewright.networks.partition.region_models import LastRegions, RegionModel, region_model
 from tilewright.networks.partition.regions import Region
 from tilewright.networks.tflite.convert import convert, read_tflite
-from tilewright.networks.tflite.file import read as read_tflite_file
+from tilewright.networks.tflite.file import read_graph as read_tflite_file
 from tilewright.networks.torch_export import TORCH_SUFFIXES, convert_exported
 
 InputShapes = Mapping[str, Sequence[int]]
@@ -163,7 +163,7 @@ def read_source(path: Path, input_shapes: InputShapes, *, allow_code: bool = Fal
         return OnnxSource(
             str(path), converted.model, lambda: converted.model, input_shapes, converted.missing
         )
-    model = read(path)
+    model = read_model_file(path)
     check_sizes(model)
     return OnnxSource(str(path), model, lambda: load_weights(model, path.parent), input_shapes)
 
@@ -205,12 +205,12 @@ def model_with_weights(
     elif path.suffix == TFLITE_SUFFIX:
         model = read_tflite(path)
     else:
-        model = read(path)
+        model = read_model_file(path)
     check_sizes(model)
     return load_weights(model, path.parent)
 
 
-REPLACE = "replace this operator before converting the model, or cut it off"
+REPLACE = "replace this operator before converting the model, or remove it"
 
 
 class OnnxSource:
@@ -269,7 +269,7 @@ class OnnxSource:
         return self._reference
 
     def fixed(self) -> NormalGraph:
-        """The model with all of its data and static shapes."""
+        """Return the model with all of its data and static shapes."""
         if self._fixed is None:
             self._fixed = fixed_graph(to_qdq(self._reference), self._input_shapes)
         return self._fixed
@@ -295,7 +295,8 @@ class OnnxSource:
             return self._examine()
         except UnicodeDecodeError:
             raise ModelFileError(
-                f"'{self.name}' holds names that are not text; the file is damaged, export it again"
+                f"'{self.name}' contains names that are not valid text; the file is damaged, "
+                "export it again"
             ) from None
 
     def _examine(self) -> Examined:
@@ -305,7 +306,9 @@ class OnnxSource:
         imported = self._imported
         if imported is None:
             self._check_valid()
-            graph = self._weightless() if self._fixed is None else weightless_graph(self._fixed)
+            graph = (
+                self._without_weights() if self._fixed is None else weightless_graph(self._fixed)
+            )
             imported = import_compiled(graph, self._refused, weightless=True)
             self._refused = dict(imported.refused)
             self._examined = imported
@@ -340,8 +343,8 @@ class OnnxSource:
             _check(raise_opset(without_weights(to_qdq(self._model))))
             self._accepted = True
 
-    def _weightless(self) -> NormalGraph:
-        """The model with static shapes and without the data of its weights, which are not read."""
+    def _without_weights(self) -> NormalGraph:
+        """Return the model with static shapes, without reading the data of its weights."""
         return fixed_graph(without_weights(to_qdq(self._model)), self._input_shapes)
 
     def _check_missing(self) -> None:
@@ -455,8 +458,8 @@ def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) ->
         )
         more = f" and {len(unsupported) - 3} more" if len(unsupported) > 3 else ""
         raise UnsupportedOperatorError(
-            f"'{name}' cannot be imported whole: {shown}{more}; "
-            f"`tilewright inspect {name}` lists every operator and what to do"
+            f"'{name}' cannot be imported completely: {shown}{more}; `tilewright inspect "
+            f"{name}` lists every operator and what to do"
         )
 
 

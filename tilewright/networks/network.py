@@ -76,7 +76,7 @@ class SplitNetwork:
             inputs = inputs_of(self.compiled.fixed)
             return samples_of(self.compiled.weighted, inputs, calibration)
         names = {info.name for info in self.compiled.weighted.graph.input}
-        return samples_for(self.last.whole, calibration, {}).restricted(names)
+        return samples_for(self.last.whole, calibration, {}).restrict_inputs(names)
 
 
 class Network:
@@ -228,16 +228,16 @@ class Network:
         said = report.build_report(self.examined, accelerator, decisions)
         if not self._knows_layers(accelerator):
             return collect_workloads(decisions), said
-        from tilewright.networks.integer_network import reported, with_nothing, workloads_of
+        from tilewright.networks.integer_network import report_placement, with_nothing, workloads_of
 
         split = self.split()
         if split.compiled is None:
-            return [], with_nothing(said, "nothing of the network is compiled")
+            return [], with_nothing(said, "no operator of the network is compiled")
         try:
             graph = self._graph_on(accelerator, decisions, split)
         except QuantisationError as error:  # nothing of it can be a layer
             return [], with_nothing(said, str(error))
-        return workloads_of(graph), reported(said, graph)
+        return workloads_of(graph), report_placement(said, graph)
 
     def _graph_on(
         self, accelerator: Accelerator, decisions: list[OffloadDecision], split: SplitNetwork
@@ -360,7 +360,7 @@ class Network:
         if compiled is not None:
             known |= compiled.compiled({n: inputs[n] for n in compiled.compiled.inputs})
         for region in last.regions:
-            known |= RegionSession.of(region, threads=0).run(known)
+            known |= RegionSession.for_region(region, threads=0).run(known)
         return {info.name: known[info.name] for info in last.whole.graph.output}
 
 

@@ -61,15 +61,15 @@ def scale_of(tensor: str, quantisation: Quantisation) -> Scale:
     q = quantisation
     if len(set(q.scale)) > 1 or len(set(q.zero_point)) > 1:
         raise QuantisationError(
-            f"tensor '{tensor}' has a scale a channel, from {min(q.scale):g} to {max(q.scale):g}; "
-            f"only weights may: {_WAY_OUT}"
+            f"the tensor '{tensor}' has one scale per channel, from {min(q.scale):g} to "
+            f"{max(q.scale):g}, but only weights may have several scales: {_WAY_OUT}"
         )
     steps, zeros = steps_of(tensor, q)
     return Scale(float(steps[0]), int(zeros[0]))
 
 
 _WAY_OUT = (
-    "quantise the float model with Tilewright, or leave the operators that read it to the CPU "
+    "quantise the float model with Tilewright, or run the operators that read it on the CPU "
     "with --keep-float"
 )
 
@@ -91,16 +91,19 @@ def steps_of(tensor: str, quantisation: Quantisation) -> tuple[Real, Integers]:
     """
     q = quantisation
     if q.dtype not in ("int8", "uint8"):
-        raise QuantisationError(f"tensor '{tensor}' is {q.dtype}, not int8; {_WAY_OUT}")
+        raise QuantisationError(
+            f"the tensor '{tensor}' has type {q.dtype} instead of int8; {_WAY_OUT}"
+        )
     if not q.scale:
         raise QuantisationError(
-            f"the scale of tensor '{tensor}' is computed at run time; {_WAY_OUT}"
+            f"the scale of the tensor '{tensor}' is computed at run time; {_WAY_OUT}"
         )
     steps = np.array(q.scale, np.float64)
     if not (np.isfinite(steps).all() and (steps > 0).all()):
         odd = steps[~(np.isfinite(steps) & (steps > 0))][0]
         raise QuantisationError(
-            f"the scale {odd:.9g} of tensor '{tensor}' is no positive number; quantise it again"
+            f"the scale {odd:.9g} of the tensor '{tensor}' is not a positive number; "
+            "quantise the model again"
         )
     zeros = np.array(q.zero_point or (0,), np.int64) - (128 if q.dtype == "uint8" else 0)
     return steps, zeros
@@ -295,7 +298,11 @@ def shift_of_channels(shifts: NDArray[np.integer]) -> EpilogueOp:
     """
     least, most = int(shifts.min()), int(shifts.max())
     near = EpilogueOp("shr_channel", max(least, NEAR_SHIFTS[0]))
-    return near if near.amounts[0] <= least and most <= near.amounts[1] else replace(near, value=0)
+    return (
+        near
+        if near.shift_range[0] <= least and most <= near.shift_range[1]
+        else replace(near, value=0)
+    )
 
 
 FINE_BITS = 7

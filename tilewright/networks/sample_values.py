@@ -119,12 +119,12 @@ def draw_samples(
             for number, (name, (shape, dtype)) in enumerate(kinds.items())
             if name not in base
         }
-        pair = accepted(kinds, spec.integers, floats, base, reference, spec.seed)
+        pair = find_accepted_inputs(kinds, spec.integers, floats, base, reference, spec.seed)
         if pair is not None:
             yield NetworkSample(spec.kind, *pair)
 
 
-def accepted(
+def find_accepted_inputs(
     kinds: Kinds, integers: str, floats: Feed, base: Feed, reference: Reference, seed: int
 ) -> tuple[Feed, Feed] | None:
     """Find integer inputs of a kind that the model accepts together with the given floats.
@@ -148,23 +148,23 @@ def accepted(
         for number, name in enumerate(base)
     }
     whole = {**floats, **drawn}
-    if (outputs := _tried(reference, whole)) is not None:
+    if (outputs := _try_inputs(reference, whole)) is not None:
         return whole, outputs
     if len(base) > 1:
         alone = {
             name: array
             for name, array in drawn.items()
-            if _tried(reference, {**floats, **base, name: array}) is not None
+            if _try_inputs(reference, {**floats, **base, name: array}) is not None
         }
         whole = {**floats, **base, **alone}
-        if alone and (outputs := _tried(reference, whole)) is not None:
+        if alone and (outputs := _try_inputs(reference, whole)) is not None:
             return whole, outputs
     whole = {**floats, **base}
-    outputs = _tried(reference, whole)
+    outputs = _try_inputs(reference, whole)
     return None if outputs is None else (whole, outputs)
 
 
-def perturbed(inputs: Feed, share: float) -> dict[str, Array]:
+def perturb_inputs(inputs: Feed, share: float) -> dict[str, Array]:
     """Add noise to the float inputs.
 
     The resulting change of the source model's outputs is tolerated in a built network.
@@ -259,7 +259,9 @@ def base_integers(
         }
         for kind in (INTEGERS if names else INTEGERS[:1])
     ]
-    drawn += [{**drawn[0], **_filled(kinds, names, constant)} for constant in constants if names]
+    drawn += [
+        {**drawn[0], **_fill_arrays(kinds, names, constant)} for constant in constants if names
+    ]
     for base in drawn:
         try:
             return base, reference({**others, **base})
@@ -269,7 +271,7 @@ def base_integers(
     raise refusal
 
 
-def _filled(kinds: Kinds, names: Sequence[str], value: int) -> dict[str, Array]:
+def _fill_arrays(kinds: Kinds, names: Sequence[str], value: int) -> dict[str, Array]:
     """Return arrays filled with `value`, for the inputs whose integer type can hold it."""
     arrays = {}
     for name in names:
@@ -279,7 +281,7 @@ def _filled(kinds: Kinds, names: Sequence[str], value: int) -> dict[str, Array]:
     return arrays
 
 
-def _tried(reference: Reference, inputs: Feed) -> Feed | None:
+def _try_inputs(reference: Reference, inputs: Feed) -> Feed | None:
     """Return the outputs of the model, or None if it rejects the inputs."""
     try:
         return reference(inputs)

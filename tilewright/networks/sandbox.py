@@ -81,25 +81,27 @@ class SandboxedSource:
         """
         if not self._path.is_file():
             raise errors.ModelFileError(
-                f"'{self._path}' is not a file; give an ONNX file or a built-in network"
+                f"'{self._path}' is not a file; give the path of an ONNX file, or the name "
+                "of a built-in network"
             )
         child = RpcProcess("tilewright.networks.sandbox", [], self._limits)
         try:
             reply, _ = child.call({"path": self.name, "shapes": self._shapes})
         except RpcTimeout:
             raise errors.ModelFileError(
-                f"reading '{self.name}' took more than {self._limits.seconds:g} s; it was given "
-                "up: simplify the model, or export it again"
+                f"reading '{self.name}' took more than {self._limits.seconds:g} s and was "
+                "stopped; simplify the model, or export it again"
             ) from None
         except RpcFailed as error:
             if limit := self._users_limit():
                 raise errors.ModelFileError(
-                    f"'{self.name}' could not be read with {limit} ({error}); raise it or take it "
-                    "away: if the reader breaks again, the file is damaged or hostile"
+                    f"'{self.name}' could not be read within {limit} ({error}); raise or "
+                    "remove the limit. If reading fails again, the file is damaged or "
+                    "malicious"
                 ) from None
             raise errors.ModelFileError(
-                f"'{self.name}' broke its reader ({error}); the file is damaged or hostile: "
-                "export it again"
+                f"reading '{self.name}' crashed the reader process ({error}); the file is "
+                "damaged or malicious: export it again"
             ) from None
         finally:
             child.stop()
@@ -108,14 +110,15 @@ class SandboxedSource:
             scarce = least_memory(_LIBRARIES) < _LIBRARIES and not hasattr(errors, kind)
             if limit and (kind == "MemoryError" or scarce):
                 raise errors.ModelFileError(
-                    f"'{self.name}' could not be read with {limit}; raise it or take it away"
+                    f"'{self.name}' could not be read within {limit}; raise or remove the limit"
                 )
             raise _to_error(self.name, kind, str(reply.get("message", "")))
         try:
-            return _examined().validate_python(reply["examined"])
+            return _examined_adapter().validate_python(reply["examined"])
         except (ValidationError, KeyError):
             raise errors.ModelFileError(
-                f"'{self.name}' confused its reader; the file is damaged: export it again"
+                f"the reader process gave no valid result for '{self.name}'; the file is "
+                "damaged: export it again"
             ) from None
 
     def _users_limit(self) -> str:
@@ -127,32 +130,38 @@ class SandboxedSource:
         return f"this shell's limit of {least / (1 << 30):.3g} GiB of memory (ulimit -v)"
 
     def prepare(self) -> None:
-        self._opened.prepare()
+        """Read the weights and normalise the model with them."""
+        self._source_here.prepare()
 
     def weighted(self) -> onnx.ModelProto:
         """Return the model with its weights. The file is read in this process."""
-        return self._opened.weighted()
+        return self._source_here.weighted()
 
     def fixed(self) -> NormalGraph:
-        return self._opened.fixed()
+        """Return the model with all of its data and static shapes."""
+        return self._source_here.fixed()
 
     def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
+        """Examine the model, and split it into its compiled part and the regions after it."""
         if not without_layers:  # nothing is compiled, so TVM needs no weights
-            self._opened.prepare()
-            self._opened.examine()
-        return self._opened.split(without_layers=without_layers)
+            self._source_here.prepare()
+            self._source_here.examine()
+        return self._source_here.split(without_layers=without_layers)
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
-        return self._opened.as_region(regions, macs)
+        """Return the whole model as one onnxruntime region."""
+        return self._source_here.as_region(regions, macs)
 
     def refusing(self, operators: Mapping[str, str]) -> Source:
-        return self._opened.refusing(operators) if operators else self
+        """Return the same model, in which onnxruntime runs further operators."""
+        return self._source_here.refusing(operators) if operators else self
 
     def whole(self) -> Whole:
-        return self._opened.whole()
+        """Import the whole model with its weights."""
+        return self._source_here.whole()
 
     @cached_property
-    def _opened(self) -> Source:
+    def _source_here(self) -> Source:
         """The model, read in this process."""
         return read_source(self._path, self._shapes)
 
@@ -163,7 +172,7 @@ def _to_error(name: str, kind: str, message: str) -> TilewrightError:
     if isinstance(known, type) and issubclass(known, TilewrightError):
         return known(message)
     if kind == "MemoryError":
-        message = "it needs more memory than a reader is given"
+        message = "it needs more memory than the reader process may use"
     reason = (message.strip().splitlines() or [kind])[0]
     return errors.ModelFileError(
         f"'{name}' cannot be read: {reason}; simplify the model, or export it again"
@@ -171,7 +180,7 @@ def _to_error(name: str, kind: str, message: str) -> TilewrightError:
 
 
 @lru_cache(maxsize=1)
-def _examined() -> TypeAdapter[Examined]:
+def _examined_adapter() -> TypeAdapter[Examined]:
     """Return the (cached) pydantic adapter that converts an analysis to and from JSON."""
     return TypeAdapter(Examined)
 
@@ -180,7 +189,7 @@ def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
     shapes = as_object(header["shapes"])
     sizes = {name: [as_int(size) for size in as_list(shape)] for name, shape in shapes.items()}
     examined = read_source(Path(as_text(header["path"])), sizes).examine()
-    return {"examined": _examined().dump_python(examined, mode="json")}, {}
+    return {"examined": _examined_adapter().dump_python(examined, mode="json")}, {}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.core.child_process import Header, Limits, RpcFailed, RpcProcess, arguments, serve
 from tilewright.core.files import as_text
 from tilewright.networks.errors import ModelFileError, first_line
-from tilewright.networks.onnx.files import load_weights, read
+from tilewright.networks.onnx.files import load_weights, read_model_file
 
 if TYPE_CHECKING:
     import onnx
@@ -47,19 +47,21 @@ def convert_exported(path: Path, *, allow_code: bool) -> onnx.ModelProto:
     """
     if not allow_code:
         raise ModelFileError(
-            f"'{path}' is a torch.export file, and reading it can run any code with your rights; "
-            "if you trust who made it, allow that with --allow-code (allow_code=True), else have "
-            "it exported with torch.onnx.export"
+            f"'{path}' is a torch.export file, and reading it can run any code with your "
+            "user's rights; if you trust the person who made it, allow it with --allow-code "
+            "(allow_code=True); otherwise ask for a file that torch.onnx.export wrote"
         )
     try:
         state = path.stat()
     except OSError as error:
-        raise ModelFileError(f"cannot read '{path}': {error.strerror}") from None
-    return _converted(str(path.absolute()), state.st_mtime_ns, state.st_size)
+        raise ModelFileError(
+            f"cannot read '{path}': {error.strerror}; check the file and its permissions"
+        ) from None
+    return _convert_archive(str(path.absolute()), state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=1)  # because a build reads a model twice
-def _converted(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
+def _convert_archive(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
     """Convert an archive. The result is cached for each version of a file.
 
     Args:
@@ -80,7 +82,7 @@ def _converted(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
         if "error" in reply:
             raise ModelFileError(str(reply.get("message") or reply["error"]))
         converted = Path(folder) / _MODEL
-        return load_weights(read(converted), converted.parent)
+        return load_weights(read_model_file(converted), converted.parent)
 
 
 def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
@@ -90,8 +92,8 @@ def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
         import torch
     except ImportError as error:
         raise ModelFileError(
-            f"'{path}' is read by PyTorch, and the package {error.name} is missing; install it: "
-            f"{INSTALL}"
+            f"reading '{path}' needs PyTorch, and the package {error.name} is missing; "
+            f"install it: {INSTALL}"
         ) from None
     try:
         # PyTorch raises exceptions of many types for a file that it cannot load.
@@ -105,8 +107,9 @@ def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
         torch.onnx.export(program, f=f"{folder}/{_MODEL}", dynamo=True, verbose=False)
     except Exception as error:
         raise ModelFileError(
-            f"torch {torch.__version__} cannot convert '{path}' to ONNX: {first_line(error)}; "
-            "export the model of standard layers, or with torch.onnx.export"
+            f"torch {torch.__version__} cannot convert '{path}' to ONNX: "
+            f"{first_line(error)}; export the model with standard layers, or with "
+            "torch.onnx.export"
         ) from None
     return {}, {}
 

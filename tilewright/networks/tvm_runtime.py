@@ -139,7 +139,9 @@ def layer_cycles(content: bytes) -> tuple[LayerCycles, ...]:
         rows = as_list(_description(_files(content))["layers"])
         return tuple(_cycles(as_object(row)) for row in rows)
     except (KeyError, ValueError) as error:
-        raise OffloadError(f"the module's layers cannot be read ({error})") from None
+        raise OffloadError(
+            f"the module's layers cannot be read ({error}); partition it again"
+        ) from None
 
 
 def clock_hz(content: bytes) -> float:
@@ -151,7 +153,9 @@ def clock_hz(content: bytes) -> float:
     try:
         return as_number(as_object(_description(_files(content))["keys"])["clock_mhz"]) * 1e6
     except (KeyError, ValueError) as error:
-        raise OffloadError(f"the module does not name a clock ({error})") from None
+        raise OffloadError(
+            f"the module does not state a clock frequency ({error}); partition it again"
+        ) from None
 
 
 class HostProgram:
@@ -174,7 +178,7 @@ class HostProgram:
             self._open(files, _description(files))
         except (KeyError, ValueError, TypeError) as error:
             raise OffloadError(
-                f"the module holds no valid program ({error}); partition it again"
+                f"the module contains no valid program ({error}); partition it again"
             ) from None
         self._lock = threading.Lock()
 
@@ -194,7 +198,10 @@ class HostProgram:
         target = rebuild(as_text(description["kind"]), as_object(description["keys"]), "")
         builds = capability(target, Builds)
         if builds is None:
-            raise OffloadError(f"{target.name} runs no programs; partition the module again")
+            raise OffloadError(
+                f"programs of {target.name} cannot be executed here; partition the module again "
+                "for a VTA"
+            )
         layers = [as_object(row) for row in as_list(description["layers"])]
         self._program: BuiltProgram = builds.open(files, layers)
         self._sizes = self._checked_sizes()
@@ -216,7 +223,7 @@ class HostProgram:
             self._program.ports,
         )  # fmt: skip
         if not all(port.name in values for _, stores in self._program.ports for port in stores):
-            raise ValueError("a segment gives a tensor that is not described")
+            raise ValueError("a segment writes a tensor that is not described")
         return [prod(value.shape) for value in inputs]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
@@ -233,7 +240,7 @@ class HostProgram:
         """
         if [array.size for array in arrays] != self._sizes:
             raise OffloadError(
-                "the module gives its program tensors of other sizes; partition it again"
+                "the module passes tensors of other sizes to its program; partition it again"
             )
         tensors = dict(zip(self.inputs, arrays, strict=True))
         with self._lock:
@@ -258,7 +265,7 @@ def _description(files: Mapping[str, bytes]) -> dict[str, Json]:
         description = as_object(read_json(files[DESCRIPTION]))
         version = description[formats.OFFLOADED.key]
     except (KeyError, ValueError):
-        raise OffloadError("the module holds no valid program; partition it again") from None
+        raise OffloadError("the module contains no valid program; partition it again") from None
     if refusal := formats.OFFLOADED.refusal(DESCRIPTION, version):
         raise OffloadError(refusal)
     return description
@@ -313,7 +320,7 @@ def run(digest: str, content: Any, *tensors: Any) -> None:
         arrays = [np.from_dlpack(tensor) for tensor in tensors]
         if len(arrays) != count + len(program.outputs):
             raise ValueError(
-                f"{len(arrays)} tensors are given to a program of {count} inputs and "
+                f"{len(arrays)} tensors were passed to a program with {count} inputs and "
                 f"{len(program.outputs)} outputs; partition the module again"
             )
         for array, output in zip(arrays[count:], program.run(arrays[:count]), strict=True):
@@ -338,7 +345,7 @@ def open_program(digest: str, content: Any) -> HostProgram:
             data = np.from_dlpack(content).tobytes()
             if hashlib.sha256(data).hexdigest() != digest:
                 raise OffloadError(
-                    "the program in the module has other bytes than when it was made; partition "
+                    "the program in the module was changed after the partition; partition "
                     "the module again"
                 )
             _programs[digest] = HostProgram(data)

@@ -60,8 +60,8 @@ def view_of(module: IRModule) -> ModuleView:
     main = module["main"] if "main" in [g.name_hint for g in module.get_global_vars()] else None
     if not isinstance(main, relax.Function):
         raise ImportFailedError(
-            "the module has no Relax function 'main'; give what from_onnx or from_exported_program "
-            "makes"
+            "the module has no Relax function 'main'; give a module from from_onnx or "
+            "from_exported_program"
         )
     count = int(main.attrs.get("num_input", len(main.params))) if main.attrs else len(main.params)
     _check_parameters(main.params, count)
@@ -69,9 +69,9 @@ def view_of(module: IRModule) -> ModuleView:
     flat = _with_clips(_with_result(flat))
     if not any(binding.op in (QUANTISE, DEQUANTISE) for binding in flat.bindings):
         raise QuantisationError(
-            "the module computes in float and the accelerator in int8; quantise the ONNX model "
-            "first (tilewright.networks.quantisation.quantise), save it with onnx.save and import "
-            "that: docs/guides/quantise.md"
+            "the module computes in floating point, but the accelerator computes in int8; "
+            "first quantise the ONNX model (tilewright.networks.quantisation.quantise), "
+            "save it with onnx.save and import that file: docs/guides/quantise.md"
         )
     types = {b.node: b.op.removeprefix("relax.") for b in flat.bindings}
     fields = _fields(main.body.body)
@@ -100,7 +100,7 @@ def _check_parameters(params: Sequence[RelaxVar], count: int) -> None:
 def _names(main: RelaxFunction) -> dict[RelaxVar, str]:
     """Return a unique name for each bound variable; repeated names get a suffix."""
     taken: set[str] = {str(param.name) for param in main.params}
-    found = {}
+    names = {}
     for block in main.body.blocks:
         for binding in block.bindings:
             name, count = str(binding.var.name), 1
@@ -108,8 +108,8 @@ def _names(main: RelaxFunction) -> dict[RelaxVar, str]:
                 count += 1
                 name = f"{binding.var.name}_{count}"
             taken.add(name)
-            found[binding.var] = name
-    return found
+            names[binding.var] = name
+    return names
 
 
 def _fields(result: RelaxExpr) -> list[RelaxType] | None:
@@ -120,8 +120,8 @@ def _fields(result: RelaxExpr) -> list[RelaxType] | None:
     fields = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else None
     if not all(hasattr(ty, "dtype") for ty in ([result.ty] if fields is None else fields)):
         raise ImportFailedError(
-            "main gives something else than a tensor or a tuple of tensors; export the model with "
-            "plain tensors as outputs"
+            "main returns something other than a tensor or a tuple of tensors; export the "
+            "model with plain tensors as outputs"
         )
     return fields
 
@@ -228,7 +228,9 @@ def offload_layers(
     """
     others = {var: f for var, f in module.functions.items() if var.name_hint != "main"}
     builder = relax.BlockBuilder(IRModule(others, attrs=module.attrs))
-    functions = {step.name: _added(builder, step) for step in steps if isinstance(step, CpuIsland)}
+    functions = {
+        step.name: _add_island(builder, step) for step in steps if isinstance(step, CpuIsland)
+    }
     old = module["main"]
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
     made = _OffloadedMain(builder, graph)
@@ -244,8 +246,8 @@ def offload_layers(
             results = [made.result(value) for value in graph.outputs]
             result = builder.emit_output(relax.Tuple(results) if view.is_tuple else results[0])
         builder.emit_func_output(result)
-    found = relax.transform.DeadCodeElimination()(builder.finalize())
-    whole: IRModule = found.with_attr(LEFT, dict(graph.left))
+    module = relax.transform.DeadCodeElimination()(builder.finalize())
+    whole: IRModule = module.with_attr(LEFT, dict(graph.left))
     return whole
 
 
@@ -277,7 +279,7 @@ def _bytes(content: GenericConst) -> bytes:
     return array
 
 
-def _added(builder: BlockBuilder, island: CpuIsland) -> GlobalVar:
+def _add_island(builder: BlockBuilder, island: CpuIsland) -> GlobalVar:
     """Add the function of an island to a module, and return its global variable."""
     function = island.function.without_attr("global_symbol").without_attr(CALLED)
     return builder.add_func(function, f"tvm_{island.name}")
@@ -317,18 +319,18 @@ class _OffloadedMain:
     def result(self, value: Value) -> RelaxExpr:
         """Return the expression of a network output, converted to its shape and type."""
         name = self._graph.results[value.name]
-        found, held = self._value(name), self._graph.values[name]
+        result, held = self._value(name), self._graph.values[name]
         if held.dtype == "int8" and value.dtype == "uint8":
-            found = self._emit(cpu_subgraphs.as_uint8(found, self._emit))
+            result = self._emit(cpu_subgraphs.as_uint8(result, self._emit))
         elif held.dtype == "int8" and value.dtype != "int8":
             scale = value.scale or held.scale
             assert scale is not None
-            found = self._emit(cpu_subgraphs.dequantised(found, scale))
+            result = self._emit(cpu_subgraphs.dequantise_tensor(result, scale))
         if held.shape != value.shape:
-            found = self._emit(relax.op.reshape(found, value.shape))
-        if str(found.ty.dtype) != value.dtype:
-            found = self._emit(relax.op.astype(found, value.dtype))
-        return found
+            result = self._emit(relax.op.reshape(result, value.shape))
+        if str(result.ty.dtype) != value.dtype:
+            result = self._emit(relax.op.astype(result, value.dtype))
+        return result
 
     def _value(self, name: str) -> RelaxExpr:
         """Return the expression of a value. Network inputs are quantised by TVM on first use."""
@@ -338,7 +340,7 @@ class _OffloadedMain:
                 expression = cpu_subgraphs.as_int8(source, self._emit)
             else:
                 assert scale is not None
-                expression = cpu_subgraphs.quantised(source, scale)
+                expression = cpu_subgraphs.quantise_tensor(source, scale)
             self.known[name] = self._emit(expression)
         return self.known[name]
 

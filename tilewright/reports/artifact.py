@@ -10,8 +10,8 @@ from tilewright.core.files import Json, as_int, as_list, as_number, as_object, a
 from tilewright.core.user_text import printable
 from tilewright.networks.artifact.library import LIBRARY
 from tilewright.networks.compiled.weights_file import WEIGHTS
-from tilewright.reports.markdown import paragraphs, plain
-from tilewright.reports.number_format import mega, milliseconds, percent, plural
+from tilewright.reports.markdown import escape_text, paragraphs
+from tilewright.reports.number_format import mega, milliseconds, percent, pluralise
 
 LIBRARY_KIND, SIZED_KIND = "library", "sized library"
 MEBI = 1 << 20
@@ -41,9 +41,9 @@ def built_note(manifest: Mapping[str, Json], out: Path, warnings: Sequence[str])
         warnings: warnings of the build.
     """
     head, *lines = built_lines(manifest, out)
-    doubts = "\n".join(f"- {plain(each)}" for each in warnings)
-    listed = "\n".join(f"- {plain(line.strip())}" for line in lines)
-    return paragraphs(f"# {plain(head)}", listed, "Doubts:\n\n" + doubts if doubts else "")
+    doubts = "\n".join(f"- {escape_text(warning)}" for warning in warnings)
+    listed = "\n".join(f"- {escape_text(line.strip())}" for line in lines)
+    return paragraphs(f"# {escape_text(head)}", listed, "Doubts:\n\n" + doubts if doubts else "")
 
 
 def _programs(manifest: Mapping[str, Json], out: Path) -> list[str]:
@@ -53,12 +53,12 @@ def _programs(manifest: Mapping[str, Json], out: Path) -> list[str]:
     layers = as_list(manifest["layers"])
     segments = [step for step in as_list(manifest["steps"]) if as_object(step)["kind"] == "segment"]
     hertz = as_number(as_object(as_object(manifest["specification"])["keys"])["clock_mhz"]) * 1e6
-    streams = f"{len(segments)} {plural(len(segments), 'stream')}"
-    buffers = [as_object(each) for each in as_list(as_object(manifest["memory"])["buffers"])]
+    streams = f"{len(segments)} {pluralise(len(segments), 'stream')}"
+    buffers = [as_object(buffer) for buffer in as_list(as_object(manifest["memory"])["buffers"])]
     return [
-        f"  {len(layers)} {plural(len(layers), 'layer')} in {streams}: {stream:,} cycles, "
+        f"  {len(layers)} {pluralise(len(layers), 'layer')} in {streams}: {stream:,} cycles, "
         f"{milliseconds(stream / hertz)} ms",
-        f"  {alone:,} cycles is the sum of the layers, each by itself",
+        f"{alone:,} cycles is the sum of all layers run alone",
         f"  {percent(ours / total if total else 1.0)} of {mega(total)} MMAC on the accelerator",
         f"  {as_int(manifest['dram_bytes']) / MEBI:.2f} MiB of memory:",
         *(f"    {as_text(row['name']):14}{as_int(row['bytes']):>14,} bytes" for row in buffers),
@@ -74,7 +74,7 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
         accuracy: the entry `accuracy` of an artifact's `manifest.json`.
     """
     samples = as_int(accuracy["samples"])
-    tops = [as_object(each)["same_top"] for each in as_list(accuracy["outputs"])]
+    tops = [as_object(output)["same_top"] for output in as_list(accuracy["outputs"])]
     known = [as_number(top) for top in tops if top is not None]
     relative = as_number(accuracy["error"])
     decibels = f", {-20 * math.log10(relative):.0f} dB" if relative > 0 else ""
@@ -82,7 +82,7 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
         f"relative error {relative:.2g}{decibels} against {as_text(accuracy['reference'])} (at "
         f"most {as_number(accuracy['tolerance']):g})"
     )
-    of = f"on {samples} {plural(samples, 'sample')}"
+    of = f"on {samples} {pluralise(samples, 'sample')}"
     same = [f"{of}, the same largest value in {percent(min(known))}"] if known else [of]
     return [error, *same]
 
@@ -104,12 +104,12 @@ def unchecked_lines(manifest: Mapping[str, Json]) -> list[str]:
         names = [as_text(row["name"]) for row in rows if row.get("checked", True) is False]
     if not names:
         return []
-    return [f"not checked, since no sample changes it: {', '.join(map(printable, names))}"]
+    return [f"not checked, because no sample affects it: {', '.join(map(printable, names))}"]
 
 
 def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
-    found = manifest.get("accuracy")
-    lines = [] if found is None else accuracy_lines(as_object(found))
+    result = manifest.get("accuracy")
+    lines = [] if result is None else accuracy_lines(as_object(result))
     lines += unchecked_lines(manifest)
     lost = as_object(
         as_object(manifest.get("quantisation") or {}).get("rounded_weights_decibels") or {}
@@ -117,8 +117,8 @@ def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
     if lost:
         worst = min(lost, key=lambda name: as_number(lost[name]))
         lines.append(
-            f"{len(lost)} {plural(len(lost), 'layer')} with weights rounded anew, worst {worst} at "
-            f"{as_number(lost[worst]):.1f} dB"
+            f"{len(lost)} {pluralise(len(lost), 'layer')} with weights that were rounded again, "
+            f"the worst is {worst} with {as_number(lost[worst]):.1f} dB"
         )
     return lines
 
@@ -126,21 +126,27 @@ def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
 def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
     islands = as_list(manifest["cpu"])
     names = [
-        as_text(as_object(each)["operator"]) or "?"
+        as_text(as_object(operator)["operator"]) or "?"
         for island in islands
-        for each in as_list(as_object(island)["operators"])
+        for operator in as_list(as_object(island)["operators"])
     ]
     moves = sum(not as_list(as_object(island)["operators"]) for island in islands)
     kinds = ", ".join(
         [f"{names.count(kind)} {kind}" for kind in dict.fromkeys(names)]
-        + ([f"{moves} {plural(moves, 'change')} of layout"] if moves else [])
+        + ([f"{moves} {pluralise(moves, 'change')} of layout"] if moves else [])
     )
     left = [f"  left to the CPU: {kinds}"] if islands else []
     if manifest["bare"] is True:
-        return [*left, "  a board runs it by itself, with the C of 'tilewright board runtime DIR'"]
+        return [
+            *left,
+            (
+                "  a board can run it without a host, with the C sources of 'tilewright board "
+                "runtime DIR'"
+            ),
+        ]
     if islands:
-        return [*left, "  not for a board by itself: the host must compute those"]
-    return [*left, f"  not for a board by itself: {as_text(manifest['why_not_bare'])}"]
+        return [*left, "  a board cannot run it alone: the host must compute the operators above"]
+    return [*left, f"  a board cannot run it alone: {as_text(manifest['why_not_bare'])}"]
 
 
 def region_lines(manifest: Mapping[str, Json]) -> list[str]:
@@ -155,16 +161,16 @@ def region_lines(manifest: Mapping[str, Json]) -> list[str]:
     """
     lines = []
     for row in map(as_object, as_list(manifest.get("regions", []))):
-        kinds = [as_text(as_object(each)["operator"]) for each in as_list(row["operators"])]
+        kinds = [as_text(as_object(operator)["operator"]) for operator in as_list(row["operators"])]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
         size = as_int(as_object(as_object(manifest["files"])[as_text(row["file"])])["bytes"])
         macs = as_int(row["macs"])  # 0 where shapes depend on values
         work = f"{mega(macs)} MMAC, " if macs else ""
         lines.append(
-            f"  onnxruntime runs {len(kinds)} {plural(len(kinds), 'operator')} "
+            f"  onnxruntime runs {len(kinds)} {pluralise(len(kinds), 'operator')} "
             f"({work}{size / MEBI:.2f} MiB): {counts}"
         )
-        causes = [as_object(each) for each in as_list(row["causes"])]
+        causes = [as_object(cause) for cause in as_list(row["causes"])]
         if causes:
             first = causes[0]
             more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
@@ -186,7 +192,7 @@ def _libraries(manifest: Mapping[str, Json], out: Path) -> list[str]:
         The lines about each library, and a line that names the dimensions whose other sizes are
         padded to the next library.
     """
-    padded = [as_text(each) for each in as_list(manifest["padded"])]
+    padded = [as_text(item) for item in as_list(manifest["padded"])]
     lines = []
     for row in map(as_object, as_list(manifest["sizes"])):
         at = ", ".join(f"{name} {as_int(size)}" for name, size in as_object(row["at"]).items())
@@ -195,7 +201,11 @@ def _libraries(manifest: Mapping[str, Json], out: Path) -> list[str]:
             f"  {at}:",
             *(f"  {line}" for line in _library(library, out / as_text(row["folder"]))),
         ]
-    between = f"padded in between: {', '.join(padded)}" if padded else "no size in between is taken"
+    between = (
+        f"padded for sizes in between: {', '.join(padded)}"
+        if padded
+        else "sizes in between are not accepted"
+    )
     return [*lines, f"  {between}"]
 
 
@@ -211,9 +221,11 @@ def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
         return region_lines(manifest)
     operators = as_int(manifest.get("compiled_operators", len(layers)))
     return [
-        f"  {len(layers)} {plural(len(layers), 'layer')} by {len(kernels)} "
-        f"{plural(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
-        f"{mega(total)} MMAC; the rest as TVM compiles it, {operators} operators in all",
+        (
+            f"  {len(layers)} {pluralise(len(layers), 'layer')} computed by {len(kernels)} "
+            f"{pluralise(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
+            f"{mega(total)} MMAC; TVM compiles the rest, {operators} operators in all"
+        ),
         *region_lines(manifest),
         f"  {_mebi(out / LIBRARY)} of code, {_mebi(out / WEIGHTS)} of weights",
         *(f"  {line}" for line in _accuracy(manifest)),

@@ -13,8 +13,16 @@ from tilewright.core.files import write_atomically
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.output_folder import PAGE
 from tilewright.hardware_search.results import CodesignOutcome, FrontRow, LayerRow
-from tilewright.reports.markdown import Links, Row, block, listed, markdown_table, paragraphs, plain
-from tilewright.reports.number_format import counted, milliseconds, percent
+from tilewright.reports.markdown import (
+    Links,
+    Row,
+    block,
+    escape_text,
+    list_links,
+    markdown_table,
+    paragraphs,
+)
+from tilewright.reports.number_format import count_text, milliseconds, percent
 from tilewright.reports.plot_style import round_ticks
 from tilewright.reports.templates import render
 from tilewright.targets.capabilities import PARTS
@@ -63,7 +71,7 @@ class PlotAxis:
         else:
             locator = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10])
             values = list(locator.tick_values(self.low, self.high))
-        return [(self.place(each), f"{each:g}") for each in values if self.low <= each <= self.high]
+        return [(self.place(item), f"{item:g}") for item in values if self.low <= item <= self.high]
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ def front_page(outcome: CodesignOutcome) -> bytes:
     across, up = _axes(outcome)
     machines = [_machine(row, across, up) for row in outcome.front]
     others = [
-        (each, across.place(each.area), up.place(each.milliseconds)) for each in outcome.beaten
+        (item, across.place(item.area), up.place(item.milliseconds)) for item in outcome.beaten
     ]
     return render(
         "codesign.html.jinja",
@@ -139,9 +147,9 @@ def front_page(outcome: CodesignOutcome) -> bytes:
 
 
 def _axes(outcome: CodesignOutcome) -> tuple[PlotAxis, PlotAxis]:
-    areas = [row["area"] for row in outcome.front] + [each.area for each in outcome.beaten]
+    areas = [row["area"] for row in outcome.front] + [item.area for item in outcome.beaten]
     times = [_total(row) for row in outcome.front]
-    times += [each.milliseconds for each in outcome.beaten]
+    times += [item.milliseconds for item in outcome.beaten]
     low, high = min(areas, default=0.0), max(areas, default=1.0)
     margin = 0.06 * (high - low) or 0.05
     across = PlotAxis(max(low - margin, 0.0), high + margin, LEFT, WIDTH - RIGHT, logarithmic=False)
@@ -152,13 +160,13 @@ def _axes(outcome: CodesignOutcome) -> tuple[PlotAxis, PlotAxis]:
 
 
 def _machine(row: FrontRow, across: PlotAxis, up: PlotAxis) -> PlottedMachine:
-    layers = sorted(row["layers"], key=lambda each: -each["share"])
+    layers = sorted(row["layers"], key=lambda layer: -layer["share"])
     most = layers[0]["share"] if layers else 1.0
-    lines = [_line(each, most) for each in layers[:_LAYERS]]
+    lines = [_line(layer, most) for layer in layers[:_LAYERS]]
     rest = layers[_LAYERS:]
     return PlottedMachine(
         row, across.place(row["area"]), up.place(_total(row)), _total(row), lines, len(rest),
-        sum(each["share"] for each in rest),
+        sum(layer["share"] for layer in rest),
     )  # fmt: skip
 
 
@@ -179,11 +187,11 @@ def _total(row: FrontRow) -> float:
 def _stairs(machines: Sequence[PlottedMachine]) -> str:
     """Return the Pareto front as a staircase: the `points` attribute of an SVG polyline."""
     points, before = [], None
-    for each in machines:
+    for machine in machines:
         if before is not None:
-            points.append((each.x, before.y))
-        points.append((each.x, each.y))
-        before = each
+            points.append((machine.x, before.y))
+        points.append((machine.x, machine.y))
+        before = machine
     if before is not None:
         points.append((WIDTH - RIGHT, before.y))
     return " ".join(f"{x},{y}" for x, y in points)
@@ -197,11 +205,12 @@ def run_note(options: CodesignOptions, flow_page: str) -> str:
         flow_page: address of the page of the Prefect flow run.
     """
     what = (
-        f"**{plain(options.subject)}** on one accelerator of at most {options.budget:g} of the "
-        f"default machine's area: {counted(options.trials, 'measurement')} by {options.method}."
+        f"**{escape_text(options.subject)}** on one accelerator of at most {options.budget:g} of "
+        f"the default machine's area: {count_text(options.trials, 'measurement')} "
+        f"by {options.method}."
     )
     links = {"the flow run in Prefect": flow_page}
-    return paragraphs(what, block(options.command_line("codesign"), "sh"), listed(links))
+    return paragraphs(what, block(options.command_line("codesign"), "sh"), list_links(links))
 
 
 def front_rows(outcome: CodesignOutcome) -> list[Row]:
@@ -227,21 +236,21 @@ def front_note(outcome: CodesignOutcome, links: Links) -> str:
         links: addresses of related pages, by title.
     """
     summary, best = outcome.summary, outcome.summary["best"]
-    said = "No machine has a valid schedule of every layer yet."
+    message = "No machine has a valid schedule of every layer yet."
     if best is not None:
-        said = (
-            f"The fastest within {summary['budget']:g}: **{best['name']}**, area "
-            f"{best['area']:.3f}, {milliseconds(best['milliseconds'] / 1e3)} ms."
+        message = (
+            f"The fastest within an area of {summary['budget']:g}: **{best['name']}**, area "
+            f"{best['area']:.3f}, {milliseconds(best['milliseconds'] / 1000.0)} ms."
         )
     count = summary["measurements"]
     facts = (
-        f"{counted(count, 'measurement')} of "
-        f"{counted(summary['hardware']['seen'], 'machine')} by {summary['method']}, clock "
+        f"{count_text(count, 'measurement')} of "
+        f"{count_text(summary['hardware']['seen'], 'machine')} by {summary['method']}, clock "
         f"{summary['clock']}. Area is {summary['area_model']}."
     )
     table = markdown_table(front_rows(outcome)) if outcome.front else ""
-    names = plain(", ".join(summary["networks"]))
-    return paragraphs(f"# Accelerators for {names}", said, table, facts, listed(links))
+    names = escape_text(", ".join(summary["networks"]))
+    return paragraphs(f"# Accelerators for {names}", message, table, facts, list_links(links))
 
 
 def draw_front(place: Path, outcome: CodesignOutcome) -> None:

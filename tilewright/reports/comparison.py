@@ -29,14 +29,15 @@ def invalid_note(rows: Sequence[LeaderboardRow]) -> str:
 
     It stands below the leaderboard, because the share of invalid trials alone does not rank tuners.
     """
-    said = ", ".join(
+    message = ", ".join(
         f"{row.tuner} {percent(row.invalid_share or 0.0)} ({count(row.invalid_to_goal or 0.0)})"
         for row in rows
     )
     return (
-        f"Invalid share of all trials, and how many of them came before the first schedule within "
-        f"{percent(GOAL)}: {said}. Trials after that change little in the result: a tuner may have "
-        "a larger share than random and still need fewer trials."
+        "Share of invalid trials, and how many of them came before the first schedule "
+        f"within {percent(GOAL)} of the optimum: {message}. Later trials have little effect on "
+        "the result, so a tuner with a larger share than random search can still need fewer "
+        "trials."
     )
 
 
@@ -100,11 +101,11 @@ def heat_maps(results: Results, rows: Sequence[LeaderboardRow]) -> list[HeatMap]
             _lines(results, rows, regret, _regret_warmth, lambda k, w: percent(regret[k, w])),
         ),
         HeatMap(
-            f"Trials to come within {percent(GOAL)}, median over seeds",
+            f"Trials until within {percent(GOAL)}, median over seeds",
             _lines(results, rows, np.where(never, np.inf, trials), trials_warmth, trials_text),
         ),
         HeatMap(
-            "Invalid share of the trials",
+            "Share of invalid trials",
             _lines(results, rows, share, lambda part: part, lambda k, w: percent(share[k, w])),
         ),
     ]
@@ -182,7 +183,7 @@ def report(comparison: Comparison) -> bytes:
             "seconds": plots.seconds(results, rows),
         }
         if len(facts) > 1:
-            titles = [each.title for each in facts]
+            titles = [fact.title for fact in facts]
             pictures["by_workload"] = plots.convergence_by_workload(results, titles)
     return render(
         "comparison.html.jinja",
@@ -198,7 +199,7 @@ def report(comparison: Comparison) -> bytes:
         attempts=plots.ATTEMPTS,
         heat_maps=heat_maps(results, rows),
         facts=facts,
-        counted=all(each.optimum.cycles > 0 for each in facts),
+        counted=all(fact.optimum.cycles > 0 for fact in facts),
         options=_options(plan),
         live=isinstance(test_bed, EnumeratedTestBed) and test_bed.live,
     )

@@ -1,5 +1,7 @@
-"""Description of a comparison in Markdown, for Prefect and MLflow, and the table of runs of
-networks."""
+"""Description of a comparison in Markdown, for Prefect and MLflow.
+
+Also holds the table of runs of networks.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,19 @@ from tilewright.reports.markdown import (
     Links,
     Row,
     block,
-    listed,
+    escape_text,
+    list_links,
     markdown_table,
     paragraphs,
-    plain,
     with_known,
 )
-from tilewright.reports.number_format import counted, milliseconds, percent, speedup, whole
+from tilewright.reports.number_format import (
+    count_text,
+    integer_text,
+    milliseconds,
+    percent,
+    speedup,
+)
 from tilewright.tuning.run_figures import share_above
 
 
@@ -34,17 +42,17 @@ def run_rows(runs: Sequence[NetworkRun]) -> list[Row]:
             "target": run.target,
             "tuner": run.tuner,
             "seed": str(run.seed),
-            "trials": whole(run.trials),
-            "fallback cycles": whole(run.fallback_cycles),
+            "trials": integer_text(run.trials),
+            "fallback cycles": integer_text(run.fallback_cycles),
             "fallback ms": milliseconds(run.fallback_seconds),
-            "rule cycles": whole(run.rule_cycles),
+            "rule cycles": integer_text(run.rule_cycles),
             "rule ms": milliseconds(run.rule_seconds),
-            "tuned cycles": whole(run.tuned_cycles),
+            "tuned cycles": integer_text(run.tuned_cycles),
             "tuned ms": milliseconds(run.tuned_seconds),
             "gain": speedup(run.gain, 1.0),
-            "bound cycles": whole(run.bound_cycles),
+            "bound cycles": integer_text(run.bound_cycles),
             "bound ms": milliseconds(run.bound_seconds),
-            "above bound": _above(run),
+            "above bound": _ratio_text(run),
         }
         for run in runs
     ]
@@ -67,19 +75,20 @@ def comparison_note(
         boards: the leaderboards; empty until the comparison is finished.
         network_runs: the finished runs; empty for a comparison on workloads.
     """
-    count = f"{counted(runs, 'run')}, {counted(options.trials, 'trial')} a workload"
-    what = f"**{plain(options.subject)}**: tuners {plain(options.rivals)}, seeds {options.seeds}"
+    count = f"{count_text(runs, 'run')}, {count_text(options.trials, 'trial')} per workload"
+    subject, rivals = escape_text(options.subject), escape_text(options.rivals)
+    what = f"**{subject}**: tuners {rivals}, seeds {options.seeds}"
     return paragraphs(
         f"{what}; {count}.",
-        "\n".join(f"- {plain(verdict(each))}" for each in boards),
+        "\n".join(f"- {escape_text(verdict(board))}" for board in boards),
         markdown_table(leaderboard_rows(boards)) if boards else "",
         markdown_table(run_rows(network_runs)) if network_runs else "",
         block(options.command_line("compare"), "sh"),
-        listed(links),
+        list_links(links),
     )
 
 
-def _above(run: NetworkRun) -> str:
+def _ratio_text(run: NetworkRun) -> str:
     tuned, bound = (run.tuned_cycles, run.tuned_seconds), (run.bound_cycles, run.bound_seconds)
     above = share_above(tuned, bound)
     return "" if above is None else percent(above)

@@ -38,8 +38,8 @@ _COLUMNS = 3
 ATTEMPTS = (
     ("valid trials", "#2f7d5c"),
     ("invalid trials", "#c0562f"),
-    ("lowered beyond them", "#a9bccb"),
-    ("of those, failed", "#dcb6a4"),
+    ("lowered in addition", "#a9bccb"),
+    ("of these, failed", "#dcb6a4"),
 )
 """Kinds of programs that a run compiles, and the colours of their bars."""
 
@@ -51,7 +51,7 @@ def convergence(results: Results) -> Markup:
     for k, style in enumerate(line_styles(results.tuners)):
         _curve(axes, results.overall[k], style)
     _regret_axes(axes, results.trials)
-    axes.set(xlabel="trials a workload", ylabel="regret")
+    axes.set(xlabel="trials per workload", ylabel="regret")
     return _svg(figure, "convergence")
 
 
@@ -111,8 +111,8 @@ def invalid_trials(results: Results) -> Markup:
     for k, style in enumerate(line_styles(results.tuners)):
         low, middle, high = band(results.invalid[k].mean(axis=0)[:, x - 1])
         axes.fill_between(x, low, high, color=style.colour, alpha=0.15, lw=0)
-        axes.plot(x, middle, **style.drawn)
-    axes.set(xlabel="trials a workload", ylabel="invalid among them", xlim=(0, results.trials))
+        axes.plot(x, middle, **style.line_options)
+    axes.set(xlabel="trials per workload", ylabel="invalid trials", xlim=(0, results.trials))
     axes.set_ylim(0, None)
     _plain(axes)
     return _svg(figure, "invalid")
@@ -138,7 +138,7 @@ def attempts(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
         for width, (_, colour) in zip(widths, ATTEMPTS, strict=True):
             axes.barh(place, width, left=left, height=0.62, color=colour, lw=0)
             left += width
-    axes.set_xlabel("configs a run")
+    axes.set_xlabel("configs per run")
     return _svg(figure, "attempts")
 
 
@@ -159,7 +159,7 @@ def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
         _whisker(axes, place, ends, colour)
         axes.scatter(goal, place, s=34, facecolor="white", edgecolor=colour, lw=1.5, zorder=4)
     scale_seconds(axes)
-    axes.set_xlabel("time of a run (hollow: until the goal)")
+    axes.set_xlabel("time per run (hollow: until the goal)")
     return _svg(figure, "seconds")
 
 
@@ -181,7 +181,7 @@ def _curve(axes: Axes, regret: Floats, style: LineStyle) -> None:
     known = middle < _CEILING
     ends = (low[known], high[known])
     axes.fill_between(x[known], *ends, step="post", color=style.colour, alpha=0.14, lw=0)
-    axes.plot(x[known], middle[known], drawstyle="steps-post", clip_on=False, **style.drawn)
+    axes.plot(x[known], middle[known], drawstyle="steps-post", clip_on=False, **style.line_options)
 
 
 def _regret_axes(axes: Axes, trials: int) -> None:
@@ -242,8 +242,10 @@ def _ends(row: LeaderboardRow, name: str) -> Floats:
     Returns:
         Low end, median and high end, float array of shape (3,).
     """
-    found = row.interval(name)
-    return np.array([np.inf] * 3 if found is None else [found.low, found.middle, found.high])
+    interval = row.interval(name)
+    return np.array(
+        [np.inf] * 3 if interval is None else [interval.low, interval.middle, interval.high]
+    )
 
 
 def _shown(regret: Floats) -> Floats:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilewright.evaluation.datasets.folder import DatasetMetadata
-from tilewright.reports.number_format import counted
+from tilewright.reports.number_format import count_text
 
 
 def dataset_line(about: DatasetMetadata, out: Path) -> str:
     """Return a line for the terminal with the size, the folder and the digest of a dataset."""
     size = sum(file.bytes for file in about.files)
     return (
-        f"{out}: {counted(about.rows, 'row')} of {counted(len(about.hardware), 'piece')} of "
-        f"hardware and {counted(len(about.workloads), 'workload')}, {size / 1e6:,.1f} MB in "
-        f"{counted(len(about.files), 'file')}; digest {about.digest[:16]}"
+        f"{out}: {count_text(about.rows, 'row')} of {count_text(len(about.hardware), 'piece')} of "
+        f"hardware and {count_text(len(about.workloads), 'workload')}, {size / 1e6:,.1f} MB in "
+        f"{count_text(len(about.files), 'file')}; digest {about.digest[:16]}"
     )

@@ -1,13 +1,22 @@
-"""Description of the differences between two runs, as text and tables for the terminal and for
-pages."""
+"""Description of the differences between two runs, as text and tables.
+
+The terminal and the pages show the same text and tables.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tilewright.evaluation.diff import Change, DifferentSetting, DiffVerdict, Pair
-from tilewright.reports.markdown import Links, Row, listed, markdown_table, paragraphs, plain
-from tilewright.reports.number_format import UNKNOWN, milliseconds, percent, whole
+from tilewright.reports.markdown import (
+    Links,
+    Row,
+    escape_text,
+    list_links,
+    markdown_table,
+    paragraphs,
+)
+from tilewright.reports.number_format import UNKNOWN, integer_text, milliseconds, percent
 
 MARK = "worse"
 """Marks values that are worse."""
@@ -23,10 +32,10 @@ def headline(verdict: DiffVerdict) -> str:
 
     An example is `no worse: 7,136,630 cycles became 7,100,020 (-0.5 %)`.
     """
-    return f"{verdict.word}: {became(verdict.total)}"
+    return f"{verdict.word}: {change_text(verdict.total)}"
 
 
-def became(change: Change) -> str:
+def change_text(change: Change) -> str:
     """Return a change of a latency as text: `7,136,630 cycles became 7,100,020 (-0.5 %)`.
 
     A latency without cycles is given in milliseconds.
@@ -41,14 +50,14 @@ def latency_rows(verdict: DiffVerdict) -> list[Row]:
     """Return the latencies of both runs as a table with one row per layer and one for the total."""
     unit = "cycles" if verdict.total.unit == "cycles" else "ms"
     rows = []
-    for each in (*verdict.workloads, verdict.total):
+    for workload in (*verdict.workloads, verdict.total):
         rows.append(
             {
-                "layer": "tuned layers" if each is verdict.total else each.what,
-                f"{unit} of A": _latency(each, each.a),
-                f"{unit} of B": _latency(each, each.b),
-                "change": _more(each),
-                "": MARK if each.worse else "",
+                "layer": "tuned layers" if workload is verdict.total else workload.what,
+                f"{unit} of A": _latency(workload, workload.a),
+                f"{unit} of B": _latency(workload, workload.b),
+                "change": _more(workload),
+                "": MARK if workload.worse else "",
             }
         )
     return rows
@@ -58,19 +67,20 @@ def figure_rows(verdict: DiffVerdict) -> list[Row]:
     """Return a table with the share of valid trials and the error of each model in both runs."""
     return [
         {
-            "figure": _MODELS.get(each.what, each.what),
-            "A": _figure(each, each.a),
-            "B": _figure(each, each.b),
-            "": MARK if each.worse else "",
+            "figure": _MODELS.get(model.what, model.what),
+            "A": _figure(model, model.a),
+            "B": _figure(model, model.b),
+            "": MARK if model.worse else "",
         }
-        for each in (verdict.validity, *verdict.models)
+        for model in (verdict.validity, *verdict.models)
     ]
 
 
 def setting_rows(settings: Sequence[DifferentSetting]) -> list[Row]:
     """Return the settings that differ as a table, with the value in both runs."""
     return [
-        {"what": each.what, "A": each.a or UNKNOWN, "B": each.b or UNKNOWN} for each in settings
+        {"what": setting.what, "A": setting.a or UNKNOWN, "B": setting.b or UNKNOWN}
+        for setting in settings
     ]
 
 
@@ -82,17 +92,19 @@ def diff_page(title: str, verdict: DiffVerdict, links: Links) -> str:
         verdict: the comparison.
         links: addresses of related pages, by title.
     """
-    reasons = "\n".join(f"- {plain(each)}" for each in verdict.reasons)
+    reasons = "\n".join(f"- {escape_text(reason)}" for reason in verdict.reasons)
     changed = verdict.changed
     return paragraphs(
-        f"# {plain(title)}: {verdict.word}",
-        plain(became(verdict.total)) + ".",
+        f"# {escape_text(title)}: {verdict.word}",
+        escape_text(change_text(verdict.total)) + ".",
         reasons,
-        listed(links),
+        list_links(links),
         markdown_table(latency_rows(verdict)),
         markdown_table(figure_rows(verdict)),
-        "Changed between the two:\n\n" + markdown_table(setting_rows(changed)) if changed else "",
-        "Asked for otherwise:\n\n" + markdown_table(setting_rows(verdict.settings))
+        "Changed between the two runs:\n\n" + markdown_table(setting_rows(changed))
+        if changed
+        else "",
+        "Different settings:\n\n" + markdown_table(setting_rows(verdict.settings))
         if verdict.settings
         else "",
     )
@@ -101,7 +113,7 @@ def diff_page(title: str, verdict: DiffVerdict, links: Links) -> str:
 def _latency(change: Change, value: float | None) -> str:
     if value is None:
         return "none valid"
-    return whole(int(value)) if change.unit == "cycles" else milliseconds(value)
+    return integer_text(int(value)) if change.unit == "cycles" else milliseconds(value)
 
 
 def _more(change: Change) -> str:

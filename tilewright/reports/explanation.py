@@ -26,24 +26,34 @@ from tilewright.evaluation.explain.figures import (
     accuracy,
     average_ranks,
     calibration,
-    pooled,
+    pool_predictions,
     vetoed_shares,
 )
 from tilewright.evaluation.explain.finished_run import TunedFolder
 from tilewright.evaluation.explain.recommendations import Advice
 from tilewright.evaluation.explain.refitted_models import Explained, Floats, JudgedWorkload
 from tilewright.reports.number_format import percent
-from tilewright.reports.plot_style import GRID, INK, MUTED, fix_ticks, house_style, round_ticks
+from tilewright.reports.plot_style import (
+    ACCENT,
+    GRID,
+    INK,
+    MUTED,
+    fix_ticks,
+    house_style,
+    round_ticks,
+)
 from tilewright.reports.templates import render
 from tilewright.search.explorer import ROLES
+from tilewright.tuning.output_dir import EXPLANATION, EXPLANATION_PICTURE
 
-PAGE, PICTURE = "explain.html", "explain.png"
 CHANGED = (
-    "The simulator has changed since this run: its trials are as recorded, random configs are "
-    "measured with the present one."
+    "The simulator has changed since this run. Trials are shown as they were recorded; "
+    "random configs are measured with the current simulator."
 )
 
-NO_ADVICE = "Nothing stands out: the schedules are near their bounds, and the search had ended."
+NO_ADVICE = (
+    "Nothing to recommend: the schedules are near their bounds, and the search had converged."
+)
 
 
 @dataclass(frozen=True)
@@ -95,8 +105,8 @@ def write_explanation(
         OSError: a file cannot be written.
     """
     drawn = pictures(explained, models)
-    write_atomically(out / PICTURE, drawn.whole)
-    write_atomically(out / PAGE, explanation_page(folder, explained, models, advice, drawn))
+    write_atomically(out / EXPLANATION_PICTURE, drawn.whole)
+    write_atomically(out / EXPLANATION, explanation_page(folder, explained, models, advice, drawn))
 
 
 def explanation_page(
@@ -120,12 +130,12 @@ def explanation_page(
     """
     return render(
         "explanation.html.jinja",
-        title=f"Why {folder.tuner_config.tuner} chose as it did on {folder.network}",
+        title=f"Why {folder.tuner_config.tuner} chose these schedules for {folder.network}",
         target=folder.target.name,
         space=folder.space,
         seed=folder.seed,
-        changed=CHANGED if folder.changed else "",
-        trials=sum(each.trials for each in explained),
+        changed=CHANGED if folder.target_changed else "",
+        trials=sum(explanation.trials for explanation in explained),
         influences=_encoded(drawn.influences),
         accuracy=_encoded(drawn.accuracy),
         judged=JUDGED.items(),
@@ -133,7 +143,7 @@ def explanation_page(
         roles=ROLES,
         method=method,
         most=FEATURES,
-        lines=[_line(each) for each in explained],
+        lines=[_line(explanation) for explanation in explained],
         advice=advice,
         no_advice=NO_ADVICE,
     )
@@ -145,16 +155,16 @@ def _encoded(parts: dict[str, bytes]) -> dict[str, str]:
 
 def method(model: ModelSummary) -> str:
     """Describe how the influences of features on a model were computed."""
-    return "exact tree SHAP, by the library" if model.exact else "sampled Shapley values"
+    return "exact tree SHAP, computed by the library" if model.exact else "sampled Shapley values"
 
 
-def _line(each: Explained) -> WorkloadLine:
+def _line(explanation: Explained) -> WorkloadLine:
     return WorkloadLine(
-        name=each.title,
-        trials=each.trials,
-        valid_share=each.valid_share,
-        accuracy=accuracy([each.unseen]),
-        vetoed=vetoed_shares([each]),
+        name=explanation.title,
+        trials=explanation.trials,
+        valid_share=explanation.valid_share,
+        accuracy=accuracy([explanation.unseen]),
+        vetoed=vetoed_shares([explanation]),
     )
 
 
@@ -165,7 +175,7 @@ _SMALLEST = 0.005  # share of a feature worth a line
 _VALUES = LinearSegmentedColormap.from_list("values", ["#2f5d9b", "#c9ced3", "#c0562f"])
 _TICKS = 5  # on an axis of cycles
 _MARGIN = 6  # pixels around a part
-JUDGED = {"random configs": "#5b7fa6", "trials, before they were measured": "#0b6e4f"}
+JUDGED = {"random configs": "#5b7fa6", "trials, before the models were trained on them": ACCENT}
 """Data on which models are evaluated, and the colour of its dots."""
 
 
@@ -197,7 +207,7 @@ def pictures(explained: Sequence[Explained], models: Sequence[ModelSummary]) -> 
         explained: explanation of each workload.
         models: influence of features on each model, over all workloads.
     """
-    features = {model.role: model.most(FEATURES) for model in models}
+    features = {model.role: model.top_features(FEATURES) for model in models}
     with house_style():
         figure = Figure(figsize=(13.5, 8.9), dpi=110, layout="constrained")
         above, below = figure.subplots(2, 3, height_ratios=(1.15, 1))
@@ -269,7 +279,9 @@ def _influences(
     rows = [row for row in most if row.share >= _SMALLEST]
     axes.set_title(ROLES[role].partition(":")[0], fontsize=10, loc="left", fontweight="bold")
     if not rows:
-        _empty(axes, "learned a constant" if _has(explained, role) else "not learned by this tuner")
+        _draw_empty(
+            axes, "learned a constant" if _has(explained, role) else "this tuner has no such model"
+        )
         return
     rng = np.random.default_rng(0)
     ends = [0.0]
@@ -291,7 +303,7 @@ def _influences(
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.set_xlabel(f"moved {_unit(explained, role)} by")
+    axes.set_xlabel(f"change of the predicted {_unit(explained, role)}")
 
 
 def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Floats, Floats]:
@@ -307,8 +319,8 @@ def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Float
         to the range 0 to 1. Both are float arrays of shape (dots,).
     """
     moved, ranks = [np.empty(0)], [np.empty(0)]
-    for each in explained:
-        influence = each.influences.get(role)
+    for explanation in explained:
+        influence = explanation.influences.get(role)
         if influence is None or name not in influence.names:
             continue
         k = influence.names.index(name)
@@ -342,19 +354,21 @@ def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
     """
     axes.set_title("V's calibration", fontsize=10, loc="left", fontweight="bold")
     shown = False
-    for judged, colour in _both(explained):
-        chance, valid = pooled(judged, role)
+    for judged, colour in _datasets_of(explained):
+        chance, valid = pool_predictions(judged, role)
         if len(valid) < 2 * _BINS or np.ptp(valid) == 0:
             continue
         mean, share = calibration(valid, chance, _BINS)
         axes.plot(mean, share, "o-", color=colour, lw=1.8, ms=5)
         shown = True
     if not shown:
-        every = pooled([each.unseen for each in explained], role)
-        _empty(axes, "everything was valid" if every.shape[1] and every[1].all() else "no data")
+        every = pool_predictions([explanation.unseen for explanation in explained], role)
+        _draw_empty(
+            axes, "all configs were valid" if every.shape[1] and every[1].all() else "no data"
+        )
         return
     axes.plot([0, 1], [0, 1], color=INK, lw=0.8)
-    axes.set(xlabel="chance of valid, by V", ylabel="share that was valid")
+    axes.set(xlabel="probability of being valid, predicted by V", ylabel="fraction that was valid")
     _finish(axes)
 
 
@@ -368,15 +382,15 @@ def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
     """
     axes.set_title(f"{role}: predicted and simulated", fontsize=10, loc="left", fontweight="bold")
     drawn = [np.empty((2, 0))]
-    for judged, colour in _both(explained):
-        pair = pooled(judged, role)
+    for judged, colour in _datasets_of(explained):
+        pair = pool_predictions(judged, role)
         if pair.shape[1]:
             predicted, simulated = 2.0**pair
             axes.scatter(simulated, predicted, s=7, color=colour, alpha=0.4, lw=0, rasterized=True)
             drawn.append(pair)
     both = np.concatenate(drawn, axis=1)
     if not both.shape[1]:
-        _empty(axes, "no predictions")
+        _draw_empty(axes, "no predictions")
         return
     ends = 2.0 ** np.quantile(both[1], (0, 1)) * (0.8, 1.25)
     axes.plot(ends, ends, color=INK, lw=0.8)
@@ -388,11 +402,11 @@ def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
     _finish(axes)
 
 
-def _both(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], str]]:
+def _datasets_of(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], str]]:
     unseen, before = JUDGED.values()
     return [
-        ([each.unseen for each in explained], unseen),
-        ([each.before for each in explained], before),
+        ([explanation.unseen for explanation in explained], unseen),
+        ([explanation.before for explanation in explained], before),
     ]
 
 
@@ -400,12 +414,16 @@ def _unit(explained: Sequence[Explained], role: str) -> str:
     """Return the unit of the influences on a model, such as log-odds or a probability, as text."""
     if role != "V":
         return "predicted log2 cycles"
-    exact = all(each.influences[role].exact for each in explained if role in each.influences)
-    return "the log-odds of valid" if exact else "the chance of valid"
+    exact = all(
+        explanation.influences[role].exact
+        for explanation in explained
+        if role in explanation.influences
+    )
+    return "the log-odds of being valid" if exact else "the probability of being valid"
 
 
 def _has(explained: Sequence[Explained], role: str) -> bool:
-    return any(role in each.influences for each in explained)
+    return any(role in explanation.influences for explanation in explained)
 
 
 def _finish(axes: Axes) -> None:
@@ -413,7 +431,7 @@ def _finish(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _empty(axes: Axes, why: str) -> None:
+def _draw_empty(axes: Axes, why: str) -> None:
     axes.text(0.5, 0.5, why, ha="center", va="center", color=MUTED, transform=axes.transAxes)
     axes.set_xticks([])
     axes.set_yticks([])

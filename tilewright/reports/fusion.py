@@ -73,11 +73,11 @@ def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[st
         )
         for row in rows
     ]  # fmt: skip
-    reads = [[as_int(each) for each in as_list(row["reads"])] for row in rows]
+    reads = [[as_int(read) for read in as_list(row["reads"])] for row in rows]
     mode = said["mode"]
     return render(
         "fusion.html.jinja",
-        title=f"{network} on {target}: what runs together",
+        title=f"{network} on {target}: fused operators",
         said=said,
         fused=sum(row["fused"] for row in said["decisions"]),
         beside=[(name, said["cycles"][name]) for name in said["cycles"] if name != mode],

@@ -14,15 +14,15 @@ from tilewright.evaluation.compare.leaderboard import (
     RelativeTrials,
 )
 from tilewright.evaluation.compare.plan import GOAL
-from tilewright.reports.markdown import Row, marked, with_known
+from tilewright.reports.markdown import Row, mark_text, with_known
 from tilewright.reports.number_format import (
     count,
-    counted,
+    count_text,
     duration,
+    interval_text,
     milliseconds,
     percent,
-    plural,
-    ranged,
+    pluralise,
     speedup,
 )
 from tilewright.tuning.gains import RULE
@@ -120,14 +120,14 @@ _FIGURES = (
 _FASTEST = ("fastest", "on")
 BROKEN_HEADINGS = {
     " ".join(heading): "\n".join(heading)
-    for heading in (*(each.heading for each in _FIGURES), _FASTEST)
+    for heading in (*(figure.heading for figure in _FIGURES), _FASTEST)
 }
 """The heading of each column of figures in lines, by the heading in one line."""
 
 
 def leaderboard_columns(board: Leaderboard) -> list[Column]:
     """Return the columns of a leaderboard, without the tuners' names and without empty columns."""
-    columns = [Column(each.heading, _cells(each, board), each.inline) for each in _FIGURES]
+    columns = [Column(figure.heading, _cells(figure, board), figure.inline) for figure in _FIGURES]
     fastest = [TableCell(f"{row.fastest_on} of {row.seeds}") for row in board.tuners]
     columns.append(Column(_FASTEST, fastest))
     return [column for column in columns if any(cell.text for cell in column.cells)]
@@ -164,20 +164,20 @@ def winner(board: Leaderboard) -> str | None:
 
 def _cells(figure: _Figure, board: Leaderboard) -> list[TableCell]:
     shown = [_interval(figure.field, row, board) for row in board.tuners]
-    known = [figure.good * each.middle for each in shown if each is not None]
+    known = [figure.good * item.middle for item in shown if item is not None]
     best = min(known, default=math.inf)
     comparable = figure.good != NEITHER and len(board.tuners) > 1 and math.isfinite(best)
     mark = _mark(board.baseline) if figure.field == "gain" else ""
     return [
         TableCell("")
-        if each is None
+        if item is None
         else TableCell(
-            text=marked(mark, figure.form(each.middle)),
-            best=comparable and figure.good * each.middle <= best,
-            around="" if figure.exact else ranged(each, figure.form),
+            text=mark_text(mark, figure.form(item.middle)),
+            best=comparable and figure.good * item.middle <= best,
+            around="" if figure.exact else interval_text(item, figure.form),
             bound=figure.bounded and (row.within_goal or 0) < 1,
         )
-        for row, each in zip(board.tuners, shown, strict=True)
+        for row, item in zip(board.tuners, shown, strict=True)
     ]
 
 
@@ -191,10 +191,10 @@ def _interval(name: str, row: LeaderboardRow, board: Leaderboard) -> ConfidenceI
         row: row of the tuner.
         board: leaderboard of the tuner.
     """
-    found = row.interval(name)
-    if found is None and board.baseline == OPTIMUM and name in ("regret", "worst_regret"):
+    interval = row.interval(name)
+    if interval is None and board.baseline == OPTIMUM and name in ("regret", "worst_regret"):
         return ConfidenceInterval(math.inf, math.inf, math.inf)
-    return found
+    return interval
 
 
 def _mark(baseline: str) -> str:
@@ -208,19 +208,21 @@ def verdict(board: Leaderboard) -> str:
     """Return one or two sentences of plain text that say which tuner of a leaderboard is best."""
     where = f"{board.network} on {board.target}"
     if not board.winners:
-        return f"{where}: no tuner found valid schedules of all layers"
+        return f"{where}: no tuner found a valid schedule for every layer"
     if board.baseline == OPTIMUM:
         return f"{where}: {board.tuners[0].tuner} {_distance_verdict(board)}"
-    said = f"{where}: {' and '.join(board.winners)}"
+    message = f"{where}: {' and '.join(board.winners)}"
     best = winner(board)
     if len(board.tuners) > 1:
-        said += " wins" if best else " are equal"
+        message += " wins" if best else " are equal"
     if gain := speedup(board.tuners[0].gain, 1.0):
-        said += f", median gain {marked(_mark(board.baseline), gain)} over the {board.baseline}"
+        message += (
+            f", median gain {mark_text(_mark(board.baseline), gain)} over the {board.baseline}"
+        )
     if best:
         first = board.tuners[0]
-        said += f", fastest on {first.fastest_on} of {counted(first.seeds, 'seed')}"
-    return said
+        message += f", fastest on {first.fastest_on} of {count_text(first.seeds, 'seed')}"
+    return message
 
 
 def _distance_verdict(board: Leaderboard) -> str:
@@ -230,7 +232,7 @@ def _distance_verdict(board: Leaderboard) -> str:
     text = (
         f"ends {_distance(best)} the optimum and is within {_GOAL} of it in "
         f"{percent(best.within_goal or 0.0)} of its runs, after {count(trials)} "
-        f"{plural(trials, 'trial')}."
+        f"{pluralise(trials, 'trial')}."
     )
     if others:
         rivals = (

@@ -17,7 +17,7 @@ Row = dict[str, str]
 _MARKS = re.compile(r"([\\`*\[\]|])")
 
 
-def plain(text: str) -> str:
+def escape_text(text: str) -> str:
     """Escape a text for Markdown and HTML."""
     marked = _MARKS.sub(r"\\\1", printable(text))
     return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -50,11 +50,13 @@ def paragraphs(*parts: str) -> str:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """Return a table of rows with equal headings. All columns except the first are
-    right-aligned."""
+    """Return a table of rows with equal headings.
+
+    All columns except the first are right-aligned.
+    """
     heads = list(rows[0])
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
-    lines += [[plain(row[head]) for head in heads] for row in rows]
+    lines += [[escape_text(row[head]) for head in heads] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -64,15 +66,15 @@ def with_known(rows: Sequence[Row]) -> list[Row]:
     return [{head: row[head] for head in known} for row in rows]
 
 
-def marked(mark: str, text: str) -> str:
+def mark_text(mark: str, text: str) -> str:
     """Put a mark, such as `~`, in front of a text, unless the text is empty."""
     return mark + text if text else ""
 
 
-def listed(links: Links) -> str:
+def list_links(links: Links) -> str:
     """Return links as a Markdown list with one link per line.
 
     Args:
         links: addresses by title.
     """
-    return "\n".join(f"- [{plain(name)}]({address})" for name, address in links.items())
+    return "\n".join(f"- [{escape_text(name)}]({address})" for name, address in links.items())

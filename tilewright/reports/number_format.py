@@ -50,7 +50,7 @@ def decimal(number: float) -> str:
     return UNKNOWN if math.isnan(number) else f"{number:.2f}"
 
 
-def whole(number: int | None) -> str:
+def integer_text(number: int | None) -> str:
     """Return an integer such as `1,234,567`; empty if it is unknown."""
     return "" if number is None else f"{number:,}"
 
@@ -87,14 +87,14 @@ def mega(number: int) -> str:
     return f"{number / 1e6:.1f}" if number >= 100_000 else f"{number / 1e6:.3f}"
 
 
-def plural(number: float, noun: str) -> str:
+def pluralise(number: float, noun: str) -> str:
     """Return the noun, with an s unless the number is 1."""
     return noun if number == 1 else f"{noun}s"
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """Return a number with its noun, such as `1 trial` or `1,234 trials`."""
-    return f"{number:,} {plural(number, noun)}"
+    return f"{number:,} {pluralise(number, noun)}"
 
 
 def duration(seconds: float) -> str:
@@ -106,7 +106,7 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
 
 
-def ranged(interval: Ends, form: Callable[[float], str]) -> str:
+def interval_text(interval: Ends, form: Callable[[float], str]) -> str:
     """Return an interval such as `7–12`; empty if both ends have the same text.
 
     Args:

@@ -23,8 +23,9 @@ from tilewright.reports.number_format import mega
 warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
 
 INK, MUTED, GRID = "#1f2933", "#8895a1", "#e3e8ec"
+ACCENT = "#0b6e4f"
 _SERIES = (
-    "#0b6e4f", "#c0562f", "#2f5d9b", "#b8860b", "#7b4ea3", "#2a9d9d", "#c2417c", "#5f6b3a",
+    ACCENT, "#c0562f", "#2f5d9b", "#b8860b", "#7b4ea3", "#2a9d9d", "#c2417c", "#5f6b3a",
     "#8d5524", "#4b5563", "#d17a22", "#3a86c8", "#9b2d30", "#6a8d2f",
 )  # fmt: skip
 _HEAT = LinearSegmentedColormap.from_list("heat", ["#dcefe6", "#f5ecd0", "#e8b487", "#b4532a"])
@@ -72,7 +73,7 @@ class LineStyle:
     width: float
 
     @property
-    def drawn(self) -> dict[str, Any]:
+    def line_options(self) -> dict[str, Any]:
         """Keyword arguments with which matplotlib draws a line in this style."""
         pattern = [float(length) for length in self.dashes.split()]
         style = (0, [length / self.width for length in pattern]) if pattern else "-"
@@ -219,7 +220,7 @@ class SizeScale:
     """
 
     def __init__(self, macs: Sequence[int]) -> None:
-        known = [each for each in macs if each > 0] or [1]
+        known = [mac for mac in macs if mac > 0] or [1]
         low, high = min(known), max(known)
         self._norm = LogNorm(low, high if high > low else 2 * low)
         self._ends = (low, high)
@@ -243,7 +244,7 @@ class SizeScale:
         bar.set_ticks(ticks, labels=[mega(round(tick)) for tick in ticks])
         bar.minorticks_off()
         bar.outline.set_visible(False)
-        bar.set_label("million multiply-accumulates a call", fontsize=8)
+        bar.set_label("million multiply-accumulates per call", fontsize=8)
 
 
 def fix_ticks(axis: Axis, ticks: Sequence[float]) -> None:

@@ -1,5 +1,6 @@
-"""Draws the pictures of a run: latency over trials, rule against tuned, and the page of what
-was fused, where fusion was decided.
+"""Draws the pictures of a run: latency over trials, and rule schedules against tuned ones.
+
+For a run that decided on fusion, there is also a page about what was fused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from tilewright.core.files import write_atomically
 from tilewright.reports.fusion import fusion_page
 from tilewright.reports.plot_style import (
+    ACCENT,
     INK,
     SizeScale,
     house_style,
@@ -39,7 +41,7 @@ from tilewright.tuning.run_figures import (
     unit_of,
 )
 
-MUTED, ACCENT, BOUND = "#9aa5b1", "#0b6e4f", "#b4532a"
+MUTED, BOUND = "#9aa5b1", "#b4532a"
 _COLOURS = {"fallback": MUTED, "rule": INK}
 _LINE, _ROOM = 0.2, 1.9  # inches of a layer's line, and of what is above and below them
 _LEAST, _MOST = 4.4, 40.0  # inches of a picture
@@ -72,7 +74,7 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
         name, limit = _limit(outcome)
         if limit is not None:
             axes.axhline(limit, color=BOUND, ls=":", lw=1.5, label=name)
-        if outcome.validation is not None and (tuned := _tuned(outcome)) is not None:
+        if outcome.validation is not None and (tuned := _tuned_latency(outcome)) is not None:
             axes.axhline(tuned, color=ACCENT, ls="-.", lw=1, label="chosen, validated")
         axes.set_title(f"{shape(outcome.workload)} on {outcome.task.target.name}", fontsize=10)
         axes.set(xlabel="trials", ylabel=unit_of(trials))
@@ -130,7 +132,7 @@ def _draw_curves(
         1,
         unit_of(trials),
     )
-    for outcome in sorted(outcomes, key=lambda each: each.workload.macs):
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.workload.macs):
         mine = trials[trials["workload"] == outcome.workload.id]
         best = best_so_far(trial_latencies(mine, unit)) / _reference(outcome, of_what)
         steps, most = np.arange(1, len(mine) + 1), max(most, len(mine))
@@ -143,8 +145,8 @@ def _draw_curves(
     per_layer = np.arange(1, len(curve) + 1) / max(len(outcomes), 1)
     axes.step(per_layer, curve, where="post", lw=2.4, color=ACCENT, label="the network")
     axes.legend(frameon=False, fontsize=8, loc="upper right")
-    axes.set(xlabel="trials a layer", xscale="log")
-    axes.set_title("every line a layer, darker the more it computes", fontsize=9)
+    axes.set(xlabel="trials per layer", xscale="log")
+    axes.set_title("one line per layer; the darker, the more it computes", fontsize=9)
     trial_ticks(axes.xaxis, most)
     scale_factors(axes)
     sizes.draw_scale(axes)
@@ -161,7 +163,7 @@ def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> 
     rows = np.arange(len(outcomes))[::-1]
     fallback = np.array([_ratio(_fallback(o), _reference(o, of_what)) for o in outcomes])
     rule = np.array([_ratio(_rule(o), _reference(o, of_what)) for o in outcomes])
-    tuned = np.array([_ratio(_tuned(o), _reference(o, of_what)) for o in outcomes])
+    tuned = np.array([_ratio(_tuned_latency(o), _reference(o, of_what)) for o in outcomes])
     axes.hlines(rows, tuned, np.fmax(rule, fallback), color=MUTED, lw=1.5)
     for name, before in (("fallback", fallback), ("rule", rule)):
         if np.isfinite(before).any():
@@ -173,7 +175,7 @@ def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> 
     axes.axvline(1, color=BOUND, ls=":", lw=1.5, label=of_what)
     axes.set_yticks(rows, [f"{shape(o.workload)} ×{o.count}" for o in outcomes], fontsize=7.5)
     axes.set_ylim(-0.7, len(outcomes) - 0.3)
-    axes.set_title("every row a layer, × its calls an inference", fontsize=9)
+    axes.set_title("one row per layer, × its calls per inference", fontsize=9)
     axes.set_xscale("log")  # the fallback takes tens of times as long as the bound
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
@@ -196,7 +198,7 @@ def _rule(outcome: TunedWorkload) -> float | None:
     return _cost(None if outcome.baseline is None else outcome.baseline.latency)
 
 
-def _tuned(outcome: TunedWorkload) -> float | None:
+def _tuned_latency(outcome: TunedWorkload) -> float | None:
     return _cost(None if outcome.chosen is None else outcome.chosen.latency)
 
 
@@ -227,8 +229,8 @@ def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
 
 def _reference(outcome: TunedWorkload, of_what: str) -> float:
     known = {"bound": _cost(outcome.bound), "roofline": _cost(outcome.roofline)}
-    found = known.get(of_what, _tuned(outcome))
-    return float("nan") if found is None else found
+    result = known.get(of_what, _tuned_latency(outcome))
+    return float("nan") if result is None else result
 
 
 def _ratio(latency: float | None, reference: float) -> float:
@@ -242,28 +244,28 @@ def _png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def draw_run(folder: Path, found: TunedNetwork) -> list[Path]:
+def draw_run(folder: Path, network: TunedNetwork) -> list[Path]:
     """Draw the pictures of a tuning run, and return their paths.
 
     Args:
         folder: output directory of the run.
-        found: results of the run.
+        network: results of the run.
 
     Raises:
         OSError: a file cannot be written.
     """
-    trials = trials_of(folder, found.workloads)
-    picture = network_convergence(found.summary["network"], found.workloads, trials)
+    trials = trials_of(folder, network.workloads)
+    picture = network_convergence(network.summary["network"], network.workloads, trials)
     write_atomically(folder / CONVERGENCE, picture)
-    return [folder / CONVERGENCE, *write_fusion_page(folder, found)]
+    return [folder / CONVERGENCE, *write_fusion_page(folder, network)]
 
 
-def write_fusion_page(folder: Path, found: TunedNetwork) -> list[Path]:
+def write_fusion_page(folder: Path, network: TunedNetwork) -> list[Path]:
     """Write `fusion.html` if the run decided which operators are fused.
 
     Args:
         folder: output directory of the run.
-        found: results of the run.
+        network: results of the run.
 
     Returns:
         The path of the page; empty if the run did not decide about fusion.
@@ -271,11 +273,11 @@ def write_fusion_page(folder: Path, found: TunedNetwork) -> list[Path]:
     Raises:
         OSError: the file cannot be written.
     """
-    if found.decided is None:
+    if network.decided is None:
         return []
     page = fusion_page(
-        found.summary["network"], found.summary["target"], found.decided.summary,
-        found.decided.file,
+        network.summary["network"], network.summary["target"], network.decided.summary,
+        network.decided.file,
     )  # fmt: skip
     write_atomically(folder / FUSION_PAGE, page)
     return [folder / FUSION_PAGE]

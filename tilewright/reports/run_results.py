@@ -11,13 +11,20 @@ from tilewright.reports.markdown import (
     Row,
     block,
     code,
-    listed,
+    escape_text,
+    list_links,
     markdown_table,
     paragraphs,
-    plain,
     with_known,
 )
-from tilewright.reports.number_format import counted, milliseconds, percent, ranged, speedup, whole
+from tilewright.reports.number_format import (
+    count_text,
+    integer_text,
+    interval_text,
+    milliseconds,
+    percent,
+    speedup,
+)
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import Workload, parse_workload
@@ -38,13 +45,13 @@ def results_rows(summary: Summary) -> list[Row]:
         {
             "layer": layer(row["names"], parse_workload(row["workload"], row["epilogue"])),
             **_latencies(row),
-            "calls": whole(row["count"]),
-            "trials": whole(row["trials"]),
+            "calls": integer_text(row["count"]),
+            "trials": integer_text(row["trials"]),
             "valid": percent(valid_share(row["invalid_trials"], row["trials"])),
         }
         for row in rows
     ]
-    trials = whole(sum(row["trials"] for row in rows))
+    trials = integer_text(sum(row["trials"] for row in rows))
     total = {"layer": "tuned layers", **_latencies(summary["total"])}
     lines.append(total | {"calls": "", "trials": trials, "valid": ""})
     return with_known(lines)
@@ -55,8 +62,8 @@ def sure_time(row: WorkloadRow | Total) -> str:
 
     The text is empty if the target is deterministic, so that measurements do not vary.
     """
-    found = row["validation"]["tuned_interval"] if "validation" in row else None
-    return "" if found is None else ranged(found, milliseconds)
+    result = row["validation"]["tuned_interval"] if "validation" in row else None
+    return "" if result is None else interval_text(result, milliseconds)
 
 
 def sure_gain(row: WorkloadRow | Total) -> str:
@@ -64,15 +71,15 @@ def sure_gain(row: WorkloadRow | Total) -> str:
 
     The text is empty if the target is deterministic, so that measurements do not vary.
     """
-    found = row["validation"]["gain_interval"] if "validation" in row else None
-    return "" if found is None else f"{found.low:.2f}–{found.high:.2f}×"
+    result = row["validation"]["gain_interval"] if "validation" in row else None
+    return "" if result is None else f"{result.low:.2f}–{result.high:.2f}×"
 
 
 def _latencies(row: WorkloadRow | Total) -> Row:
     figures, (_, above) = four_figures(row), above_limit(row)
     known = {name: getattr(figures, name) for name in FIGURES}
     return {
-        **{f"{name} cycles": whole(cycles_of(latency)) for name, latency in known.items()},
+        **{f"{name} cycles": integer_text(cycles_of(latency)) for name, latency in known.items()},
         "over rule": speedup(figures.gain_over(RULE), 1.0),
         "over rule, 95 %": sure_gain(row),
         "over fallback": speedup(figures.gain_over(FALLBACK), 1.0),
@@ -100,7 +107,7 @@ def run_name(title: str, tuner: str, seed: int, trials: int) -> str:
         trials: number of trials per workload.
     """
     what = title.removesuffix(printable(f", {tuner}"))
-    return f"{printable(tuner)}, seed {seed}, {counted(trials, 'trial')}: {what}"
+    return f"{printable(tuner)}, seed {seed}, {count_text(trials, 'trial')}: {what}"
 
 
 def network_note(
@@ -116,14 +123,14 @@ def network_note(
         links: addresses of related pages, by title.
         shared: the workloads share their trials; otherwise each workload has its own.
     """
-    each = (
-        f"{counted(workloads * trials, 'trial')} together"
+    figures = (
+        f"{count_text(workloads * trials, 'trial')} together"
         if shared
-        else f"{counted(trials, 'trial')} each"
+        else f"{count_text(trials, 'trial')} each"
     )
-    count = f"{counted(workloads, 'workload')}, up to {each}"
-    what = f"**{plain(title)}**: {count}."
-    return paragraphs(what, block(command, "sh"), listed(links))
+    count = f"{count_text(workloads, 'workload')}, up to {figures}"
+    what = f"**{escape_text(title)}**: {count}."
+    return paragraphs(what, block(command, "sh"), list_links(links))
 
 
 def workload_note(
@@ -139,12 +146,16 @@ def workload_note(
         command: command line that starts the network's run.
         links: addresses of related pages, by title.
     """
-    of = f"A workload of {plain(title)}: **{plain(layer(names, workload))}**"
-    what = f"{of}, {counted(count, 'call')} an inference."
+    of = f"A workload of {escape_text(title)}: **{escape_text(layer(names, workload))}**"
+    what = f"{of}, {count_text(count, 'call')} per inference."
     layers = f"Layers: {', '.join(map(code, names))}" if names else ""
     epilogue = workload.epilogue_text
     return paragraphs(
-        what, layers, f"`{workload}`, epilogue `{epilogue}`", block(command, "sh"), listed(links)
+        what,
+        layers,
+        f"`{workload}`, epilogue `{epilogue}`",
+        block(command, "sh"),
+        list_links(links),
     )
 
 
@@ -180,7 +191,7 @@ def outcome_line(row: WorkloadRow | Total) -> str:
     If no schedule is valid, the sentence says so.
     """
     if four_figures(row).tuned is None:
-        return "Nothing that was tried is valid."
+        return "No trial is valid."
     text = figures_text(row)
     return text[0].upper() + text[1:] + "."
 
@@ -210,10 +221,10 @@ def network_summary(
     """
     outcome = outcome_line(summary["total"])
     return paragraphs(
-        f"# {plain(title)}",
-        plain(remark),
+        f"# {escape_text(title)}",
+        escape_text(remark),
         outcome,
-        listed(links),
+        list_links(links),
         markdown_table(results_rows(summary)),
         f"![best latency over trials](data:image/png;base64,{b64encode(picture).decode()})"
         if picture
@@ -226,4 +237,4 @@ def _latency(latency: Latency | None) -> str:
     time = f"{milliseconds(seconds)} ms" if seconds else ""
     if not cycles:
         return time
-    return f"{whole(cycles)} cycles" + (f" ({time})" if time else "")
+    return f"{integer_text(cycles)} cycles" + (f" ({time})" if time else "")

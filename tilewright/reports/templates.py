@@ -29,7 +29,7 @@ def render(template: str, **values: object) -> bytes:
     return _environment().get_template(template).render(values).encode()
 
 
-def _visible(value: object) -> object:
+def _escape_unprintable(value: object) -> object:
     """Escape the unprintable characters of a text that a template inserts.
 
     Values that are not plain text, such as pictures, are returned unchanged.
@@ -46,16 +46,16 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=_visible,
+        finalize=_escape_unprintable,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     for form in (
         number_format.percent,
         number_format.count,
         number_format.decimal,
-        number_format.whole,
-        number_format.counted,
-        number_format.plural,
+        number_format.integer_text,
+        number_format.count_text,
+        number_format.pluralise,
         number_format.milliseconds,
     ):
         environment.filters[form.__name__] = form

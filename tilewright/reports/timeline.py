@@ -15,7 +15,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, write_atomically
 from tilewright.reports.number_format import milliseconds
 from tilewright.reports.templates import render
-from tilewright.targets.vta.cycle_breakdown import Spans, kinds, stalls
+from tilewright.targets.vta.cycle_breakdown import Spans, instruction_kinds, stalls
 from tilewright.targets.vta.instruction_format import MODULE_NAMES, OPCODE_NAMES
 from tilewright.targets.vta.timing import CycleReport
 from tilewright.targets.vta.timing.simulator import ACTIVITIES
@@ -106,7 +106,7 @@ def write_timeline(path: Path, report: CycleReport) -> None:
     elif path.suffix == ".json":
         write_atomically(path, frame(report).to_json(orient="records").encode())
     else:
-        raise TilewrightError(f"{path}: a timeline is written as .parquet or .json")
+        raise TilewrightError(f"{path}: the file name of a timeline must end in .parquet or .json")
 
 
 _ACTIVITY_COLOURS = {
@@ -140,7 +140,8 @@ def draw_timeline(
     last = report.total if last is None else min(last, report.total)
     if not 0 <= first < last:
         raise TilewrightError(
-            f"no cycles between {first} and {last} of {report.total}; choose a window inside"
+            f"the window {first} to {last} is outside of the {report.total} cycles of the "
+            "program; choose a window inside"
         )
     figure = Figure(figsize=(14, 5.2), dpi=110, layout="constrained")
     lanes, shares = figure.subplots(2, 1, height_ratios=(3, 2))
@@ -151,16 +152,16 @@ def draw_timeline(
 
 
 def _draw_lanes(axes: Axes, report: CycleReport, first: int, last: int) -> None:
-    kind = kinds(report)
+    kind = instruction_kinds(report)
     ran = (report.starts >= 0) & (report.ends >= 0)
     for name, colour in KIND_COLOURS.items():
         for module in range(len(MODULE_NAMES)):
             mine = ran & (kind == name) & (report.modules == module)
-            spans = Spans(report.starts[mine], report.ends[mine]).within(first, last)
+            spans = Spans(report.starts[mine], report.ends[mine]).clip(first, last)
             _draw_spans(axes, module, spans, colour, name)
     for (unit, reason), gaps in stalls(report).items():
         _draw_spans(
-            axes, MODULE_NAMES.index(unit), gaps.within(first, last), STALL_COLOURS[reason],
+            axes, MODULE_NAMES.index(unit), gaps.clip(first, last), STALL_COLOURS[reason],
             STALL_LABELS[reason], zorder=0,
         )  # fmt: skip
     axes.set(xlim=(first, last), xlabel="cycle")
@@ -195,7 +196,7 @@ def _draw_shares(axes: Axes, report: CycleReport) -> None:
             fontsize=8, color="white" if dark else "black",
         )  # fmt: skip
         left += width
-    axes.set(xlim=(0, 1), xlabel="share of all cycles")
+    axes.set(xlim=(0, 1), xlabel="fraction of all cycles")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     _finish(axes)
 
@@ -233,7 +234,7 @@ def write_plot(path: Path, report: CycleReport, title: str, clock_mhz: float) ->
     elif path.suffix == ".html":
         write_atomically(path, _page(report, title, clock_mhz))
     else:
-        raise TilewrightError(f"{path}: a plot is written as .png or .html")
+        raise TilewrightError(f"{path}: the file name of a plot must end in .png or .html")
 
 
 def _png(report: CycleReport, title: str) -> bytes:
@@ -271,7 +272,7 @@ def _instructions(report: CycleReport) -> list[list[int | str]]:
         Index, index of the unit, kind, first cycle and end cycle of each instruction.
     """
     ran = np.flatnonzero(report.ends >= 0)
-    kind = kinds(report)
+    kind = instruction_kinds(report)
     return [
         [int(i), int(report.modules[i]), str(kind[i]), int(report.starts[i]), int(report.ends[i])]
         for i in ran
@@ -305,10 +306,10 @@ def write_joined(path: Path, reports: Sequence[object], title: str, clock_mhz: f
         TilewrightError: the file name has an unknown suffix.
         OSError: the file cannot be written.
     """
-    write_plot(path, joined(reports), title, clock_mhz)
+    write_plot(path, join_reports(reports), title, clock_mhz)
 
 
-def joined(reports: Sequence[object]) -> CycleReport:
+def join_reports(reports: Sequence[object]) -> CycleReport:
     """Join the reports of several simulations into one report.
 
     Each simulation begins in the cycle in which the previous one ends.

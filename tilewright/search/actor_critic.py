@@ -122,8 +122,8 @@ class ActorCritic:
         vectors = {name: arrays[name].astype(np.float32) for name in ("weights", *_MOMENTS)}
         if any(vector.shape != fresh.weights.shape for vector in vectors.values()):
             raise LearnedError(
-                f"the state holds {vectors['weights'].size} weights, and networks for {self.knobs} "
-                f"knobs have {fresh.weights.size}; start without it"
+                f"the state has {vectors['weights'].size} weights, but networks for "
+                f"{self.knobs} knobs have {fresh.weights.size}; start without this state"
             )
         moments = {its: vectors[ours] for ours, its in _MOMENTS.items()}
         count = arrays["updates"].astype(np.int32)[0]
@@ -188,14 +188,14 @@ class ActorCritic:
         def update(k: jax.Array, learned: LearnedPolicy) -> LearnedPolicy:
             rows = parts[k]
             slope = jax.grad(self._loss)(
-                learned.weights, PolicySteps(*(each[rows] for each in steps)), rows >= 0
+                learned.weights, PolicySteps(*(step[rows] for step in steps)), rows >= 0
             )
             change, adam = optax.adam(self.learning_rate).update(slope, learned.adam)
             return LearnedPolicy(optax.apply_updates(learned.weights, change), adam)
 
         parts, steps = jnp.asarray(parts), PolicySteps(*map(jnp.asarray, steps))
-        found: LearnedPolicy = jax.lax.fori_loop(0, count, update, learned)
-        return found
+        result: LearnedPolicy = jax.lax.fori_loop(0, count, update, learned)
+        return result
 
     def _loss(self, weights: jax.Array, steps: PolicySteps, counted: jax.Array) -> jax.Array:
         """Compute PPO's loss: clipped surrogate, critic's squared error and policy's entropy.
@@ -222,8 +222,10 @@ class ActorCritic:
         return chosen.sum(axis=(1, 2))
 
     def _networks(self, weights: ArrayLike, seen: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return log probabilities of down, stay, up (rows, knobs, 3) and predicted returns
-        (rows,)."""
+        """Return log probabilities of down, stay, up (rows, knobs, 3) and predicted returns.
+
+        Predicted returns have shape (rows,).
+        """
         ends = np.cumsum([prod(shape) for shape in self._shapes])
         parts = [
             part.reshape(shape)

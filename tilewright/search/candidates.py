@@ -11,7 +11,7 @@ ENUMERABLE = 200_000
 """Spaces up to this size are scored completely; larger ones by a pool of candidates."""
 
 
-def untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
+def list_untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the flat indices of all configs that were not tried yet.
 
     This enumerates the space, so it must be small, or given as an explicit list of configs.
@@ -24,10 +24,10 @@ def untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
         Flat indices of shape (n,).
     """
     members = np.arange(space.size) if space.listed is None else np.asarray(space.listed)
-    return without(members, tried)
+    return exclude_tried(members, tried)
 
 
-def without(flat: NDArray[np.int64], tried: NDArray[np.int64]) -> NDArray[np.int64]:
+def exclude_tried(flat: NDArray[np.int64], tried: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the flat indices in `flat` that are not in `tried`.
 
     Args:
@@ -52,7 +52,7 @@ def sample(
         Flat indices of shape (at most n,).
     """
     if space.size <= ENUMERABLE or space.listed is not None:
-        left = untried(space, tried)
+        left = list_untried(space, tried)
         return rng.permutation(left)[:n]
     untried_configs = np.empty(0, dtype=np.int64)
     for _ in range(8):
@@ -65,7 +65,7 @@ def sample(
     return untried_configs[:n]
 
 
-def drawn(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def draw_configs(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Draw about `n` random configs of a space, including configs that were already tried.
 
     Args:
@@ -135,7 +135,7 @@ def pool(
         Configs of shape (n, knobs).
     """
     if space.size <= whole:
-        return space.unravel(untried(space, tried))
+        return space.unravel(list_untried(space, tried))
     near = neighbours(space, best)
     near = near[~_occurs_in(near, tried)]
     return space.unravel(np.unique(np.concatenate([near, sample(space, size, tried, rng)])))

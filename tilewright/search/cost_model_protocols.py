@@ -19,8 +19,9 @@ Floats = NDArray[np.float64]
 
 
 class CostModel(Protocol):
-    """A regressor or classifier over rows of features. It is saved in a native format, never
-    pickled.
+    """A regressor or classifier over rows of features.
+
+    It is saved in a native format, never pickled.
 
     Attributes:
         kind: name under which the kind of model is registered.
@@ -53,8 +54,7 @@ class CostModel(Protocol):
         """
 
     def spread(self, x: Features) -> Floats:
-        """Return the standard deviation of the predictions, shape (n,); zeros if the model has
-        none."""
+        """Return the predictions' standard deviation, shape (n,); zeros if the model has none."""
 
     def save(self, path: Path) -> None:
         """Write the model in its native format."""
@@ -140,9 +140,8 @@ class VetoModel(CostModel, Protocol):
     def threshold(self) -> float:
         """Probability below which a config may be vetoed."""
 
-    def passed(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which configs must not be vetoed, given their probabilities of being valid, both
-        (n,)."""
+    def accept(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which configs not to veto, given their probabilities of validity, both (n,)."""
 
 
 class Learners(Protocol):
@@ -153,8 +152,7 @@ class Learners(Protocol):
     """
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
-        """Return features of configs (n, knobs) for trees, known before compilation, one row per
-        config."""
+        """Return features of configs (n, knobs) for trees, known before compilation."""
 
     def absolute_features(self, problem: Problem, configs: Configs) -> Features:
         """Return features for trees that learn from several workloads, one row per config.
@@ -172,8 +170,7 @@ class Learners(Protocol):
         """
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
-        """Return features of configs (n, knobs) on a common scale, for models that use
-        distances."""
+        """Return features of configs (n, knobs) on a common scale, for models of distances."""
 
     def hidden_features(self, hidden: Features) -> Features:
         """Return model input columns that are computed from the counters of compiled programs.

@@ -30,7 +30,7 @@ def best_latency(history: History) -> float | None:
 
     The unit is that of `History.latency`: cycles if the target counts them, otherwise seconds.
     """
-    best = float(np.min(history.possible, initial=np.inf))
+    best = float(np.min(history.possible_latency, initial=np.inf))
     return best if np.isfinite(best) else None
 
 
@@ -88,7 +88,7 @@ def expected_improvement(history: History, trials: int, baseline: float | None =
     Returns:
         Improvement in log2; 0 without a valid trial.
     """
-    latencies = history.possible
+    latencies = history.possible_latency
     made = len(latencies)
     if trials < 1 or not np.isfinite(latencies).any():
         return 0.0

@@ -51,7 +51,7 @@ class Candidates:
         """Select rows by indices (m,) or by a mask (n,). `vetoed` of the result is 0."""
         return Candidates(self.configs[rows], {k: v[rows] for k, v in self.scores.items()})
 
-    def before(self, others: Candidates) -> Candidates:
+    def followed_by(self, others: Candidates) -> Candidates:
         """Return these candidates followed by `others`, which must have the same scores.
 
         `vetoed` of the result is 0.
@@ -80,9 +80,9 @@ class BatchChoice:
 
 
 ROLES = {
-    "P": "Model P: performance, from what is known before compiling",
+    "P": "Model P: performance, from features known before compiling",
     "V": "Model V: validity",
-    "A": "Model A: performance, with what compiling reveals",
+    "A": "Model A: performance, with features known after compiling",
 }
 """Purpose of each model of an explorer, by its name in the explorer's state."""
 
@@ -103,7 +103,9 @@ class ModelInput:
     offset: NDArray[np.float64]
 
     @classmethod
-    def plain(cls, features: Features, rows: NDArray[np.int64] | None = None) -> ModelInput:
+    def without_offset(
+        cls, features: Features, rows: NDArray[np.int64] | None = None
+    ) -> ModelInput:
         """Return an input with zero offset, for the given rows or for all rows."""
         if rows is None:
             return cls(np.arange(len(features)), features, np.zeros(len(features)))
@@ -227,8 +229,10 @@ class Explorer(Protocol):
 
     @property
     def shares(self) -> bool:
-        """Whether later workloads of a run start with what the tuner learned on earlier
-        workloads, which `share` adds to the state."""
+        """Whether later workloads of a run start with what the tuner learned on earlier ones.
+
+        The method `share` adds what was learned to the state.
+        """
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         """Add a finished workload to the state that later workloads of the run start with.
@@ -271,6 +275,7 @@ class BaseExplorer(Generic[OptionsT]):
         self.learners = learners
 
     def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
+        """Return the state unchanged."""
         return state
 
     def veto(
@@ -281,24 +286,30 @@ class BaseExplorer(Generic[OptionsT]):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
+        """Return the first `n` candidates, without a model of validity."""
         return candidates.take(np.arange(min(n, len(candidates))))
 
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
+        """Choose the first `n` lowered configs."""
         return BatchChoice(np.arange(min(n, len(lowered)), dtype=np.int64))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Return the state unchanged."""
         return state
 
     @property
     def shares(self) -> bool:
+        """False: the tuner learns nothing from other workloads."""
         return False
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Return the state unchanged."""
         return state
 
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
+        """Return no inputs, because the tuner has no models."""
         return {}

@@ -62,7 +62,7 @@ class History:
         knobs = len(space.knobs)
         return History(
             np.empty((0, knobs), np.int32), np.empty(0, object), np.empty(0, np.int64),
-            np.empty(0), np.empty(0, np.int32), Features.none(0), np.empty((0, knobs), np.int32),
+            np.empty(0), np.empty(0, np.int32), Features.empty(0), np.empty((0, knobs), np.int32),
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -82,10 +82,10 @@ class History:
         return np.where(self.valid, latency_of(self.cycles, self.seconds), np.nan)
 
     @cached_property
-    def possible(self) -> NDArray[np.float64]:
+    def possible_latency(self) -> NDArray[np.float64]:
         """Latency of each trial, shape (n,); infinite where it is not valid or not positive."""
-        found = self.latency
-        return np.where(np.isfinite(found) & (np.nan_to_num(found) > 0), found, np.inf)
+        latency = self.latency
+        return np.where(np.isfinite(latency) & (np.nan_to_num(latency) > 0), latency, np.inf)
 
     @property
     def log_latency(self) -> NDArray[np.float64]:
@@ -107,14 +107,14 @@ class History:
         valid = np.flatnonzero(self.valid)
         return valid[np.argsort(self.latency[valid], kind="stable")[:count]]
 
-    def tried(self, space: Space) -> NDArray[np.int64]:
+    def tried_indices(self, space: Space) -> NDArray[np.int64]:
         """Return the flat indices that must not be proposed again, ascending."""
         known = np.concatenate(
             [self.configs, self.failed, *([] if self.pending is None else [self.pending])]
         )
         return np.unique(space.ravel(known)) if len(known) else np.empty(0, np.int64)
 
-    def unmeasured(self, space: Space) -> tuple[Configs, Features]:
+    def unmeasured_configs(self, space: Space) -> tuple[Configs, Features]:
         """Return the configs that compiled and are not measured yet, and their hidden features.
 
         Configs that other processes are measuring now are left out.
@@ -126,11 +126,11 @@ class History:
             Configs of shape (k, knobs), and hidden features with one row per config.
         """
         if self.compiled is None or self.compiled_hidden is None:
-            return self.configs[:0], Features.none(0)
-        left = ~np.isin(space.ravel(self.compiled), self.tried(space))
+            return self.configs[:0], Features.empty(0)
+        left = ~np.isin(space.ravel(self.compiled), self.tried_indices(space))
         return self.compiled[left], self.compiled_hidden.rows(left)
 
-    def after(
+    def extend(
         self, lowered: Lowered, measured: Measurements, failed: Configs,
         compiled: Lowered | None = None,
     ) -> History:  # fmt: skip
@@ -189,7 +189,7 @@ class History:
     def _repeats(self, rows: int, new: Ragged | None) -> Ragged | None:
         if self.repeats is None and new is None:
             return None
-        return Ragged.joined([(len(self), self.repeats), (rows, new)])
+        return Ragged.concatenate([(len(self), self.repeats), (rows, new)])
 
 
 def _occur_in(configs: Configs, others: Configs) -> NDArray[np.bool_]:
@@ -267,11 +267,11 @@ def new_programs(history: History, hidden: Features) -> NDArray[np.int64]:
     """
     if not hidden.columns:
         return np.arange(len(hidden))
-    seen = _measured(history, hidden)
+    seen = _measured_variance(history, hidden)
     _, first = np.unique(np.concatenate([seen, hidden.matrix]), axis=0, return_index=True)
     return np.sort(first[first >= len(seen)]) - len(seen)
 
 
-def _measured(history: History, hidden: Features) -> NDArray[np.float64]:
+def _measured_variance(history: History, hidden: Features) -> NDArray[np.float64]:
     seen = history.hidden.rows(history.valid)
     return seen.matrix if seen.columns == hidden.columns else np.empty((0, len(hidden.columns)))

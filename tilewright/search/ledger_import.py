@@ -48,7 +48,7 @@ def read_ledger(path: Path) -> LedgerContents:
         OSError: the file cannot be read.
     """
     contents = LedgerContents()
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    ledger: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, record in enumerate(_records(path), start=1):
         line = f"line {number} of {path.name}"
         if isinstance(record, str):
@@ -67,8 +67,8 @@ def read_ledger(path: Path) -> LedgerContents:
         contents.rejected += [(bad, f"{line}: {reason}") for bad, reason in checked[1]]
         if checked[0]:  # of a record that was written again after a crash, the later one counts
             columns = checked[0][0].keys() - {"id"}
-            found[kind, key, row["round"], row.get("slot")] = {name: row[name] for name in columns}
-    for (kind, key, *_), row in found.items():
+            ledger[kind, key, row["round"], row.get("slot")] = {name: row[name] for name in columns}
+    for (kind, key, *_), row in ledger.items():
         (contents.trials if kind == "trial" else contents.rounds).append((key, row))
     return contents
 

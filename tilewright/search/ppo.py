@@ -33,20 +33,28 @@ _QUERIED = 128
 class PPOOptions(Options):
     """Hyperparameters of an agent. The defaults are those of CHAMELEON's code or paper."""
 
-    steps: int = Field(500, ge=1, description="steps of an episode at most")
-    held: float = Field(0.75, gt=0, description="share of knobs not moving that ends a walk")
-    learned: int = Field(
-        1024, ge=2, description="steps of an episode, drawn at random, to learn from (open there)"
+    steps: int = Field(500, ge=1, description="largest number of steps of an episode")
+    held: float = Field(
+        0.75,
+        gt=0,
+        description="fraction of knobs that stay unchanged in a step, at which a walk ends",
     )
-    clip: float = Field(0.2, gt=0, description="PPO's clip of the probability ratio")
+    learned: int = Field(
+        1024,
+        ge=2,
+        description="randomly drawn steps of an episode to learn from (not given in the paper)",
+    )
+    clip: float = Field(0.2, gt=0, description="PPO's clipping of the probability ratio")
     discount: float = Field(0.9, ge=0, le=1, description="γ")
     trace: float = Field(0.99, ge=0, le=1, description="λ of the advantage estimates")
     entropy: float = Field(0.1, ge=0, description="weight of the policies' entropy")
     value: float = Field(1.0, ge=0, description="weight of the critic's error")
-    learning_rate: float = Field(1e-3, gt=0, description="of Adam")
-    temperature: float = Field(1.0, gt=0, description="of the softmax over down, stay, up")
+    learning_rate: float = Field(1e-3, gt=0, description="learning rate of Adam")
+    temperature: float = Field(
+        1.0, gt=0, description="temperature of the softmax over down, stay and up"
+    )
     epochs: int = Field(3, ge=1, description="passes over the steps of an episode")
-    minibatch: int = Field(32, ge=1, description="steps an update")
+    minibatch: int = Field(32, ge=1, description="steps per update")
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ class Agent:
         self.seed = _seed(rng)
         return met
 
-    def expects(self, places: Places) -> NDArray[np.float64]:
+    def predict_returns(self, places: Places) -> NDArray[np.float64]:
         """Predict with the critic which return a walk earns that starts at each config.
 
         Args:
@@ -123,14 +131,14 @@ class Agent:
         Returns:
             Predicted returns, shape (n,).
         """
-        found, size = [], _QUERIED
+        result, size = [], _QUERIED
         with self._jax.on_cpu():
             for begin in range(0, len(places), size):
                 seen = (places[begin : begin + size] / self.cardinalities).astype(np.float32)
                 asked = _padded_rows(seen, size)  # one shape, one program
                 act = self._networks.act(self._learned.weights, np.uint32(0), 0, asked)
-                found.append(np.asarray(act[2], np.float64)[: len(seen)])
-        return np.concatenate(found) if found else np.empty(0)
+                result.append(np.asarray(act[2], np.float64)[: len(seen)])
+        return np.concatenate(result) if result else np.empty(0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return everything that was learned as float32 vectors of shape (numbers,)."""
@@ -156,7 +164,7 @@ class Agent:
             places = moved
             if not walking.any():
                 break
-        return _Walk(*(np.stack(each) for each in zip(*steps, strict=True))), np.concatenate(met)
+        return _Walk(*(np.stack(item) for item in zip(*steps, strict=True))), np.concatenate(met)
 
     def _learn(self, walk: _Walk, rng: np.random.Generator) -> None:
         """Train actor and critic for several epochs of minibatches on the steps of one episode."""

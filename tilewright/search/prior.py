@@ -23,9 +23,11 @@ ESTIMATE_ERROR = 0.1
 """Expected error of an estimate, in log2 latency."""
 _WEIGHT_DOUBT = 0.5  # standard deviation of a transferred model's weight before any trial
 _LEAST_SPREAD = 0.05  # log2 latency: no transferred model is believed to be nearer
-_LEAST_CHANCE = 1e-6
+_LEAST_CHANCE = 1e-6  # keeps the logarithm of a probability finite
 _SCALE = 0.5  # puts log2 latencies on about the scale of the other columns
-_TRANSFERRED = Feature("transferred", text="log2 latency by a model learned elsewhere")
+_TRANSFERRED = Feature(
+    "transferred", text="log2 latency predicted by a model trained on other hardware"
+)
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,10 @@ def prior_of(
         The prior, or None if there are neither estimates nor a transferred model.
     """
     if estimates and problem.estimate is not None:
-        prior = _estimated(problem.estimate(configs))
+        prior = _prior_of_estimates(problem.estimate(configs))
         if believed is None:
             return prior
-        return replace(prior, features=prior.features.beside(_column(believed)))
+        return replace(prior, features=prior.features.append_columns(_column(believed)))
     if believed is None:
         return None
     chance = np.clip(believed.chance, _LEAST_CHANCE, 1.0)
@@ -99,19 +101,21 @@ def _column(believed: Belief) -> Features:
     return Features(_SCALE * believed.log_latency[:, None], (_TRANSFERRED,))
 
 
-def _estimated(found: Features) -> Prior:
-    logs = np.log2(np.maximum(found.matrix, 1e-6))
-    shares = logs[:, found.places("share")]
+def _prior_of_estimates(features: Features) -> Prior:
+    logs = np.log2(np.maximum(features.matrix, 1e-6))
+    shares = logs[:, features.column_indices("share")]
     fullest = shares.max(axis=1) if shares.shape[1] else np.zeros(len(logs))
-    latency = logs[:, found.places("latency")[0]]
-    relative = Features((logs - latency[:, None]) / 2.0, _relative(found.columns))
-    return Prior(latency, fullest, relative.named("estimated"))
+    latency = logs[:, features.column_indices("latency")[0]]
+    relative = Features((logs - latency[:, None]) / 2.0, _relative(features.columns))
+    return Prior(latency, fullest, relative.with_prefix("estimated"))
 
 
 @lru_cache(maxsize=64)
 def _relative(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
     return tuple(
-        replace(column, text=f"estimate: {column.text or column.name}, by the whole latency")
+        replace(
+            column, text=f"estimate: {column.text or column.name}, divided by the whole latency"
+        )
         for column in columns
     )
 
@@ -138,7 +142,7 @@ def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:
     return float(np.clip(slope, 0.0, 1.0))
 
 
-def estimated(prior: Prior | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def prior_estimates(prior: Prior | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the log2 latency that the prior predicts for some of its configs.
 
     Args:

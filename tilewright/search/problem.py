@@ -89,12 +89,12 @@ class Problem:
             alpha: number of additional configs per trial.
             looking: limit on the compile time, as a multiple of the measuring time.
         """
-        affordable = self.affordable(looking)
+        affordable = self.affordable_configs(looking)
         if affordable < 1:
             return n
         return int(np.ceil((min(alpha, affordable) + 1) * n))
 
-    def affordable(self, looking: float) -> float:
+    def affordable_configs(self, looking: float) -> float:
         """Return how many configs can be compiled within a multiple of the time of one measurement.
 
         Args:

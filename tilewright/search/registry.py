@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tilewright.core.errors import TilewrightError, UnknownName, nearest
+from tilewright.core.errors import TilewrightError, UnknownName, closest_name
 from tilewright.search.cost_model_protocols import Learners
 from tilewright.search.explorer import Explorer
 
@@ -72,14 +72,14 @@ class Registration:
     transfers: bool = False
 
     @property
-    def absent(self) -> list[str]:
+    def missing_modules(self) -> list[str]:
         """Modules that the tuner needs and that are not installed."""
         return [name for name in self.modules if importlib.util.find_spec(name) is None]
 
     @property
-    def missing(self) -> str:
+    def install_command(self) -> str:
         """Command that installs the tuner's missing modules; empty if no module is missing."""
-        return f"pip install 'tilewright[{self.extra}]'" if self.absent else ""
+        return f"pip install 'tilewright[{self.extra}]'" if self.missing_modules else ""
 
 
 _REGISTRY: dict[str, Registration] = {}
@@ -118,8 +118,7 @@ def registered_tuners() -> dict[str, Registration]:
 
 @cache
 def _load_all() -> None:
-    """Import every module of `search.tuners` and those of other packages; they register their
-    tuners."""
+    """Import every module that registers tuners, here and in other packages."""
     import tilewright.search.tuners as package
 
     for module in pkgutil.iter_modules(package.__path__):
@@ -129,8 +128,8 @@ def _load_all() -> None:
             entry.load()
         except Exception as error:
             raise TunerError(
-                f"the tuner '{entry.name}' ({entry.value}) cannot be loaded: {error!r}; repair or "
-                "uninstall the package that brings it"
+                f"the tuner '{entry.name}' ({entry.value}) cannot be loaded: {error!r}; "
+                "repair or uninstall the package that provides it"
             ) from error
 
 
@@ -167,10 +166,10 @@ def check_options(name: str, options: Mapping[str, Any] | None = None) -> Option
     if name not in known:
         raise UnknownName("tuner", name, list(known))
     entry = known[name]
-    if entry.missing:
+    if entry.install_command:
         raise MissingExtra(
-            f"tuner '{name}' needs {' and '.join(entry.absent)}, which is missing; install it: "
-            f"{entry.missing}"
+            f"the tuner '{name}' needs the missing package {' and '.join(entry.missing_modules)}; "
+            f"install it: {entry.install_command}"
         )
     try:
         return entry.options.model_validate({**entry.preset, **(options or {})})
@@ -182,8 +181,8 @@ def _problem(entry: Registration, error: ValidationError) -> str:
     """Return a message about the first invalid option, with the known options."""
     first = error.errors()[0]
     option, fields = ".".join(map(str, first["loc"])), entry.options.model_fields
-    near = nearest(option, fields) if option not in fields else None
+    near = closest_name(option, fields) if option not in fields else None
     meant = f"; did you mean {near}?" if near else ";"
-    said = "no such option" if first["type"] == "extra_forbidden" else first["msg"]
+    said = "this option does not exist" if first["type"] == "extra_forbidden" else first["msg"]
     known = ", ".join(fields) or "none"
     return f"option {option} of tuner '{entry.name}': {said}{meant} known options: {known}"

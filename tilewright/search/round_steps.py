@@ -138,7 +138,7 @@ def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batc
     if choice.earlier is not None and len(choice.earlier):
         # Programs are not kept from round to round: each of these is compiled a second time.
         again = task.target.lower(task.problem.workload, choice.earlier)
-        rows = rows.before(again) if len(rows) else again
+        rows = rows.followed_by(again) if len(rows) else again
     kept = None
     if choice.keep_compiled:
         kept = replace(lowered.rows(unmeasured & lowered.ok), programs={})
@@ -170,7 +170,7 @@ def measure_batch(task: Task, batch: Batch, known: Known) -> Measurements:
     held = measurements_of([known[int(i)] for i in flat[~unknown]])
     if not unknown.any():
         return held
-    return _merged(unknown, task.target.measure(batch.rows.rows(unknown)), held)
+    return _merge_measurements(unknown, task.target.measure(batch.rows.rows(unknown)), held)
 
 
 def trial_at(measured: Measurements, row: int) -> Trial:
@@ -190,7 +190,7 @@ def measurements_of(trials: Sequence[Trial]) -> Measurements:
         reason=np.array([trial.reason for trial in trials], dtype=object),
         cycles=np.array([trial.cycles for trial in trials], dtype=np.int64),
         seconds=np.array([trial.seconds for trial in trials], dtype=np.float64),
-        repeats=Ragged.of([np.array(t.repeats) for t in trials]) if repeated else None,
+        repeats=Ragged.from_rows([np.array(t.repeats) for t in trials]) if repeated else None,
     )
 
 
@@ -218,9 +218,10 @@ def model_errors(
     return {name: error for name, error in errors.items() if np.isfinite(error)}
 
 
-def _merged(fresh: NDArray[np.bool_], new: Measurements, held: Measurements) -> Measurements:
-    """Combine two sets of measurements of the same rows: `new` where `fresh` is set, else
-    `held`."""
+def _merge_measurements(
+    fresh: NDArray[np.bool_], new: Measurements, held: Measurements
+) -> Measurements:
+    """Combine two measurements of the same rows: `new` where `fresh` is set, else `held`."""
     order = np.argsort(np.concatenate([np.flatnonzero(fresh), np.flatnonzero(~fresh)]))
     both = Measurements(
         np.concatenate([new.status, held.status]),
@@ -240,7 +241,7 @@ def _repeats(*parts: Measurements) -> Ragged | None:
     if all(part.repeats is None for part in parts):
         return None
     nothing = np.empty(0)
-    return Ragged.of(
+    return Ragged.from_rows(
         [
             nothing if part.repeats is None else part.repeats[row]
             for part in parts

@@ -50,8 +50,7 @@ class Round:
 
     @property
     def best_latency(self) -> float | None:
-        """Best latency in cycles if the target counts them, otherwise in seconds; None without
-        valid trials."""
+        """Best latency in cycles if the target counts them, else in seconds; None if all failed."""
         if self.best is None or self.best.cycles > 0:
             return self.best_cycles
         return self.best.seconds
@@ -121,7 +120,7 @@ class Stopwatch:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def of(self, stage: str) -> Iterator[None]:
+    def measure(self, stage: str) -> Iterator[None]:
         """Add the duration of the `with` block to the total of `stage`, unless the block raises."""
         start = time.perf_counter()
         yield

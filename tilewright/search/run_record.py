@@ -32,8 +32,8 @@ from tilewright.search.trial_rows import (
     RoundRow,
     TrialRow,
     check_rows,
-    dump,
     measured_columns,
+    to_json_text,
     trial_of,
 )
 from tilewright.search.trial_store import (
@@ -49,7 +49,10 @@ from tilewright.search.validation_records import TRIAL, ValidationMeasurement
 from tilewright.targets.base import Configs, Measurements, Space
 
 CLAIM_SECONDS = 600.0
+"""Maximum age of the claim of a command on configs that it measures. The claim of a command that
+ended is released at once; this limit releases configs of a command that is paused."""
 ERROR_DIGITS = 4
+"""Digits of a model's error that are stored. Further digits can differ between equal runs."""
 _MEASURED = TypeAdapter(list[ValidationMeasurement])
 _CLAIMED = TypeAdapter(list[list[int]])
 
@@ -132,7 +135,7 @@ class StoredRun:
         """
         return self.store.transaction() if self._shared else nullcontext()
 
-    def news(self, first: int, trials: int) -> list[FinishedRound]:
+    def next_rounds(self, first: int, trials: int) -> list[FinishedRound]:
         """Return finished rounds from index `first` on, up to a number of trials.
 
         The last round returned is the one with which the rounds hold at least `trials` trials. If
@@ -146,27 +149,27 @@ class StoredRun:
             return []  # nobody else adds rounds
         self._asked = True
         new_rounds, held = [], 0
-        for done in self.finished(first):
+        for done in self.finished_rounds(first):
             if held >= trials:
                 break
             new_rounds.append(done)
             held += len(done.configs)
         return new_rounds
 
-    def finished(self, first: int = 0) -> list[FinishedRound]:
+    def finished_rounds(self, first: int = 0) -> list[FinishedRound]:
         """Return the finished rounds in order, up to the first incomplete round.
 
         Args:
             first: index of the first round to return.
         """
         made: dict[int, dict[int, TrialRow]] = defaultdict(dict)
-        with self.store.reading() as connection:
-            used = self._mine(ROUNDS) & (ROUNDS.c.round >= first)
+        with self.store.read_snapshot() as connection:
+            used = self._own_rows(ROUNDS) & (ROUNDS.c.round >= first)
             rows = connection.execute(sa.select(ROUNDS).where(used)).mappings().all()
             for row in self._trials(TRIALS.c.round >= first):
                 made[row["round"]][row["slot"]] = row
         closed = {row["round"]: row for row in check_rows(RoundRow, rows)[0]}
-        found, index = [], first
+        result, index = [], first
         while index in closed and sorted(made[index]) == list(range(closed[index]["trials"])):
             done = closed[index]
             trials = [made[index][slot] for slot in range(done["trials"])]
@@ -178,17 +181,16 @@ class StoredRun:
                 for column in ("failed", "compiled")
             )
             measured = measurements_of([trial_of(row) for row in trials])
-            found.append(
+            result.append(
                 FinishedRound(
                     index, configs, measured, failed, done["lowered"], compiled, done["errors"]
                 )
             )
             index += 1
-        return found
+        return result
 
-    def known(self) -> Known:
-        """Return the stored trials, which need not be measured again, by the flat index of their
-        config."""
+    def known_trials(self) -> Known:
+        """Return stored trials by the flat index of their config; they are not measured again."""
         if self._known_once and not self._shared:
             return self._known  # nobody else adds trials, and no config is proposed twice
         self._known_once = True
@@ -199,17 +201,17 @@ class StoredRun:
         return self._known
 
     def pending(self) -> Configs | None:
-        """Return the configs that other processes are measuring, shape (p, knobs); None if not
-        shared."""
-        return self._claimed() if self._shared else None
+        """Return configs that other processes measure now, shape (p, knobs); None if not shared."""
+        return self._claimed_configs() if self._shared else None
 
-    def _claimed(self) -> Configs:
-        """Return the configs that other processes have claimed, and remove the claims of dead
-        processes."""
+    def _claimed_configs(self) -> Configs:
+        """Return configs that other processes have claimed; remove the claims of dead processes."""
         configs: list[list[int]] = []
         gone, now = [], time.monotonic()
         with self.store.transaction() as connection:
-            for row in connection.execute(sa.select(CLAIMS).where(self._mine(CLAIMS))).mappings():
+            for row in connection.execute(
+                sa.select(CLAIMS).where(self._own_rows(CLAIMS))
+            ).mappings():
                 age = now - self._claims_seen.setdefault(row["token"], now)
                 stamp = stamp_in(row)
                 try:
@@ -225,14 +227,13 @@ class StoredRun:
         return np.array(configs, dtype=np.int32).reshape(-1, len(self.space.knobs))
 
     def claim(self, batch: Batch) -> None:
-        """Record in the store that this process measures the batch, so that no other process
-        does."""
+        """Record in the store that this process measures the batch, so that no other one does."""
         if not self._shared:
             return
         self._claim = uuid.uuid4().hex
         about = {"token": self._claim, "seconds": int(self._claim_seconds)}
-        configs = {"configs": dump(batch.rows.configs.tolist())}
-        self._insert(CLAIMS, [about | configs | vars(ProcessStamp.own())])
+        configs = {"configs": to_json_text(batch.rows.configs.tolist())}
+        self._insert(CLAIMS, [about | configs | vars(ProcessStamp.of_this_process())])
 
     def settle(self, index: int, batch: Batch) -> tuple[int, NDArray[np.int64]]:
         """Store the trials of a measured batch and remove this process's claim.
@@ -252,9 +253,9 @@ class StoredRun:
                 return index, np.arange(len(batch.rows))
             # Gone, if this process was believed dead. Others may have taken its configs since.
             connection.execute(sa.delete(CLAIMS).where(CLAIMS.c.token == self._claim))
-            since = self.finished(index)
+            since = self.finished_rounds(index)
             taken = {row.tobytes() for done in since for row in done.configs}
-            taken |= {row.tobytes() for row in self._claimed()}
+            taken |= {row.tobytes() for row in self._claimed_configs()}
             keep = np.flatnonzero([row.tobytes() not in taken for row in batch.rows.configs])
             index += len(since)
             if len(keep):
@@ -271,8 +272,8 @@ class StoredRun:
         measured, trials = batch.measurements(), []
         for slot in range(len(measured)):
             config = batch.rows.configs[slot].tolist()
-            place = {"round": index, "slot": slot, "config": dump(config)}
-            knobs = {"knobs": dump(self.space.describe(config))}
+            place = {"round": index, "slot": slot, "config": to_json_text(config)}
+            knobs = {"knobs": to_json_text(self.space.describe(config))}
             trials.append(place | knobs | measured_columns(trial_at(measured, slot)))
         errors = {
             # Equal runs store equal rows also where the last digits of a learner differ.
@@ -282,12 +283,13 @@ class StoredRun:
         kept = batch.unmeasured_compiled
         closing = {
             "round": index, "trials": len(trials), "lowered": batch.unmeasured_count,
-            "failed": dump(batch.unmeasured_failed.tolist()), "errors": dump(errors),
-            "compiled": dump([] if kept is None else kept.configs.tolist()),
+            "failed": to_json_text(batch.unmeasured_failed.tolist()),
+            "errors": to_json_text(errors),
+            "compiled": to_json_text([] if kept is None else kept.configs.tolist()),
         }  # fmt: skip
         with self.store.transaction() as connection:
             for table in (TRIALS, ROUNDS):  # what is left of the round if a trial was set aside
-                there = self._mine(table) & (table.c.round == index)
+                there = self._own_rows(table) & (table.c.round == index)
                 connection.execute(sa.delete(table).where(there))
             self._insert(TRIALS, trials)
             self._insert(ROUNDS, [closing])
@@ -302,11 +304,11 @@ class StoredRun:
             The number of replaced trials.
         """
         with self.store.transaction() as connection:
-            found = self._by_index(self._trials(of_others=self._other_runs))
-            wrong = {row["id"]: i for i, row in found if i in measured}
+            index = self._by_index(self._trials(of_others=self._other_runs))
+            wrong = {row["id"]: i for i, row in index if i in measured}
             stored = sa.select(TRIALS).where(TRIALS.c.id.in_(wrong))
             rows = connection.execute(stored).mappings().all()
-            self._reject([(row, "it does not measure this") for row in rows])
+            self._reject([(row, "the target now measures another latency") for row in rows])
             for row in rows:
                 anew = dict(row) | measured_columns(measured[wrong[row["id"]]])
                 del anew["id"]
@@ -319,15 +321,17 @@ class StoredRun:
         Args:
             choice: name of the choice, which includes the configs that it compares.
         """
-        used = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
-        with self.store.reading() as connection:
+        used = self._own_rows(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
+        with self.store.read_snapshot() as connection:
             rows = connection.execute(sa.select(VALIDATIONS).where(used)).all()
         blocks: dict[int, list[ValidationMeasurement]] = {}
         for row in rows:
             try:
                 blocks[row.block] = _MEASURED.validate_json(row.measured)
             except ValidationError as error:
-                self.store.tell([({}, f"a validation measurement: {error.errors()[0]['msg']}")])
+                self.store.report_rejected(
+                    [({}, f"a validation measurement is invalid: {error.errors()[0]['msg']}")]
+                )
         return [one for block in sorted(blocks) for one in blocks[block]]
 
     def add_validations(self, choice: str, made: Sequence[ValidationMeasurement]) -> None:
@@ -341,10 +345,9 @@ class StoredRun:
         self._insert(VALIDATIONS, [{"choice": choice, "block": made[0].block, "measured": text}])
 
     def forget_validations(self, choice: str) -> None:
-        """Mark the stored validation measurements of a final choice as rejected, so they are not
-        reused."""
-        of_choice = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
-        wrong = sa.update(VALIDATIONS).values(rejected="it does not measure this any more")
+        """Mark stored validation measurements of a final choice as rejected, to make new ones."""
+        of_choice = self._own_rows(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
+        wrong = sa.update(VALIDATIONS).values(rejected="the target now measures another latency")
         with self.store.transaction() as connection:
             connection.execute(wrong.where(of_choice))
 
@@ -361,9 +364,9 @@ class StoredRun:
         Returns:
             The measurements of the final choice by config.
         """
-        used = self._mine(VALIDATIONS, of_others=True)
+        used = self._own_rows(VALIDATIONS, of_others=True)
         stored = sa.select(VALIDATIONS).where(used).order_by(VALIDATIONS.c.id)
-        with self.store.reading() as connection:
+        with self.store.read_snapshot() as connection:
             rows = connection.execute(stored).all()
         reports = {(row.run_id, row.choice): row.measured for row in rows}  # the last block of each
         trials_by_config: dict[tuple[int, ...], Trial] = {}
@@ -389,13 +392,13 @@ class StoredRun:
             return None
         run = sa.select(TRIALS.c.run_id).where(TRIALS.c.id == number).scalar_subquery()
         made = sa.select(sa.func.count()).where(TRIALS.c.run_id == run, TRIALS.c.rejected.is_(None))
-        with self.store.reading() as connection:
+        with self.store.read_snapshot() as connection:
             name = connection.scalar(sa.select(RUNS.c.run).where(RUNS.c.id == run))
             return str(name), int(connection.scalar(made) or 0)
 
     # -- rows -----------------------------------------------------------------------------------
 
-    def _mine(self, table: sa.Table, of_others: bool = False) -> sa.ColumnElement[bool]:
+    def _own_rows(self, table: sa.Table, of_others: bool = False) -> sa.ColumnElement[bool]:
         """Return an SQL condition for the rows of `table` that this run uses.
 
         Rejected rows are excluded. With `of_others`, the condition covers all runs of this workload
@@ -406,8 +409,8 @@ class StoredRun:
         mine &= RUNS.c.target == target
         if not of_others:
             mine &= RUNS.c.run == run
-        found = table.c.run_id.in_(sa.select(RUNS.c.id).where(mine))
-        return found & table.c.rejected.is_(None) if "rejected" in table.c else found
+        result = table.c.run_id.in_(sa.select(RUNS.c.id).where(mine))
+        return result & table.c.rejected.is_(None) if "rejected" in table.c else result
 
     def _trials(self, *where: sa.ColumnElement[bool], of_others: bool = False) -> list[TrialRow]:
         """Return trials in the order in which they were added.
@@ -415,8 +418,8 @@ class StoredRun:
         Trials that are contradictory or do not fit the space are marked as rejected and reported in
         `problems`.
         """
-        used = sa.select(TRIALS).where(self._mine(TRIALS, of_others), *where)
-        with self.store.reading() as connection:
+        used = sa.select(TRIALS).where(self._own_rows(TRIALS, of_others), *where)
+        with self.store.read_snapshot() as connection:
             rows = connection.execute(used.order_by(TRIALS.c.id)).mappings().all()
         good, bad = check_rows(TrialRow, rows)
         reasons = {row["id"]: reason for row in good if (reason := self._misfit(row))}
@@ -428,20 +431,20 @@ class StoredRun:
             reasons[row["id"]] = "only some valid trials have cycles"
         bad += [(row, reasons[row["id"]]) for row in good if row["id"] in reasons]
         if bad and self.store.read_only:
-            self.store.tell(bad)
+            self.store.report_rejected(bad)
         elif bad:
             self._reject(bad)
-            said = f"{len(bad)} trials of workload {self.key[0]} set aside: {bad[0][1]}"
-            self.problems.append(said)
-            self.store.problems.append(said)
+            message = f"{len(bad)} trials of workload {self.key[0]} were set aside: {bad[0][1]}"
+            self.problems.append(message)
+            self.store.problems.append(message)
         return [row for row in good if row["id"] not in reasons]
 
     def _misfit(self, row: TrialRow) -> str:
         """Return why a trial does not fit the space; empty if it does."""
         if not self._fit([row["config"]]):
-            return f"its config is not in space {self.space.name}"
+            return f"its config is not in the space {self.space.name}"
         if row["knobs"] != self.space.describe(row["config"]):
-            return "its knobs are not those of its config"
+            return "its knobs do not match its config"
         return ""
 
     def _fit(self, configs: Sequence[Sequence[int]]) -> bool:

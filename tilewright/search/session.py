@@ -80,13 +80,15 @@ class Session:
 
     @staticmethod
     def start(task: Task, models: ExplorerState | None = None) -> Session:
-        """Return the session before the first round. `models` is a state that was learned
-        elsewhere."""
+        """Return the session before the first round.
+
+        `models` is a state that was learned elsewhere.
+        """
         return Session(History.empty(task.problem.space), models or ExplorerState())
 
-    def after(self, batch: Batch) -> Session:
+    def extend(self, batch: Batch) -> Session:
         """Return the session after a measured batch."""
-        history = self.history.after(
+        history = self.history.extend(
             batch.rows, batch.measurements(), batch.unmeasured_failed, batch.unmeasured_compiled
         )
         return replace(self, history=history, unlearned=(*self.unlearned, history))

@@ -71,8 +71,8 @@ def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
         trials: trials of the finished workload.
     """
     values = (
-        trials.visible.matrix, _described(trials.visible), trials.compiled,
-        trials.hidden.matrix, _described(trials.hidden), trials.valid,
+        trials.visible.matrix, _column_descriptions(trials.visible), trials.compiled,
+        trials.hidden.matrix, _column_descriptions(trials.hidden), trials.valid,
         trials.log_latency, trials.estimate,
     )  # fmt: skip
     number = len(trials_in(state))
@@ -81,8 +81,7 @@ def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
 
 
 def trials_in(state: ExplorerState) -> list[SharedTrials]:
-    """Return the trials of earlier workloads that a tuner's state holds, in the order of
-    addition."""
+    """Return the trials of earlier workloads in a tuner's state, in the order of addition."""
     shared: list[SharedTrials] = []
     while _name(len(shared), _PARTS[0]) in state.arrays:
         visible, columns, compiled, hidden, counters, valid, log_latency, estimate = (
@@ -101,25 +100,29 @@ def trials_in(state: ExplorerState) -> list[SharedTrials]:
     return shared
 
 
-def from_other_hardware(
+def scale_to_hardware(
     trials: SharedTrials, there: Mapping[str, float], here: Mapping[str, float]
 ) -> SharedTrials:
-    """Return trials of other hardware in the form in which models of this hardware learn from them.
+    """Scale the features of trials on other hardware, so that models of this hardware can use them.
 
-    Model A learns what a program costs. Bytes are counted as if they took as long as on the bus of
-    this hardware. Model V learns what fits the scratchpads, so sizes of tiles are scaled like the
-    scratchpads. If these properties are unknown, Model V gets nothing.
+    Model A predicts the cost of a program. Counted bytes are multiplied by the ratio of the bus
+    widths, so that a byte costs the same time on both machines. Model V predicts which tiles fit
+    the scratchpads. Tile sizes are multiplied by the ratio of the scratchpad sizes. If the
+    scratchpad sizes of either machine are unknown, the features of Model V are removed.
 
     Args:
-        trials: the trials.
-        there: properties of the hardware that they were measured on, by name (`Problem.hardware`).
+        trials: trials that were measured on the other hardware.
+        there: properties of the other hardware by name, as in `Problem.hardware`.
         here: the same properties of this hardware.
+
+    Returns:
+        The trials with scaled features.
     """
     counters, columns = trials.hidden.columns, trials.visible.columns
     hidden, visible = trials.hidden.matrix.copy(), trials.visible.matrix.copy()
     if _BUS in there and _BUS in here:
-        moved = [column.meaning in _MOVED for column in counters]
-        hidden[:, moved] *= here[_BUS] / there[_BUS]
+        counts_bytes = [column.meaning in _MOVED for column in counters]
+        hidden[:, counts_bytes] *= here[_BUS] / there[_BUS]
     if {*_SCRATCHPADS.values()} <= there.keys() & here.keys():
         for place, column in enumerate(columns):
             if (size := _SCRATCHPADS.get(column.name)) is not None:
@@ -129,7 +132,7 @@ def from_other_hardware(
     return replace(trials, hidden=Features(hidden, counters), visible=Features(visible, columns))
 
 
-def _described(features: Features) -> NDArray[np.str_]:
+def _column_descriptions(features: Features) -> NDArray[np.str_]:
     """Return the descriptions of the columns as JSON."""
     return np.array([json.dumps([asdict(column) for column in features.columns])], dtype=np.str_)
 

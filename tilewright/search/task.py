@@ -22,7 +22,7 @@ class Task(Protocol):
     """A workload, a target and a tuner: the fixed input of every step of a round.
 
     In a run of the command it is a `tuning.tuning_task.TuningTask`, on a target such as
-    `targets.vta.target.VtaTarget`, with the tuner `search.tuners.default.Default` unless another
+    `targets.vta.target.VtaTarget`, with the tuner `search.tuners.ml2tuner.ML2Tuner` unless another
     tuner is chosen.
     """
 

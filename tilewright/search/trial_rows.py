@@ -133,11 +133,11 @@ def measured_columns(trial: Trial) -> dict[str, Any]:
     )
     return {
         "status": trial.status, "reason": reason, "cycles": trial.cycles, "seconds": seconds,
-        "repeats": dump(repeats),
+        "repeats": to_json_text(repeats),
     }  # fmt: skip
 
 
-def dump(value: object) -> str:
+def to_json_text(value: object) -> str:
     """Return a value as JSON text. Equal values give equal texts."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
@@ -151,8 +151,8 @@ def _contradiction(row: TrialRow | RoundRow) -> str:
     """Return why the columns of a row contradict each other, or "" if they do not."""
     if "failed" in row:
         known = len(row["failed"]) + len(row["compiled"])
-        return "more failed or compiled than were lowered" if known > row["lowered"] else ""
+        return "more configs failed or compiled than were lowered" if known > row["lowered"] else ""
     if row["status"] == "valid":
-        return "" if row["seconds"] and row["cycles"] else "it is valid and took no time"
+        return "" if row["seconds"] and row["cycles"] else "it is valid but has no latency"
     measured = row["seconds"] is not None or row["cycles"] != -1
-    return f"its status is {row['status']} and it has a latency" if measured else ""
+    return f"its status is {row['status']}, but it has a latency" if measured else ""

@@ -84,7 +84,7 @@ def _table(
     return sa.Table(name, _TABLES, *columns, *more)
 
 
-def _rejected() -> sa.Column[Any]:
+def _rejected_column() -> sa.Column[Any]:
     return sa.Column("rejected", sa.Text)  # why a row is not used; rejected rows are never deleted
 
 
@@ -92,14 +92,14 @@ ABOUT = _table("trial_store", "name value", run=False)
 RUNS = _table("trial_runs", "folder workload target run", run=False)
 TRIALS = _table(
     "trials", "config knobs status reason repeats", "round slot cycles",
-    sa.Column("seconds", sa.Double), _rejected(),
+    sa.Column("seconds", sa.Double), _rejected_column(),
 )  # fmt: skip
 ROUNDS = _table(
-    "trial_rounds", "failed errors", "round trials lowered", _rejected(),
+    "trial_rounds", "failed errors", "round trials lowered", _rejected_column(),
     # Version 2 added it at the end, as ALTER TABLE does.
     sa.Column("compiled", sa.Text, nullable=False, server_default="[]"),
 )  # fmt: skip
-VALIDATIONS = _table("trial_validations", "choice measured", "block", _rejected())
+VALIDATIONS = _table("trial_validations", "choice measured", "block", _rejected_column())
 CLAIMS = _table("trial_claims", "token configs host space", "pid started seconds")
 OWNERS = _table("trial_owners", "folder token host space", "pid started beats", run=False)
 for table, columns in (
@@ -176,10 +176,10 @@ class TrialStore:
         self._lock, self._open = threading.RLock(), _OpenConnections()
         self._closed = threading.Event()
         self._file: os.stat_result | None = None
-        with self._explaining():
+        with self._explain_errors():
             self._engine = self._postgres() if self._url else self._sqlite()
         try:
-            with self._explaining():
+            with self._explain_errors():
                 self._check()
                 if not read_only:
                     self._begin_writing()
@@ -228,7 +228,7 @@ class TrialStore:
             yield self._open.writer
             return
         self._check_usable()
-        with self._explaining(), self._lock, self._engine.begin() as connection:
+        with self._explain_errors(), self._lock, self._engine.begin() as connection:
             if self._url:
                 connection.execute(sa.text(f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'"))
                 lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(self.folder, _LOCK))
@@ -241,7 +241,7 @@ class TrialStore:
                 self._open.writer = None
 
     @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
+    def read_snapshot(self) -> Iterator[sa.Connection]:
         """Return a context for reading a consistent state.
 
         Raises:
@@ -252,7 +252,7 @@ class TrialStore:
             yield current
             return
         self._check_usable()
-        with self._explaining(), self._engine.connect() as connection:
+        with self._explain_errors(), self._engine.connect() as connection:
             self._open.reader = connection.execution_options(reads=True)
             try:
                 yield self._open.reader
@@ -260,7 +260,7 @@ class TrialStore:
                 self._open.reader = None
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         """Convert errors of a database into `TrialStoreError`s that say what to do next."""
         try:
             yield
@@ -285,20 +285,25 @@ class TrialStore:
             TrialStoreError: the file was removed or replaced.
         """
         if self._pid != os.getpid():
-            raise RunInUse(f"{self} belongs to process {self._pid}; open it again")
+            raise RunInUse(
+                f"{self} was opened by the process {self._pid}; open it again in this process"
+            )
         with suppress(OSError):
             if self._file is None or os.path.samestat(os.stat(self.place), self._file):
                 return
         raise TrialStoreError(
-            f"{self} was removed or replaced while this command was at work; nothing of this batch "
-            "was recorded: start the same command again"
+            f"{self} was removed or replaced while this command was running, and nothing of "
+            "this batch was recorded; start the same command again"
         )
 
     # -- databases ------------------------------------------------------------------------------
 
     def _postgres(self) -> sa.Engine:
         if not self._url.startswith(f"{POSTGRES}://"):
-            raise TrialStoreError(f"--store {self}: write {POSTGRES}://USER@HOST/DATABASE")
+            raise TrialStoreError(
+                f"--store {self} is not the address of a database; write "
+                f"{POSTGRES}://USER@HOST/DATABASE"
+            )
         limits = {"connect_timeout": 10}
         return sa.create_engine(
             self._url, pool_pre_ping=True, hide_parameters=True, connect_args=limits
@@ -321,14 +326,13 @@ class TrialStore:
         return engine
 
     def _check(self) -> None:
-        """Reject a database that is damaged, contains executable SQL, or has an unsupported
-        version."""
-        with self.reading() as connection:
+        """Reject a database that is damaged, contains executable SQL, or has an unknown version."""
+        with self.read_snapshot() as connection:
             if not self._url:
                 if odd := connection.exec_driver_sql(_FOREIGN).scalar():
                     raise TrialStoreError(
-                        f"{self} has {odd!r:.80}, which no table of trials has; do not use a "
-                        "database that somebody else changed"
+                        f"{self} contains {odd!r:.80}, which is not part of a trial "
+                        "database; do not use a database that someone else changed"
                     )
                 if (
                     verdict := connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
@@ -339,7 +343,7 @@ class TrialStore:
 
     def _begin_writing(self) -> None:
         if isinstance(self.place, Path):
-            with self.reading() as connection:
+            with self.read_snapshot() as connection:
                 use_write_ahead_log(connection.connection.driver_connection)
             self._file = self.place.stat()
 
@@ -357,8 +361,8 @@ class TrialStore:
                 self.note(TRIAL_STORE.key, str(version))
 
     def _version(self) -> int:
-        found = self.note(TRIAL_STORE.key)
-        version = int(found) if found.isascii() and found.isdigit() else -1
+        result = self.note(TRIAL_STORE.key)
+        version = int(result) if result.isascii() and result.isdigit() else -1
         if refusal := TRIAL_STORE.refusal(str(self), version):
             raise TrialStoreError(refusal)
         return version
@@ -377,27 +381,41 @@ class TrialStore:
             with self.transaction() as connection:
                 connection.execute(sa.delete(ABOUT).where(ABOUT.c.name == name))
                 connection.execute(sa.insert(ABOUT).values(name=name, value=value))
-        with self.reading() as connection:
-            found = connection.scalar(sa.select(ABOUT.c.value).where(ABOUT.c.name == name))
-        return "" if found is None else str(found)
+        with self.read_snapshot() as connection:
+            scalar = connection.scalar(sa.select(ABOUT.c.value).where(ABOUT.c.name == name))
+        return "" if scalar is None else str(scalar)
 
     # -- the owner ------------------------------------------------------------------------------
 
-    def owner(self) -> str | None:
+    def describe_owner(self) -> str | None:
         """Return a description of the command that owns the output directory; None if none does.
 
         A command whose process is not visible from here may already have ended.
         """
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             row = connection.execute(
                 sa.select(OWNERS).where(OWNERS.c.folder == self.folder)
             ).first()
         stamp = None if row is None else stamp_in(row._mapping)
         return None if stamp is None or stamp.is_alive() is False else stamp.describe()
 
+    def sharing(self) -> str | None:
+        """Return a description of a process that measures configs of a shared run, or None.
+
+        Processes that share a run do not own the output directory.
+        """
+        mine = sa.select(RUNS.c.id).where(RUNS.c.folder == self.folder)
+        with self.read_snapshot() as connection:
+            claims = connection.execute(sa.select(CLAIMS).where(CLAIMS.c.run_id.in_(mine)))
+            stamps = [stamp_in(row) for row in claims.mappings()]
+        alive = [stamp for stamp in stamps if stamp is not None and stamp.is_alive() is not False]
+        return alive[0].describe() if alive else None
+
     def _take(self) -> None:
-        """Become the owner. An owner whose process is not visible gets the time for one heartbeat
-        first."""
+        """Become the owner.
+
+        An owner whose process is not visible gets the time for one heartbeat first.
+        """
         token, first, deadline = uuid.uuid4().hex, None, 0.0
         mine = OWNERS.c.folder == self.folder
         while True:
@@ -410,7 +428,9 @@ class TrialStore:
                 if alive is False or (first is not None and time.monotonic() > deadline):
                     connection.execute(sa.delete(OWNERS).where(mine))
                     about = {"folder": self.folder, "token": token, "beats": 0}
-                    connection.execute(sa.insert(OWNERS).values(about | vars(ProcessStamp.own())))
+                    connection.execute(
+                        sa.insert(OWNERS).values(about | vars(ProcessStamp.of_this_process()))
+                    )
                     break
             if first is None:
                 first, deadline = row, time.monotonic() + self._lease
@@ -423,13 +443,13 @@ class TrialStore:
             return
         beat = sa.update(OWNERS).where(OWNERS.c.token == self._token)
         if connection.execute(beat.values(beats=OWNERS.c.beats + 1)).rowcount != 1:
-            holder = self.owner() or "another command, which has ended"
-            raise RunInUse(f"{self._refusal(holder)} (it took over while this command stood still)")
+            holder = self.describe_owner() or "another command, which has ended"
+            raise RunInUse(f"{self._refusal(holder)} (it took over while this command was paused)")
 
     def _refusal(self, holder: str) -> str:
         where = self if self._url else Path(self.place).parent
         return (
-            f"{where} is being written by {holder}; wait for it to end, or choose another output "
+            f"{where} is in use by {holder}; wait until it ends, or choose another output "
             "directory with --out"
         )
 
@@ -443,7 +463,7 @@ class TrialStore:
     def runs(self) -> dict[int, RunKey]:
         """Return the runs of the output directory by ID, in the order in which they were added."""
         mine = sa.select(RUNS).where(RUNS.c.folder == self.folder).order_by(RUNS.c.id)
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             return {
                 row.id: (str(row.workload), str(row.target), str(row.run))
                 for row in connection.execute(mine)
@@ -471,12 +491,12 @@ class TrialStore:
         """
         numbers = {key: number for number, key in self.runs().items()}
         rows: list[list[object]] = []
-        with self.reading() as connection:
+        with self.read_snapshot() as connection:
             for key in numbers if keys is None else keys:
                 used = (TRIALS.c.run_id == numbers.get(key)) & TRIALS.c.rejected.is_(None)
                 made = sa.select(TRIALS).where(used).order_by(TRIALS.c.round, TRIALS.c.slot)
                 good, bad = check_rows(TrialRow, connection.execute(made).mappings().all())
-                self.tell(bad)
+                self.report_rejected(bad)
                 rows += [
                     [key[0], number, row["round"], row["config"], json.dumps(row["knobs"]),
                      row["status"], row["reason"], row["cycles"], row["seconds"]]
@@ -486,11 +506,11 @@ class TrialStore:
             {"trial": "int64", "round": "int64", "cycles": "int64", "seconds": "float64"}
         )
 
-    def tell(self, rejected: Sequence[Rejected]) -> None:
+    def report_rejected(self, rejected: Sequence[Rejected]) -> None:
         """Report rejected rows in `problems`."""
-        texts = [f"{self}: a trial is not used: {reason}" for _, reason in rejected[:TOLD_ROWS]]
+        texts = [f"{self}: ignored a trial: {reason}" for _, reason in rejected[:TOLD_ROWS]]
         if len(rejected) > TOLD_ROWS:
-            texts.append(f"{self}: {len(rejected) - TOLD_ROWS} more trials are not used")
+            texts.append(f"{self}: ignored {len(rejected) - TOLD_ROWS} more trials")
         self.problems += [text for text in texts if text not in self.problems]
 
     def clear(self) -> None:
@@ -521,14 +541,14 @@ class TrialStore:
             if self.note(imported):
                 return  # another command was faster
             runs = self.add_runs([key for key, _ in contents.trials + contents.rounds])
-            for table, found in ((TRIALS, contents.trials), (ROUNDS, contents.rounds)):
-                if found:
-                    rows = [{"run_id": runs[key], **row} for key, row in found]
+            for table, result in ((TRIALS, contents.trials), (ROUNDS, contents.rounds)):
+                if result:
+                    rows = [{"run_id": runs[key], **row} for key, row in result]
                     connection.execute(sa.insert(table), rows)
             self.note(imported, f"{len(contents.trials)} trials")
-        self.tell(contents.rejected)
+        self.report_rejected(contents.rejected)
 
-    def elsewhere(self) -> tuple[str, str] | None:
+    def postgres_location(self) -> tuple[str, str] | None:
         """Return the PostgreSQL database that holds the trials of this output directory.
 
         Returns:
@@ -578,16 +598,17 @@ def open_store(
             local = TrialStore(folder / FILE, own=own)
         store = stack.enter_context(local)
         with local.transaction():  # of commands that start at once, one says where trials are kept
-            if url and not local.elsewhere() and not local.runs():
+            if url and not local.postgres_location() and not local.runs():
                 number = uuid.uuid4().hex
                 TrialStore(url, number, own=False).close()
                 local.note("folder", number)
                 local.note("url", url)
-        if (elsewhere := local.elsewhere()) is not None:
+        if (elsewhere := local.postgres_location()) is not None:
             store = stack.enter_context(TrialStore(*elsewhere, own=own))
         if url and str(store.place) != url:
             store.problems.append(
-                f"the trials of this output directory stay in {store}; --store is for new ones"
+                f"the trials of this output directory remain in {store}; --store only "
+                "applies to new output directories"
             )
         for name in LEDGERS:
             store.import_ledger(folder / name)
@@ -612,7 +633,7 @@ def read_store(folder: Path) -> Iterator[TrialStore]:
             store = stack.enter_context(_reader(folder / FILE))
             if not store.version:  # the command that made the file has not created tables yet
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(store.place))
-            if (elsewhere := store.elsewhere()) is not None:
+            if (elsewhere := store.postgres_location()) is not None:
                 store = stack.enter_context(_reader(*elsewhere))
         yield store
 
@@ -630,19 +651,19 @@ def _reader(place: Path | str, folder: str = "") -> TrialStore:
 # -- SQLite -------------------------------------------------------------------------------------
 
 _STEP = "choose another output directory with --out"
-_ROOM = "nothing of this batch was recorded: make room and start the same command again"
+_ROOM = "nothing of this batch was recorded; free some space and start the same command again"
 _DAMAGED = (
-    "move the file away, or replace all that the directory holds with --fresh; "
-    "'sqlite3 trials.sqlite .recover' saves what can be read"
+    "move the file away, or delete the contents of the directory with --fresh; 'sqlite3 "
+    "trials.sqlite .recover' saves what can be read"
 )
 _STEPS = {
     "SQLITE_FULL": _ROOM,
     "SQLITE_IOERR": _ROOM,
-    "SQLITE_BUSY": "another program holds the database: end it, and start the same command again",
+    "SQLITE_BUSY": "another program uses the database; end it, and start the same command again",
     "SQLITE_CORRUPT": _DAMAGED,
     "SQLITE_NOTADB": _DAMAGED,
     "SQLITE_ERROR": _DAMAGED,
-    "URL": "start the database, then the same command again: all that was committed is there",
+    "URL": "start the database, then start the same command again; all committed trials are kept",
 }
 """Advice for the user, by the prefix of SQLite's error name."""
 _FOREIGN = """

@@ -47,6 +47,7 @@ class OwnServerOnly:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, and add the headers to its response."""
         await self._app(scope, receive, partial(_send_confined, send))
 
 
@@ -63,6 +64,7 @@ class Guard:
         self._credentials = credentials
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request that has credentials, and refuse any other."""
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": REFUSAL})
@@ -77,7 +79,7 @@ class Guard:
             A refusal, or the answer to a login; None if the application should answer.
         """
         if _is_foreign(request):
-            text = "pages of another origin may not use this server"
+            text = "requests from pages of another origin are not allowed"
             return PlainTextResponse(text, HTTPStatus.FORBIDDEN, UNCACHED)
         login = self._credentials
         if request.method == "GET" and login.admits_key(request.query_params.get(KEY, "")):

@@ -72,7 +72,7 @@ def _build(path: Path) -> None:
     try:
         _initialize_tables(engine)  # type: ignore[no-untyped-call]
     except OperationalError as error:
-        raise OSError(f"MLflow's database cannot be built: {error.orig}") from error
+        raise OSError(f"cannot create MLflow's database: {error.orig}") from error
     finally:
         engine.dispose()
 

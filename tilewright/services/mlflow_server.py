@@ -61,7 +61,7 @@ def start_mlflow_server(
     Raises:
         ServerError: the port is in use.
     """
-    credentials = credentials or Credentials.of(workspace)
+    credentials = credentials or Credentials.for_workspace(workspace)
     with listening_socket(host, port) as listener:
         descriptor = listener.fileno()
         return start_server(
@@ -188,7 +188,7 @@ def _serve(descriptor: int, database: str, artifacts: str) -> None:
         database: URL of MLflow's database.
         artifacts: folder of the artifacts.
     """
-    credentials = Credentials.inherited()
+    credentials = Credentials.from_environment()
     os.environ.update({
         "_MLFLOW_SERVER_FILE_STORE": database,
         "_MLFLOW_SERVER_REGISTRY_STORE": database,

@@ -29,6 +29,7 @@ _LISTENING = "0A"
 RUNS, PREFECT, MLFLOW = "runs", "prefect", "mlflow"
 """Names of the servers: the start page, and the pages that it links to."""
 DEFAULT_PORTS = {RUNS: 4100, PREFECT: 4200, MLFLOW: 5000}
+"""Ports by server. Those of Prefect and MLflow are the defaults of these packages."""
 _PORTS_TRIED = 100
 _CLAIMS = "ports.json"
 """File in the user's state folder that stores the ports of each workspace, by the workspace's
@@ -60,12 +61,13 @@ def check_ports(ports: Mapping[str, int]) -> None:
     for option, port in ports.items():
         if not 1 <= port <= HIGHEST:
             raise PortError(
-                f"{option} {port} is not a port; give a number from 1024 to {HIGHEST}, such as 4201"
+                f"{option} {port} is not a valid port; give a number from 1024 to {HIGHEST}, "
+                "such as 4201"
             )
         if port in taken:
             raise PortError(
-                f"{taken[port]} and {option} are both {port}; give each server a port of its own, "
-                f"such as {option} {port + 1 if port < HIGHEST else port - 1}"
+                f"{taken[port]} and {option} both use port {port}; give each server its own "
+                f"port, such as {option} {port + 1 if port < HIGHEST else port - 1}"
             )
         taken[port] = option
 

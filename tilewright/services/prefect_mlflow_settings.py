@@ -112,8 +112,8 @@ def _go_without_socks() -> None:
     if socks and elsewhere:
         raise ProxyError(
             f"the server in {elsewhere[0]} cannot be reached through the SOCKS proxy in "
-            f"{socks[0]}; "
-            "install httpx[socks] and PySocks, name an HTTP proxy, or unset one of the two"
+            f"{socks[0]}; install httpx[socks] and PySocks, use an HTTP proxy, or unset one "
+            "of the two variables"
         )
     for name in socks:
         del os.environ[name]
@@ -157,13 +157,13 @@ def take_logins_out_of_addresses() -> None:
     """
     if pages := os.environ.get("PREFECT_UI_URL"):
         os.environ["PREFECT_UI_URL"] = without_login(pages)
-    if found := read_login(os.environ.get("PREFECT_API_URL", "")):
+    if login := read_login(os.environ.get("PREFECT_API_URL", "")):
         os.environ["PREFECT_API_URL"] = without_login(os.environ["PREFECT_API_URL"])
-        os.environ.setdefault("PREFECT_API_AUTH_STRING", ":".join(found))
-    if found := read_login(os.environ.get("MLFLOW_TRACKING_URI", "")):
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", ":".join(login))
+    if login := read_login(os.environ.get("MLFLOW_TRACKING_URI", "")):
         os.environ["MLFLOW_TRACKING_URI"] = without_login(os.environ["MLFLOW_TRACKING_URI"])
-        os.environ.setdefault("MLFLOW_TRACKING_USERNAME", found[0])
-        os.environ.setdefault("MLFLOW_TRACKING_PASSWORD", found[1])
+        os.environ.setdefault("MLFLOW_TRACKING_USERNAME", login[0])
+        os.environ.setdefault("MLFLOW_TRACKING_PASSWORD", login[1])
 
 
 def default_settings(workspace: Workspace) -> dict[str, str]:

@@ -95,7 +95,7 @@ def start_prefect_server(workspace: Workspace) -> PrefectServer:
 
     The server has no web pages and does not run scheduled deployments.
     """
-    return _start(workspace, LOOPBACK, 0, Credentials.of(workspace), interface=False)
+    return _start(workspace, LOOPBACK, 0, Credentials.for_workspace(workspace), interface=False)
 
 
 def start_prefect_pages(
@@ -112,7 +112,9 @@ def start_prefect_pages(
         port: port on which the server listens.
         credentials: credentials that the server asks for; by default new ones of the workspace.
     """
-    return _start(workspace, host, port, credentials or Credentials.of(workspace), interface=True)
+    return _start(
+        workspace, host, port, credentials or Credentials.for_workspace(workspace), interface=True
+    )
 
 
 def _start(
@@ -255,6 +257,8 @@ class RetrySoon:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, and add a short retry time to a response with status 503."""
+
         async def send_with_hint(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 503:
                 message["headers"] = [*message.get("headers", []), (b"retry-after", b"0.05")]

@@ -47,7 +47,7 @@ class UnusedCache:
         """Remove the files that are still unused, and return the number of freed bytes."""
         freed = 0
         for path in self.files:
-            if _used(path) >= self.before:
+            if _last_used(path) >= self.before:
                 continue  # another command has just found it
             with suppress(OSError):
                 size = _size(path)
@@ -65,7 +65,7 @@ def unused_cache(workspace: Workspace, before: float) -> UnusedCache:
     """
     root = workspace.cache
     files = sorted(path for path in root.rglob("*") if path.is_file() and path != root / _LOOKED)
-    old = [path for path in files if _used(path) < before]
+    old = [path for path in files if _last_used(path) < before]
     size, whole = (sum(map(_size, some)) for some in (old, files))
     return UnusedCache(root, before, tuple(old), size, whole)
 
@@ -74,7 +74,7 @@ def prune_daily(workspace: Workspace) -> None:
     """Remove cached stages that were not used for `UNUSED_DAYS`, at most once a day."""
     looked = workspace.cache / _LOOKED
     now = time.time()
-    if not workspace.cache.is_dir() or _used(looked) > now - DAY:
+    if not workspace.cache.is_dir() or _last_used(looked) > now - DAY:
         return
     with suppress(OSError):
         looked.touch()
@@ -100,7 +100,7 @@ def compact_database(database: Path) -> int | None:
     return max(0, before - _size(database) - _size(Path(f"{database}-wal")))
 
 
-def _used(path: Path) -> float:
+def _last_used(path: Path) -> float:
     try:
         state = path.stat()
         return max(state.st_atime, state.st_mtime)

@@ -25,8 +25,8 @@ from tilewright.services.server_process import is_answering
 from tilewright.services.workspace import Workspace, WorkspaceError
 
 _REMEDY = (
-    "remove it and repeat the command, which makes a new one (a 'tilewright ui' that is running "
-    "then has to be started anew, too)"
+    "remove the file and repeat the command, which creates a new secret (then also restart a "
+    "running 'tilewright ui')"
 )
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 USER = "tilewright"
@@ -56,8 +56,8 @@ def workspace_secret(workspace: Workspace) -> str:
         if error.errno in FULL:
             raise
         raise WorkspaceError(
-            f"cannot keep a secret in {path}: {error.strerror or error}; remove what is there, "
-            "or set TILEWRIGHT_HOME to a folder you can write"
+            f"cannot store a secret in {path}: {error.strerror or error}; remove the file, or "
+            "set TILEWRIGHT_HOME to a folder that you can write to"
         ) from None
 
 
@@ -75,7 +75,7 @@ class Credentials:
     key: str = field(default="", repr=False)
 
     @classmethod
-    def of(cls, workspace: Workspace) -> Self:
+    def for_workspace(cls, workspace: Workspace) -> Self:
         """Return the secret of the workspace with a new key.
 
         Raises:
@@ -85,7 +85,7 @@ class Credentials:
         return cls(workspace_secret(workspace), secrets.token_urlsafe(SECRET_BYTES))
 
     @classmethod
-    def inherited(cls) -> Self:
+    def from_environment(cls) -> Self:
         """Read the credentials from the environment of this process, and remove them there.
 
         Raises:
@@ -130,18 +130,18 @@ class Credentials:
         """
         scheme, _, value = authorization.strip().partition(" ")
         if scheme.lower() == "bearer":
-            return _equal(value.strip(), self.secret)
+            return _equal_in_constant_time(value.strip(), self.secret)
         if scheme.lower() != "basic":
             return False
         try:
             text = base64.b64decode(value.strip(), validate=True).decode()
         except ValueError:
             return False
-        return _equal(text.partition(":")[2], self.secret)
+        return _equal_in_constant_time(text.partition(":")[2], self.secret)
 
     def admits_key(self, key: str) -> bool:
         """Return whether `key` is the key with which browsers log in to these servers."""
-        return bool(self.key) and _equal(key, self.key)
+        return bool(self.key) and _equal_in_constant_time(key, self.key)
 
 
 def opens_local_server(address: str, credentials: Credentials) -> bool:
@@ -160,7 +160,7 @@ def opens_local_server(address: str, credentials: Credentials) -> bool:
     return is_answering(address, credentials.headers)
 
 
-def _equal(given: str, wanted: str) -> bool:
+def _equal_in_constant_time(given: str, wanted: str) -> bool:
     """Compare two texts in constant time, so that the duration reveals nothing about a secret.
 
     Args:

@@ -89,7 +89,7 @@ class ServerProcess:
                 raise ServerError(f"the {self.name} server did not start{said}; see {self.log}")
             if (now := time.monotonic()) - told > TELL_SECONDS:
                 told = now
-                tell(f"… starting the {self.name} server, for {now - started:.0f} s now")
+                tell(f"… starting the {self.name} server, for {now - started:.0f} s so far")
             time.sleep(0.05)
 
     def _last_words(self) -> str:
@@ -230,7 +230,7 @@ class Tethered:
         self.descriptors = tuple(descriptors)
         self._ending = False
         self._changing = threading.RLock()
-        self._server = self._started()
+        self._server = self._start_process()
 
     def run(self) -> int:
         """Run the server until it ends by itself or `end` is called. Return its exit status."""
@@ -241,7 +241,7 @@ class Tethered:
             with self._changing:
                 if self._ending:
                     break
-                self._server = self._started()
+                self._server = self._start_process()
             if self._ending:  # a signal came while it was started
                 self.end()
             status = self._server.wait()
@@ -269,7 +269,7 @@ class Tethered:
             pass
         self.end()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             self.command,
             stdin=subprocess.DEVNULL,
@@ -286,7 +286,7 @@ def _run_tethered(command: Sequence[str], descriptors: Sequence[int]) -> int:
     return tethered.run()
 
 
-def _inherited() -> list[int]:
+def _inherited_descriptors() -> list[int]:
     """Return the inherited file descriptors, except for standard input, output and error."""
     descriptors = []
     for name in os.listdir("/dev/fd"):
@@ -298,4 +298,4 @@ def _inherited() -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(_run_tethered(sys.argv[1:], _inherited()))
+    sys.exit(_run_tethered(sys.argv[1:], _inherited_descriptors()))

@@ -54,7 +54,7 @@ API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 POLL_SECONDS = 0.2
 StartPage = Callable[[Workspace, str, int, Credentials, Mapping[str, str]], ServerProcess]
 """Starts the server of the start page. The arguments are the workspace, host, port, credentials,
-and environment variables with the addresses of the other servers' pages, for its links."""
+and environment variables with the addresses of the other servers, and with the login of Prefect."""
 
 
 @contextmanager
@@ -139,11 +139,11 @@ def server_variables() -> dict[str, str]:
         WorkspaceError: the workspace cannot be used.
     """
     workspace = current_workspace()
-    login = find_announced_server(workspace) if workspace.about.exists() else None
+    login = find_announced_server(workspace) if workspace.version_file.exists() else None
     if login is None:
         raise ServerError(
             f"no server of {workspace.root} is running; start one with 'tilewright ui' or "
-            "'tilewright serve' in this folder, and repeat this command in another terminal"
+            "'tilewright serve' in this folder, and repeat this command in a second terminal"
         )
     return login.settings | running_mlflow(workspace)
 
@@ -217,7 +217,10 @@ def choose_ports(asked: Mapping[str, int | None], tell: Callable[[str], None]) -
     for server, port in ports.items():
         if asked[server] is None and is_taken(port) and not _is_own(server, port):
             ports[server] = free_port_above(port)
-            tell(f"another program uses port {port}; the pages of {server} get {ports[server]}")
+            tell(
+                f"port {port} is in use by another program; the pages of {server} use port "
+                f"{ports[server]} instead"
+            )
     return ports
 
 
@@ -250,7 +253,9 @@ class ServiceUrls(dict[str, str]):
         while True:
             for process in self._servers:
                 if process.process.poll() is not None:
-                    raise ServerError(f"the {process.name} server ended; see {process.log}")
+                    raise ServerError(
+                        f"the {process.name} server stopped unexpectedly; see {process.log}"
+                    )
             time.sleep(POLL_SECONDS)
 
 
@@ -269,13 +274,15 @@ def show_pages(
         tell: called with progress messages while the servers start.
     """
     workspace = use_workspace()
-    credentials = Credentials.of(workspace)
+    credentials = Credentials.for_workspace(workspace)
     with ExitStack() as stack:
         prefect = start_prefect_pages(workspace, host, ports[PREFECT], credentials)
         stack.callback(prefect.process.stop)
         mlflow = start_mlflow_server(workspace, host, ports[MLFLOW], credentials)
         stack.callback(mlflow.stop)
+        login = login_for(api, workspace) if (api := os.environ.get(API_URL)) else prefect.login
         named = _names_of(workspace, prefect.pages, mlflow_pages(mlflow))
+        named |= login.settings if login else {}
         runs = start_page(workspace, host, ports[RUNS], credentials, named)
         stack.callback(runs.stop)
         servers = [runs, prefect.process, mlflow]

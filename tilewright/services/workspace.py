@@ -73,7 +73,7 @@ class Workspace:
         return self.root / "mlflow" / "artifacts"
 
     @property
-    def about(self) -> Path:
+    def version_file(self) -> Path:
         """File with the version of the workspace's layout."""
         return self.root / "workspace.json"
 
@@ -98,7 +98,7 @@ def current_workspace() -> Workspace:
     try:
         return Workspace(workspace_root())
     except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
-        raise _unusable(os.environ.get(VARIABLE) or DEFAULT, str(error)) from None
+        raise _unusable_error(os.environ.get(VARIABLE) or DEFAULT, str(error)) from None
 
 
 def use_workspace(workspace: Workspace | None = None) -> Workspace:
@@ -115,15 +115,15 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
     if reason := unfit_for_sqlite(workspace.mlflow_database) or unfit_for_sqlite(
         workspace.prefect_database
     ):
-        raise _unusable(workspace.root, reason)
+        raise _unusable_error(workspace.root, reason)
     try:
         _make_private(workspace)
-        _check_version(workspace.about)
+        _check_version(workspace.version_file)
         for folder in (workspace.prefect_database.parent, workspace.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
-        if not workspace.about.exists():
+        if not workspace.version_file.exists():
             about = {WORKSPACE.key: WORKSPACE.written}
-            write_atomically(workspace.about, canonical(about) + b"\n")
+            write_atomically(workspace.version_file, canonical(about) + b"\n")
         provide_home()
         for name, value in profile_settings().items():
             os.environ.setdefault(name, value)
@@ -137,7 +137,7 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
             provide_mlflow_database(workspace.mlflow_database)
             relocate_artifacts(workspace.mlflow_database, workspace.mlflow_artifacts)
     except OSError as error:
-        raise _unusable(workspace.root, error.strerror or str(error)) from None
+        raise _unusable_error(workspace.root, error.strerror or str(error)) from None
     return workspace
 
 
@@ -151,7 +151,9 @@ def _check_version(about: Path) -> None:
     except FileNotFoundError:
         version = WORKSPACE.unmarked
     except ValueError:
-        raise WorkspaceError(f"{about} is damaged; remove this file alone") from None
+        raise WorkspaceError(
+            f"{about} is damaged; remove this file only and repeat the command"
+        ) from None
     if refusal := WORKSPACE.refusal(about.parent, version):
         raise WorkspaceError(refusal)
 
@@ -168,22 +170,23 @@ def _make_private(workspace: Workspace) -> None:
     with tempfile.TemporaryFile(dir=root) as fresh:  # some disks give all files to one user
         if state.st_uid != os.fstat(fresh.fileno()).st_uid:
             raise WorkspaceError(
-                f"{root} belongs to another user (id {state.st_uid}), whose files are not trusted; "
-                f"set {VARIABLE} to a folder of yours, or work as that user"
+                f"{root} belongs to another user (ID {state.st_uid}), and Tilewright only "
+                f"uses workspaces of the current user; set {VARIABLE} to a folder of your "
+                "own, or run the command as that user"
             )
     if not state.st_mode & _OTHERS_WRITE:
         return
-    if state.st_mode & stat.S_ISVTX or not workspace.about.exists():
+    if state.st_mode & stat.S_ISVTX or not workspace.version_file.exists():
         raise WorkspaceError(
-            f"others can write to {root}, and files of a workspace are trusted; set {VARIABLE} to "
-            f"another folder, or take that right from them: chmod go-w {root}"
+            f"other users can write to the workspace {root}, so its files cannot be trusted; "
+            f"remove the permission with: chmod go-w {root}; or set {VARIABLE} to another "
+            "folder"
         )
     root.chmod(stat.S_IMODE(state.st_mode) & ~_OTHERS_WRITE)
 
 
-def _unusable(folder: object, reason: str) -> WorkspaceError:
+def _unusable_error(folder: object, reason: str) -> WorkspaceError:
     shown = str(folder) if str(folder).isprintable() else ascii(str(folder))
     return WorkspaceError(
-        f"cannot keep records under {shown}: {reason}; "
-        "set TILEWRIGHT_HOME to a folder you can write"
+        f"cannot write to {shown}: {reason}; set TILEWRIGHT_HOME to a folder that you can write to"
     )

@@ -56,12 +56,12 @@ class Sizes:
             key, _, value = item.strip().partition("=")
             if not re.fullmatch(r"\d+(x\d+){0,3}", value) or key in values:
                 raise WorkloadError(
-                    f"cannot read '{item}' in '{text}'; write for example c=64 or k=3x5"
+                    f"cannot read '{item}' in '{text}'; write KEY=NUMBER, for example c=64 or k=3x5"
                 )
             values[key] = tuple(int(part) for part in value.split("x"))
         return cls(text, values)
 
-    def one(self, key: str, default: int) -> int:
+    def size(self, key: str, default: int) -> int:
         """Return the size of a key that has one number, such as `c`.
 
         Args:
@@ -70,7 +70,7 @@ class Sizes:
         """
         return self.values.get(key, (default,))[0]
 
-    def two(self, key: str, default: int) -> tuple[int, int]:
+    def size_pair(self, key: str, default: int) -> tuple[int, int]:
         """Return the (vertical, horizontal) sizes of a key such as `k`.
 
         A single number stands for both sizes.
@@ -82,7 +82,7 @@ class Sizes:
         sizes = self.values.get(key, (default,))
         return sizes[0], sizes[-1]
 
-    def four(self, key: str) -> tuple[int, int, int, int]:
+    def padding_sizes(self, key: str) -> tuple[int, int, int, int]:
         """Return padding as (top, left, bottom, right); all zeros if the text lacks the key."""
         sizes = self.values.get(key, (0,))
         top, left, bottom, right = sizes if len(sizes) == 4 else (sizes[0], sizes[-1]) * 2
@@ -185,7 +185,7 @@ class Anchor:
             "stride_h", "stride_w", "dilation_h", "dilation_w", "groups",
         ):  # fmt: skip
             if getattr(self, name) < 1:
-                raise WorkloadError(f"{name} must be at least 1, got {getattr(self, name)}")
+                raise WorkloadError(f"{name} must be at least 1, not {getattr(self, name)}")
         check_pads(self)
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise WorkloadError(
@@ -194,10 +194,10 @@ class Anchor:
             )
         if self.operator == "max_pool":
             if self.in_channels != self.out_channels or self.groups != self.in_channels:
-                raise WorkloadError("a max_pool does not mix channels: c, o and g must be the same")
+                raise WorkloadError("a max_pool does not mix channels, so c, o and g must be equal")
             check_windows(self)
         if self.operator == "batch_matmul" and self.width != 1:
-            raise WorkloadError("a batch_matmul has rows (height) and no width")
+            raise WorkloadError("a batch_matmul has rows (h) but no width; leave out w")
         if self.sums_height < 1 or self.sums_width < 1:
             raise WorkloadError(
                 f"the kernel ({self.kernel_h}×{self.kernel_w}) is larger than the padded image"
@@ -267,15 +267,19 @@ def anchor_of(operator: str, sizes: Sizes, dtype: DType) -> Anchor:
         WorkloadError: the sizes are inconsistent.
     """
     pool = operator == "max_pool"
-    kernel, stride, dilation = sizes.two("k", 1), sizes.two("s", 1), sizes.two("d", 1)
-    top, left, bottom, right = sizes.four("p")
+    kernel, stride, dilation = (
+        sizes.size_pair("k", 1),
+        sizes.size_pair("s", 1),
+        sizes.size_pair("d", 1),
+    )
+    top, left, bottom, right = sizes.padding_sizes("p")
     return Anchor(
         operator=cast(Operator, operator),
-        batch=sizes.one("n", 1),
-        in_channels=sizes.one("c", 1),
-        height=sizes.one("h", 1),
-        width=sizes.one("w", 1),
-        out_channels=sizes.one("c" if pool else "o", 1),
+        batch=sizes.size("n", 1),
+        in_channels=sizes.size("c", 1),
+        height=sizes.size("h", 1),
+        width=sizes.size("w", 1),
+        out_channels=sizes.size("c" if pool else "o", 1),
         kernel_h=kernel[0],
         kernel_w=kernel[1],
         stride_h=stride[0],
@@ -286,7 +290,7 @@ def anchor_of(operator: str, sizes: Sizes, dtype: DType) -> Anchor:
         pad_right=right,
         dilation_h=dilation[0],
         dilation_w=dilation[1],
-        groups=sizes.one("c" if pool else "g", 1),
+        groups=sizes.size("c" if pool else "g", 1),
         dtype=dtype,
     )
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.renamed import warn_renamed
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
@@ -86,7 +87,9 @@ class Space:
         """
         table, begins = self._tables
         if ((configs < 0) | (configs >= self.cardinalities)).any():
-            raise IndexError(f"no knob of {self.name} has that many values")
+            raise IndexError(
+                f"a knob index of {self.name} is larger than the number of values of its knob"
+            )
         return table.take(configs + begins)
 
     @cached_property
@@ -116,7 +119,7 @@ class Ragged:
     offsets: NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: Sequence[NDArray[Any]]) -> Ragged:
+    def from_rows(cls, rows: Sequence[NDArray[Any]]) -> Ragged:
         """Build a ragged array from a list of arrays, one per row.
 
         Args:
@@ -126,7 +129,7 @@ class Ragged:
         return cls(np.concatenate(list(rows)), offsets)
 
     @classmethod
-    def joined(cls, parts: Sequence[tuple[int, Ragged | None]]) -> Ragged:
+    def concatenate(cls, parts: Sequence[tuple[int, Ragged | None]]) -> Ragged:
         """Concatenate the rows of several ragged arrays.
 
         Args:
@@ -213,6 +216,11 @@ class Lowered:
         )
 
     def before(self, others: Lowered) -> Lowered:
+        """Return `followed_by(others)`: the earlier name of that method."""
+        warn_renamed("Lowered.before", "Lowered.followed_by")
+        return self.followed_by(others)
+
+    def followed_by(self, others: Lowered) -> Lowered:
         """Return the concatenation of this batch and another one, with this batch first.
 
         Args:
@@ -234,7 +242,7 @@ class Lowered:
             reasons=np.concatenate([part.reasons for part in parts]),
             hidden=Features(np.concatenate(hidden), columns),
             programs={
-                name: Ragged.joined([(len(part), part.programs.get(name)) for part in parts])
+                name: Ragged.concatenate([(len(part), part.programs.get(name)) for part in parts])
                 for name in names
             },
         )
@@ -268,6 +276,14 @@ class Measurements:
 
     @classmethod
     def nothing(cls, rows: int, status: Status = "compile_error", reason: str = "") -> Measurements:
+        """Return `unmeasured(rows, status, reason)`: the earlier name of that method."""
+        warn_renamed("Measurements.nothing", "Measurements.unmeasured")
+        return cls.unmeasured(rows, status, reason)
+
+    @classmethod
+    def unmeasured(
+        cls, rows: int, status: Status = "compile_error", reason: str = ""
+    ) -> Measurements:
         """Return measurements without numbers for configs that were not measured.
 
         Args:

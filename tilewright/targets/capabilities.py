@@ -240,7 +240,7 @@ class HasDesigns(Protocol):
     def designs(self) -> Space:
         """Return the space of hardware designs. Not every point of it can be built."""
 
-    def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> Target:
+    def redesign(self, values: Mapping[str, int], clock: str = "fixed") -> Target:
         """Return a target for a changed hardware design.
 
         Args:
@@ -646,11 +646,13 @@ def offers(target: object, *kinds: type[Any]) -> Capabilities:
     """
     for kind in kinds:
         if not isinstance(target, kind):
-            raise TypeError(f"{type(target).__name__} lacks a method of {kind.__name__}")
+            raise TypeError(
+                f"{type(target).__name__} lacks a method of the capability {kind.__name__}"
+            )
     return dict.fromkeys(kinds, target)
 
 
-def without(offered: Capabilities, *kinds: type[Any]) -> Capabilities:
+def exclude_capabilities(offered: Capabilities, *kinds: type[Any]) -> Capabilities:
     """Return a capability map without the given protocols."""
     return {kind: implementation for kind, implementation in offered.items() if kind not in kinds}
 

@@ -43,7 +43,7 @@ class EpilogueOp:
         return f"{self.kind} {self.value}" if step_kind is None else step_kind.text(self.value)
 
     @property
-    def amounts(self) -> tuple[int, int]:
+    def shift_range(self) -> tuple[int, int]:
         """Smallest and largest possible amount of a right shift.
 
         For `shr_channel` with `value` 0 the amounts are arbitrary. With another `value` they start
@@ -84,13 +84,13 @@ def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
         WorkloadError: a step cannot be parsed.
     """
     items = filter(None, (part.strip() for part in text.split(",")))
-    return tuple(_parsed(item) for item in items)
+    return tuple(_parse_step(item) for item in items)
 
 
-def _parsed(item: str) -> EpilogueOp:
+def _parse_step(item: str) -> EpilogueOp:
     for known in STEP_KINDS.values():
         value = known.parse(item)
         if value is not None:
             return EpilogueOp(known.kind, value)
     examples = ", ".join(text for kind in STEP_KINDS.values() for text in kind.examples)
-    raise WorkloadError(f"cannot read epilogue step '{item}'; known: {examples}")
+    raise WorkloadError(f"cannot read the epilogue step '{item}'; known steps: {examples}")

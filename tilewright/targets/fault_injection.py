@@ -80,16 +80,20 @@ class FaultyTarget:
 
     @property
     def fingerprint(self) -> str:
+        """Digest of the faults and of the delay."""
         text = json.dumps([sorted(self.faults.items()), self.late_seconds])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the clock and the size of the scratchpad."""
         return {"clock_hz": CLOCK_HZ, "scratchpad_values": 512.0}
 
     def space(self, workload: Workload) -> Space:
+        """Return the same small space for every workload."""
         return Space("faulty", KNOBS)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs; a config with a lowering fault crashes or hangs this process."""
         for fault in self._faults(workload, configs):
             if fault == "crash_lowering":
                 os.kill(os.getpid(), signal.SIGSEGV)
@@ -105,16 +109,17 @@ class FaultyTarget:
             configs,
             failures=np.where(failed, "scratchpad_overflow", "").astype(object),
             reasons=np.where(failed, "allocate: the tile is too large", "").astype(object),
-            hidden=Features.of(hidden, ("tile_values", "tile_values_all_threads")),
+            hidden=Features.from_names(hidden, ("tile_values", "tile_values_all_threads")),
         )
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Measure programs; a config with a fault crashes, hangs or distorts its result."""
         faults = self._faults(lowered.workload, lowered.configs)
         for fault in faults:
-            misbehave(fault, self.late_seconds)
-        return distorted(self._honest(lowered), faults)
+            execute_fault(fault, self.late_seconds)
+        return distort_measurements(self._honest_measurements(lowered), faults)
 
-    def _honest(self, lowered: Lowered) -> Measurements:
+    def _honest_measurements(self, lowered: Lowered) -> Measurements:
         work = lowered.workload
         values = self.space(work).values(lowered.configs)
         tiles_h = -(-work.out_height // values[:, 0])
@@ -152,7 +157,7 @@ def make_target(
     return FaultyTarget({int(flat): fault for flat, fault in (faults or {}).items()}, late_seconds)
 
 
-def misbehave(fault: str, late_seconds: float) -> None:
+def execute_fault(fault: str, late_seconds: float) -> None:
     """Execute a fault in the measuring process, such as a crash or a delay.
 
     Args:
@@ -171,7 +176,7 @@ def misbehave(fault: str, late_seconds: float) -> None:
         time.sleep(late_seconds)
 
 
-def distorted(measured: Measurements, faults: NDArray[np.object_]) -> Measurements:
+def distort_measurements(measured: Measurements, faults: NDArray[np.object_]) -> Measurements:
     """Return measurements in which the faults have falsified the rows of their configs.
 
     Args:

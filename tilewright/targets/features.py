@@ -69,20 +69,23 @@ class Features:
 
     def __post_init__(self) -> None:
         if self.matrix.ndim != 2 or self.matrix.shape[1] != len(self.columns):
-            raise ValueError(f"{self.matrix.shape} numbers for {len(self.columns)} columns")
+            raise ValueError(
+                f"the matrix has the shape {self.matrix.shape}, but there are "
+                f"{len(self.columns)} columns"
+            )
 
     @classmethod
-    def of(cls, matrix: NDArray[np.float64], names: Sequence[str]) -> Features:
+    def from_names(cls, matrix: NDArray[np.float64], names: Sequence[str]) -> Features:
         """Build features of which only the names are known.
 
         Args:
             matrix: float64 array of shape (rows, names).
             names: one name per column.
         """
-        return cls(matrix, _unknown(tuple(names)))
+        return cls(matrix, _unknown_features(tuple(names)))
 
     @classmethod
-    def none(cls, rows: int) -> Features:
+    def empty(cls, rows: int) -> Features:
         """Return a matrix without columns, shape (rows, 0)."""
         return cls(np.empty((rows, 0)), ())
 
@@ -98,7 +101,7 @@ class Features:
         """Return the rows that an index array or a boolean mask selects."""
         return Features(self.matrix[which], self.columns)
 
-    def beside(self, *others: Features) -> Features:
+    def append_columns(self, *others: Features) -> Features:
         """Append the columns of other feature matrices that have the same rows."""
         parts = (self, *others)
         return Features(
@@ -106,18 +109,18 @@ class Features:
             tuple(column for part in parts for column in part.columns),
         )
 
-    def named(self, prefix: str) -> Features:
+    def with_prefix(self, prefix: str) -> Features:
         """Return the same features with a prefix before each name, such as `hidden uops`."""
-        return Features(self.matrix, _named(self.columns, prefix))
+        return Features(self.matrix, _prefixed_columns(self.columns, prefix))
 
-    def places(self, *meanings: Meaning) -> NDArray[np.int64]:
+    def column_indices(self, *meanings: Meaning) -> NDArray[np.int64]:
         """Return the indices of the columns that have one of the given meanings."""
         indices = [k for k, column in enumerate(self.columns) if column.meaning in meanings]
         return np.array(indices, dtype=np.int64)
 
     def of_meaning(self, *meanings: Meaning) -> NDArray[np.float64]:
         """Return the columns with one of the given meanings, shape (rows, selected columns)."""
-        return self.matrix[:, self.places(*meanings)]
+        return self.matrix[:, self.column_indices(*meanings)]
 
     @property
     def fits(self) -> NDArray[np.bool_]:
@@ -136,12 +139,12 @@ class Features:
 
 
 @lru_cache(maxsize=512)
-def _unknown(names: tuple[str, ...]) -> tuple[Feature, ...]:
+def _unknown_features(names: tuple[str, ...]) -> tuple[Feature, ...]:
     return tuple(Feature(name) for name in names)
 
 
 @lru_cache(maxsize=512)
-def _named(columns: tuple[Feature, ...], prefix: str) -> tuple[Feature, ...]:
+def _prefixed_columns(columns: tuple[Feature, ...], prefix: str) -> tuple[Feature, ...]:
     return tuple(replace(column, name=f"{prefix} {column.name}") for column in columns)
 
 

@@ -1,8 +1,8 @@
 """Ground-truth tables: measure every config of a space once and store the result as Parquet.
 
 With such a table, a tuner is judged by its distance from the true optimum, and thousands of tuning
-runs can be replayed in seconds. A target from `replayed` returns exactly the rows that lowering and
-measuring gave.
+runs can be replayed in seconds. A target from `make_replay_target` returns exactly the rows that
+lowering and measuring gave.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def ground_truth_table(
     path = None if folder is None else ground_truth_path(target, workload, folder)
     table = None if path is None else read_ground_truth(path, target, workload)
     if table is None:
-        table = _enumerated(target, workload, progress)
+        table = _enumerate_space(target, workload, progress)
         if path is not None:
             _write(path, table)
     return table
@@ -78,16 +78,16 @@ def read_ground_truth(path: Path, target: Target, workload: Workload) -> Measure
     try:
         parquet = pq.read_table(path, read_dictionary=_TEXTS, use_threads=False)
         version = parquet.schema.metadata.get(_FORMAT.key.encode())
-        if not _FORMAT.reads(_FORMAT.unmarked if version is None else int(version)):
+        if not _FORMAT.can_read(_FORMAT.unmarked if version is None else int(version)):
             return None
-        table = _decoded(parquet, workload, space)
+        table = _decode_table(parquet, workload, space)
         intact = parquet.schema.metadata[_DIGEST].decode() == table.digest
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
         return None
     return table if intact else None
 
 
-def replayed(target: Target, tables: Sequence[MeasurementTable]) -> ReplayTarget:
+def make_replay_target(target: Target, tables: Sequence[MeasurementTable]) -> ReplayTarget:
     """Return a replay target, which looks measurements up in tables instead of measuring.
 
     Args:
@@ -104,7 +104,9 @@ def replayed(target: Target, tables: Sequence[MeasurementTable]) -> ReplayTarget
     )
 
 
-def _enumerated(target: Target, workload: Workload, progress: Progress | None) -> MeasurementTable:
+def _enumerate_space(
+    target: Target, workload: Workload, progress: Progress | None
+) -> MeasurementTable:
     """Measure all configs of a workload's space.
 
     Use a single pass if the target supports it, and otherwise lower and measure the space in
@@ -169,7 +171,7 @@ def _write(path: Path, table: MeasurementTable) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def _decoded(parquet: pa.Table, workload: Workload, space: Space) -> MeasurementTable:
+def _decode_table(parquet: pa.Table, workload: Workload, space: Space) -> MeasurementTable:
     columns = read_columns(read_json(parquet.schema.metadata[_COLUMNS]))
     hidden = np.empty((parquet.num_rows, len(columns)))
     for k, column in enumerate(columns):

@@ -52,7 +52,7 @@ class Unfold:
     width: int
 
     @classmethod
-    def of(cls, workload: Workload, rows: int, cols: int) -> Unfold:
+    def for_patches(cls, workload: Workload, rows: int, cols: int) -> Unfold:
         """Return the rearrangement of a convolution's `rows` × `cols` patches into channels.
 
         Args:
@@ -73,8 +73,8 @@ class Unfold:
         )
         if not plain or uneven or w.operator != "conv2d":
             raise WorkloadError(
-                f"{w}: cannot unfold {rows}×{cols} taps; only plain convolutions can be unfolded, "
-                "by multiples of their strides or by the whole kernel"
+                f"{w}: a kernel of {rows}×{cols} cannot be unfolded; only plain convolutions "
+                "can be unfolded, by multiples of their strides or by the whole kernel"
             )
         reach_h = -(-w.kernel_h // rows) * rows - rows
         reach_w = -(-w.kernel_w // cols) * cols - cols

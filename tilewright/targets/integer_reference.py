@@ -50,7 +50,7 @@ def average_weights(height: int, width: int) -> tuple[NDArray[np.int8], int]:
     return np.diff(ends).astype(np.int8).reshape(height, width), total.bit_length() - 1
 
 
-def behind(
+def apply_epilogue(
     steps: Sequence[EpilogueOp], total: Integers, tensors: Mapping[str, NDArray[Any]],
     acc_bits: int,
 ) -> Integers:  # fmt: skip
@@ -88,7 +88,7 @@ def sums(w: Anchor, tensors: Mapping[str, NDArray[Any]]) -> Integers:
     real = np.float32 if small else np.float64
     pixels = w.sums_height * w.sums_width
     total = np.zeros((w.batch, w.groups, per_out, pixels))
-    padded = np.pad(data.astype(real), _around(w))
+    padded = np.pad(data.astype(real), _padding_around(w))
     for i, j, window_pixels in _windows(w, padded, (w.dilation_h, w.dilation_w)):
         window = window_pixels.reshape(w.batch, w.groups, per_in, pixels)
         taps = weight[:, :, i, j].astype(real).reshape(w.groups, per_out, per_in)
@@ -108,7 +108,7 @@ def maxima(w: Windows, data: NDArray[Any], dilation: tuple[int, int] = (1, 1)) -
         Maxima of shape (n, c, oh, ow).
     """
     least = np.iinfo(np.int64).min
-    padded = np.pad(data.astype(np.int64), _around(w), constant_values=least)
+    padded = np.pad(data.astype(np.int64), _padding_around(w), constant_values=least)
     windows = _windows(w, padded, dilation)
     total: Integers = next(windows)[2]
     for _, _, window in windows:
@@ -116,7 +116,7 @@ def maxima(w: Windows, data: NDArray[Any], dilation: tuple[int, int] = (1, 1)) -
     return total
 
 
-def _around(w: Windows) -> tuple[tuple[int, int], ...]:
+def _padding_around(w: Windows) -> tuple[tuple[int, int], ...]:
     return (0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right)
 
 
@@ -185,11 +185,11 @@ def reference(
     else:
         total = sums(w, tensors)
     if exact and not np.array_equal(total, wrap(total, acc_bits)):
-        raise OverflowError(f"the sums of {w} leave {acc_bits} bits on these tensors")
+        raise OverflowError(f"the sums of {w} overflow {acc_bits} bits on these tensors")
     total = wrap(total, acc_bits)
     for post_operation in w.post:
         if isinstance(post_operation, EpilogueOp):
-            total = behind((post_operation,), total, tensors, acc_bits)
+            total = apply_epilogue((post_operation,), total, tensors, acc_bits)
         else:
-            total = wrap(post_operation.computed(w, total, tensors, acc_bits), acc_bits)
+            total = wrap(post_operation.apply(w, total, tensors, acc_bits), acc_bits)
     return wrap(total, out_bits)

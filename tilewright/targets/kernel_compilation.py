@@ -50,7 +50,7 @@ def describe_compilation() -> str:
     kernels = RUNNING[0]
     compiled = sum(1 for _ in Path(kernels.cache).rglob("*.nbc")) if kernels.cache else 0
     number = min(compiled + 1, kernels.total)
-    return f"compiling {kernels.name}, {number} of {kernels.total}, once per installation"
+    return f"compiling {kernels.name}, {number} of {kernels.total} (once per installation)"
 
 
 _KEPT = 3  # number of folders with code of earlier versions that are kept

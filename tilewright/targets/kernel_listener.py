@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -23,16 +24,29 @@ def announce(dispatcher: Callable[..., object], kernels: KernelSet) -> None:
 
 
 class _CompilationListener(Listener):  # type: ignore[misc]
-    """Listener for the event that numba emits when the cache has no code for a call."""
+    """Listener for the event that numba emits when the cache has no code for a call.
+
+    Meanwhile, it switches Python's garbage collector off. numba creates millions of objects that
+    stay, and each collection would look at all of them.
+    """
+
+    _collects = False
 
     def on_start(self, event: Any) -> None:
         kernels = _announced.get(id(event.data["dispatcher"]))
-        if kernels is not None:
-            RUNNING.append(kernels)
+        if kernels is None:
+            return
+        if not RUNNING:
+            self._collects = gc.isenabled()
+            gc.disable()
+        RUNNING.append(kernels)
 
     def on_end(self, event: Any) -> None:
-        if id(event.data["dispatcher"]) in _announced:
-            RUNNING.pop()
+        if id(event.data["dispatcher"]) not in _announced:
+            return
+        RUNNING.pop()
+        if not RUNNING and self._collects:
+            gc.enable()
 
 
 register("numba:compile", _CompilationListener())

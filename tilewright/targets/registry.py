@@ -60,7 +60,9 @@ class Property:
 
 
 def _cannot_rebuild(specification: Mapping[str, Json], space: str) -> Target:
-    raise TargetError("targets of this kind cannot be built from what a run has written down")
+    raise TargetError(
+        "targets of this kind cannot be restored from the specification that a run stores"
+    )
 
 
 @dataclass(frozen=True)
@@ -141,13 +143,13 @@ def target_kinds() -> dict[str, TargetKind]:
             kind = entry.load()
         except Exception as error:
             raise TargetError(
-                f"the target '{entry.name}' ({entry.value}) cannot be loaded: {error!r}; repair or "
-                "uninstall the package that brings it"
+                f"the target '{entry.name}' ({entry.value}) cannot be loaded: {error!r}; "
+                "repair or uninstall the package that provides it"
             ) from error
         if not isinstance(kind, TargetKind) or kind.name in kinds:
             raise TargetError(
-                f"the entry point '{entry.name}' ({entry.value}) names no new TargetKind; repair "
-                "or uninstall the package that brings it"
+                f"the entry point '{entry.name}' ({entry.value}) is not a new TargetKind; "
+                "repair or uninstall the package that provides it"
             )
         kinds[kind.name] = kind
     return kinds
@@ -263,7 +265,9 @@ def check_code(kind: str, specification: Mapping[str, Json]) -> None:
     if target_kind.check_code is not None:
         target_kind.check_code(specification)
     elif capability(target := target_kind.rebuild(specification, ""), CompilesKernels) is None:
-        raise TargetError(f"{target.name} compiles no kernels into libraries; choose cpu")
+        raise TargetError(
+            f"{target.name} cannot compile kernels into libraries; choose the target cpu"
+        )
 
 
 def kind_named(kind: str) -> TargetKind:

@@ -97,6 +97,8 @@ class RemoteTarget:
         return in_parts(ask, failed, rows)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs in the other process; rows that it loses get the loss as status."""
+
         def ask(rows: NDArray[np.int64]) -> Lowered:
             header, arrays = self.ask("lower", workload, configs[rows])
             return read_lowered(workload, configs[rows], header, arrays)
@@ -108,13 +110,15 @@ class RemoteTarget:
         return joined_lowered(workload, configs, done)
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Measure programs in the other process; rows that it loses get the loss as status."""
+
         def ask(rows: NDArray[np.int64]) -> Measurements:
             programs = write_programs(lowered.rows(rows).programs)
             _, arrays = self.ask("measure", lowered.workload, lowered.configs[rows], programs)
             return checked_measurements(len(rows), arrays)
 
         def failed(rows: NDArray[np.int64], loss: Loss) -> Measurements:
-            return Measurements.nothing(len(rows), STATUS_OF[loss.kind], f"run: {loss.reason}")
+            return Measurements.unmeasured(len(rows), STATUS_OF[loss.kind], f"run: {loss.reason}")
 
         done = self.answers("measure", lowered.workload, ask, failed, np.flatnonzero(lowered.ok))
         measured = joined_measurements(lowered, done)
@@ -183,15 +187,15 @@ def read_lowered(workload: Workload, configs: Configs, header: Header, arrays: A
         or hidden.shape != (len(configs), len(columns))
         or hidden.dtype.kind not in "fiub"
     ):
-        raise RpcNonsense("the target lowered to arrays of the wrong shape")
+        raise RpcNonsense("the target's lower() returned arrays of the wrong shape")
     failures, reasons = (text.astype(object) for text in texts)
     try:
         features = Features(hidden.astype(np.float64), read_columns(columns))
         programs = read_programs(arrays)
     except (ValueError, KeyError, TypeError):
-        raise RpcNonsense("the target lowered to arrays that are not programs") from None
+        raise RpcNonsense("the target's lower() returned arrays that are not programs") from None
     if any(len(part) != len(configs) for part in programs.values()):
-        raise RpcNonsense("the target lowered to programs of other configs")
+        raise RpcNonsense("the target's lower() returned programs of other configs")
     return Lowered(workload, configs, failures, reasons, features, programs)
 
 
@@ -211,7 +215,9 @@ def checked_measurements(n: int, arrays: Arrays) -> Measurements:
     for name, kinds in wanted.items():
         array = arrays.get(name, np.empty(0))
         if array.shape != (n,) or array.dtype.kind not in kinds:
-            raise RpcNonsense(f"the target measured '{name}' of the wrong shape or type")
+            raise RpcNonsense(
+                f"the target's measure() returned '{name}' with the wrong shape or type"
+            )
     counters = {
         name.removeprefix("counter_"): array.astype(np.int64)
         for name, array in arrays.items()
@@ -224,7 +230,7 @@ def checked_measurements(n: int, arrays: Arrays) -> Measurements:
     is_known = np.isin(status.astype(np.str_), STATUSES)
     nonsense = ~is_known | (valid & ~possible)
     reason[nonsense] = [
-        f"run: the target answered '{s}' with {c} cycles in {t:g} s"
+        f"run: the target returned '{s}' with {c} cycles in {t:g} s"
         for s, c, t in zip(status[nonsense], cycles[nonsense], seconds[nonsense], strict=True)
     ]
     status[nonsense] = "wrong_result"
@@ -246,9 +252,9 @@ def _repeats(n: int, arrays: Arrays) -> Ragged | None:
     try:
         repeats = read_programs(arrays).get("repeats")
     except (ValueError, KeyError):
-        raise RpcNonsense("the target measured repetitions of the wrong shape") from None
+        raise RpcNonsense("the target's measure() returned repeats of the wrong shape") from None
     if repeats is not None and (len(repeats) != n or repeats.values.dtype.kind != "f"):
-        raise RpcNonsense("the target measured repetitions of the wrong shape")
+        raise RpcNonsense("the target's measure() returned repeats of the wrong shape")
     return repeats
 
 
@@ -262,7 +268,7 @@ def _not_lowered(workload: Workload, configs: Configs, loss: Loss) -> Lowered:
         configs,
         np.full(n, loss.kind, dtype=object),
         np.full(n, f"lower: {loss.reason}", dtype=object),
-        Features.none(n),
+        Features.empty(n),
     )
 
 
@@ -286,7 +292,7 @@ def joined_lowered(
             hidden[rows] = part.hidden.matrix
     names = dict.fromkeys(name for _, part in parts for name in part.programs)
     programs = {
-        name: Ragged.joined([(len(part), part.programs.get(name)) for _, part in parts])
+        name: Ragged.concatenate([(len(part), part.programs.get(name)) for _, part in parts])
         for name in names
     }
     return Lowered(workload, configs, failures, reasons, Features(hidden, columns), programs)
@@ -302,7 +308,7 @@ def joined_measurements(
         parts: the parts, each with the indices of its rows. Rows that are in no part get the status
             `compile_error`.
     """
-    whole = Measurements.nothing(len(lowered))
+    whole = Measurements.unmeasured(len(lowered))
     whole.reason[:] = lowered.reasons
     repeats = [np.empty(0)] * len(lowered)
     for rows, part in parts:
@@ -315,5 +321,5 @@ def joined_measurements(
             for place, row in enumerate(rows.tolist()):
                 repeats[row] = part.repeats[place]
     if any(part.repeats is not None for _, part in parts):
-        return replace(whole, repeats=Ragged.of(repeats))
+        return replace(whole, repeats=Ragged.from_rows(repeats))
     return whole

@@ -99,7 +99,9 @@ class MeasurementTable:
     def optimum(self) -> Latency:
         """Latency of the fastest valid config. Raises `TableError` if no config is valid."""
         if not self.valid.any():
-            raise TableError(f"no config of {self.name} is valid: leave it out, it has no optimum")
+            raise TableError(
+                f"no config of {self.name} is valid, so it has no optimum; leave out this table"
+            )
         row = int(np.argmin(self.latency))
         return Latency(float(self.seconds[row]), int(self.cycles[row]))
 
@@ -115,7 +117,7 @@ class MeasurementTable:
             hasher.update("\0".join(words).encode())
         return hasher.hexdigest()[:16]
 
-    def at(self, configs: Configs) -> NDArray[np.int64]:
+    def rows_of_configs(self, configs: Configs) -> NDArray[np.int64]:
         """Return the row index of each config.
 
         Args:
@@ -132,7 +134,9 @@ class MeasurementTable:
             return flat
         rows = np.minimum(np.searchsorted(self.flat, flat), len(self.flat) - 1)
         if len(flat) and not np.array_equal(self.flat[rows], flat):
-            raise TableError(f"table {self.name} does not list every config that was asked for")
+            raise TableError(
+                f"the table {self.name} does not contain every config that was requested"
+            )
         return np.asarray(rows, dtype=np.int64)
 
 
@@ -187,14 +191,17 @@ class ReplayTarget:
         return {table.name: table.workload for table in self.tables.values()}
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the features that were recorded."""
         return self._hardware
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the recorded table."""
         return self._table(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Return the recorded hidden features and failures of the configs."""
         table = self._table(workload)
-        rows = table.at(configs)
+        rows = table.rows_of_configs(configs)
         failures = table.failures[rows]
         return Lowered(
             workload=workload,
@@ -205,8 +212,9 @@ class ReplayTarget:
         )
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Return the recorded measurements of the configs."""
         table = self._table(lowered.workload)
-        rows = table.at(lowered.configs)
+        rows = table.rows_of_configs(lowered.configs)
         status = table.status[rows]
         return Measurements(
             status=status,
@@ -221,7 +229,8 @@ class ReplayTarget:
         except KeyError:
             names = ", ".join(sorted(self.workloads)) or "none"
             raise WorkloadError(
-                f"no table for {workload}; tables at hand: {names}; pass the file that has it"
+                f"no table contains {workload}; the tables are {names}; add the file that "
+                "contains it"
             ) from None
 
 

@@ -23,7 +23,12 @@ from tilewright.core.child_process import Arrays, Frame, Header, Limits, RpcFail
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_number, as_object
 from tilewright.targets.base import Capabilities, Configs, Space, Target
-from tilewright.targets.capabilities import Enumerates, Estimates, MeasuresInOnePass, without
+from tilewright.targets.capabilities import (
+    Enumerates,
+    Estimates,
+    MeasuresInOnePass,
+    exclude_capabilities,
+)
 from tilewright.targets.features import Features, read_columns
 from tilewright.targets.remote_target import RemoteTarget, TargetRaised
 from tilewright.targets.worker import read_space
@@ -69,14 +74,17 @@ class IsolatedTarget(RemoteTarget):
 
     @property
     def name(self) -> str:
+        """Name of the target in the child process."""
         return str(self._about["name"])
 
     @property
     def fingerprint(self) -> str:
+        """Fingerprint of the target in the child process."""
         return str(self._about["fingerprint"])
 
     @property
     def deterministic(self) -> bool:
+        """Whether the target in the child process is deterministic."""
         return bool(self._about["deterministic"])
 
     @property
@@ -85,6 +93,7 @@ class IsolatedTarget(RemoteTarget):
         return self._process.starts
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the features of the target in the child process."""
         hardware = as_object(self._about["hardware"])
         return {name: as_number(value) for name, value in hardware.items()}
 
@@ -95,7 +104,7 @@ class IsolatedTarget(RemoteTarget):
         Enumerating a space in one call is excluded, because no time limit would fit.
         """
         if self.beside is not None:
-            return without(self.beside.capabilities, Enumerates, MeasuresInOnePass)
+            return exclude_capabilities(self.beside.capabilities, Enumerates, MeasuresInOnePass)
         return {Estimates: _RemoteEstimates(self._estimate)} if self._about["estimates"] else {}
 
     def close(self) -> None:
@@ -103,7 +112,7 @@ class IsolatedTarget(RemoteTarget):
         self._process.stop()
 
     def _space(self, workload: Workload) -> Space:
-        header = self._must({"call": "space", "workload": workload.to_json()})
+        header = self._call_or_raise({"call": "space", "workload": workload.to_json()})
         if "error" in header:
             raise WorkloadError(str(header["message"]))
         return read_space(header)
@@ -112,14 +121,15 @@ class IsolatedTarget(RemoteTarget):
         try:
             header, arrays = self.ask("estimate", workload, configs)
         except RpcFailed as error:
-            raise TargetDown(f"target {self.name} gives no estimates: {error}") from None
+            raise TargetDown(f"the target {self.name} returned no estimates: {error}") from None
         return Features(arrays["table"], read_columns(header["columns"]))
 
     def ask(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
-        if not self._process.running:
-            self._must({"call": "describe"})
+        """Call the child process, after starting it if it does not run."""
+        if not self._process.is_running:
+            self._call_or_raise({"call": "describe"})
         header, arrays = self._process.call(
             {"call": call, "workload": workload.to_json()}, {"configs": configs, **(programs or {})}
         )
@@ -128,12 +138,14 @@ class IsolatedTarget(RemoteTarget):
         return header, arrays
 
     def _describe(self) -> Header:
-        about = self._must({"call": "describe"})
+        about = self._call_or_raise({"call": "describe"})
         if set(about) != _ABOUT:
-            raise TargetDown(f"the target does not describe itself: {about.get('message', about)}")
+            raise TargetDown(
+                f"the target process did not describe the target: {about.get('message', about)}"
+            )
         return about
 
-    def _must(self, header: Header) -> Header:
+    def _call_or_raise(self, header: Header) -> Header:
         """Send a call that must succeed.
 
         The time limit is longer than usual, because the process may have to start first.
@@ -143,7 +155,10 @@ class IsolatedTarget(RemoteTarget):
             return self._process.call(header, seconds=seconds)[0]
         except RpcFailed as error:
             recipe = " ".join(self._process.arguments)
-            raise TargetDown(f"target {recipe} cannot be used: {error}; try it alone") from None
+            raise TargetDown(
+                f"the target {recipe} cannot be started: {error}; try to use it without a "
+                "separate process"
+            ) from None
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def lay_out(pairs: Iterable[tuple[K, K, int]]) -> list[dict[K, int]]:
     return groups
 
 
-def overlapping(begins: Mapping[K, int], sizes: Mapping[K, int]) -> tuple[K, K] | None:
+def find_overlap(begins: Mapping[K, int], sizes: Mapping[K, int]) -> tuple[K, K] | None:
     """Find two tensors whose memory overlaps.
 
     Args:

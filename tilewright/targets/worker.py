@@ -28,7 +28,7 @@ SMALL = Workload("dense", 1, 16, 1, 1, 16)
 _PROGRAM, _VALUES, _OFFSETS = "program ", " values", " offsets"
 
 
-def made(factory: str, keywords: Mapping[str, Json]) -> Target:
+def call_factory(factory: str, keywords: Mapping[str, Json]) -> Target:
     """Import a factory function, call it and return the target that it builds.
 
     Args:
@@ -93,7 +93,7 @@ class Worker:
         n = len(configs)
         texts = np.full(n, "", dtype=object)
         programs = read_programs(arrays)
-        lowered = Lowered(workload, configs, texts, texts, Features.none(n), programs)
+        lowered = Lowered(workload, configs, texts, texts, Features.empty(n), programs)
         return {}, measured_reply(self.target.measure(lowered))
 
 
@@ -212,4 +212,4 @@ def _ints(value: Json) -> tuple[int, ...]:
 
 if __name__ == "__main__":
     factory, keywords = arguments()
-    serve(Worker(made(factory, as_object(read_json(keywords)))).answer)
+    serve(Worker(call_factory(factory, as_object(read_json(keywords)))).answer)

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, TypeVar, cast, get_args
 
 from tilewright.core.errors import WorkloadError
+from tilewright.core.renamed import warn_renamed
 from tilewright.targets.anchor import KEYS, Anchor, DType, Sizes, anchor_of
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE, EpilogueOp, parse_epilogue, usual
 from tilewright.targets.patterns import PATTERNS
@@ -73,7 +74,7 @@ class Workload(Anchor):
         places = [_place(post_operation) for post_operation in self.post]
         if any(one > two or one == two != _STEP for one, two in pairwise(places)):
             raise WorkloadError(
-                "its post-operations are in no order that can be computed: at most one pool or "
+                "its post-operations are in an unsupported order: at most one pool or "
                 "shortcut, then element-wise steps, then an average"
             )
         for pattern in self.patterns:
@@ -85,7 +86,7 @@ class Workload(Anchor):
             allowed = step.kind in ("bias", "residual", "min", "max") or step.kind in FUNCTIONS
             if not allowed or (step.kind in ("bias", "residual") and step.value):
                 raise WorkloadError(
-                    f"the epilogue step '{step}' is of integers; in {self.dtype} there are bias, "
+                    f"the epilogue step '{step}' needs integers; {self.dtype} supports bias, "
                     f"residual 0, min N, max N, relu, {', '.join(FUNCTIONS)}"
                 )
 
@@ -94,7 +95,8 @@ class Workload(Anchor):
         for step in self.epilogue:
             if step.kind in FUNCTIONS:
                 raise WorkloadError(
-                    f"the epilogue step '{step}' is of floats; write dtype=float32, or leave it out"
+                    f"the epilogue step '{step}' needs floating-point numbers; write "
+                    "dtype=float32, or leave it out"
                 )
 
     def _check_quantised_epilogue(self) -> None:
@@ -108,9 +110,10 @@ class Workload(Anchor):
         plain = self.dtype == "int8" and not self.patterns and self.operator in ("conv2d", "dense")
         if not (once and in_order and plain) or EpilogueOp("bias", 32) in rest:
             raise WorkloadError(
-                f"'{', '.join(map(str, self.epilogue))}' is no epilogue of reals: write int8 "
-                "convolutions or dense layers without a pool, and dequantise, then at most one "
-                "bias, one add of int8 or uint8, max, min and round, and quantise at the end"
+                f"'{', '.join(map(str, self.epilogue))}' is not a supported epilogue of real "
+                "numbers: write an int8 convolution or dense layer without a pool, then "
+                "dequantise, at most one bias, one add of int8 or uint8, max, min and "
+                "round, and quantise at the end"
             )
 
     # -- types ---------------------------------------------------------------------------------
@@ -155,23 +158,28 @@ class Workload(Anchor):
         )
 
     def part(self, kind: type[P]) -> P | None:
+        """Return `find_pattern(kind)`: the earlier name of that method."""
+        warn_renamed("Workload.part", "Workload.find_pattern")
+        return self.find_pattern(kind)
+
+    def find_pattern(self, kind: type[P]) -> P | None:
         """Return the pattern of the given type, or None if there is none."""
         return next((pattern for pattern in self.patterns if isinstance(pattern, kind)), None)
 
     @property
     def pool(self) -> Pool | None:
         """The max-pool of the accumulators, or None."""
-        return self.part(Pool)
+        return self.find_pattern(Pool)
 
     @property
     def shortcut(self) -> Shortcut | None:
         """The shortcut convolution whose results are added to the accumulators, or None."""
-        return self.part(Shortcut)
+        return self.find_pattern(Shortcut)
 
     @property
     def average(self) -> Average | None:
         """The global average of the results, or None."""
-        return self.part(Average)
+        return self.find_pattern(Average)
 
     def with_steps(self, steps: tuple[EpilogueOp, ...]) -> Workload:
         """Return the same workload with other element-wise steps."""
@@ -187,6 +195,11 @@ class Workload(Anchor):
         return self._with((*kept, *patterns), self.epilogue)
 
     def without(self, kind: type[Pattern]) -> Workload:
+        """Return `remove_pattern(kind)`: the earlier name of that method."""
+        warn_renamed("Workload.without", "Workload.remove_pattern")
+        return self.remove_pattern(kind)
+
+    def remove_pattern(self, kind: type[Pattern]) -> Workload:
         """Return the same workload without its pattern of the given type."""
         kept = tuple(pattern for pattern in self.patterns if not isinstance(pattern, kind))
         return self._with(kept, self.epilogue)
@@ -235,7 +248,7 @@ class Workload(Anchor):
     def of_shortcut(self) -> Workload | None:
         """The convolution of the shortcut as a separate workload, or None without a shortcut."""
         for pattern in self.patterns:
-            if (anchor := pattern.beside(self)) is not None:
+            if (anchor := pattern.second_anchor(self)) is not None:
                 sizes = {size.name: getattr(anchor, size.name) for size in fields(Anchor)}
                 return Workload(**sizes, post=pattern.steps)
         return None
@@ -246,7 +259,7 @@ class Workload(Anchor):
 
         Those of a shortcut are included. Maxima and averages do not count.
         """
-        besides = (pattern.beside(self) for pattern in self.patterns)
+        besides = (pattern.second_anchor(self) for pattern in self.patterns)
         return self.macs_of_sums + sum(
             anchor.macs_of_sums for anchor in besides if anchor is not None
         )
@@ -326,13 +339,13 @@ class Workload(Anchor):
         first, last = self._with_own_steps
         if len(parts) != len(first) + 1 + len(last):
             places = ", ".join(
-                f"of {kind.called} {'behind' if kind.is_behind else 'before'} it"
+                f"one of {kind.called} {'after' if kind.is_behind else 'before'} it"
                 for kind in PATTERNS
                 if kind.has_steps
             )
             raise WorkloadError(
-                f"'{text}' has {len(parts)} epilogues, and {self} has {len(first) + len(last) + 1}:"
-                f" its own, {places}"
+                f"'{text}' has {len(parts)} epilogues, but {self} needs "
+                f"{len(first) + len(last) + 1}: its own, {places}"
             )
         own, parts = parts[len(first)], parts[: len(first)] + parts[len(first) + 1 :]
         pairs = zip(first + last, parts, strict=True)

@@ -78,8 +78,9 @@ def best_known(
         count = record.correct(wrong)
         emit(
             Note(
-                f"{task.workload}: trials of other runs were recorded with another latency than "
-                f"{task.target_name} gives now; {count} set aside, and what it gives now recorded"
+                f"{task.workload}: ignored {count} from other runs, because their recorded "
+                f"latency differs from what {task.target_name} measures now; the new "
+                "measurements are used instead"
             )
         )
     return chosen
@@ -96,9 +97,11 @@ def earlier_winners(task: TuningTask, record: StoredRun) -> list[Schedule]:
     """
     if task.target.deterministic:
         return []
-    found = {config: latency_of_trial(trial) for config, trial in record.winners().items()}
+    result = {config: latency_of_trial(trial) for config, trial in record.winners().items()}
     return [
-        _schedule(task, config, latency) for config, latency in found.items() if latency is not None
+        _schedule(task, config, latency)
+        for config, latency in result.items()
+        if latency is not None
     ]
 
 
@@ -122,10 +125,10 @@ def run_that_found(
         return None
     if (history.configs == np.array(chosen.config)).all(axis=1).any():
         return None
-    found = record.first_run_of(chosen.config)
-    if found is None:
+    first_run = record.first_run_of(chosen.config)
+    if first_run is None:
         return None
-    run, trials = found
+    run, trials = first_run
     tuner: str | None = None
     seed: int | None = None
     who = "an earlier run"
@@ -134,7 +137,9 @@ def run_that_found(
         tuner, seed = printable(as_text(about["tuner"])), as_int(about["seed"])
         who = f"tuner {tuner} with seed {seed}"
     name = layer(task.names, task.workload)
-    emit(Note(f"{name}: kept the schedule that {who} had found in {trials} trials"))
+    emit(
+        Note(f"{name}: kept the schedule that {who} found in {trials} trials, because it is faster")
+    )
     return {"tuner": tuner, "seed": seed, "trials": trials}
 
 

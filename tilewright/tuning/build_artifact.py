@@ -68,17 +68,17 @@ def check(options: BuildOptions) -> None:
     problem = artifact.in_the_way(options.out)
     if problem:
         raise ArtifactError(
-            f"{options.out} is not written to: {problem}; choose another folder with --out"
+            f"cannot write to {options.out}: {problem}; choose another folder with --out"
         )
     if options.calibration is not None and not options.calibration.exists():
         raise ModelFileError(
-            f"there are no calibration samples {options.calibration}; name an NPZ file or a folder "
-            "of them"
+            f"the calibration samples {options.calibration} do not exist; give an NPZ file or "
+            "a folder of NPZ files"
         )
     if options.schedules is not None and not options.schedules.exists():
         raise PickError(
-            f"there is no folder {options.schedules}; name one that 'tilewright tune' wrote, or "
-            "leave out --schedules"
+            f"the folder {options.schedules} does not exist; give the output directory of "
+            "'tilewright tune', or leave out --schedules"
         )
 
 
@@ -91,16 +91,18 @@ def check_program(options: BuildOptions, target: Target) -> None:
     """
     if options.ignore_nan:
         raise ArtifactError(
-            f"--ignore-nan is about libraries, and {target.name} computes in integers; leave it out"
+            f"--ignore-nan only applies to CPU libraries, and {target.name} computes with "
+            "integers; leave it out"
         )
     if capability(target, Builds) is None:
         raise ArtifactError(
-            f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
+            f"programs of {target.name} cannot be executed here, so nothing can be built for "
+            "it; choose a VTA or a Gemmini"
         )
     if options.sizes:
         raise ArtifactError(
-            f"--sizes makes a library for a processor, and streams of {target.name} have one "
-            "shape; give --input-shape instead"
+            f"--sizes is only for CPU libraries, because programs for {target.name} have "
+            "fixed shapes; use --input-shape instead"
         )
 
 
@@ -163,7 +165,7 @@ def integer_network(
     """
     from tilewright.networks.integer_network import in_integers
 
-    accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
+    accelerator = Accelerator.for_target(target, "per-channel" if options.per_channel else "full")
     network = network.refusing(refused)
     decisions = network.decisions_on(accelerator)  # before `split`, which then imports nothing
     split = network.split()
@@ -187,7 +189,9 @@ def integer_network(
         raise NothingToOffload(str(error)) from error
     if not made.graph.layers:
         left = next(iter(made.graph.left.items()), None)
-        why = "it has no layer for it" if left is None else f"'{left[0]}': {left[1]}"
+        why = (
+            "the network contains no supported layer" if left is None else f"'{left[0]}': {left[1]}"
+        )
         raise NothingToOffload(f"no layer runs on {target.name}: {why}")
     graph = made.graph
     if labels is not None and options.schedules is not None:
@@ -197,8 +201,8 @@ def integer_network(
         tolerance = program_tolerance(quantised=is_quantised(model))
     operators = model_report(network.examined, accelerator, decisions).operators
     return IntegerNetwork(
-        graph, dict(made.quantisation), made.warnings, model, samples.judging, tolerance,
-        _seconds(graph, {each.name: each.cpu_seconds for each in operators}), last,
+        graph, dict(made.quantisation), made.warnings, model, samples.judging_samples, tolerance,
+        _seconds(graph, {operator.name: operator.cpu_seconds for operator in operators}), last,
     )  # fmt: skip
 
 
@@ -270,7 +274,7 @@ def why_not_compiled(network: Network) -> str:
     """Return why nothing of a network can be compiled: its first unsupported operator."""
     causes = [cause for region in network.examined.regions for cause in region.causes]
     if not causes:
-        return "it has no convolution, product or pool"
+        return "it has no convolution, matrix product or pooling layer"
     return f"'{causes[0].name}' ({causes[0].operator}): {causes[0].reason}"
 
 
@@ -285,16 +289,17 @@ def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> In
     Raises:
         PickError: the network does not offer one of these fusions.
     """
-    from tilewright.networks.fusion import choices, fused
+    from tilewright.networks.fusion import apply_labels, choices
 
     offered = [str(choice) for choice in choices(graph).offered]
     unknown = [name for name, label in labels.items() if label and name not in offered]
     if unknown:
         raise PickError(
-            f"{path} fuses '{printable(unknown[0])}', which this network does not offer as it is "
-            "quantised here; tune it again, or build it as it was tuned"
+            f"{path} fuses '{printable(unknown[0])}', which this network does not contain "
+            "when it is quantised with these options; tune it again, or build it with the "
+            "options that it was tuned with"
         )
-    return fused(graph, [labels.get(name, False) for name in offered])
+    return apply_labels(graph, [labels.get(name, False) for name in offered])
 
 
 def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) -> PoolRule:

@@ -27,11 +27,11 @@ from tilewright.networks.artifact.library import (
     compile_files,
     region_files,
 )
-from tilewright.networks.artifact.library_check import narrowed
+from tilewright.networks.artifact.library_check import to_float16
 from tilewright.networks.artifact.manifest import write_folder
 from tilewright.networks.artifact.sized_library import join_libraries
 from tilewright.networks.epilogues import is_quantised_call
-from tilewright.networks.onnx.files import read, without_weights
+from tilewright.networks.onnx.files import read_model_file, without_weights
 from tilewright.networks.onnx.neutral_padding import padding_obstacles
 from tilewright.networks.onnx.static_shapes import SizedShapes, named_shapes, shapes_at
 from tilewright.networks.onnx.to_qdq import to_qdq
@@ -64,8 +64,8 @@ def check_library(options: BuildOptions, target: Target) -> None:
     for name, is_given in zip(("--keep-float", "--bare"), given, strict=True):
         if is_given:
             raise ArtifactError(
-                f"{name} is about networks in int8, and {target.name} computes in float; leave it "
-                "out"
+                f"{name} is only for int8 networks, but {target.name} computes in floating "
+                "point; leave it out"
             )
 
 
@@ -83,9 +83,9 @@ CLEAR_ROUNDS, CLEAR = 5, 1.2
 """The comparison ends early after `CLEAR_ROUNDS` rounds if the ratio differs from `WORTH_IT` by
 more than the factor `CLEAR`."""
 NOT_COMPARED = (
-    "its outputs were not compared, for onnxruntime accepts none of the inputs that were drawn"
+    "its outputs were not compared, because onnxruntime rejects all random inputs that were tried"
 )
-NOTHING_COMPILED = "nothing of {} is compiled, onnxruntime runs all of it: {}"
+NOTHING_COMPILED = "nothing of {} is compiled, so that onnxruntime runs the whole network: {}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ def _without_kernel(compiled: Network, layers: Sequence[KernelLayer]) -> dict[st
     """
     ours = {name for layer in layers for name in (layer.call.node, *layer.names)}
     return {
-        name: "no kernel of Tilewright computes it"
+        name: "Tilewright has no kernel for it"
         for name, macs in compiled.examined.found.macs.items()
         if macs >= MANY_MACS and name not in ours
     }
@@ -189,7 +189,7 @@ def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
         ours, theirs = thread.submit(_seconds_beside_onnxruntime, network, made).result()
     if theirs < LEAST_SECONDS or ours < WORTH_IT * theirs:
         return ""
-    return f"the compiled network takes {ours / theirs:.2f} times as long"
+    return f"the compiled network takes {ours / theirs:.2f} times as long as onnxruntime"
 
 
 def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[float, float]:
@@ -198,16 +198,18 @@ def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[
     inputs = made.samples[0].inputs
     last = network.as_region()
     (region,) = last.regions
-    session = RegionSession.of(region, threads=1)
+    session = RegionSession.for_region(region, threads=1)
     # The model may have float16 inputs where the compiled part has float32 inputs.
-    own = {name: inputs[name].astype(each.dtype) for name, each in last.seeded_inputs().items()}
+    matching = {
+        name: inputs[name].astype(input_.dtype) for name, input_ in last.seeded_inputs().items()
+    }
     taken: list[tuple[float, float]] = []
     begun = time.perf_counter()
     while len(taken) < ROUNDS and time.perf_counter() - begun < MOST_SECONDS:
         start = time.thread_time()
         artifact.infer(inputs)
         middle = time.thread_time()
-        session.run(own)
+        session.run(matching)
         taken.append((middle - start, time.thread_time() - middle))
         ours, theirs = np.median(taken[1:] or taken, axis=0).tolist()
         limit = WORTH_IT * theirs
@@ -241,8 +243,8 @@ def compile_library(
     compiled, last = network.split.compiled, network.split.last
     assert compiled is not None
     examined = network.network.examined
-    found = examined.found
-    quantised = any(map(is_quantised_call, found.calls))
+    result = examined.found
+    quantised = any(map(is_quantised_call, result.calls))
     usual = library_tolerance(traits_of(target).float_type, quantised=quantised)
     tolerance = usual if options.tolerance is None else options.tolerance
     macs = sum((*examined.found.macs.values(), *examined.region_macs.values()))
@@ -289,11 +291,11 @@ def _judged(
     else:
         given = read_samples(options.calibration, inputs)
         feeds = (*given.feeds, *given.held_out)
-    expected = [narrowed(source.reference(dict(feed)), source.halves) for feed in feeds]
+    expected = [to_float16(source.reference(dict(feed)), source.halves) for feed in feeds]
     check = Check(feeds, expected, as_text(made.manifest["reference"]))
-    found = accuracy(check, artifact.infer, bound, {})
-    refuse_inaccurate(found, Path(options.model).stem)
-    return replace(made, manifest={**made.manifest, "accuracy": found.to_json()})
+    result = accuracy(check, artifact.infer, bound, {})
+    refuse_inaccurate(result, Path(options.model).stem)
+    return replace(made, manifest={**made.manifest, "accuracy": result.to_json()})
 
 
 @dataclass(frozen=True)
@@ -321,12 +323,15 @@ def read_sizes(options: BuildOptions) -> DynamicModel:
     """
     if Path(options.model).suffix != ".onnx":
         raise ArtifactError(
-            f"--sizes needs an ONNX file with dynamic dimensions, and {options.model} is no ONNX "
-            "file; leave it out"
+            f"--sizes needs an ONNX file with dynamic dimensions, but {options.model} is not "
+            "an ONNX file; leave out --sizes"
         )
     if options.input_shapes:
-        raise ArtifactError("give either --sizes or --input-shape: both say how large inputs are")
-    model = read(Path(options.model))
+        raise ArtifactError(
+            "--sizes and --input-shape are both given, and each sets the size of the inputs; "
+            "leave one of them out"
+        )
+    model = read_model_file(Path(options.model))
     inputs = named_shapes(model)
     wanted = tuple(shapes_at(inputs, options.sizes))
     weightless = without_weights(to_qdq(model))
@@ -344,7 +349,7 @@ def join_sizes(
         model: the model with its sizes.
         made: compiled files, one per size, in the order of `model.wanted`.
     """
-    sizes = [each.sizes for each in model.wanted]
+    sizes = [item.sizes for item in model.wanted]
     return join_libraries(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)
 
 

@@ -39,41 +39,41 @@ class BuildOptions(CommandOptions):
     target: Target = "vta-pynq"
     precision: Precision = ""
     schedules: Annotated[OptionalPath, CliOption(value="path", metavar="DIR")] = Field(
-        default=None, description="A folder that 'tilewright tune' wrote."
+        default=None, description="Use the schedules of this output directory of 'tilewright tune'."
     )
     trials: Annotated[int, CliOption(default="16, without --schedules", shows_limits=True)] = Field(
         default=DEFAULT_TRIALS,
         ge=0,
         le=100_000,
-        description="Tune here and now, with so many measurements a workload; 0 takes what is "
-        "estimated best.",
+        description="Tune during the build with this many measurements per workload; 0 uses the "
+        "schedules with the best estimates.",
     )
     calibration: Annotated[OptionalPath, CliOption(value="path")] = Field(
         default=None,
-        description="Samples for a float model: an NPZ file, or a folder of them.",
+        description="Calibration samples for a float model: an NPZ file, or a folder of NPZ files.",
     )
     keep_float: Annotated[tuple[str, ...], CliOption(metavar="NAME,…")] = Field(
-        default=(), description="Operators to leave to the CPU, in float."
+        default=(), description="Operators that run on the CPU in floating point."
     )
     per_channel: bool = Field(
         default=False,
-        description="Give a float model's weights scales by output channel where it pays; more "
-        "accurate, and a cycle more for every 16 values.",
+        description="Quantise the weights of a float model per output channel where it improves "
+        "accuracy; costs one more cycle per 16 values.",
     )
     # None takes the default for the kind of model (`networks.tolerances`).
     tolerance: Annotated[
         float | None,
-        CliOption(default="0.1 for a quantised model, 0.5 for a float one", shows_limits=True),
+        CliOption(default="0.1 for a quantised model, 0.5 for a float model", shows_limits=True),
     ] = Field(
         default=None,
         ge=0,
-        description="Largest relative error of the outputs against onnxruntime on the source "
-        "model.",
+        description="Largest accepted relative error of the outputs, compared with "
+        "onnxruntime on the source model.",
     )
     one_pass: bool = Field(
         default=False,
-        description="Round the weights of a quantised model again instead of computing its scales "
-        "exactly in two passes a layer: faster, less accurate.",
+        description="Round the weights of a quantised model again, instead of computing its scales "
+        "exactly with two passes per layer: faster but less accurate.",
     )
     input_shapes: InputShapes = Field(default_factory=dict)
     sizes: Annotated[
@@ -81,20 +81,22 @@ class BuildOptions(CommandOptions):
         CliOption(metavar="NAME=1,8", pair="NAME=1,8", separator=","),
     ] = Field(
         default_factory=dict,
-        description="Compile a library for these sizes of a dynamic dimension; the fitting one is "
-        "chosen when it runs. Only for a cpu.",
+        description="Compile one library per size of a dynamic dimension; at run time, the "
+        "size that fits is chosen. Only for the target cpu.",
     )
-    bare: bool = Field(default=False, description="Refuse what a board cannot run without Python.")
+    bare: bool = Field(
+        default=False, description="Fail if a board cannot run the network without Python."
+    )
     ignore_nan: bool = Field(
         default=False,
-        description="For the target cpu: let maxima and minima that have no kernel give a number "
-        "where one operand is NaN; a little faster.",
+        description="For the target cpu: operators min and max without a kernel may return "
+        "a number where an operand is NaN; slightly faster.",
     )
     seed: Annotated[Seed, CliOption(offered=False)] = 0
     allow_code: bool = Field(
         default=False,
-        description="Read a torch.export file, which can run any code with your rights when it is "
-        "read.",
+        description="Allow reading a torch.export file. Such a file can run any code with "
+        "your user's rights when it is read.",
     )
 
     @model_validator(mode="before")

@@ -69,7 +69,7 @@ def _pattern(names: Iterable[str], beginnings: Iterable[str], paths: bool = True
         beginnings: texts with which an accepted text may begin.
         paths: whether paths of files are accepted too.
     """
-    begun = [f"{_plain(each)}.*" for each in beginnings] + [".*[./].*"] * paths
+    begun = [f"{_plain(beginning)}.*" for beginning in beginnings] + [".*[./].*"] * paths
     return f"^({'|'.join([*map(_plain, names), *begun])})$"
 
 

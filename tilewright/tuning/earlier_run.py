@@ -33,7 +33,7 @@ from tilewright.search import (
 )
 from tilewright.search.shared_trials import (
     SharedTrials,
-    from_other_hardware,
+    scale_to_hardware,
     trials_in,
     with_trials,
 )
@@ -41,7 +41,7 @@ from tilewright.targets.base import Target
 from tilewright.targets.registry import rebuild
 from tilewright.targets.workload import Workload, parse_workload
 from tilewright.tuning.output_dir import SCHEDULES, STORE, SUMMARY
-from tilewright.tuning.read_run import foreign, read_written
+from tilewright.tuning.read_run import read_written, unreadable_message
 
 MOST_WORKLOADS = 6
 """Number of workloads of an earlier run that are read at most, those with the most trials first.
@@ -138,7 +138,7 @@ def _read(folder: Path, changed_ns: int, size: int) -> EarlierRun:
         target = rebuild(written.kind, written.spec, summary.space)
         workloads = [parse_workload(s.workload, s.epilogue) for s in schedules.schedules]
     except (ValueError, TilewrightError) as error:
-        raise EarlierRunError(foreign(folder, error)) from None
+        raise EarlierRunError(unreadable_message(folder, error)) from None
     if target.fingerprint != written.fingerprint:
         raise EarlierRunError(
             f"the trials of {folder} belong to another version of {target.name}: its simulator, "
@@ -156,8 +156,9 @@ def _read(folder: Path, changed_ns: int, size: int) -> EarlierRun:
 def _rounds_of(store: TrialStore, target: Target, workload: Workload) -> tuple[FinishedRound, ...]:
     """Return the rounds of the run of a workload that has the most trials."""
     keys = [key for key in store.runs().values() if key[:2] == (workload.id, target.fingerprint)]
-    runs = [StoredRun(store, key, target.space(workload)).finished() for key in sorted(keys)]
-    return tuple(max(runs, key=_count, default=[]))
+    runs = [StoredRun(store, key, target.space(workload)).finished_rounds() for key in sorted(keys)]
+    longest: Sequence[FinishedRound] = max(runs, key=_count, default=[])
+    return tuple(longest)
 
 
 def _count(rounds: Sequence[FinishedRound]) -> int:
@@ -185,7 +186,7 @@ def first_data(run: EarlierRun, tasks: Sequence[Task]) -> ExplorerState:
         earlier = make_task(run.target, workload, explorer, problem.seed)
         session = Session.start(earlier)
         for done in rounds:
-            session = session.after(recorded_batch(earlier, done))
+            session = session.extend(recorded_batch(earlier, done))
         shared += trials_in(explorer.share(earlier.problem, ExplorerState(), session.history))
     if not any(_fits(shared, task) for task in tasks):
         raise EarlierRunError(
@@ -195,7 +196,7 @@ def first_data(run: EarlierRun, tasks: Sequence[Task]) -> ExplorerState:
         )
     for trials in shared:
         if not same:
-            trials = from_other_hardware(trials, run.target.hardware_features(), problem.hardware)
+            trials = scale_to_hardware(trials, run.target.hardware_features(), problem.hardware)
         state = with_trials(state, trials)
     return state
 

@@ -26,7 +26,7 @@ from tilewright.targets.capabilities import (
 from tilewright.targets.registry import rebuild
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
-from tilewright.tuning.read_run import foreign, read_written
+from tilewright.tuning.read_run import read_written, unreadable_message
 from tilewright.tuning.run_trials import RunLayer, RunTrials
 
 FORMATS = ("autotvm", "optuna", "kernel-tuner", "t4", "gemmini-c")
@@ -76,23 +76,23 @@ def export_schedules(folder: Path, form: str, written: float) -> ExportedText:
     Raises:
         ExportError: there are no schedules, or the target does not support the format.
     """
-    found = read_written(_ExportedSchedules, folder, SCHEDULES, ExportError)
+    result = read_written(_ExportedSchedules, folder, SCHEDULES, ExportError)
     summary = read_written(_ExportedSummary, folder, SUMMARY, ExportError)
-    seconds = {each.id: each.tuned_seconds for each in summary.workloads}
-    exports = _exports(found.target, folder, form)
+    seconds = {workload.id: workload.tuned_seconds for workload in summary.workloads}
+    exports = _exports(result.target, folder, form)
     schedules, left_out = [], []
-    for each in found.schedules:
+    for schedule in result.schedules:
         try:
-            workload = parse_workload(each.workload, each.epilogue)
+            workload = parse_workload(schedule.workload, schedule.epilogue)
         except WorkloadError as error:
             left_out.append(str(error))
             continue
-        latency = seconds.get(each.id)
-        if each.space is None or each.knobs is None or latency is None:
-            left_out.append(f"{workload}: it has no schedule that runs")
+        latency = seconds.get(schedule.id)
+        if schedule.space is None or schedule.knobs is None or latency is None:
+            left_out.append(f"{workload}: none of its schedules runs")
             continue
-        name = (each.names or [each.id])[0]
-        schedules.append(NamedSchedule(name, workload, each.space, each.knobs, latency))
+        name = (schedule.names or [schedule.id])[0]
+        schedules.append(NamedSchedule(name, workload, schedule.space, schedule.knobs, latency))
     exported = exports.export_schedules(schedules, written)
     left_out.extend(exported.left_out)
     if not exported.schedules:
@@ -115,10 +115,13 @@ def _exports(target: _ExportedTarget, folder: Path, form: str) -> ExportsSchedul
     exports = None if made is None else capability(made, ExportsSchedules)
     if exports is None or exports.export_format != form:
         needed = {
-            "autotvm": "which stock TVM has no templates for; tune for a VTA, such as --target "
-            "vta-pynq",
-            "gemmini-c": "and no gemmini-c is written for it; tune for a Gemmini, such as --target "
-            "gemmini",
+            "autotvm": (
+                "for which stock TVM has no templates; tune for a VTA, such as --target vta-pynq"
+            ),
+            "gemmini-c": (
+                "which the format gemmini-c does not support; tune for a Gemmini, such as "
+                "--target gemmini"
+            ),
         }
         raise ExportError(f"{folder} was tuned for {target.name}, {needed[form]}")
     return exports
@@ -126,11 +129,12 @@ def _exports(target: _ExportedTarget, folder: Path, form: str) -> ExportsSchedul
 
 def _nothing_to_export(folder: Path, form: str, left_out: Sequence[str]) -> str:
     if form != "autotvm":
-        return f"no schedule in {folder} runs; tune with more --trials"
+        return f"none of the schedules in {folder} runs; tune again with more --trials"
     why = f": {left_out[0]}" if left_out else ""
     return (
-        f"no schedule in {folder} can be written for AutoTVM{why}; tune into another folder "
-        "with --space template, or with --space stock for schedules that stock TVM builds"
+        f"none of the schedules in {folder} can be exported to AutoTVM{why}; tune into "
+        "another folder with --space template, or with --space stock to get only schedules "
+        "that stock TVM can build"
     )
 
 
@@ -143,7 +147,7 @@ def _target(target: _ExportedTarget, folder: Path) -> Target | None:
     try:
         return None if target.spec is None else rebuild(target.kind, target.spec, "")
     except (ValueError, TilewrightError) as error:
-        raise ExportError(foreign(folder, error)) from None
+        raise ExportError(unreadable_message(folder, error)) from None
 
 
 T4_VERSION = "1.0.0"
@@ -165,7 +169,7 @@ def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
         run: the trials of the run.
         layer: the workload to export.
     """
-    trials = _rows(run.of(layer.id))
+    trials = _rows(run.trials_of_workload(layer.id))
     knobs = list(trials[0][1]) if trials else []
     cache: dict[str, Json] = {}
     for row, values in trials:
@@ -192,7 +196,7 @@ def t4_results(run: RunTrials, layer: RunLayer) -> str:
         layer: the workload to export.
     """
     results: list[Json] = []
-    for row, values in _rows(run.of(layer.id)):
+    for row, values in _rows(run.trials_of_workload(layer.id)):
         valid, time = row["status"] == "valid", 1e3 * float(str(row["seconds"]))
         measured = [("time", time, "ms"), ("cycles", int(str(row["cycles"])), "cycles")]
         results.append({

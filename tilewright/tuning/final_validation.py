@@ -99,13 +99,13 @@ def choose_validated(
         bench: function that measures a block: it receives the block's index, the schedules and the
             number of turns, and returns the measurements. Its errors are passed on.
     """
-    found: list[ValidationMeasurement] = []
+    results: list[ValidationMeasurement] = []
 
     def measure(
         block: int, contenders: Sequence[Schedule], turns: int
     ) -> Sequence[ValidationMeasurement]:
         made = bench(block, contenders, turns)
-        found.extend(made)
+        results.extend(made)
         return made
 
     contenders, block = list(leaders), 0
@@ -113,19 +113,22 @@ def choose_validated(
         contenders.append(baseline)
     while True:
         best, block = _best(contenders, measure, block)
-        pair = [each for each in (best, baseline) if each is not None]
+        pair = [item for item in (best, baseline) if item is not None]
         if best is baseline:
             pair = pair[:1]
         timed = _reported(measure(block, pair, REPORT_TURNS), pair) if pair else []
         if best is None or timed[0] is not None:
             break
-        contenders, block = [each for each in contenders if each is not best], block + 1
+        contenders, block = (
+            [contender for contender in contenders if contender is not best],
+            block + 1,
+        )
     after = timed[0] if best is not None else None
     before = timed[-1] if baseline is not None else None
-    spent = sum(each.took for each in found)
-    turns, rule_turns = (() if each is None else each[1] for each in (after, before))
-    chosen, baseline = (None if each is None else each[0] for each in (after, before))
-    return FinalChoice(chosen, baseline, ValidationStats(len(found), spent, turns, rule_turns))
+    spent = sum(item.took for item in results)
+    turns, rule_turns = (() if item is None else item[1] for item in (after, before))
+    chosen, baseline = (None if item is None else item[0] for item in (after, before))
+    return FinalChoice(chosen, baseline, ValidationStats(len(results), spent, turns, rule_turns))
 
 
 def measure_leaders(
@@ -172,11 +175,11 @@ def is_block(
         turns: number of turns of the block.
     """
     wanted = {
-        (turn, slot, each.source, each.config)
+        (turn, slot, contender.source, contender.config)
         for turn in range(turns)
-        for slot, each in enumerate(contenders)
+        for slot, contender in enumerate(contenders)
     }
-    return {(each.turn, each.slot, each.source, each.config) for each in held} == wanted
+    return {(record.turn, record.slot, record.source, record.config) for record in held} == wanted
 
 
 def _programs(task: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[list[int], Lowered]]:
@@ -186,7 +189,7 @@ def _programs(task: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[li
         Batches of programs: the trials as one batch, the baseline as another. Each comes with the
         positions of its schedules in `contenders`.
     """
-    slots = [slot for slot, each in enumerate(contenders) if each.source == TRIAL]
+    slots = [slot for slot, contender in enumerate(contenders) if contender.source == TRIAL]
     groups = []
     if slots:
         configs = np.array([contenders[slot].config for slot in slots], dtype=np.int32)
@@ -241,38 +244,38 @@ def _ranked(costs: NDArray[np.float64], left: list[int]) -> list[int]:
 
 
 def _figures(
-    found: Sequence[ValidationMeasurement], contenders: int
+    measurements: Sequence[ValidationMeasurement], contenders: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Arrange measurements as arrays with one row per turn and one column per schedule.
 
     Returns:
         Seconds (NaN where not valid) and cycles, both of shape (turns, contenders).
     """
-    turns = max(each.turn for each in found) + 1
+    turns = max(element.turn for element in measurements) + 1
     seconds, cycles = np.full((turns, contenders), np.nan), np.full((turns, contenders), -1)
-    for each in found:
-        if each.trial.status == "valid":
-            seconds[each.turn, each.slot] = each.trial.seconds
-            cycles[each.turn, each.slot] = each.trial.cycles
+    for item in measurements:
+        if item.trial.status == "valid":
+            seconds[item.turn, item.slot] = item.trial.seconds
+            cycles[item.turn, item.slot] = item.trial.cycles
     return seconds, cycles.astype(np.int64)
 
 
 def _reported(
-    found: Sequence[ValidationMeasurement], pair: Sequence[Schedule]
+    measurements: Sequence[ValidationMeasurement], pair: Sequence[Schedule]
 ) -> list[tuple[Schedule, tuple[float, ...]] | None]:
     """Return each schedule with the median of its turns as latency, and its seconds per turn.
 
     The entry of a schedule that runs in no turn is None.
     """
-    seconds, cycles = _figures(found, len(pair))
+    seconds, cycles = _figures(measurements, len(pair))
     timed: list[tuple[Schedule, tuple[float, ...]] | None] = []
-    for k, each in enumerate(pair):
+    for k, schedule in enumerate(pair):
         runs = np.isfinite(seconds[:, k])
         counted = runs.any() and (cycles[runs, k] > 0).all()
         middle = int(np.median(cycles[runs, k])) if counted else -1
         latency = Latency(float(np.median(seconds[runs, k])) if runs.any() else np.nan, middle)
         runtimes = tuple(seconds[:, k].tolist())
-        timed.append((replace(each, latency=latency), runtimes) if runs.any() else None)
+        timed.append((replace(schedule, latency=latency), runtimes) if runs.any() else None)
     return timed
 
 
@@ -307,18 +310,18 @@ class ChoiceRecords:
         self.record = record
         self.baseline = baseline
         self.leaders = leaders_of(task, history, count)
-        leading = {each.config for each in self.leaders}
-        self.leaders += [each for each in winners if each.config not in leading]
+        leading = {leader.config for leader in self.leaders}
+        self.leaders += [winner for winner in winners if winner.config not in leading]
         self.name = choice_name(self.leaders, baseline, len(history))
 
-    def held(self) -> FinalChoice | None:
+    def recorded_choice(self) -> FinalChoice | None:
         """Return the recorded choice, or None if it was not made or not completed."""
         try:
             return choose_validated(self.leaders, self.baseline, self._bench(_measures_nothing))
         except NotMeasured:
             return None
 
-    def make(self, run: LocalRunner) -> FinalChoice:
+    def make_choice(self, run: LocalRunner) -> FinalChoice:
         """Make the choice, or the part of it that is not recorded yet.
 
         Args:
@@ -334,7 +337,7 @@ class ChoiceRecords:
 
         return choose_validated(self.leaders, self.baseline, self._bench(measure))
 
-    def confirmed(self, held: FinalChoice, timed: dict[int, Trial]) -> bool:
+    def confirm_choice(self, held: FinalChoice, timed: dict[int, Trial]) -> bool:
         """Check the recorded latency of the chosen schedule by measuring it again.
 
         If the record is not plausible, its measurements are marked as rejected in the trial store,
@@ -375,9 +378,9 @@ class ChoiceRecords:
         def bench(
             block: int, contenders: Sequence[Schedule], turns: int
         ) -> Sequence[ValidationMeasurement]:
-            found = [each for each in held if each.block == block]
-            if is_block(found, contenders, turns):
-                return found
+            results = [record for record in held if record.block == block]
+            if is_block(results, contenders, turns):
+                return results
             held.clear()
             made = measure(block, contenders, turns)
             self.record.add_validations(self.name, made)
@@ -396,14 +399,14 @@ def held_choice(
         timed: measurements by flat index; new ones are added.
         emit: receives a note if the record is rejected.
     """
-    held = choice.held()
-    if held is None or choice.confirmed(held, timed):
+    held = choice.recorded_choice()
+    if held is None or choice.confirm_choice(held, timed):
         return held
     task = choice.task
     emit(
         Note(
-            f"{task.workload}: the final choice was recorded with another latency than "
-            f"{task.target_name} gives now; set aside, and made again"
+            f"{task.workload}: discarded the recorded final choice, because its latency "
+            f"differs from what {task.target_name} measures now; the choice is made again"
         )
     )
     return None

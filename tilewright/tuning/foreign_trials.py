@@ -85,46 +85,49 @@ def read_lines(path: Path, read: Callable[[bytes], ForeignTrial]) -> ForeignTria
         UnsafeFile: the path is not a plain file.
         OSError: the file cannot be read.
     """
-    found: list[ForeignTrial] = []
+    trials: list[ForeignTrial] = []
     problems: list[str] = []
     for number, line in enumerate(read_plain(path).split(b"\n"), start=1):
         if not line.strip() or line.startswith(b"#"):
             continue
         try:
-            found.append(read(line))
+            trials.append(read(line))
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            problems.append(f"{path.name}, line {number}: left out ({str(error)[:80]})")
-    if not found:
-        why = f": {problems[0]}" if problems else ", it is empty"
-        raise ForeignTrialsError(f"{path} holds no trial{why}")
-    more = [f"{path.name}: {len(problems)} lines left out"] if len(problems) > TOLD_LINES else []
-    return ForeignTrials(_table(found), [*problems[:TOLD_LINES], *more])
+            problems.append(f"{path.name}, line {number}: skipped ({str(error)[:80]})")
+    if not trials:
+        why = f": {problems[0]}" if problems else ", because it is empty"
+        raise ForeignTrialsError(f"{path} contains no trial{why}")
+    more = [f"{path.name}: {len(problems)} trials skipped"] if len(problems) > TOLD_LINES else []
+    return ForeignTrials(_table(trials), [*problems[:TOLD_LINES], *more])
 
 
 def _table(trials: Sequence[ForeignTrial]) -> pd.DataFrame:
     count: Counter[str] = Counter()
     rows: list[tuple[object, ...]] = []
-    for each in trials:
-        valid = each.status == "valid"
-        seconds = fmean(each.repeats) if valid and each.repeats else float("nan")
+    for trial in trials:
+        valid = trial.status == "valid"
+        seconds = fmean(trial.repeats) if valid and trial.repeats else float("nan")
         if valid and not 0 < seconds < NO_TIME:
-            each, valid = ForeignTrial(each.workload, each.knobs, (), "run_error", "no time"), False
+            trial, valid = (
+                ForeignTrial(trial.workload, trial.knobs, (), "run_error", "the log has no time"),
+                False,
+            )
         rows.append(
-            (each.workload, count[each.workload], 0, [], json.dumps(each.knobs), each.status,
-             each.reason, -1, seconds if valid else float("nan"))
+            (trial.workload, count[trial.workload], 0, [], json.dumps(trial.knobs), trial.status,
+             trial.reason, -1, seconds if valid else float("nan"))
         )  # fmt: skip
-        count[each.workload] += 1
+        count[trial.workload] += 1
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 _ERRORS = {
     1: ("compile_error", "the template has no such schedule"),
-    2: ("compile_error", "it does not compile for the host"),
-    3: ("compile_error", "it does not compile for the device"),
-    4: ("run_error", "it ended with an error on the device"),
+    2: ("compile_error", "compilation for the host failed"),
+    3: ("compile_error", "compilation for the device failed"),
+    4: ("run_error", "running on the device failed"),
     5: ("wrong_result", "its result is wrong"),
-    6: ("timeout", "it took too long to compile"),
-    7: ("timeout", "it took too long to run"),
+    6: ("timeout", "compilation timed out"),
+    7: ("timeout", "running timed out"),
 }
 """Status and reason by the number of `tvm.autotvm.MeasureErrorNo`."""
 
@@ -152,7 +155,7 @@ def _trial(line: bytes) -> ForeignTrial:
     if code := as_int(code):
         status, reason = _ERRORS.get(code, ("run_error", f"error {code}"))
         return ForeignTrial(workload, knobs, (), status, reason)
-    return ForeignTrial(workload, knobs, [as_number(each) for each in as_list(costs)])
+    return ForeignTrial(workload, knobs, [as_number(cost) for cost in as_list(costs)])
 
 
 def _short(argument: Json) -> str:
@@ -187,7 +190,7 @@ def read_metaschedule_database(folder: Path) -> ForeignTrials:
         trace, seconds, *_ = as_list(record)
         workload, *_ = as_list(read_json(_element_at(lines, place)))
         return ForeignTrial(
-            as_text(workload), _decisions(trace), [as_number(each) for each in as_list(seconds)]
+            as_text(workload), _decisions(trace), [as_number(second) for second in as_list(seconds)]
         )
 
     return read_lines(folder / RECORDS, trial)
@@ -200,19 +203,19 @@ def _decisions(trace: Json) -> dict[str, Json]:
     """
     instructions, drawn = map(as_list, as_list(trace))
     count: Counter[str] = Counter()
-    found: dict[str, Json] = {}
+    decisions: dict[str, Json] = {}
     for place, decision in map(as_list, drawn):
         name, _, attributes, *_ = as_list(_element_at(instructions, place))
         kind = as_text(name).removeprefix(_SAMPLE)
         if kind == "Categorical":
             decision = _element_at(as_list(as_list(attributes)[0]), decision)
-        found[f"{kind} {count[kind]}"] = decision
+        decisions[f"{kind} {count[kind]}"] = decision
         count[kind] += 1
-    return found
+    return decisions
 
 
 def _element_at(values: Sequence[T], place: Json) -> T:
     """Return the element at an index. A negative index raises `IndexError` too."""
     if (index := as_int(place)) < 0:
-        raise IndexError(f"there is no place {index}")
+        raise IndexError(f"index {index} is out of range")
     return values[index]

@@ -111,19 +111,22 @@ def labels_of(folder: Path) -> dict[str, bool] | None:
     """
     path = folder / FUSION
     try:
-        found = as_object(read_json_file(path))
-        if refusal := formats.FUSION.refusal(path, formats.FUSION.version_in(found)):
+        result = as_object(read_json_file(path))
+        if refusal := formats.FUSION.refusal(path, formats.FUSION.version_in(result)):
             raise PickError(refusal)
-        rows = [as_object(each) for each in as_list(found["labels"])]
+        rows = [as_object(label) for label in as_list(result["labels"])]
         labels = {as_text(row["name"]): row["fused"] for row in rows}
         if not all(isinstance(label, bool) for label in labels.values()):
-            raise ValueError("a label is not true or false")
+            raise ValueError("the field 'fused' of a label is neither true nor false")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise PickError(f"cannot read {path}: {error.strerror}") from None
+        raise PickError(
+            f"cannot read {path}: {error.strerror}; check the file and its permissions"
+        ) from None
     except (ValueError, KeyError):
         raise PickError(
-            f"{path} does not say what is fused; tune again with 'tilewright tune --fusion'"
+            f"{path} does not contain the fusion decisions; tune again with 'tilewright tune "
+            "--fusion'"
         ) from None
     return {name: label is True for name, label in labels.items()}

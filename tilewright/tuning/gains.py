@@ -1,5 +1,8 @@
-"""Computes the four latencies by which a run is judged, of a workload and of a whole network:
-`fallback`, `rule`, `tuned` and `bound`, and what tuning gained over the first two."""
+"""Computes the four latencies by which a run is judged, and what tuning gained.
+
+The latencies of a workload or a whole network are `fallback`, `rule`, `tuned` and `bound`; the
+gains are over the first two.
+"""
 
 from __future__ import annotations
 
@@ -103,8 +106,8 @@ def network_figures(counts: Sequence[int], layers: Sequence[FourFigures]) -> Fou
     """
 
     def total(name: str) -> Latency | None:
-        each: list[Latency | None] = [getattr(layer, name) for layer in layers]
-        known = [latency for latency in each if latency is not None]
+        latencies: list[Latency | None] = [getattr(layer, name) for layer in layers]
+        known = [latency for latency in latencies if latency is not None]
         if len(known) != len(layers):
             return None
         cycles = inference_total(counts, [max(latency.cycles, 0) for latency in known])
@@ -249,8 +252,8 @@ def share_of(macs: Macs) -> float:
 
 
 def _cycles(rows: Sequence[WorkloadRow], figure: Figure) -> int | None:
-    found = _sum(rows, figure)
-    return None if found is None else int(found)
+    result = _sum(rows, figure)
+    return None if result is None else int(result)
 
 
 def _sum(rows: Sequence[WorkloadRow], figure: Figure) -> float | None:

@@ -108,8 +108,7 @@ class ValidationStats:
 
     @property
     def gain_interval(self) -> Interval | None:
-        """Confidence interval of the ratio of the baseline's seconds to those of the chosen
-        schedule."""
+        """Confidence interval of the baseline's seconds over those of the chosen schedule."""
         return ratio_interval(self.baseline, self.tuned)
 
     def row(self) -> ValidationRow:
@@ -117,8 +116,11 @@ class ValidationStats:
         return {
             "measurements": self.measurements,
             "seconds": round(self.seconds, 3),
-            "tuned_turns": [None if math.isnan(each) else each for each in self.tuned],
-            "rule_turns": [None if math.isnan(each) else each for each in self.baseline],
+            "tuned_turns": [
+                None if math.isnan(workload_result) else workload_result
+                for workload_result in self.tuned
+            ],
+            "rule_turns": [None if math.isnan(item) else item for item in self.baseline],
             "tuned_interval": self.tuned_interval,
             "rule_interval": interval_of(self.baseline),
             "gain_interval": self.gain_interval,

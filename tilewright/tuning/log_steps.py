@@ -26,7 +26,7 @@ from tilewright.tuning.network import Subgraph, TuningNetwork
 from tilewright.tuning.options import CHAMPION, TuningOptions
 from tilewright.tuning.outputs import TunedNetwork, summary_of, target_row, write_outputs
 from tilewright.tuning.results import TunedWorkload
-from tilewright.tuning.run_metadata import replaced, write_run
+from tilewright.tuning.run_metadata import replacement_note, write_run
 from tilewright.tuning.task_scheduler import StopGain
 from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
 
@@ -47,7 +47,8 @@ def start_sessions(
     """
     if options.warm_start == CHAMPION:
         raise OptionsError(
-            f"--warm-start {CHAMPION}: a bare run knows no champion; leave out --bare"
+            f"--warm-start {CHAMPION} needs the MLflow registry, which --bare switches off; "
+            "leave out --bare"
         )
     tasks = tasks_of(options, subgraphs)
     state: ExplorerState | None = None
@@ -58,7 +59,10 @@ def start_sessions(
 
 def tasks_of(options: TuningOptions, subgraphs: Sequence[Subgraph]) -> list[TuningTask]:
     """Return the task of each workload. Raises the errors of `tuning_task_of`."""
-    return [tuning_task_of(options, each.workload, each.names, each.count) for each in subgraphs]
+    return [
+        tuning_task_of(options, subgraph.workload, subgraph.names, subgraph.count)
+        for subgraph in subgraphs
+    ]
 
 
 def log_parameters(
@@ -69,11 +73,11 @@ def log_parameters(
     Raises:
         OSError: the file cannot be written.
     """
-    if note := replaced(options):
+    if note := replacement_note(options):
         emit(Note(note))
     write_run(options, network.subgraphs, tasks)
-    found = _named(network.subgraphs)
-    emit(NetworkFound(network.model.name, network.target.name, found))
+    result = _named(network.subgraphs)
+    emit(NetworkFound(network.model.name, network.target.name, result))
 
 
 def log_workloads_added(subgraphs: Sequence[Subgraph], emit: Listener) -> None:
@@ -143,6 +147,8 @@ def log_network(
 
 def _named(subgraphs: Sequence[Subgraph]) -> tuple[WorkloadFound, ...]:
     return tuple(
-        WorkloadFound(each.workload.id, layer(each.names, each.workload), each.count)
-        for each in subgraphs
+        WorkloadFound(
+            subgraph.workload.id, layer(subgraph.names, subgraph.workload), subgraph.count
+        )
+        for subgraph in subgraphs
     )

@@ -36,8 +36,8 @@ class UnknownLayer(TilewrightError):
         near = get_close_matches(layer, known, n=3)
         meant = f"; did you mean {' or '.join(near)}?" if near else ";"
         super().__init__(
-            f"there is nothing to tune in a layer '{layer}'{meant} 'tilewright inspect' names "
-            "the layers that are offloaded"
+            f"the layer '{layer}' has nothing to tune{meant} 'tilewright inspect' lists the "
+            "layers that are offloaded"
         )
 
 
@@ -107,7 +107,7 @@ class Extracted:
     def to_json(self) -> dict[str, Json]:
         """Return JSON that `from_json` reads."""
         return {
-            "subgraphs": [each.to_json() for each in self.subgraphs],
+            "subgraphs": [subgraph.to_json() for subgraph in self.subgraphs],
             "macs": {"total": self.macs["total"], "offloaded": self.macs["offloaded"]},
         }
 
@@ -119,7 +119,9 @@ class Extracted:
             KeyError: a value is missing.
             ValueError: a value is invalid.
         """
-        subgraphs = [Subgraph.from_json(as_object(each)) for each in as_list(values["subgraphs"])]
+        subgraphs = [
+            Subgraph.from_json(as_object(subgraph)) for subgraph in as_list(values["subgraphs"])
+        ]
         macs = as_object(values["macs"])
         return Extracted(
             tuple(subgraphs),
@@ -204,15 +206,15 @@ def extract_subgraphs(
     if samples is not None:
         sample_files(samples)  # also a network that needs none refuses a folder without samples
     network = network.calibrated_by(samples)
-    accelerator = Accelerator.of(target, epilogue, max_waste)
-    found, report = network.surveyed_on(accelerator)
-    if not found:
+    accelerator = Accelerator.for_target(target, epilogue, max_waste)
+    result, report = network.surveyed_on(accelerator)
+    if not result:
         raise NothingToOffload(nothing_offloaded(report))
     macs = {operator.name: operator.macs for operator in report.operators}
     return Extracted(
         tuple(
             Subgraph(workload, count, tuple(names), sum(macs.get(name, 0) for name in names))
-            for workload, count, names in found
+            for workload, count, names in result
         ),
         {"total": report.total_macs, "offloaded": report.offloaded_macs},
     )
@@ -238,28 +240,27 @@ def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
     return Model(text, str(workload), content), alone
 
 
-def those_of(found: Extracted, layers: Sequence[str]) -> Extracted:
+def select_layers(extracted: Extracted, layers: Sequence[str]) -> Extracted:
     """Return the workloads of the given layers, and their share of the network.
 
     Args:
-        found: all workloads of the network.
+        extracted: all workloads of the network.
         layers: names of operators.
 
     Raises:
         UnknownLayer: a layer is not among the workloads.
     """
-    known = [name for each in found.subgraphs for name in each.names]
+    known = [name for subgraph in extracted.subgraphs for name in subgraph.names]
     for layer in layers:
         if layer not in known:
             raise UnknownLayer(layer, known)
-    some = tuple(each for each in found.subgraphs if set(layers) & set(each.names))
-    covered = sum(each.macs for each in some)
-    return Extracted(some, {"total": found.macs["total"], "offloaded": covered})
+    some = tuple(subgraph for subgraph in extracted.subgraphs if set(layers) & set(subgraph.names))
+    covered = sum(item.macs for item in some)
+    return Extracted(some, {"total": extracted.macs["total"], "offloaded": covered})
 
 
 def source_digest(source: str) -> str:
-    """Return a digest of a model file without external weights, or of the code of a built-in
-    network."""
+    """Return a digest of a model file without external weights, or of a built-in network's code."""
     path = Path(source)
     if path.is_file():
         return _file_digest(path)
@@ -298,6 +299,8 @@ def _frozen(shapes: InputShapes) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 @lru_cache(maxsize=1)
 def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], content: str) -> Read:
-    """Load a network. `content` is the digest of all its files, so that the cache notices
-    changes."""
+    """Load a network.
+
+    `content` is the digest of all its files, so that the cache notices changes.
+    """
     return networks.load(source, dict(shapes) or None, sandbox=True)

@@ -66,7 +66,7 @@ def record_of(store: TrialStore, task: TuningTask) -> StoredRun:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def own_folder(folder: Path) -> Iterator[None]:
     """Own an output directory that holds no trials of its own during a `with` block.
 
     No other command can write to the directory meanwhile. Raises the errors of `TrialStore`.

@@ -34,52 +34,59 @@ Target = Annotated[
     CliOption(value="target"),
     Field(
         min_length=1,
-        description="A preset, a file, or KIND:…; 'tilewright targets' lists them.",
+        description="The hardware: a preset, a specification file, or KIND:…; 'tilewright "
+        "targets' lists the presets.",
         json_schema_extra=with_targets,
     ),
 ]
 Precision = Annotated[
     str,
-    CliOption(metavar="f32|bf16|int8|auto", default="as the model says"),
+    CliOption(metavar="f32|bf16|int8|auto", default="the precision of the model"),
     Field(
         json_schema_extra={"enum": ["", "f32", "bf16", "int8", "auto"]},
-        description="Numbers that a cpu multiplies: all layers in float32, those of a float "
-        "network in bfloat16 by AMX or AVX512-BF16, quantised ones in int8, or each by AMX where "
-        "there is such.",
+        description="Number format for the target cpu. 'f32': all layers in float32. 'bf16': float "
+        "networks in bfloat16, with AMX or AVX512-BF16. 'int8': quantised layers with AMX. 'auto': "
+        "both 'bf16' and 'int8' where the CPU has AMX.",
     ),
 ]
-Trials = Annotated[int, Field(ge=1, le=100_000, description="Measurements a workload.")]
-Batch = Annotated[int, Field(ge=1, le=10_000, description="Measurements a round.")]
-Seed = Annotated[int, Field(ge=0, le=2**31 - 1, description="Same seed, same schedules.")]
+Trials = Annotated[int, Field(ge=1, le=100_000, description="Measurements per workload.")]
+Batch = Annotated[int, Field(ge=1, le=10_000, description="Measurements per round.")]
+Seed = Annotated[
+    int,
+    Field(ge=0, le=2**31 - 1, description="Random seed; the same seed gives the same schedules."),
+]
 Space = Annotated[
     str,
-    CliOption(default="its usual one"),
-    Field(description="A schedule space of the target."),
+    CliOption(default="the target's default space"),
+    Field(description="The schedule space of the target to search."),
 ]
 InputShapes = Annotated[
     dict[str, tuple[int, ...]],
     CliOption(flag="--input-shape", pair="NAME=1x3x224x224"),
-    Field(description="Fix an input's shape, NAME=1x3x224x224."),
+    Field(description="Set the shape of an input: NAME=1x3x224x224."),
 ]
 Calibration = Annotated[
     str,
     CliOption(value="path"),
-    Field(description="Samples for a float model: an NPZ file, or a folder of them."),
+    Field(
+        description="Calibration samples for a float model: an NPZ file, or a folder of NPZ files."
+    ),
 ]
 MaxWaste = Annotated[
     float,
     Field(
         ge=0,
         le=1,
-        description="Offload a layer if at most this share of its multiplications is by zeros.",
+        description="Offload a layer only if at most this fraction of its multiplications are with "
+        "padding zeros.",
     ),
 ]
 Cluster = Annotated[
     str,
     CliOption(metavar="tls://HOST:PORT|local:N"),
     Field(
-        description="The Dask cluster that does the work: tls://HOST:PORT of a scheduler, or "
-        "local:N for N processes of this machine."
+        description="Measure on a Dask cluster: tls://HOST:PORT of its scheduler, or local:N for N "
+        "processes on this machine."
     ),
 ]
 Store = Annotated[
@@ -87,9 +94,10 @@ Store = Annotated[
     CliOption(metavar="postgresql+psycopg://USER@HOST/DATABASE"),
     Field(
         max_length=1000,
-        description="The PostgreSQL database that keeps the trials of a new output directory, "
-        "instead of the file trials.sqlite in it. The variable TILEWRIGHT_STORE, and 'store' in "
-        "the workspace's workspace.json, say it for every command.",
+        description="Store the trials of a new output directory in this PostgreSQL database "
+        "instead of the file trials.sqlite. The environment variable "
+        "TILEWRIGHT_STORE and the key 'store' in the workspace's workspace.json "
+        "set a default for all commands.",
     ),
     # Options are shown in pages and stored in files.
     AfterValidator(without_password),
@@ -116,10 +124,11 @@ def precision_in_target(values: Any, default_target: str) -> Any:
     kind, _, rest = target.partition(":")
     if kind != "cpu":
         raise PrecisionError(
-            f"--precision is about the target cpu, and {target} has its own; leave it out"
+            f"--precision is only for the target cpu, and {target} has a fixed number format; "
+            "leave it out"
         )
     if "precision=" in rest:
-        raise PrecisionError(f"{target} names a precision already; leave out --precision")
+        raise PrecisionError(f"{target} already names a precision; leave out --precision")
     named = f"cpu:{rest}{',' if rest else ''}precision={values['precision']}"
     return values | {"precision": "", "target": named}
 
@@ -134,16 +143,18 @@ def check_duration(text: str) -> str:
         ValueError: the text is anything else.
     """
     if text and (not _DURATION.fullmatch(text) or seconds_of_duration(text) == 0):
-        raise ValueError("write hours, minutes and seconds: 90s, 10m, 1h30m")
+        raise ValueError(
+            "not a duration; write hours, minutes and seconds such as 90s, 10m or 1h30m"
+        )
     return text
 
 
 def seconds_of_duration(text: str) -> int | None:
     """Return the seconds of a duration such as `1h30m`; None for an empty text."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         return None
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return 3600 * hours + 60 * minutes + seconds
 
 
@@ -152,14 +163,14 @@ class TuningOptions(CommandOptions):
 
     option_groups: ClassVar[Mapping[str, tuple[str, ...]]] = {
         USUAL: ("target", "tuner", "trials", "time_limit", "out", "seed"),
-        "What is tuned": (
+        "What to tune": (
             "layers", "workload", "epilogue", "fusion", "precision", "input_shapes", "calibration",
             "max_waste",
         ),
-        "How it is searched": (
+        "How to search": (
             "space", "tuner_options", "batch", "stop_gain", "leaders", "warm_start", "fresh",
         ),
-        "Where it runs": ("jobs", "workers", "cluster", "shared", "store", "isolate"),
+        "Where to measure": ("jobs", "workers", "cluster", "shared", "store", "isolate"),
     }  # fmt: skip
     model: Annotated[
         str, CliOption(positional=True, metavar="MODEL", value="model", default="")
@@ -173,7 +184,7 @@ class TuningOptions(CommandOptions):
     tuner: str = Field(
         default="default",
         min_length=1,
-        description="The search strategy; 'tilewright tuners' lists them.",
+        description="The search algorithm; 'tilewright tuners' lists all tuners.",
         json_schema_extra=with_tuners,
     )
     trials: Trials = 64
@@ -181,48 +192,49 @@ class TuningOptions(CommandOptions):
         default=None,
         ge=0,
         lt=1,
-        description="Share the trials of all workloads, --trials times their number at most, among "
-        "those whose next round is expected to save the most; stop where none is expected "
-        "to save more than this share of the network's latency: 0.001, say.",
+        description="Allocate trials to the workloads with the largest expected "
+        "improvement, and stop when no workload is expected to improve the "
+        "network's latency by more than this fraction, for example 0.001. The "
+        "total stays at most --trials × the number of workloads.",
     )
     time_limit: Annotated[
         str, CliOption(flag="--for", metavar="TIME", default=""), AfterValidator(check_duration)
     ] = Field(
         default="",
         max_length=20,
-        description="Begin no round later than so long after the start of this command: 90s, 10m, "
-        "1h30m. Workloads share the time evenly, and each has at least one round. The same command "
-        "continues, for as long again.",
+        description="Start no new round after this time: 90s, 10m, 1h30m. The workloads share the "
+        "time evenly, and each gets at least one round. Repeating the command continues the run "
+        "for the same time again.",
     )
     seed: Seed = 0
     space: Space = ""
     out: Annotated[str, CliOption(value="path", default=DEFAULT_OUT)] = Field(
-        default="", description="Folder for the results."
+        default="", description="Output directory."
     )
     batch: Batch = 16
     leaders: int = Field(
         default=5,
         ge=1,
         le=1000,
-        description="Trials that are validated at the end, on targets that give other numbers "
-        "each time.",
+        description="Number of trials to validate at the end, on targets whose measurements vary.",
     )
     tuner_options: Annotated[dict[str, OptionValue], CliOption(flag="--option")] = Field(
-        default_factory=dict, description="An option of the tuner, NAME=VALUE."
+        default_factory=dict, description="Set an option of the tuner: NAME=VALUE."
     )
     layers: Annotated[tuple[str, ...], CliOption(metavar="NAME,…")] = Field(
         default=(),
-        description="Tune these layers only, NAME,NAME,…; 'tilewright inspect' names them.",
+        description="Tune only these layers: NAME,NAME,…; 'tilewright inspect' lists the names.",
     )
     workload: str = Field(
-        default="", description="Tune one workload instead of a MODEL: dense:n=1,c=512,o=1000"
+        default="", description="Tune a single workload instead of a MODEL: dense:n=1,c=512,o=1000"
     )
     epilogue: Annotated[str, CliOption(metavar="network|per-channel|plain|STEPS")] = Field(
         default=AS_IN_NETWORK,
-        description="'network': what the network needs; 'per-channel': the same for 'tilewright "
-        "build --per-channel'; 'plain': '>> 8, min 127, max 0', as published "
-        "tuners report and baselines were published for. Of a --workload its steps: '>> N', "
-        "'>> channel', 'min N', 'residual N', relu, bias, add; plain by default.",
+        description="Operations after each layer. 'network': those that the network needs; "
+        "'per-channel': the same, for 'tilewright build --per-channel'; 'plain': '>> 8, min "
+        "127, max 0', as in published benchmarks of tuners. For a --workload, a list of "
+        "operations: '>> N', '>> channel', 'min N', 'residual N', relu, bias, add (default: "
+        "plain).",
     )
     input_shapes: InputShapes = Field(default_factory=dict)
     calibration: Calibration = ""
@@ -230,35 +242,40 @@ class TuningOptions(CommandOptions):
     warm_start: Annotated[str, CliOption(metavar="MODEL|DIR|champion", value="warm start")] = Field(
         default="",
         max_length=4096,
-        description="Start from what a model learned on other hardware: its folder, from "
-        "'tilewright model train'. Or from the trials of an earlier run: its --out folder. "
-        "'champion': from the best models of 'tilewright compare'.",
+        description="Start from a model that was trained on other hardware: its folder, "
+        "from 'tilewright model train', or 'champion' for the best models of "
+        "'tilewright compare'. Or start from the trials of an earlier run: its --out folder.",
     )
     fusion: Annotated[
         Literal["", "none", "all", "greedy", "learned"],
         CliOption(metavar="none|all|greedy|learned"),
     ] = Field(
         default="",
-        description="Which operators run together on the accelerator, for 'tilewright build': "
-        "'none', 'all' that may, 'greedy', where estimates say so, or 'learned', searched for by "
-        "what whole networks take.",
+        description="Which operators to fuse on the accelerator, for 'tilewright build'. "
+        "'none'; 'all' that can be fused; 'greedy': decided by estimates; "
+        "'learned': searched by simulating whole networks.",
     )
-    fresh: bool = Field(default=False, description="Start over; do not resume.")
+    fresh: bool = Field(
+        default=False, description="Delete the earlier results and start over instead of resuming."
+    )
     isolate: Annotated[float, CliOption(shows_limits=True)] = Field(
         default=0.0,
         ge=0,
-        description="Compile and measure in a process of its own, SECONDS a batch.",
+        description="Compile and measure in a separate process, with a limit of SECONDS per batch.",
     )
-    jobs: int = Field(default=1, ge=1, le=256, description="Workloads at a time.")
+    jobs: int = Field(
+        default=1, ge=1, le=256, description="Number of workloads to tune at the same time."
+    )
     workers: Annotated[int, CliOption(metavar="N")] = Field(
-        default=1, ge=1, le=MOST_WORKERS, description="N is short for --cluster local:N."
+        default=1, ge=1, le=MOST_WORKERS, description="Short form of --cluster local:N."
     )
     cluster: Cluster = ""
     store: Store = ""
     shared: bool = Field(
         default=False,
-        description="Make the trials together with other commands that are started with the same "
-        "options. Which trials are made then depends on which command is faster.",
+        description="Share the trials with other commands that run with the same options at "
+        "the same time. Which trials are made then depends on the speed of the "
+        "commands.",
     )
 
     @model_validator(mode="before")
@@ -283,41 +300,46 @@ class TuningOptions(CommandOptions):
             return values
         if values.get("cluster"):
             raise ValueError(
-                f"--workers {workers} is short for --cluster local:{workers}, and --cluster "
-                f"{printable(str(values['cluster']))} is given, too; leave one of the two out"
+                f"--workers {workers} is a short form of --cluster local:{workers}, but "
+                f"--cluster {printable(str(values['cluster']))} is given, too; leave one of "
+                "the two out"
             )
         return values | {"workers": 1, "cluster": f"local:{workers}"}
 
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
         if bool(self.model) == bool(self.workload):
-            raise ValueError("give either a network or a workload")
+            raise ValueError("give either a network or a workload, not both or neither")
         if self.workload and self.layers:
-            raise ValueError("layers are those of a network; a workload has none")
+            raise ValueError(
+                "--layers selects layers of a network, but a single workload is tuned; leave out "
+                "--layers"
+            )
         check_names(self.layers, "--layers")
         if self.shared and self.stop_gain is not None:
             raise ValueError(
-                f"--shared --stop-gain {self.stop_gain:g}: which workload gets the next round is "
-                "decided in one process, and commands that share a run take rounds of any; leave "
-                "one of the two out"
+                f"--shared and --stop-gain {self.stop_gain:g} cannot be combined, because "
+                "--stop-gain needs a single process that decides which workload gets the "
+                "next round; leave one of the two out"
             )
         if self.shared and self.fresh:
             raise ValueError(
-                "--shared --fresh: each of the commands would delete the trials of the others; "
-                "choose another output directory with --out, or delete this one first"
+                "--shared and --fresh cannot be combined, because each command would delete "
+                "the trials of the others; choose another output directory with --out, or "
+                "delete this one first"
             )
         if self.fusion and (self.workload or self.layers or self.epilogue == PLAIN):
             other = (
                 "--workload" if self.workload else "--layers" if self.layers else "--epilogue plain"
             )
             raise ValueError(
-                f"--fusion {self.fusion} {other}: what is fused is decided for a whole network "
-                "with what it computes; leave one of the two out"
+                f"--fusion {self.fusion} {other}: fusion is decided for a whole network with "
+                "its real operations; leave one of the two out"
             )
         if self.model and self.epilogue not in (AS_IN_NETWORK, PER_CHANNEL, PLAIN):
             raise ValueError(
-                f"--epilogue {printable(self.epilogue)}: of a network it is 'network', "
-                "'per-channel' or 'plain'; steps are those of a --workload"
+                f"--epilogue {printable(self.epilogue)}: for a network, choose 'network', "
+                "'per-channel' or 'plain'; lists of operations are for a --workload"
             )
         return self
 
@@ -328,8 +350,7 @@ class TuningOptions(CommandOptions):
 
     @property
     def settings(self) -> str:
-        """Settings that distinguish runs of the same subject, such as `default, seed 0, 64
-        trials`."""
+        """Settings that tell runs of a subject apart, such as `default, seed 0, 64 trials`."""
         trials = f"{self.trials} trial{'' if self.trials == 1 else 's'}"
         return f"{self.tuner}, seed {self.seed}, {trials}"
 
@@ -346,6 +367,7 @@ class TuningOptions(CommandOptions):
         return PLAIN_STEPS if self.epilogue in (AS_IN_NETWORK, PLAIN) else self.epilogue
 
     def default_value(self, name: str) -> Any:
+        """Return the default of an option; that of `out` depends on the other options."""
         if name == "out" and self.out:
             return str(self.model_copy(update={"out": ""}).folder)
         return super().default_value(name)
@@ -392,8 +414,8 @@ class TrackingOptions(CommandOptions):
 
     system_metrics: bool = Field(
         default=False,
-        description="Log the use of processor, memory, disk and network to MLflow every ten "
-        "seconds. MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING=true does the same.",
+        description="Log the usage of CPU, memory, disk and network to MLflow every ten seconds. "
+        "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING=true has the same effect.",
     )
 
     def check_bare(self, bare: bool) -> None:
@@ -404,8 +426,7 @@ class TrackingOptions(CommandOptions):
         """
         if bare and self.system_metrics:
             raise OptionsError(
-                "--system-metrics --bare: system metrics are logged to MLflow, and --bare runs "
-                "without it; leave one of the two out"
+                "--system-metrics needs MLflow, which --bare switches off; leave one of the two out"
             )
 
 

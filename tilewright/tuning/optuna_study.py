@@ -49,22 +49,24 @@ def optuna_journal(run: RunTrials) -> str:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     journal, title = _Journal(), "{network} on {target}, {tuner}, seed {seed}".format(**run.about)
     storage = optuna.storages.JournalStorage(journal)  # type: ignore[arg-type]
-    for each in run.layers:
-        study = optuna.create_study(storage=storage, study_name=f"{title}: {each.name}")
-        for name, value in (dict(run.about) | {"workload": each.text}).items():
+    for layer in run.layers:
+        study = optuna.create_study(storage=storage, study_name=f"{title}: {layer.name}")
+        for name, value in (dict(run.about) | {"workload": layer.text}).items():
             study.set_user_attr(name, value)
-        add_trials(study, run.of(each.id))
+        add_trials(study, run.trials_of_workload(layer.id))
     return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in journal.lines)
 
 
 def add_trials(study: optuna.Study, table: pd.DataFrame) -> None:
-    """Add trials of one workload to a study. `table` has the columns
-    `search.trial_store.COLUMNS`."""
+    """Add trials of one workload to a study.
+
+    `table` has the columns `search.trial_store.COLUMNS`.
+    """
     knobs = [json.loads(text) for text in table["knobs"]]
     spread = {
         name: optuna.distributions.IntDistribution(min(values), max(values))
-        for name in dict.fromkeys(name for each in knobs for name in each)
-        if (values := [each[name] for each in knobs if name in each])
+        for name in dict.fromkeys(name for knob in knobs for name in knob)
+        if (values := [knob[name] for knob in knobs if name in knob])
     }
     states = optuna.trial.TrialState
     for row, values in zip(table.to_dict("records"), knobs, strict=True):

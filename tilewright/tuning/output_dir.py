@@ -6,6 +6,7 @@ schedules.json    the chosen schedule of every workload; equal runs give equal b
 fusion.json       what is fused, with the schedules, if this was requested
 trials.parquet    one row per trial
 convergence.png   best latency over trials, if it was drawn
+explain.html      what the models learned, with explain.png, if `tilewright explain` was called
 trials.sqlite     the trials, from which the run resumes (`search.trial_store`)
 .tune             ID of the directory, which stays the same when it is moved
 """
@@ -42,6 +43,7 @@ FUSION = "fusion.json"
 FUSION_PAGE = "fusion.html"
 TRIALS = "trials.parquet"
 CONVERGENCE = "convergence.png"
+EXPLANATION, EXPLANATION_PICTURE = "explain.html", "explain.png"
 STORE = FILE
 OWNER = ".owner.sqlite"
 """File that records which command works on a directory without trials of its own."""
@@ -93,12 +95,14 @@ def below_root(folder: Path, root: str) -> Path:
     try:
         place, limit = (Path(root) / folder).resolve(), Path(root).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a zero byte
-        raise OutputError(f"out {str(folder)!r} is not a folder below {root}: {error}") from None
+        raise OutputError(
+            f"the output directory {str(folder)!r} is not a folder below {root}: {error}"
+        ) from None
     if not place.is_relative_to(limit):
         raise OutputError(
-            f"out {folder} is {place}, which lies outside of {limit}, where runs of this "
-            "deployment keep their results; choose a folder below, or start 'tilewright serve' "
-            "with another --root"
+            f"the output directory {folder} is {place}, which is outside of {limit}, where "
+            "this deployment keeps its results; choose a folder inside of it, or start "
+            "'tilewright serve' with another --root"
         )
     return place.relative_to(limit) if limit == Path.cwd() and not folder.is_absolute() else place
 
@@ -124,7 +128,7 @@ def at_work(folder: Path) -> str | None:
     """
     try:
         with read_store(folder) as store:
-            return store.owner()
+            return store.describe_owner()
     except FileNotFoundError:
         return None
 
@@ -141,7 +145,7 @@ def check_idle(folder: Path) -> None:
         return
     if command:
         raise RunInUse(
-            f"{folder} is being written by {command}; wait for it to end, or choose another folder "
+            f"{folder} is in use by {command}; wait until it ends, or choose another folder "
             "with --out"
         )
 
@@ -161,19 +165,18 @@ def identity(folder: Path) -> str:
         OSError: the ID cannot be written.
     """
     here = str(folder.resolve())
-    found, place = _identity(folder)
-    if found and place != here and _identity(Path(place))[0] == found:
-        found = ""
-    if not found or place != here:
-        found = found or uuid.uuid4().hex
-        text = json.dumps({"id": found, "place": here})
+    result, place = _identity(folder)
+    if result and place != here and _identity(Path(place))[0] == result:
+        result = ""
+    if not result or place != here:
+        result = result or uuid.uuid4().hex
+        text = json.dumps({"id": result, "place": here})
         write_atomically(identity_file(folder), text.encode())
-    return found
+    return result
 
 
 def _identity(folder: Path) -> tuple[str, str]:
-    """Return the stored ID and the path for which it was written; two empty texts if there is
-    none."""
+    """Return the stored ID and the path for which it was written; two empty texts if none is."""
     try:
         held = as_object(read_json(read_plain(identity_file(folder), limit=1 << 16)))
         return as_text(held["id"]), as_text(held["place"])

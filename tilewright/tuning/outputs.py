@@ -124,7 +124,7 @@ def summary_of(
         sharing: how shared trials were spent, if they were shared.
         decided: decision on fusion, if there was one.
     """
-    rows = [each.summary() for each in tuned]
+    rows = [workload_result.summary() for workload_result in tuned]
     summary: Summary = {
         "version": formats.SUMMARY.written,
         "network": network.model.name,
@@ -140,7 +140,7 @@ def summary_of(
         "macs": network.found.macs,
         "total": totals(rows),
         "wall_seconds": 0.0,
-        "run_key": run_key(options, [each.task for each in tuned]),
+        "run_key": run_key(options, [workload_result.task for workload_result in tuned]),
         "versions": {name: version(name) for name in PACKAGES},
     }
     if sharing is not None:
@@ -181,7 +181,7 @@ class TunedNetwork:
     decided: Decided | None = None
 
 
-def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[Path]:
+def write_outputs(folder: Path, target: TargetRow, network: TunedNetwork) -> list[Path]:
     """Write all files of the output directory, and return their paths.
 
     The summary is written last, since a folder with a summary is complete.
@@ -189,26 +189,26 @@ def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[
     Args:
         folder: the output directory.
         target: entry about the target for `schedules.json`.
-        found: the tuned network.
+        network: the tuned network.
 
     Raises:
         OSError: a file cannot be written.
     """
     schedules: SchedulesFile = {
         "version": formats.SCHEDULES.written,
-        "network": found.summary["network"],
+        "network": network.summary["network"],
         "target": target,
-        "schedules": [each.schedule() for each in found.workloads],
+        "schedules": [workload.schedule() for workload in network.workloads],
     }
-    trials = trials_of(folder, found.workloads)
+    trials = trials_of(folder, network.workloads)
     files = {SCHEDULES: _pretty(schedules), TRIALS: parquet(trials)}
-    if found.decided is not None:
+    if network.decided is not None:
         about: dict[str, Json] = {"version": formats.FUSION.written, "target": cast(Json, target)}
-        files[FUSION] = _pretty(about | found.decided.file)
+        files[FUSION] = _pretty(about | network.decided.file)
     else:
         remove(folder / FUSION)
         remove(folder / FUSION_PAGE)
-    files[SUMMARY] = _pretty(found.summary)
+    files[SUMMARY] = _pretty(network.summary)
     for name, data in files.items():
         write_atomically(folder / name, data)
     return [folder / name for name in files]

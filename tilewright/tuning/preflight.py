@@ -52,13 +52,14 @@ def _check_place(options: TuningOptions) -> None:
         return
     if not options.cluster:
         raise OptionsError(
-            f"--target {options.target} is offered by a worker of a cluster: say where, --cluster "
-            "tls://HOST:PORT"
+            f"--target {options.target} is a board of a cluster; give the address of the "
+            "cluster's scheduler: --cluster tls://HOST:PORT"
         )
     if options.isolate:
         raise OptionsError(
-            f"--isolate {options.isolate:g}: programs on {options.target} end by the limit of its "
-            "worker ('tilewright board serve --seconds'); leave it out"
+            f"--isolate {options.isolate:g} has no effect on {options.target}, because its "
+            "worker limits the time of programs ('tilewright board serve --seconds'); leave "
+            "it out"
         )
 
 
@@ -82,10 +83,10 @@ def check_start(options: TuningOptions) -> None:
         raise TransferError(f"--warm-start {options.warm_start}: {error}") from None
     known = registered_tuners()
     if not known[options.tuner].transfers:
-        able = ", ".join(name for name, each in known.items() if each.transfers)
+        able = ", ".join(name for name, item in known.items() if item.transfers)
         raise OptionsError(
-            f"--warm-start {options.warm_start}: tuner '{options.tuner}' makes no use of a model "
-            f"that learned elsewhere; choose one that does ({able})"
+            f"--warm-start {options.warm_start}: the tuner '{options.tuner}' cannot start "
+            f"from a trained model; choose one that can ({able})"
         )
 
 
@@ -97,8 +98,9 @@ def _check_earlier_run(options: TuningOptions, folder: Path) -> None:
         )
     if not make_explorer(options.tuner, options.tuner_options).shares:
         raise OptionsError(
-            f"--warm-start {folder}: tuner '{options.tuner}' learns nothing from trials of other "
-            "workloads; choose 'ml2tuner' with its option 'share'"
+            f"--warm-start {folder}: the tuner '{options.tuner}' learns nothing from trials of "
+            "other workloads; choose 'ml2tuner', 'default' or 'default-blind' and leave out "
+            "--option share=False"
         )
     read_earlier_run(folder)
 
@@ -115,8 +117,8 @@ def check_fusion(options: TuningOptions) -> None:
     builds = capability(target, Builds)
     if builds is None or builds.stream_timer() is None:
         raise OptionsError(
-            f"--fusion {options.fusion}: {target.name} runs no programs of ours, so there is "
-            "nothing to fuse; choose a VTA, or leave out --fusion"
+            f"--fusion {options.fusion}: programs of {target.name} cannot be executed here, "
+            "so there is nothing to fuse; choose a VTA, or leave out --fusion"
         )
 
 
@@ -131,12 +133,12 @@ def check_source(model: str) -> None:
         return
     if Path(model).is_dir():
         raise ModelFileError(
-            f"{model} is a folder; give the path of a model file, or a name that 'tilewright zoo' "
-            "lists"
+            f"{model} is a folder; give the path of a model file, or the name of a network "
+            "that 'tilewright zoo' lists"
         )
     if Path(model).suffix or "/" in model:
         raise ModelFileError(
-            f"there is no file {model}; give the path of an ONNX file, or a name that "
-            "'tilewright zoo' lists"
+            f"the file {model} does not exist; give the path of an ONNX file, or the name of "
+            "a network that 'tilewright zoo' lists"
         )
     raise UnknownName("network", model, zoo_names())

@@ -61,8 +61,8 @@ def read_written(model: type[M], folder: Path, name: str, problem: type[Tilewrig
         return model.model_validate_json(data)
     except FileNotFoundError:
         raise problem(
-            f"{folder} holds no finished run: there is no {name}; give the --out folder of "
-            "'tilewright tune'"
+            f"{folder} contains no finished run, because the file {name} is missing; give the "
+            "output directory of 'tilewright tune'"
         ) from None
     except OSError as error:
         raise problem(f"cannot read {folder / name}: {error}; tune again") from None
@@ -72,7 +72,7 @@ def read_written(model: type[M], folder: Path, name: str, problem: type[Tilewrig
             raise problem(f"cannot read {folder / name}: {first['msg']}; tune again") from None
         where = ".".join(map(str, first["loc"]))
         why = f"{name}: {where} {first['msg'].lower()}".strip()
-        raise problem(foreign(folder, why)) from None
+        raise problem(unreadable_message(folder, why)) from None
 
 
 def _present_summary(data: bytes, renamed: Mapping[str, str]) -> bytes:
@@ -95,7 +95,7 @@ def _with_keys(row: Mapping[str, Json], renamed: Mapping[str, str]) -> dict[str,
     return {renamed.get(key, key): value for key, value in row.items()}
 
 
-def foreign(folder: Path, why: object) -> str:
+def unreadable_message(folder: Path, why: object) -> str:
     """Return the error message for a folder that this version cannot read.
 
     Args:

@@ -34,7 +34,7 @@ def read_trials(source: Path) -> ForeignTrials:
     if (source / RECORDS).exists():
         return read_metaschedule_database(source)
     raise ForeignTrialsError(
-        f"there is no {STORE} in {source}; give the folder named with --out, or "
-        "tuned/<model>-<target>; of other tuners, a log of AutoTVM or the folder with "
-        f"MetaSchedule's {RECORDS}"
+        f"{source} contains no {STORE}; give the output directory of a run (--out, or "
+        "tuned/<model>-<target>), a log of AutoTVM, or the folder with MetaSchedule's "
+        f"{RECORDS}"
     )

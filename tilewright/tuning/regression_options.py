@@ -21,13 +21,13 @@ class WatchOptions(CommandOptions):
     when_worse: Annotated[Literal["off", "flag", "fail"], CliOption(metavar="flag|fail|off")] = (
         Field(
             default="flag",
-            description="A run that is worse than the last one like it: 'flag' it, 'fail' it, or "
-            "do not look ('off').",
+            description="What to do if this run is worse than the previous run of the same "
+            "kind: 'flag' it, 'fail', or 'off' to compare nothing.",
         )
     )
     tolerance_percent: Annotated[float, CliOption(flag="--tolerance", metavar="PERCENT")] = Field(
         default=0.0,
         ge=0,
         le=1000,
-        description="By how much a run may be worse (tilewright diff).",
+        description="Tolerated increase of the latency in percent (see 'tilewright diff').",
     )

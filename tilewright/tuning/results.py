@@ -245,7 +245,7 @@ class TunedWorkload:
 
 def mean_errors(rounds: Sequence[Round]) -> dict[str, float]:
     """Return the mean errors of the models over the rounds that have them."""
-    names = sorted({name for each in rounds for name in each.model_errors})
+    names = sorted({name for round_ in rounds for name in round_.model_errors})
     known = ([r.model_errors[name] for r in rounds if name in r.model_errors] for name in names)
     means = (float(f"{fmean(errors):.{ERROR_DIGITS}g}") for errors in known)
     return dict(zip(names, means, strict=True))
@@ -307,8 +307,7 @@ def latency_to_beat(task: TuningTask, baseline: Schedule | None) -> float | None
 
 
 def faster(one: Latency, other: Latency) -> bool:
-    """Return whether `one` is faster than `other`, in cycles if both are counted, else in
-    seconds."""
+    """Return whether `one` is faster than `other`, in cycles if both have them, else seconds."""
     if one.cycles > 0 and other.cycles > 0:
         return one.cycles < other.cycles
     return one.seconds < other.seconds

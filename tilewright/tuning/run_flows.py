@@ -26,7 +26,7 @@ class Stopped(TilewrightError):
     """A workload was stopped because another one failed or the user stopped the run."""
 
     def __init__(self) -> None:
-        super().__init__("stopped; the same command resumes from here")
+        super().__init__("stopped; repeat the command to resume")
 
 
 def run_in_threads(flows: Sequence[Flow[R]], at_a_time: int) -> list[R]:

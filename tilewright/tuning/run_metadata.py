@@ -120,7 +120,7 @@ def run_key(options: TuningOptions, tasks: Iterable[TuningTask]) -> str:
     shared trials and fusion.
     """
     runs = sorted(task.store_key for task in tasks)
-    about: list[Json] = [options.trials, [list(each) for each in runs]]
+    about: list[Json] = [options.trials, [list(run) for run in runs]]
     if options.stop_gain is not None:
         about.append(options.stop_gain)
     if options.fusion:
@@ -151,8 +151,10 @@ def _run_files() -> TypeAdapter[RunFile]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether a folder holds the results of the run in its `run.json`. Raises like
-    `read_run`."""
+    """Return whether a folder holds the results of the run in its `run.json`.
+
+    Raises like `read_run`.
+    """
     return _own_summary(folder) is not None
 
 
@@ -198,23 +200,22 @@ def check_vacant(options: TuningOptions) -> None:
     problem = _foreign(options, held)
     if problem:
         raise FolderTaken(
-            f"{options.folder} {problem}: it holds {_described(held, options.folder)}; "
-            "choose another folder with --out, or replace all it holds with --fresh"
+            f"{options.folder} {problem}; it contains {_described(held, options.folder)}; "
+            "choose another folder with --out, or delete its contents with --fresh"
         )
 
 
-def replaced(options: TuningOptions) -> str | None:
-    """Return a note about the earlier run whose results this run replaces; None if there is
-    none."""
+def replacement_note(options: TuningOptions) -> str | None:
+    """Return a note about the earlier run whose results this run replaces; None without one."""
     held = None if options.fresh else read_run(options.folder)
     if held is None or not (options.folder / SUMMARY).is_file():
         return None
     if (held["tuner"], held["seed"]) == (options.tuner, options.seed):
         return None
     return (
-        f"{options.folder} held the results of tuner {held['tuner']} with seed {held['seed']}; "
-        "its trials stay in the database, and so do schedules of it that stay the best; the other "
-        "files will be this run's"
+        f"{options.folder} contains the results of tuner {held['tuner']} with seed "
+        f"{held['seed']}. Its trials stay in the database, and its schedules are kept where "
+        "they remain the best. The other files are replaced."
     )
 
 
@@ -245,16 +246,16 @@ def write_run(
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "workloads": [
             {
-                "id": each.workload.id,
-                "workload": str(each.workload),
-                "epilogue": each.workload.epilogue_text,
-                "names": list(each.names),
-                "count": each.count,
+                "id": subgraph.workload.id,
+                "workload": str(subgraph.workload),
+                "epilogue": subgraph.workload.epilogue_text,
+                "names": list(subgraph.names),
+                "count": subgraph.count,
             }
-            for each in subgraphs
+            for subgraph in subgraphs
         ],
         "key": run_key(options, tasks),
-        "ledger": [list(each) for each in sorted({task.store_key[1:] for task in tasks})],
+        "ledger": [list(item) for item in sorted({task.store_key[1:] for task in tasks})],
         "epilogue": options.steps if options.workload else options.epilogue,
     }
     if options.stop_gain is not None:
@@ -270,11 +271,11 @@ def write_run(
 def _foreign(options: TuningOptions, held: RunFile) -> str:
     """Return why a folder belongs to another run; "" if it does not."""
     if not _same(held["network"], _network(options)):
-        return f"is not {options.subject}'s"
+        return f"belongs to another network than {options.subject}"
     if not _same(held["target"], origin_of(options.target)):
-        return f"is not {options.target}'s"
+        return f"belongs to another target than {options.target}"
     if options.layers and not set(held["layers"] or ["all"]) <= set(options.layers):
-        return "has more layers than --layers names"
+        return "contains more layers than --layers selects"
     return ""
 
 
@@ -303,8 +304,8 @@ def origin_of(text: str) -> Origin:
     if not path.is_file():
         return {"name": text, "place": text, "digest": ""}
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"name": path.stem, "place": str(path.resolve()), "digest": found}
+        result = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"name": path.stem, "place": str(path.resolve()), "digest": result}
 
 
 def _described(held: RunFile, folder: Path) -> str:
@@ -313,8 +314,8 @@ def _described(held: RunFile, folder: Path) -> str:
     shared = " on average at most" if "stop_gain" in held else ""
     trials = f"{held['trials']} {'trial' if held['trials'] == 1 else 'trials'}"
     return (
-        f"{held['network']['name']}{layers} on {held['target']['name']}, {trials} a "
-        f"workload{shared} by tuner {held['tuner']}, begun {_date(held['begun'])}, {ended}"
+        f"{held['network']['name']}{layers} on {held['target']['name']}, {trials} per "
+        f"workload{shared} with tuner {held['tuner']}, started {_date(held['begun'])}, {ended}"
     )
 
 

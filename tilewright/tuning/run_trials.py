@@ -1,5 +1,4 @@
-"""Reads the trials of a run, from its files after it ended or from its trial store while it
-runs."""
+"""Reads the trials of a run, from its files when it has ended, else from its trial store."""
 
 from __future__ import annotations
 
@@ -16,6 +15,7 @@ from pydantic import BaseModel, Field
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, read_plain
 from tilewright.core.formats import TRIALS as TRIALS_FORMAT
+from tilewright.core.options import OptionValue
 from tilewright.search import read_store
 from tilewright.search.trial_store import COLUMNS
 from tilewright.targets.display_names import layer
@@ -70,7 +70,7 @@ class RunTrials:
     table: pd.DataFrame
     about: Mapping[str, str]
 
-    def of(self, workload: str) -> pd.DataFrame:
+    def trials_of_workload(self, workload: str) -> pd.DataFrame:
         """Return the trials of a workload, in order."""
         return self.table[self.table["workload"] == workload].sort_values("trial", kind="stable")
 
@@ -114,6 +114,8 @@ class RunSummary(BaseModel):
     seed: int
     space: str
     batch: int
+    tuner_options: dict[str, OptionValue] = {}
+    warm_start: str = ""
     wall_seconds: float
     workloads: list[_Workload]
     mlflow_run_id: str | None = None
@@ -121,8 +123,8 @@ class RunSummary(BaseModel):
     @property
     def figures(self) -> FourFigures:
         """The latencies of an inference."""
-        counts = [each.count for each in self.workloads]
-        return network_figures(counts, [each.figures for each in self.workloads])
+        counts = [workload.count for workload in self.workloads]
+        return network_figures(counts, [workload.figures for workload in self.workloads])
 
 
 def read_summary(folder: Path) -> RunSummary:
@@ -144,9 +146,9 @@ def finished_trials(folder: Path) -> RunTrials:
     """
     summary = read_summary(folder)
     written = read_written(_Schedules, folder, SCHEDULES, RunUnreadable).schedules
-    known = {each.id: each for each in written}
+    known = {row.id: row for row in written}
     if any(row.id not in known for row in summary.workloads):
-        raise RunUnreadable(f"{SUMMARY} and {SCHEDULES} are of different layers; tune again")
+        raise RunUnreadable(f"{SUMMARY} and {SCHEDULES} contain different layers; tune again")
     layers = [
         RunLayer(
             row.id, _name(known[row.id]), known[row.id].workload, known[row.id].names, row.count,
@@ -171,7 +173,7 @@ def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
         UnsafeFile: the database is not a plain file.
     """
     if "ledger" not in run:
-        raise RunUnreadable("the run was begun by an older version; run its command again")
+        raise RunUnreadable("the run was started by an older version; repeat its command")
     layers = [
         RunLayer(
             row["id"], _name(_Schedule.model_validate(row)), row["workload"], row["names"],
@@ -179,7 +181,7 @@ def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
         )
         for row in run["workloads"]
     ]  # fmt: skip
-    ours, known = {tuple(each) for each in run["ledger"]}, {each.id for each in layers}
+    ours, known = {tuple(item) for item in run["ledger"]}, {layer.id for layer in layers}
     try:
         with read_store(folder) as store:
             mine = [key for key in store.runs().values() if key[1:] in ours and key[0] in known]

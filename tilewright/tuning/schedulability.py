@@ -33,9 +33,9 @@ def check_fits(target: Target, workloads: Sequence[Workload]) -> list[str]:
     """
     if capability(target, Enumerates) is None:
         return []
-    found = [why_nothing_fits(target, workload) for workload in workloads]
-    reasons = [reason for reason in found if reason]
-    if reasons and len(reasons) == len(found):
+    results = [why_nothing_fits(target, workload) for workload in workloads]
+    reasons = [reason for reason in results if reason]
+    if reasons and len(reasons) == len(results):
         raise NothingFits(f"{reasons[0]}; correct the specification, or choose another --space")
     return reasons
 
@@ -57,7 +57,7 @@ def why_nothing_fits(target: Target, workload: Workload) -> str:
     ((reason, _),) = reasons.most_common(1)
     return (
         f"no schedule of {workload} in the space {space.name} fits {target.name}: all "
-        f"{space.size:,} fail, most at '{reason}'"
+        f"{space.size:,} schedules fail, most of them because '{reason}'"
     )
 
 

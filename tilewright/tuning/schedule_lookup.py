@@ -1,5 +1,4 @@
-"""Finds the schedule of a layer without trials: in a tuned folder, among baselines or by
-estimates."""
+"""Finds a layer's schedule without trials: tuned before, a baseline's, or by estimates."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json_file
 from tilewright.core.user_text import printable
 from tilewright.networks.offloading.channel_blocks import pad_to_blocks
-from tilewright.networks.offloading.pooling import together
+from tilewright.networks.offloading.pooling import fuse_pool
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import (
@@ -62,15 +61,15 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
             target.
     """
     path = _path(folder)
-    found = _read(path)
+    result = _read(path)
     spec = specification_of(target)
-    if found.machine is not None and spec is not None and found.machine != _machine(spec):
+    if result.machine is not None and spec is not None and result.machine != _machine(spec):
         raise PickError(
-            f"{path} holds schedules for {printable(found.target)}, which is another "
-            f"machine than {target.name}; tune for this target, or build for that"
+            f"{path} contains schedules for {printable(result.target)}, but the build is for "
+            f"{target.name}; tune for this target, or build for that one"
         )
     table = PickTable(traits_of(target).blocks)
-    for workload, pick in found.schedules:
+    for workload, pick in result.schedules:
         if pick is not None:
             table.add(workload, pick)
     known: dict[Workload, Pick] = {}
@@ -82,10 +81,10 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
     if missing:
         whole = len(set(workloads))
         raise PickError(
-            f"{path} is of {printable(found.network)} and lacks {len(missing)} of the "
-            f"{whole} workloads that are built, first {missing[0]} (epilogue "
-            f"{missing[0].epilogue_text or 'none'}); tune this network with its "
-            f"real epilogues{_hint(missing)}, or build with --trials"
+            f"{path} was tuned for {printable(result.network)} and lacks schedules for "
+            f"{len(missing)} of the {whole} workloads of this build; the first is "
+            f"{missing[0]} (epilogue {missing[0].epilogue_text or 'none'}); tune this network "
+            f"with its real epilogues{_hint(missing)}, or build with --trials"
         )
     return [known[workload] for workload in workloads]
 
@@ -146,11 +145,11 @@ def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Wo
     tuned = {_same_kinds(workload, blocks) for workload, _ in _read(_path(folder)).schedules}
 
     def rule(convolution: Workload, pool: Workload) -> Workload | None:
-        both = together(convolution, pool)
+        both = fuse_pool(convolution, pool)
         if both is None:
             return None
         form = rounded_to_even(both) if traits.rounds_to_even else both
-        forms = {_same_kinds(each, blocks) for each in (form, _by_channel(form))}
+        forms = {_same_kinds(item, blocks) for item in (form, _by_channel(form))}
         return both if forms & tuned else None
 
     return rule
@@ -174,8 +173,7 @@ def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
 
 
 def _hint(missing: Sequence[Workload]) -> str:
-    """Return a hint for the error message about missing schedules: the option that would tune
-    them."""
+    """Return a hint for the error about missing schedules: the option that would tune them."""
     own = any(op.kind == "shr_channel" for workload in missing for op in workload.epilogue)
     return " (--epilogue per-channel)" if own else ""
 
@@ -213,10 +211,10 @@ def pick_without_trials(
     """
     candidates = [] if tried is None else [tried]
     estimated = _estimated(workload, target, seed)
-    if (found := baseline_schedule(target, workload)) is not None:
-        candidates.append((found.latency.cost, Pick(found.space.name, found.config)))
+    if (schedule := baseline_schedule(target, workload)) is not None:
+        candidates.append((schedule.latency.cost, Pick(schedule.space.name, schedule.config)))
         worth = 1.0 if target.deterministic else CLEARLY
-        if estimated is not None and estimated[0] > worth * found.latency.cost:
+        if estimated is not None and estimated[0] > worth * schedule.latency.cost:
             estimated = None
     if estimated is not None:
         candidates.append(estimated)
@@ -315,25 +313,28 @@ def _read(path: Path) -> _TunedSchedules:
         PickError: the file is missing, damaged or of an unsupported version.
     """
     try:
-        found = as_object(read_json_file(path))
-        if refusal := formats.SCHEDULES.refusal(path, found[formats.SCHEDULES.key]):
+        result = as_object(read_json_file(path))
+        if refusal := formats.SCHEDULES.refusal(path, result[formats.SCHEDULES.key]):
             raise PickError(refusal)
-        target = as_object(found["target"])
+        target = as_object(result["target"])
         return _TunedSchedules(
-            as_text(found["network"]),
+            as_text(result["network"]),
             as_text(target["name"]),
             _machine(target["spec"]) if "spec" in target else None,
-            [_schedule(as_object(row)) for row in as_list(found["schedules"])],
+            [_schedule(as_object(row)) for row in as_list(result["schedules"])],
         )
     except FileNotFoundError:
         raise PickError(
-            f"there is no {path}; name a folder that 'tilewright tune' wrote (--schedules)"
+            f"{path} does not exist; give an output directory of 'tilewright tune' with --schedules"
         ) from None
     except OSError as error:
-        raise PickError(f"cannot read {path}: {error.strerror}") from None
+        raise PickError(
+            f"cannot read {path}: {error.strerror}; check the file and its permissions"
+        ) from None
     except (ValueError, KeyError, WorkloadError):
         raise PickError(
-            f"{path} holds no schedules; name a folder that 'tilewright tune' wrote (--schedules)"
+            f"{path} contains no schedules; give an output directory of 'tilewright tune' "
+            "with --schedules"
         ) from None
 
 
@@ -344,7 +345,7 @@ def _schedule(row: Mapping[str, Json]) -> tuple[Workload, Pick | None]:
         return workload, None
     config = tuple(map(as_int, as_list(row["config"])))
     if any(not 0 <= index < MOST_VALUES for index in config):
-        raise ValueError("no knob has that many values")
+        raise ValueError("a knob index is larger than the number of values of its knob")
     return workload, Pick(as_text(row["space"]), config)
 
 

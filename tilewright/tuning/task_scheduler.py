@@ -91,12 +91,14 @@ class TaskState:
     def latency(self) -> float:
         """Best known latency of all calls; 0 if nothing is known."""
         best = None if self.history is None else best_latency(self.history)
-        known = [each for each in (best, self.baseline) if each is not None]
+        known = [item for item in (best, self.baseline) if item is not None]
         return self.count * min(known, default=0.0)
 
     def saving(self, trials: int) -> float:
-        """Return the expected saving of a round of at most `trials` trials
-        (`search.expected_gain`)."""
+        """Return the expected saving of a round of at most `trials` trials.
+
+        See `search.expected_gain`.
+        """
         if self.history is None:
             return 0.0
         return expected_saving(self.history, self.count, trials, self.baseline)
@@ -126,43 +128,43 @@ def next_round(states: Sequence[TaskState], rules: SharingRules) -> tuple[int, i
     Returns:
         Index of the workload and its number of trials, or None if no waiting workload is eligible.
     """
-    found: list[tuple[tuple[float, ...], int, int]] = []
+    options: list[tuple[tuple[float, ...], int, int]] = []
     left, least = trials_left(states, rules), rules.share * _latency(states)
-    for place, each in enumerate(states):
-        if not each.asks or each.history is None:
+    for place, state in enumerate(states):
+        if not state.asks or state.history is None:
             continue
-        own = min(rules.batch, rules.trials - len(each.history))
-        if each.history.round == 0:
-            found.append(((0, -each.weight), place, own))
-        elif best_latency(each.history) is None:
+        own = min(rules.batch, rules.trials - len(state.history))
+        if state.history.round == 0:
+            options.append(((0, -state.weight), place, own))
+        elif best_latency(state.history) is None:
             if min(own, left) > 0:
-                found.append(((1, len(each.history), -each.weight), place, min(own, left)))
+                options.append(((1, len(state.history), -state.weight), place, min(own, left)))
         elif left > 0:
-            saving = each.saving(min(rules.batch, left))
+            saving = state.saving(min(rules.batch, left))
             if saving > least:
-                found.append(((2, -saving), place, min(rules.batch, left)))
-    return min(found)[1:] if found else None
+                options.append(((2, -saving), place, min(rules.batch, left)))
+    return min(options)[1:] if options else None
 
 
 def trials_left(states: Sequence[TaskState], rules: SharingRules) -> int:
     """Return how many of the shared trials are left; negative if more were recorded before."""
-    return rules.trials * len(states) - sum(each.made for each in states)
+    return rules.trials * len(states) - sum(state.made for state in states)
 
 
 def outcome(states: Sequence[TaskState], rules: SharingRules) -> StopGain:
     """Return the summary entry of a run in which no round is running and none will follow."""
     left, total = trials_left(states, rules), _latency(states)
-    able = [each for each in states if each.history is not None and not each.exhausted]
+    able = [state for state in states if state.history is not None and not state.exhausted]
     savings = [
-        each.saving(rules.batch) / total
-        for each in able
-        if each.history is not None and best_latency(each.history) is not None
+        item.saving(rules.batch) / total
+        for item in able
+        if item.history is not None and best_latency(item.history) is not None
     ]
     expected = max(savings, default=None)
     spent = left < 1 and (expected is None or expected > rules.share)
     return {
         "share": rules.share,
-        "trials": sum(each.made for each in states),
+        "trials": sum(state.made for state in states),
         "most_trials": rules.trials * len(states),
         "why": "exhausted" if not able else "trials" if spent else "gain",
         "expected_gain": expected,
@@ -171,7 +173,7 @@ def outcome(states: Sequence[TaskState], rules: SharingRules) -> StopGain:
 
 def _latency(states: Sequence[TaskState]) -> float:
     """Return the best known latency of one inference."""
-    return sum(each.latency for each in states)
+    return sum(state.latency for state in states)
 
 
 class _Place(Enum):
@@ -276,8 +278,7 @@ class TaskScheduler(Generic[R]):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _advance(self, task: _Running[R]) -> None:
-        """Run a flow until it requests trials or ends, and store its request or result in
-        `task`."""
+        """Run a flow until it requests trials or ends; store its request or result in `task`."""
         try:
             task.request = task.context.run(self._until_request, task)
         except StopIteration as end:
@@ -319,8 +320,8 @@ class TaskScheduler(Generic[R]):
         if self._at(_Place.BEGINS):  # what is recorded of it counts
             return None
         states = self._states()
-        if found := next_round(states, self.rules):
-            number, trials = found
+        if result := next_round(states, self.rules):
+            number, trials = result
             task = self._tasks[number]
             assert task.request is not None, "it asked for this"
             task.request.granted = trials

@@ -109,8 +109,7 @@ class TuningTask:
         return shared_key(key) if self.shared else key
 
     def describe(self) -> dict[str, Json]:
-        """Return everything that determines the answers of the explorer, apart from the inputs of a
-        step."""
+        """Return everything that determines the explorer's answers, apart from a step's inputs."""
         return {
             "workload": self.workload.to_json(),
             "tuner": self.tuner,
@@ -215,10 +214,10 @@ def state_of(target_name: str) -> tuple[int, int]:
     process.
     """
     try:
-        found = os.stat(target_name)
+        result = os.stat(target_name)
     except OSError:
         return (0, 0)
-    return (found.st_mtime_ns, found.st_size)
+    return (result.st_mtime_ns, result.st_size)
 
 
 @lru_cache(maxsize=64)
@@ -270,5 +269,7 @@ def _model(folder: str, identity: str) -> Transferred:
     from tilewright.models.transfer.registry import load_model
 
     if identity_of(Path(folder)) != identity:
-        raise TransferError(f"{folder}: the model was replaced meanwhile; run the command again")
+        raise TransferError(
+            f"the model in {folder} was replaced while this command ran; repeat the command"
+        )
     return load_model(Path(folder))

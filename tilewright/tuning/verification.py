@@ -48,12 +48,14 @@ def measure_baseline(task: TuningTask) -> Baselines:
 
 def schedule_of_baseline(task: TuningTask) -> Schedule | None:
     """Return the measured baseline schedule; None if the target has none or it does not run."""
-    found = baseline_schedule(task.target, task.workload)
-    if found is None:
+    schedule = baseline_schedule(task.target, task.workload)
+    if schedule is None:
         return None
-    knobs = found.space.describe(found.config)
-    compared = found.lowered.workload != task.workload
-    return Schedule(found.source, found.space.name, found.config, knobs, found.latency, compared)
+    knobs = schedule.space.describe(schedule.config)
+    compared = schedule.lowered.workload != task.workload
+    return Schedule(
+        schedule.source, schedule.space.name, schedule.config, knobs, schedule.latency, compared
+    )
 
 
 def verify_schedule(task: TuningTask, chosen: Schedule) -> int | None:
@@ -75,8 +77,9 @@ def verify_schedule(task: TuningTask, chosen: Schedule) -> int | None:
     wrong = int(verifies.verify(lowered_of(task, chosen))[0])
     if wrong:
         raise WrongSchedule(
-            f"{task.workload}: schedule {chosen.knobs} computes {wrong} wrong values; "
-            "please report this, with the seed and the target's specification"
+            f"{task.workload}: schedule {chosen.knobs} computes {wrong} wrong values; this is "
+            "a defect of Tilewright, please report it with the seed and the target's "
+            "specification"
         )
     return wrong
 
@@ -97,8 +100,8 @@ def baseline_again(task: TuningTask, baseline: Schedule, emit: Listener) -> Sche
         return baseline
     emit(
         Note(
-            f"{task.workload}: the baseline was kept with another latency than "
-            f"{task.target_name} gives now, which is taken instead"
+            f"{task.workload}: the recorded baseline latency differs from what "
+            f"{task.target_name} measures now; the new measurement is used"
         )
     )
     return again
@@ -125,11 +128,11 @@ def wrong_winners(
     emit(StageBegan("time_again"))
     wrong = _wrong_winners(task, history, timed)
     if wrong:
-        many = "a trial was" if len(wrong) == 1 else f"{len(wrong)} trials were"
+        many = "a trial" if len(wrong) == 1 else f"{len(wrong)} trials"
         emit(
             Note(
-                f"{task.workload}: {many} recorded with another latency than "
-                f"{task.target_name} gives now; set aside, and what it gives now recorded"
+                f"{task.workload}: discarded {many}, because the recorded latency differs "
+                f"from what {task.target_name} measures now; the new measurement is used"
             )
         )
     return wrong
@@ -144,14 +147,18 @@ def _wrong_winners(task: TuningTask, history: History, timed: dict[int, Trial]) 
             break
         measured = task.target.measure(task.target.lower(task.workload, config))
         timed[flat] = trial_at(measured, 0)
-        claimed, found = latency_at(history, int(row)), latency_of_trial(timed[flat])
-        if claimed is not None and found is not None and reproduces(task.target, claimed, found):
+        claimed, latency = latency_at(history, int(row)), latency_of_trial(timed[flat])
+        if (
+            claimed is not None
+            and latency is not None
+            and reproduces(task.target, claimed, latency)
+        ):
             break
         wrong[flat] = timed[flat]
     return wrong
 
 
-def reproduces(target: Target, claimed: Latency, found: Latency) -> bool:
+def reproduces(target: Target, claimed: Latency, latency: Latency) -> bool:
     """Return whether a recorded latency agrees with a new measurement.
 
     On a deterministic target both must be equal. On other targets, the new latency may be up to
@@ -160,14 +167,14 @@ def reproduces(target: Target, claimed: Latency, found: Latency) -> bool:
     Args:
         target: the target.
         claimed: the recorded latency.
-        found: the newly measured latency.
+        latency: the newly measured latency.
     """
     if target.deterministic:
-        near = math.isclose(claimed.seconds, found.seconds, rel_tol=1e-9)
-        return claimed.cycles == found.cycles and near
-    if claimed.cycles > 0 and found.cycles > 0:
-        return found.cycles <= NOISE * claimed.cycles
-    return found.seconds <= NOISE * claimed.seconds
+        near = math.isclose(claimed.seconds, latency.seconds, rel_tol=1e-9)
+        return claimed.cycles == latency.cycles and near
+    if claimed.cycles > 0 and latency.cycles > 0:
+        return latency.cycles <= NOISE * claimed.cycles
+    return latency.seconds <= NOISE * claimed.seconds
 
 
 def latency_of_trial(trial: Trial) -> Latency | None:

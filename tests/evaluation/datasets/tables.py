@@ -19,7 +19,7 @@ def table_of(
     """Rows with one column, their number."""
     tasks = np.asarray(task, np.int64)
     return TrainingTable(
-        Features.of(np.arange(len(tasks), dtype=np.float64)[:, None], ["number"]),
+        Features.from_names(np.arange(len(tasks), dtype=np.float64)[:, None], ["number"]),
         np.asarray(log_latency, np.float64),
         tasks,
         tasks if workload is None else np.asarray(workload, np.int64),

@@ -24,9 +24,9 @@ from tilewright.evaluation.datasets.plan import (
     DatasetPlan,
     PlanPart,
     check_options,
-    fitted,
+    fit_workload,
     make_plan,
-    named,
+    select_targets,
 )
 from tilewright.evaluation.datasets.rows import Progress, in_order
 from tilewright.models.transfer.columns import columns_of
@@ -48,12 +48,12 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_row_is_what_lowering_and_measuring_its_config_give(dataset: Path) -> None:
     plan = small_plan()
     part = plan.parts[0]
-    found = pq.read_table(dataset / plan.path(part), partitioning=None).to_pandas()
+    result = pq.read_table(dataset / plan.path(part), partitioning=None).to_pandas()
     hardware = plan.hardware[0]
     target = rebuild("vta", hardware.specification, hardware.space)
     for place in (0, 1):
-        rows = found[found["workload"] == place]
-        workload = fitted(plan.workload(place), target)
+        rows = result[result["workload"] == place]
+        workload = fit_workload(plan.workload(place), target)
         space = target.space(workload)
         assert rows["config"].is_unique
         lowered = target.lower(workload, space.unravel(rows["config"].to_numpy()))
@@ -108,7 +108,7 @@ def test_other_options_do_not_touch_a_dataset(dataset: Path) -> None:
 
 def test_a_dataset_from_elsewhere_is_not_built_over(dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "dataset.json").write_bytes((dataset / "dataset.json").read_bytes())
-    with pytest.raises(DatasetError, match="not built here"):
+    with pytest.raises(DatasetError, match="built elsewhere"):
         build(tmp_path, OPTIONS, Steps())
 
 
@@ -125,7 +125,7 @@ def test_of_two_builds_into_a_folder_one_is_told(tmp_path: Path) -> None:
     first.start()
     try:
         assert begun.wait(60)
-        with pytest.raises(RunInUse, match="being written by process"):
+        with pytest.raises(RunInUse, match="in use by process"):
             build(tmp_path, OPTIONS, Steps())
     finally:
         go_on.set()
@@ -138,11 +138,11 @@ def test_hardware_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
         def plan(self, options: DatasetOptions) -> DatasetPlan:
             plan = small_plan(options)
             return replace(
-                plan, hardware=tuple(replace(each, id="f" * 16) for each in plan.hardware[:1])
+                plan, hardware=tuple(replace(device, id="f" * 16) for device in plan.hardware[:1])
                 + plan.hardware[1:],
             )  # fmt: skip
 
-    with pytest.raises(DatasetError, match="no longer is what it was"):
+    with pytest.raises(DatasetError, match="has changed since"):
         build(tmp_path, OPTIONS, Changed())
 
 
@@ -169,8 +169,8 @@ NAMED = DatasetOptions(rows=64, cpu_rows=0, workloads=3, targets=("vta-de10", "v
 def test_named_hardware_is_what_a_build_is_of(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     about = build(one, NAMED)
-    assert [each.name for each in about.hardware] == list(NAMED.targets)
-    assert [each.id for each in about.hardware] == [
+    assert [device.name for device in about.hardware] == list(NAMED.targets)
+    assert [device.id for device in about.hardware] == [
         make_target(name).fingerprint for name in NAMED.targets
     ]
     assert about.rows == len(read_table(one)) == 64
@@ -198,19 +198,19 @@ def test_a_file_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     spec = tmp_path / "mine.json"
     spec.write_text(VtaSpec(name="mine").model_dump_json(by_alias=True, exclude={"source"}))
     options = OPTIONS.model_copy(update={"targets": (str(spec),)})
-    (found,) = named(options.targets, "vta")
+    (result,) = select_targets(options.targets, "vta")
 
     class Named(Steps):
         def plan(self, options: DatasetOptions) -> DatasetPlan:
             plan = small_plan(options)
             parts = tuple(part for part in plan.parts if part.hardware == 0)
-            return replace(plan, hardware=(found[0],), parts=parts)
+            return replace(plan, hardware=(result[0],), parts=parts)
 
     build(tmp_path / "data", options, Named())
     build(tmp_path / "data", options, Named(stop=0))
     changed = VtaSpec(name="mine", memory_latency_cycles=200)
     spec.write_text(changed.model_dump_json(by_alias=True, exclude={"source"}))
-    with pytest.raises(DatasetError, match="no longer is what it was when"):
+    with pytest.raises(DatasetError, match="has changed since"):
         build(tmp_path / "data", options, Named())
 
 
@@ -234,7 +234,7 @@ def test_one_piece_of_hardware_is_named_once(tmp_path: Path) -> None:
     twin = tmp_path / "twin.json"
     twin.write_text(VtaSpec.load("vta-de10").model_dump_json(by_alias=True, exclude={"source"}))
     with pytest.raises(DatasetError, match="same hardware as vta-de10"):
-        named(("vta-de10", str(twin)), "vta")
+        select_targets(("vta-de10", str(twin)), "vta")
 
 
 def test_a_plan_of_before_hardware_could_be_named_has_the_digest_that_its_files_know() -> None:
@@ -250,7 +250,7 @@ def test_columns_of_schedules_stand_in_the_order_of_a_spaces_decisions(dataset: 
     tokens = tokens_of([column.name for column in read_about(dataset).columns]).knobs
     hardware = plan.hardware[0]
     target = rebuild("vta", hardware.specification, hardware.space)
-    knobs = [knob.name for knob in target.space(fitted(plan.workload(0), target)).knobs]
+    knobs = [knob.name for knob in target.space(fit_workload(plan.workload(0), target)).knobs]
     assert [name for name in tokens if name in knobs] == knobs
     assert knobs != sorted(knobs)
 

@@ -15,9 +15,9 @@ from tilewright.evaluation.datasets.plan import (
     PlanCell,
     PlanPart,
     check_options,
-    drawn,
-    fitted,
-    named,
+    draw_hardware,
+    fit_workload,
+    select_targets,
 )
 from tilewright.models.transfer.registry import make_model
 from tilewright.targets import make_target
@@ -32,7 +32,7 @@ class _Small(Steps):
     """Two small layers on the named machines."""
 
     def plan(self, options: DatasetOptions) -> DatasetPlan:
-        hardware = [one for kind in ("vta", "gemmini") for one, _ in named(NAMES, kind)]
+        hardware = [one for kind in ("vta", "gemmini") for one, _ in select_targets(NAMES, kind)]
         works = [parse_workload(text, "bias, + 3, >> 8, min 127, max 0") for text in LAYERS]
         cells = tuple(PlanCell(place, 16) for place in range(2))
         return DatasetPlan(
@@ -45,7 +45,7 @@ class _Small(Steps):
 def test_rows_of_two_families_are_one_dataset_that_models_learn_from(tmp_path: Path) -> None:
     check_options(OPTIONS)
     about = build(tmp_path, OPTIONS, _Small())
-    assert [(each.kind, each.unit) for each in about.hardware] == [
+    assert [(device.kind, device.unit) for device in about.hardware] == [
         ("vta", "cycles"), ("gemmini", "cycles"),
     ]  # fmt: skip
     table = read_table(tmp_path)
@@ -63,12 +63,12 @@ def test_rows_of_two_families_are_one_dataset_that_models_learn_from(tmp_path: P
 
 def test_layers_are_rounded_as_a_machine_rounds() -> None:
     workload = parse_workload(LAYERS[0], "bias, >> 8, min 127, max 0")
-    steps = [fitted(workload, make_target(name)).epilogue_text for name in NAMES]
+    steps = [fit_workload(workload, make_target(name)).epilogue_text for name in NAMES]
     assert [">> even 8" in text for text in steps] == [False, True]
 
 
 def test_drawn_machines_differ_and_the_first_stay() -> None:
-    few, more = (drawn("gemmini", count, 3) for count in (3, 8))
+    few, more = (draw_hardware("gemmini", count, 3) for count in (3, 8))
     assert [one.id for one, _ in few] == [one.id for one, _ in more[:3]]
     assert len({one.id for one, _ in more}) == 8
     assert make_target("gemmini").fingerprint not in {one.id for one, _ in more}

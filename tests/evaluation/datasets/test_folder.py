@@ -44,7 +44,7 @@ def replace_file(folder: Path, data: bytes, rows: int | None = None) -> None:
     (folder / FIRST).write_bytes(data)
 
     def vouch(about: Any) -> None:
-        record = next(each for each in about["files"] if each["path"] == FIRST)
+        record = next(file for file in about["files"] if file["path"] == FIRST)
         record |= {"bytes": len(data), "sha256": digest(data)}
         if rows is not None:
             about["rows"] += rows - record["rows"]
@@ -89,7 +89,7 @@ def test_a_part_has_the_numbers_and_columns_of_the_whole(dataset: Path) -> None:
 def test_some_rows_are_drawn_by_seed(dataset: Path) -> None:
     whole = read_table(dataset)
     some = [read_table(dataset, rows=50, seed=seed) for seed in (0, 0, 1)]
-    assert [len(each) for each in some] == [50, 50, 50]
+    assert [len(item) for item in some] == [50, 50, 50]
     np.testing.assert_array_equal(some[0].features.matrix, some[1].features.matrix)
     assert not np.array_equal(some[0].features.matrix, some[2].features.matrix, equal_nan=True)
     rows = {row.tobytes() for row in whole.features.matrix}
@@ -138,10 +138,10 @@ def test_rows_may_come_from_elsewhere(tmp_path: Path) -> None:
                    "bytes": len(data), "sha256": digest(data)}],
     }  # fmt: skip
     (tmp_path / "dataset.json").write_text(json.dumps(about))
-    found = read_table(tmp_path)
-    np.testing.assert_array_equal(found.log_latency, [10, 11, np.nan])
+    result = read_table(tmp_path)
+    np.testing.assert_array_equal(result.log_latency, [10, 11, np.nan])
     np.testing.assert_array_equal(
-        found.features.matrix, [[3, np.nan], [3, np.nan], [np.nan, np.nan]]
+        result.features.matrix, [[3, np.nan], [3, np.nan], [np.nan, np.nan]]
     )
 
 
@@ -167,19 +167,19 @@ def _file(**values: Any) -> Callable[[Any], Any]:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda about: ["no object"], "describes no dataset"),
-        (_set(format="other"), "not about a dataset"),
+        (lambda about: ["no object"], "does not describe a dataset"),
+        (_set(format="other"), "does not describe a dataset"),
         (_set(version=2), "version 2"),
-        (_set(rows=7), "its rows are not those"),
+        (_set(rows=7), "its number of rows does not match"),
         (_set(hardware=[]), "not listed"),
         (_set(columns=[{"name": "x"}, {"name": "x"}]), "twice"),
         (_set(columns=[]), "is not listed"),
         (_set(workloads=[]), "not listed"),
-        (_set(workloads=[{"operator": "conv2d"}]), "describes no dataset"),
+        (_set(workloads=[{"operator": "conv2d"}]), "does not describe a dataset"),
         (_set(statuses=["fine"]), "statuses"),
         (_set(files=3), "files"),
-        (_file(path="../../etc/passwd"), "a file is called"),
-        (_file(path="rows/hardware=../part.parquet"), "a file is called"),
+        (_file(path="../../etc/passwd"), "files must be called"),
+        (_file(path="rows/hardware=../part.parquet"), "files must be called"),
         (_file(path="rows/hardware=a/part-0000.parquet"), "is missing|No such"),
         (_file(rows=-40), "negative|its rows"),
         (_file(sha256="0" * 64), "damaged"),
@@ -210,7 +210,7 @@ def test_a_few_bytes_do_not_ask_for_a_large_table(copy: Path) -> None:
     replace_file(copy, data, rows)
     more = [{"name": f"c{k}"} for k in range(3900)]
     rewrite(copy, lambda about: about | {"columns": about["columns"] + more})
-    with pytest.raises(DatasetError, match=r"asks for a table of 6[0-9.]* GiB"):
+    with pytest.raises(DatasetError, match=r"needs a table of 6[0-9.]* GiB"):
         read_table(copy)
     rewrite(copy, lambda about: about | {"rows": about["rows"] + 10 * rows, "files": [
         *about["files"], *({**about["files"][0], "path": f"rows/hardware=a/{k}.parquet"}
@@ -222,7 +222,7 @@ def test_a_few_bytes_do_not_ask_for_a_large_table(copy: Path) -> None:
 @pytest.mark.parametrize("text", [b"", b"{", b"[" * 200_000, b"\xff\xfe", b"null"])
 def test_a_description_that_is_no_json_is_refused(copy: Path, text: bytes) -> None:
     (copy / "dataset.json").write_bytes(text)
-    with pytest.raises(DatasetError, match="describes no dataset"):
+    with pytest.raises(DatasetError, match="does not describe a dataset"):
         read_table(copy)
 
 
@@ -245,21 +245,21 @@ def _with(name: str, values: Callable[[pa.Table], pa.Array]) -> Callable[[pa.Tab
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda table: table.drop_columns(["status"]), "lacks a column status"),
+        (lambda table: table.drop_columns(["status"]), "lacks the column status"),
         (lambda table: table.slice(0, 5), "it has 5 rows"),
         (lambda table: table.append_column("x", table["status"]), "is not listed"),
         (_with("workload", lambda t: pa.array([3] * len(t), pa.int32())), "not listed"),
         (_with("workload", lambda t: pa.array([-1] * len(t), pa.int32())), "not listed"),
-        (_with("workload", lambda t: pa.array([None] * len(t), pa.int32())), "lacks values"),
+        (_with("workload", lambda t: pa.array([None] * len(t), pa.int32())), "has missing values"),
         (_with("workload", lambda t: pa.array(["0"] * len(t))), "type int32"),
-        (_with("log_latency", lambda t: pa.array([1.0] * len(t))), "other rows"),
-        (_with("log_latency", lambda t: pa.array([float("inf")] * len(t))), "other rows"),
+        (_with("log_latency", lambda t: pa.array([1.0] * len(t))), "exactly in the valid"),
+        (_with("log_latency", lambda t: pa.array([float("inf")] * len(t))), "exactly in the valid"),
         (
             _with("hardware batch", lambda t: pa.array([float("inf")] * len(t), pa.float32())),
             "infinite",
         ),
         (_with("hardware batch", lambda t: pa.array([1e300] * len(t))), "infinite"),
-        (_with("hardware batch", lambda t: pa.array([[1.0]] * len(t))), "as float32"),
+        (_with("hardware batch", lambda t: pa.array([[1.0]] * len(t))), "instead of float32"),
         (_with("workload", lambda t: pa.array([1 << 40] * len(t))), "cannot be read"),
     ],
 )
@@ -283,7 +283,7 @@ def test_numbers_of_other_widths_are_read_as_they_are_meant(copy: Path) -> None:
 
 def _widened(table: pa.Table) -> pa.Table:
     wide = {pa.int32(): pa.int64(), pa.int8(): pa.int64(), pa.float32(): pa.float64()}
-    fields = [(each.name, wide.get(each.type, each.type)) for each in table.schema]
+    fields = [(item.name, wide.get(item.type, item.type)) for item in table.schema]
     return table.cast(pa.schema(fields))
 
 
@@ -317,7 +317,7 @@ def test_bytes_that_are_vouched_for_are_read_or_refused(dataset: Path, data: st.
 def test_the_slice_that_ships_is_of_different_hardware() -> None:
     table = read_table(SLICE)
     assert len(table) == 1216
-    kinds = Counter(each.kind for each in read_about(SLICE).hardware)
+    kinds = Counter(device.kind for device in read_about(SLICE).hardware)
     assert kinds == {"vta": 4, "cpu": 4}
     of = {name: table.features.matrix[:, k] for k, name in enumerate(table.features.names)}
     on_cpu = np.isfinite(of["hardware lanes"])

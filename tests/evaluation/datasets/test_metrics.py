@@ -29,8 +29,8 @@ def by_definition(latency: list[float], predicted: list[float]) -> float:
 @given(st.lists(st.tuples(few, few), min_size=1, max_size=40))
 def test_accuracy_is_the_share_of_pairs_in_order(rows: list[tuple[float, float]]) -> None:
     latency, predicted = ([row[k] for row in rows] for k in (0, 1))
-    found = pairwise_accuracy(np.array(latency), np.array(predicted))
-    assert found == pytest.approx(by_definition(latency, predicted), abs=1e-12, nan_ok=True)
+    accuracy = pairwise_accuracy(np.array(latency), np.array(predicted))
+    assert accuracy == pytest.approx(by_definition(latency, predicted), abs=1e-12, nan_ok=True)
 
 
 def test_accuracy_of_many_rows_is_exact() -> None:
@@ -49,11 +49,11 @@ def test_accuracy_of_many_rows_is_exact() -> None:
 def test_regret_is_of_the_best_among_the_chosen() -> None:
     # Latencies 4, 2, 1, 16: the model likes the row of 4 most, then that of 16.
     table = table_of([0] * 4 + [1] * 2, [2, 1, 0, 4, 0, 1])
-    found = score(table, np.array([0.0, 2.0, 3.0, 1.0, 0.0, 1.0]))
-    assert found.top1_regret == pytest.approx((4 / 1 - 1 + 0) / 2)
-    assert found.top8_regret is None  # eight of four are no choice
-    assert (found.tasks, found.rows) == (2, 6)
-    assert found.pairwise_accuracy == pytest.approx((1 / 6 + 1) / 2)
+    result = score(table, np.array([0.0, 2.0, 3.0, 1.0, 0.0, 1.0]))
+    assert result.top1_regret == pytest.approx((4 / 1 - 1 + 0) / 2)
+    assert result.top8_regret is None  # eight of four are no choice
+    assert (result.tasks, result.rows) == (2, 6)
+    assert result.pairwise_accuracy == pytest.approx((1 / 6 + 1) / 2)
 
 
 def test_eight_chosen_may_miss_the_best() -> None:
@@ -71,8 +71,8 @@ def test_only_the_order_within_a_task_counts() -> None:
 
 def test_what_is_not_valid_is_left_out_whatever_is_predicted() -> None:
     table = table_of([0, 0, 0, 1, 1], [0, 1, np.nan, np.nan, 3])
-    found = score(table, np.array([0.0, 1.0, np.nan, -1.0, 0.0]))
-    assert (found.tasks, found.rows, found.pairwise_accuracy) == (1, 2, 1.0)
+    result = score(table, np.array([0.0, 1.0, np.nan, -1.0, 0.0]))
+    assert (result.tasks, result.rows, result.pairwise_accuracy) == (1, 2, 1.0)
 
 
 def test_the_interval_holds_the_mean_and_narrows_with_tasks() -> None:
@@ -81,9 +81,9 @@ def test_the_interval_holds_the_mean_and_narrows_with_tasks() -> None:
     def width(tasks: int) -> float:
         task = np.repeat(np.arange(tasks), 6)
         latency = rng.random(len(task))
-        found = score(table_of(task.tolist(), latency.tolist()), latency + rng.random(len(task)))
-        low, high = found.interval
-        assert low < found.pairwise_accuracy < high
+        result = score(table_of(task.tolist(), latency.tolist()), latency + rng.random(len(task)))
+        low, high = result.interval
+        assert low < result.pairwise_accuracy < high
         return high - low
 
     assert width(400) < 0.5 * width(20)
@@ -100,7 +100,7 @@ def test_equal_seeds_give_equal_intervals() -> None:
     ("predicted", "says"),
     [
         (np.zeros(2), "shape"),
-        (np.array([0.0, np.nan, 1.0]), "not numbers"),
+        (np.array([0.0, np.nan, 1.0]), "are NaN"),
     ],
 )
 def test_what_is_no_prediction_is_refused(predicted: np.ndarray, says: str) -> None:

@@ -88,7 +88,11 @@ def test_workloads_that_are_padded_to_the_same_shape_are_on_one_side() -> None:
     matrix = np.stack([np.full(120, 5.0), np.log2(channels), np.log2(channels * 7)], axis=1)
     numbers = np.repeat(np.arange(6), 20)
     table = TrainingTable(
-        Features.of(matrix, columns), np.zeros(120), numbers, numbers, np.zeros(120, np.int64)
+        Features.from_names(matrix, columns),
+        np.zeros(120),
+        numbers,
+        numbers,
+        np.zeros(120, np.int64),
     )
     for seed in range(20):
         train, test = split(table, "by_task", seed, 0.3)

@@ -44,13 +44,13 @@ def small_table(rows: int = 80) -> TrainingTable:
             )
             latency = np.where(measured.valid, np.log2(np.maximum(measured.cycles, 1)), np.nan)
             parts.append((features, latency, w, h))
-    names = list(dict.fromkeys(name for each, *_ in parts for name in each.names))
+    names = list(dict.fromkeys(name for item, *_ in parts for name in item.names))
     return TrainingTable(
-        Features.of(np.concatenate([_wide(each, names) for each, *_ in parts]), names),
+        Features.from_names(np.concatenate([_wide(item, names) for item, *_ in parts]), names),
         np.concatenate([latency for _, latency, _, _ in parts]),
-        np.concatenate([np.full(len(each), 10 * h + w) for each, _, w, h in parts]),
-        np.concatenate([np.full(len(each), w) for each, _, w, _ in parts]),
-        np.concatenate([np.full(len(each), h) for each, _, _, h in parts]),
+        np.concatenate([np.full(len(item), 10 * h + w) for item, _, w, h in parts]),
+        np.concatenate([np.full(len(item), w) for item, _, w, _ in parts]),
+        np.concatenate([np.full(len(item), h) for item, _, _, h in parts]),
     )
 
 

@@ -8,13 +8,18 @@ import pytest
 from tests.models.transfer.tables import small_table
 from tilewright.models.transfer.columns import with_derived
 from tilewright.models.transfer.neural import tokens_of
-from tilewright.models.transfer.training_data import aligned, is_late, known_columns, masked
+from tilewright.models.transfer.training_data import (
+    is_late,
+    known_columns,
+    mask_values,
+    select_columns,
+)
 from tilewright.targets.features import Features
 
 
 def _one(**columns: float) -> dict[str, float]:
     names = [name.replace("__", " ") for name in columns]
-    given = with_derived(Features.of(np.array([[*columns.values()]]), names))
+    given = with_derived(Features.from_names(np.array([[*columns.values()]]), names))
     return dict(zip(given.names, given.matrix[0].tolist(), strict=True))
 
 
@@ -25,10 +30,10 @@ MACHINE = {
 
 
 def test_bytes_are_cycles_of_the_bus_beside_those_of_all_multiplications() -> None:
-    found = _one(**MACHINE, program__out_bytes=np.log2(1 + 8 * 4096))
-    assert found["derived peak"] == pytest.approx(12.0)
-    assert found["derived late store cycles"] == pytest.approx(0.0, abs=1e-3)
-    assert np.isnan(found["derived late load cycles"]), "nothing is known of what is loaded"
+    result = _one(**MACHINE, program__out_bytes=np.log2(1 + 8 * 4096))
+    assert result["derived peak"] == pytest.approx(12.0)
+    assert result["derived late store cycles"] == pytest.approx(0.0, abs=1e-3)
+    assert np.isnan(result["derived late load cycles"]), "nothing is known of what is loaded"
 
 
 def test_twice_the_bus_halves_the_cycles_of_transfers_and_leaves_those_of_compute() -> None:
@@ -51,11 +56,11 @@ def test_what_compiling_reveals_makes_late_columns_and_no_others() -> None:
         table.features.matrix[:, before],
         tuple(c for c, stays in zip(table.features.columns, before, strict=True) if stays),
     )
-    x = aligned(visible, names)
+    x = select_columns(visible, names)
     assert np.isnan(x[:, late]).all()
-    whole = aligned(table.features, names)
+    whole = select_columns(table.features, names)
     assert np.array_equal(x[:, ~late], whole[:, ~late], equal_nan=True)
-    gone, uncompiled = masked(whole, names, 0.5, 0.0, 0)
+    gone, uncompiled = mask_values(whole, names, 0.5, 0.0, 0)
     lost = np.isnan(gone[:, late]).all(axis=1)
     assert np.array_equal(gone[:, ~late], whole[:, ~late], equal_nan=True)
     assert lost[uncompiled].all()
@@ -68,10 +73,10 @@ def test_knobs_are_tokens_with_the_columns_that_tell_of_them() -> None:
         "schedule waste_tile_h", "schedule log2_parts_oc", "schedule log2_inp_volume",
         "schedule rest_tile_h_oc_nthread", "schedule log2_oc_nthread",
     ]  # fmt: skip
-    found = tokens_of(names)
-    assert found.knobs == ("tile_h", "parts_oc", "oc_nthread")
-    assert found.columns == ((1, 2, 3), (4,), (7,))
-    assert found.others == (0, 5, 6)
+    tokens = tokens_of(names)
+    assert tokens.knobs == ("tile_h", "parts_oc", "oc_nthread")
+    assert tokens.columns == ((1, 2, 3), (4,), (7,))
+    assert tokens.others == (0, 5, 6)
 
 
 def test_counts_of_a_gemmini_are_cycles_beside_the_same_peak() -> None:
@@ -82,10 +87,10 @@ def test_counts_of_a_gemmini_are_cycles_beside_the_same_peak() -> None:
         "program__bias_bytes": 0.0, "program__first_bytes": 0.0, "program__write_requests": 0.0,
         "program__read_requests": np.log2(1 + 2048), "hardware__cycles_per_beat": 1.0,
     }  # fmt: skip
-    found = _one(**MACHINE, **counts)
-    assert found["derived late compute cycles"] == pytest.approx(0.0, abs=1e-3)
-    assert found["derived late load cycles"] == pytest.approx(1.0, abs=1e-3)
-    assert found["derived late reference"] == pytest.approx(1.0, abs=1e-3)
+    result = _one(**MACHINE, **counts)
+    assert result["derived late compute cycles"] == pytest.approx(0.0, abs=1e-3)
+    assert result["derived late load cycles"] == pytest.approx(1.0, abs=1e-3)
+    assert result["derived late reference"] == pytest.approx(1.0, abs=1e-3)
     slow = _one(**MACHINE | {"hardware__memory_latency_cycles": 8.0}, **counts)
     requests = 2048 * (256 + 7) / 16
     assert slow["derived late load busy"] == pytest.approx(np.log2(requests / 4096), abs=1e-3)

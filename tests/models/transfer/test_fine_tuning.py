@@ -17,7 +17,7 @@ from tilewright.evaluation.datasets.metrics import score
 from tilewright.evaluation.datasets.training import split
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.model import LEAST_VALID, Transferred
-from tilewright.models.transfer.registry import kinds, load_model, make_model, refined
+from tilewright.models.transfer.registry import continue_from, list_kinds, load_model, make_model
 from tilewright.models.transfer.training_data import TrainingTable, less_constants, surely_less
 from tilewright.targets.features import Features
 
@@ -66,7 +66,7 @@ def learned(kind: str) -> Transferred:
 
 @cache
 def refitted(kind: str) -> Transferred:
-    model = refined(learned(kind), 1, MORE[kind])
+    model = continue_from(learned(kind), 1, MORE[kind])
     model.fit(tables()[1], start=learned(kind))
     return model
 
@@ -76,7 +76,7 @@ def accuracy(model: Transferred, table: TrainingTable) -> float:
 
 
 def test_every_kind_is_tested() -> None:
-    assert list(QUICK) == kinds()
+    assert list(QUICK) == list_kinds()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,9 +86,9 @@ def test_few_rows_of_other_hardware_teach_its_order(kind: str) -> None:
     assert accuracy(refitted(kind), rows) > accuracy(learned(kind), rows) + 0.05
     again = learned(kind).predict(tables()[0].features)
     assert np.array_equal(again.log_latency, before.log_latency), "the model it was is changed"
-    found = refitted(kind).predict(rows.features)
-    assert (found.spread > 0).all()
-    assert found.chance[rows.valid].mean() > found.chance[~rows.valid].mean() + 0.3
+    result = refitted(kind).predict(rows.features)
+    assert (result.spread > 0).all()
+    assert result.chance[rows.valid].mean() > result.chance[~rows.valid].mean() + 0.3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,15 +96,15 @@ def test_equal_seeds_give_equal_files_that_are_read_as_they_were_saved(
     kind: str, tmp_path: Path
 ) -> None:
     refitted(kind).save(tmp_path / "one")
-    again = refined(learned(kind), 1, MORE[kind])
+    again = continue_from(learned(kind), 1, MORE[kind])
     again.fit(tables()[1], start=learned(kind))
     again.save(tmp_path / "other")
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes(), path.name
     features = tables()[2].features
-    found, usual = load_model(tmp_path / "one").predict(features), refitted(kind).predict(features)
-    assert np.array_equal(found.log_latency, usual.log_latency)
-    assert np.array_equal(found.chance, usual.chance)
+    result, usual = load_model(tmp_path / "one").predict(features), refitted(kind).predict(features)
+    assert np.array_equal(result.log_latency, usual.log_latency)
+    assert np.array_equal(result.chance, usual.chance)
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])
@@ -112,7 +112,7 @@ def test_what_cannot_be_learned_leaves_a_model_as_it_is(kind: str) -> None:
     """Latencies that are noise: whatever fits them is better by chance alone."""
     rows = tables()[1]
     noise = np.random.default_rng(3).normal(0.0, 0.5, len(rows))
-    model = refined(learned(kind), 0, {"epochs": 5} if kind == "mlp" else {"trees": 30})
+    model = continue_from(learned(kind), 0, {"epochs": 5} if kind == "mlp" else {"trees": 30})
     said = learned(kind).predict(rows.features).log_latency
     noisy = replace(rows, log_latency=np.where(rows.valid, said + noise, np.nan))
     model.fit(noisy, start=learned(kind))
@@ -126,39 +126,41 @@ def test_columns_are_those_of_the_model_whatever_the_rows_have() -> None:
     rows = tables()[1]
     stays = np.array([not name.startswith("hardware ") for name in rows.features.names])
     columns = tuple(c for c, keep in zip(rows.features.columns, stays, strict=True) if keep)
-    foreign = Features.of(np.ones((len(rows), 1)), ["schedule log2_magic"])
-    fewer = Features(rows.features.matrix[:, stays], columns).beside(foreign)
-    model = refined(learned("xgboost"))
+    foreign = Features.from_names(np.ones((len(rows), 1)), ["schedule log2_magic"])
+    fewer = Features(rows.features.matrix[:, stays], columns).append_columns(foreign)
+    model = continue_from(learned("xgboost"))
     model.fit(replace(rows, features=fewer), start=learned("xgboost"))
     assert model.columns == learned("xgboost").columns
     nothing = replace(rows, features=foreign)
     with pytest.raises(TransferError, match="none of the columns of the model"):
-        refined(learned("xgboost")).fit(nothing, start=learned("xgboost"))
+        continue_from(learned("xgboost")).fit(nothing, start=learned("xgboost"))
 
 
 def test_options_are_those_of_the_model_unless_they_are_given() -> None:
     start = make_model("mlp", 0, {"units": 32, "drop_column": 0.05, "epochs": 3})
-    model = refined(start, 0, {"epochs": 7})
+    model = continue_from(start, 0, {"epochs": 7})
     assert model.options.model_dump() == start.options.model_dump() | {
         "epochs": 7, "learning_rate": 1e-4, "batch": 64, "held": 0.2,
     }  # fmt: skip
     with pytest.raises(TransferError, match="units of mlp is 32"):
-        refined(start, 0, {"units": 64})
-    with pytest.raises(TransferError, match="there are"):
-        refined(start, 0, {"trees": 64})
+        continue_from(start, 0, {"units": 64})
+    with pytest.raises(TransferError, match="its options are"):
+        continue_from(start, 0, {"trees": 64})
 
 
 def test_too_few_rows_are_counted() -> None:
     rows = tables()[1]
     few = rows.rows(np.flatnonzero(rows.valid)[: LEAST_VALID - 1])
-    with pytest.raises(TransferError, match=f"^{LEAST_VALID - 1} of .* dataset build --target"):
-        refined(learned("xgboost")).fit(few, start=learned("xgboost"))
+    with pytest.raises(
+        TransferError, match=f"^only {LEAST_VALID - 1} of .* dataset build --target"
+    ):
+        continue_from(learned("xgboost")).fit(few, start=learned("xgboost"))
 
 
 def test_the_constant_of_a_task_is_what_labels_are_above_on_average() -> None:
     y = np.array([3.0, 5.0, 7.0, 1.0], np.float32)
-    found = less_constants(y, np.array([0.0, 0.0, 7.0, 0.0]), np.array([4, 4, 9, 9]))
-    assert found.tolist() == [-1.0, 1.0, 6.5, 0.5]
+    constants = less_constants(y, np.array([0.0, 0.0, 7.0, 0.0]), np.array([4, 4, 9, 9]))
+    assert constants.tolist() == [-1.0, 1.0, 6.5, 0.5]
 
 
 def test_a_gain_that_chance_explains_is_none() -> None:

@@ -20,8 +20,13 @@ from tilewright.evaluation.datasets.training import split
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import INDEX, SIGNATURE, trust_model
 from tilewright.models.transfer.model import Transferred
-from tilewright.models.transfer.registry import kinds, load_model, make_model
-from tilewright.models.transfer.training_data import aligned, known_columns, labels, reference
+from tilewright.models.transfer.registry import list_kinds, load_model, make_model
+from tilewright.models.transfer.training_data import (
+    known_columns,
+    labels,
+    reference,
+    select_columns,
+)
 from tilewright.targets.features import Features
 
 QUICK: dict[str, dict[str, object]] = {
@@ -51,21 +56,21 @@ def fitted(kind: str) -> Transferred:
 
 
 def test_every_kind_is_tested() -> None:
-    assert list(QUICK) == kinds()
+    assert list(QUICK) == list_kinds()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_orders_programs_it_has_not_seen_and_knows_which_run(kind: str) -> None:
     _, test = split(small_table(), "within_task", 0)
     rows = small_table().rows(test)
-    found = fitted(kind).predict(rows.features)
-    assert score(rows, found.log_latency).pairwise_accuracy > 0.7
-    assert found.chance[rows.valid].mean() > found.chance[~rows.valid].mean() + 0.3
-    assert ((found.chance >= 0) & (found.chance <= 1)).all()
-    assert (found.spread > 0).all()
+    result = fitted(kind).predict(rows.features)
+    assert score(rows, result.log_latency).pairwise_accuracy > 0.7
+    assert result.chance[rows.valid].mean() > result.chance[~rows.valid].mean() + 0.3
+    assert ((result.chance >= 0) & (result.chance <= 1)).all()
+    assert (result.spread > 0).all()
     uncompiled = fitted(kind).predict(_without(rows.features, "program "))
     assert score(rows, uncompiled.log_latency).pairwise_accuracy > 0.6
-    assert np.array_equal(uncompiled.chance, found.chance), "it was asked of what compiling says"
+    assert np.array_equal(uncompiled.chance, result.chance), "it was asked of what compiling says"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,8 +82,12 @@ def test_columns_are_known_by_name_and_missing_ones_are_unknown_not_zero(
     model, rows = fitted(kind), small_table().features.rows(np.arange(0, len(small_table()), 7))
     usual = model.predict(rows)
     order = data.draw(st.permutations(range(len(rows.names))))
-    foreign = Features.of(np.full((len(rows), 2), 3.0), ["hardware warps", "schedule log2_magic"])
-    mixed = Features(rows.matrix[:, order], tuple(rows.columns[k] for k in order)).beside(foreign)
+    foreign = Features.from_names(
+        np.full((len(rows), 2), 3.0), ["hardware warps", "schedule log2_magic"]
+    )
+    mixed = Features(rows.matrix[:, order], tuple(rows.columns[k] for k in order)).append_columns(
+        foreign
+    )
     _assert_same(model.predict(mixed), usual)
     gone = set(data.draw(st.lists(st.sampled_from(rows.names), min_size=1, max_size=40)))
     places = np.array([name not in gone for name in rows.names])
@@ -141,7 +150,7 @@ def test_a_damaged_file_of_a_model_is_refused(
     data = bytearray(path.read_bytes())
     data[int(place * len(data))] ^= flip
     path.write_bytes(data)
-    with pytest.raises(TransferError, match="is not the file that was saved"):
+    with pytest.raises(TransferError, match="was changed after it was saved"):
         load_model(folder)
 
 
@@ -187,7 +196,7 @@ def test_training_ends_when_its_minutes_are_over_and_says_what_all_would_take() 
 def test_labels_order_within_tasks_only() -> None:
     table = small_table()
     names = known_columns(table)
-    x = aligned(table.features, names)
+    x = select_columns(table.features, names)
     rng = np.random.default_rng(1)
     shift = rng.normal(0, 5, table.task.max() + 1)[table.task]
     moved = type(table)(
@@ -206,7 +215,7 @@ def test_labels_order_within_tasks_only() -> None:
 def test_mistakes_name_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnknownName, match="did you mean xgboost"):
         make_model("xgbost")
-    with pytest.raises(TransferError, match="there are"):
+    with pytest.raises(TransferError, match="its options are"):
         make_model("xgboost", 0, {"leaves": 3})
     with pytest.raises(TransferError, match="model train"):
         load_model(tmp_path)
@@ -231,8 +240,8 @@ def _without(features: Features, start: str) -> Features:
 
 def _assert_same(one: object, other: object) -> None:
     assert vars(one).keys() == vars(other).keys()
-    for name, each in vars(one).items():
-        assert np.array_equal(each, vars(other)[name]), name
+    for name, var in vars(one).items():
+        assert np.array_equal(var, vars(other)[name]), name
 
 
 def test_without_the_formula_nothing_is_derived_by_hand() -> None:
@@ -240,5 +249,5 @@ def test_without_the_formula_nothing_is_derived_by_hand() -> None:
     plain = make_model("xgboost", 0, {"trees": 20, "formula": False})
     plain.fit(table)
     assert not [name for name in plain.columns if name.startswith("derived ")]
-    assert np.isnan(reference(aligned(table.features, plain.columns), plain.columns)).all()
+    assert np.isnan(reference(select_columns(table.features, plain.columns), plain.columns)).all()
     assert score(table, plain.predict(table.features).log_latency).pairwise_accuracy > 0.6

@@ -14,9 +14,9 @@ import pytest
 from tests.models.transfer.tables import small_table
 from tilewright.models.transfer import numpy_mlp
 from tilewright.models.transfer.contract import TransferError
-from tilewright.models.transfer.jax_networks import Perceptron, begin
+from tilewright.models.transfer.jax_networks import Perceptron, init_weights
 from tilewright.models.transfer.model import Transferred
-from tilewright.models.transfer.registry import load_model, make_model, refined
+from tilewright.models.transfer.registry import continue_from, load_model, make_model
 
 
 @pytest.mark.slow(seconds=0.8)
@@ -30,16 +30,16 @@ def test_it_computes_what_the_network_does(
     rng = np.random.default_rng(seed)
     network = Perceptron(columns, units, layers)
     weights = {
-        name: (each + rng.normal(0, 0.3, each.shape)).astype(np.float32)
-        for name, each in begin(network, seed).items()
+        name: (item + rng.normal(0, 0.3, item.shape)).astype(np.float32)
+        for name, item in init_weights(network, seed).items()
     }
     x = rng.normal(0, 2, (rows, columns)).astype(np.float32)
     x[rng.random(x.shape) < 0.2] = np.nan
     same = rng.random(columns) < alike  # as columns of the hardware are
     x[:, same] = x[0, same]
     expected = np.asarray(network({k: jnp.asarray(v) for k, v in weights.items()}, jnp.asarray(x)))
-    found = numpy_mlp.ask(weights, layers, x)
-    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+    result = numpy_mlp.ask(weights, layers, x)
+    np.testing.assert_allclose(result, expected, atol=1e-4, rtol=1e-4)
 
 
 def _saved(folder: Path) -> Transferred:
@@ -73,4 +73,4 @@ def test_it_is_asked_without_jax_and_goes_on_learning_with_it(
         importlib.util, "find_spec", lambda name, *a: None if name == "jax" else find(name, *a)
     )
     with pytest.raises(TransferError, match=r"tilewright\[neural\]"):
-        refined(load_model(tmp_path / "model"))
+        continue_from(load_model(tmp_path / "model"))

@@ -32,9 +32,12 @@ class Section:
 
 
 class LoadedObject:
-    """`image` are the bytes to lie from `base` on, `symbols` the addresses of what the file
-    defines. `undefined` gives the addresses of what it does not. Raises `ValueError` for a file or
-    a relocation that this does not know, `KeyError` for a missing symbol."""
+    """An AArch64 object file in memory.
+
+    `image` holds the bytes to load at `base`, `symbols` the addresses of what the file defines.
+    `undefined` gives the addresses of symbols that it does not define. Raises `ValueError` for a
+    file or a relocation that is not supported, and `KeyError` for a missing symbol.
+    """
 
     def __init__(self, content: bytes, base: int, undefined: Mapping[str, int]) -> None:
         if content[:6] != b"\x7fELF\2\1" or content[18:20] != b"\xb7\0":
@@ -45,19 +48,19 @@ class LoadedObject:
         self._slots: dict[str, int] = {}
         self._next_slot = -(-end // ALIGNMENT) * ALIGNMENT
         self.image = bytearray(self._next_slot - base)
-        for each in self._sections:
-            if each.address and each.kind != SHT_NOBITS:
-                start = each.address - base
-                self.image[start : start + each.size] = self._bytes(each)
+        for item in self._sections:
+            if item.address and item.kind != SHT_NOBITS:
+                start = item.address - base
+                self.image[start : start + item.size] = self._bytes(item)
         self._table = self._symbols()
         self.symbols = {name: address for name, address in self._table if name and address}
-        for each in self._sections:
-            if each.kind == SHT_RELA and self._sections[each.info].address:
-                self._relocate(each, self._sections[each.info].address)
+        for item in self._sections:
+            if item.kind == SHT_RELA and self._sections[item.info].address:
+                self._relocate(item, self._sections[item.info].address)
 
     def _placed(self) -> list[Section]:
         first, count = *struct.unpack_from("<Q", self._content, 40), self._content[60]
-        found, free = [], self._base
+        result, free = [], self._base
         for index in range(count):
             _, kind, flags, _, offset, size, link, info, align, _ = struct.unpack_from(
                 "<IIQQQQIIQQ", self._content, first + 64 * index
@@ -66,8 +69,8 @@ class LoadedObject:
             if flags & SHF_ALLOC:
                 address = -(-free // max(align, ALIGNMENT)) * max(align, ALIGNMENT)
                 free = address + size
-            found.append(Section(kind, offset, size, link, info, address))
-        return found
+            result.append(Section(kind, offset, size, link, info, address))
+        return result
 
     def _bytes(self, section: Section) -> bytes:
         return self._content[section.offset : section.offset + section.size]
@@ -75,13 +78,13 @@ class LoadedObject:
     def _symbols(self) -> list[tuple[str, int]]:
         """Names and addresses, 0 for what is not defined or not loaded."""
         table = next(section for section in self._sections if section.kind == SHT_SYMTAB)
-        names, found = self._bytes(self._sections[table.link]), []
+        names, result = self._bytes(self._sections[table.link]), []
         for name, _, _, index, value, _ in struct.iter_unpack("<IBBHQQ", self._bytes(table)):
             text = names[name : names.index(b"\0", name)].decode()
             section = self._sections[index] if 0 < index < len(self._sections) else None
             loaded = section is not None and section.address
-            found.append((text, section.address + value if section and loaded else 0))
-        return found
+            result.append((text, section.address + value if section and loaded else 0))
+        return result
 
     def _slot(self, name: str, address: int) -> int:
         """Where the address of a symbol is, for code that reads it from a table."""

@@ -41,8 +41,11 @@ class EmulationFailed(Exception):
 
 
 class Emulator:
-    """One kernel, from its object file, and the memory it sees. The processor has every extension,
-    or, without `dots`, those of a Cortex-A72: neither dot products nor anything newer."""
+    """One kernel, from its object file, and the memory it sees.
+
+    The processor has every extension, or, without `dots`, those of a Cortex-A72: neither dot
+    products nor anything newer.
+    """
 
     def __init__(self, content: bytes, *, dots: bool = True) -> None:
         self._machine = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
@@ -59,7 +62,9 @@ class Emulator:
 
     def call(self, arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """What the kernel writes into the last of the arrays, by TVM's packed calling convention.
-        Raises `EmulationFailed`."""
+
+        Raises `EmulationFailed`.
+        """
         places = [self._tensor(array, array is arrays[-1]) for array in arrays]
         packed = b"".join(struct.pack("<iIQ", DL_TENSOR, 0, header) for _, header in places)
         arguments, result = self._put(packed), self._put(bytes(16), writable=True)
@@ -123,7 +128,7 @@ class Emulator:
         """The addresses of an array's numbers and of the structure `DLTensor` that describes it."""
         data = self._put(array.tobytes(), writable=writable)
         steps = [stride // array.itemsize for stride in array.strides]
-        shape, strides = (self._put(struct.pack(f"<{array.ndim}q", *each)) for each in (
+        shape, strides = (self._put(struct.pack(f"<{array.ndim}q", *item)) for item in (
             array.shape, steps
         ))  # fmt: skip
         header = struct.pack(
@@ -133,16 +138,19 @@ class Emulator:
         return data, self._put(header)
 
     def _text(self, place: int) -> str:
-        found = b""
-        while not found.endswith(b"\0"):
-            found += bytes(self._machine.mem_read(place + len(found), 1))
-        return found[:-1].decode()
+        result = b""
+        while not result.endswith(b"\0"):
+            result += bytes(self._machine.mem_read(place + len(result), 1))
+        return result[:-1].decode()
 
     # -- what kernels call ---------------------------------------------------------------------
 
     def _offer(self) -> dict[str, int]:
-        """The addresses of functions that kernels call. Of each there is an instruction that
-        returns, before which it is computed here. The first is where the kernel returns to."""
+        """The addresses of functions that kernels call.
+
+        Of each there is an instruction that returns, before which it is computed here. The first is
+        where the kernel returns to.
+        """
         calls: dict[str, Callable[..., int]] = {
             "TVMBackendAllocWorkspace": lambda _kind, _device, size, *_: self._room(
                 size, writable=True
@@ -203,8 +211,10 @@ def object_of(function: Any, spec: CpuSpec) -> bytes:
 def emulated(
     function: Any, tensors: SampleTensors, values: KnobValues, *, dots: bool = True
 ) -> float:
-    """The error of a TensorIR function in the emulator, see `SampleTensors.error`. Raises
-    `EmulationFailed`."""
+    """The error of a TensorIR function in the emulator, see `SampleTensors.error`.
+
+    Raises `EmulationFailed`.
+    """
     arrays = [argument.numpy() for argument in tensors.arguments(values)]
     return tensors.error(Emulator(object_of(function, tensors.spec), dots=dots).call(arrays))
 

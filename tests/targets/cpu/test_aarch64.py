@@ -40,7 +40,7 @@ from tilewright.targets.cpu.sample_tensors import SampleTensors, integer_referen
 from tilewright.targets.cpu.spec import ARM_DOTS, CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.registry import kind_of
-from tilewright.targets.steps.quantised import packed
+from tilewright.targets.steps.quantised import pack_scales
 from tilewright.targets.workload import Workload, parse_workload
 
 ir_builder = lazy_module("tvm.script.ir_builder")
@@ -157,7 +157,7 @@ def test_zero_points_at_either_end_are_subtracted(kind: str, end: str) -> None:
     if end == "max":
         zero, other = other, zero
     tensors.data[:], tensors.weights[:] = other, -128
-    tensors.added["quantisation"] = packed(zero, [], [])
+    tensors.added["quantisation"] = pack_scales(zero, [], [])
     tensors.added["scale"][:] = 1
     inside = np.pad(np.full((4, 4), 8 * (other - zero) * -128), 1)
     whole = sum(np.roll(inside, (y, x), (0, 1)) for y in (-1, 0, 1) for x in (-1, 0, 1))
@@ -196,7 +196,7 @@ def test_a_processor_without_dot_products_stops_at_the_first() -> None:
 def test_what_a_kernel_refuses_is_said() -> None:
     w = parse_workload(*INTEGERS[4])
     function = scheduled(w, ARM, baseline(w))
-    arrays = [each.numpy() for each in tensors_of(w).arguments(baseline(w))]
+    arrays = [argument.numpy() for argument in tensors_of(w).arguments(baseline(w))]
     with pytest.raises(EmulationFailed, match=r"ValueError: Mismatched data"):
         Emulator(object_of(function, ARM)).call([arrays[0][:, :-1].copy(), *arrays[1:]])
 
@@ -241,7 +241,7 @@ def test_a_specification_names_its_machine_and_runs_on_no_other() -> None:
     rebuild = kind_of("cpu")[0].rebuild
     assert rebuild is not None
     other = replace(this_machine(), triple="riscv64-linux-gnu", dots="")
-    with pytest.raises(SpecError, match=r"for riscv64, this machine is"):
+    with pytest.raises(SpecError, match=r"for riscv64, but this machine is"):
         rebuild(other.to_json(), "")
 
 
@@ -249,7 +249,7 @@ def test_a_specification_names_its_machine_and_runs_on_no_other() -> None:
 def test_every_config_has_an_estimate(text: str, epilogue: str) -> None:
     w = parse_workload(text, epilogue)
     space = CpuTarget(ARM).space(w)
-    core = CpuMachine.of(ARM, 3e9 * 4 * ARM.lanes, 150e9, 45e9, (48 << 10, 2 << 20))
+    core = CpuMachine.from_rates(ARM, 3e9 * 4 * ARM.lanes, 150e9, 45e9, (48 << 10, 2 << 20))
     configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 200))
     assert np.isfinite(estimate(w, core, space, configs).matrix).all()
 

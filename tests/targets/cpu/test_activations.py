@@ -8,7 +8,7 @@ import pytest
 from tests.targets.cpu.compiled import TOLERANCE, called
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.cpu.compile import llvm_target, scheduled
-from tilewright.targets.cpu.kernels.epilogue import activated
+from tilewright.targets.cpu.kernels.epilogue import apply_activation
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import this_machine
@@ -34,8 +34,8 @@ def test_an_activation_is_that_of_numpy(kind: str) -> None:
         np.linspace(-100, 100, 4001), np.linspace(-1e-3, 1e-3, 101), [-1e30, 1e30, -0.0, 0.0],
     ]).astype(np.float32)  # fmt: skip
     given = te.placeholder(numbers.shape, name="given")
-    found = te.compute(numbers.shape, lambda i: activated(kind, given[i]), name="found")
-    function = te.create_prim_func([given, found]).with_attr("global_symbol", "kernel")
+    result = te.compute(numbers.shape, lambda i: apply_activation(kind, given[i]), name="found")
+    function = te.create_prim_func([given, result]).with_attr("global_symbol", "kernel")
     out = tvm.runtime.tensor(np.zeros_like(numbers))
     compiled = tvm.compile(tvm.IRModule({"kernel": function}), target=llvm_target(TARGET.spec))
     compiled["kernel"](tvm.runtime.tensor(numbers), out)
@@ -54,5 +54,5 @@ def test_kernels_activate_their_sums(text: str, kind: str) -> None:
 
 
 def test_integers_have_no_activation_of_floats() -> None:
-    with pytest.raises(WorkloadError, match="is of floats"):
+    with pytest.raises(WorkloadError, match="needs floating-point numbers"):
         parse_workload("dense:n=1,c=16,o=16", "bias, swish")

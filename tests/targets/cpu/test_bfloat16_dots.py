@@ -68,15 +68,15 @@ def called(data: Numbers, weights: Numbers, sums: Numbers) -> Numbers:
     module["add"](
         tvm.runtime.tensor(padded.view(np.uint16).reshape(-1)), tvm.runtime.tensor(packed), out
     )
-    found: Numbers = out.numpy()
-    assert (found[:2] == 7).all()
-    return found[2:]
+    result: Numbers = out.numpy()
+    assert (result[:2] == 7).all()
+    return result[2:]
 
 
 def product(data: Numbers, weights: Numbers) -> Numbers:
     """(rows, 16 × tiles), of the same."""
-    found = np.einsum("rkp,tkcp->rtc", data.astype(np.float64), weights.astype(np.float64))
-    return found.reshape(len(data), -1)
+    einsum = np.einsum("rkp,tkcp->rtc", data.astype(np.float64), weights.astype(np.float64))
+    return einsum.reshape(len(data), -1)
 
 
 @HAS
@@ -97,9 +97,9 @@ def test_sums_of_any_numbers_are_near() -> None:
     draw = np.random.default_rng(1)
     data = draw.standard_normal((12, 64, 2)).astype(ml_dtypes.bfloat16)
     weights = draw.standard_normal((2, 64, LANES, 2)).astype(ml_dtypes.bfloat16)
-    found = called(data, weights, np.zeros((12, 2 * LANES), np.float32))
+    result = called(data, weights, np.zeros((12, 2 * LANES), np.float32))
     scale = product(np.abs(data), np.abs(weights))
-    assert (np.abs(found - product(data, weights)) < 1e-6 * scale).all()
+    assert (np.abs(result - product(data, weights)) < 1e-6 * scale).all()
 
 
 @HAS
@@ -139,10 +139,10 @@ def test_precision_takes_amx_first_and_then_dot_products(monkeypatch: pytest.Mon
     monkeypatch.setattr(specs, "this_machine", lambda: replace(EPYC, mcpu="", precision=""))
     monkeypatch.setattr(machine, "flags", lambda: tuple(ONLY_DOTS.split()))
     monkeypatch.setattr(machine, "allows_amx", lambda: False)
-    found = CpuSpec.parse("precision=bf16")
-    assert found.bfloat16 == DOTS_BFLOAT16
-    assert not found.tiles
-    assert CpuSpec.from_json(found.to_json()) == found
+    result = CpuSpec.parse("precision=bf16")
+    assert result.bfloat16 == DOTS_BFLOAT16
+    assert not result.tiles
+    assert CpuSpec.from_json(result.to_json()) == result
     with pytest.raises(SpecError, match="vectors of 16"):
         CpuSpec.parse("lanes=8,precision=bf16")
     assert not CpuSpec.parse("precision=auto").bfloat16
@@ -186,8 +186,8 @@ def test_an_artifact_is_refused_where_the_instruction_is_missing(
 def test_dot_products_are_estimated_at_one_a_cycle() -> None:
     workload = parse_workload("dense:n=512,c=1024,o=1024,dtype=bfloat16", "bias")
     space = Space("kernels", kernel_for(workload, EPYC).knobs(workload, EPYC))
-    core = CpuMachine.of(replace(EPYC, threads=1), 200e9, 200e9, 40e9, (32 << 10, 1 << 20))
-    found = estimate(workload, core, space, space.unravel(np.arange(space.size)))
+    core = CpuMachine.from_rates(replace(EPYC, threads=1), 200e9, 200e9, 40e9, (32 << 10, 1 << 20))
+    result = estimate(workload, core, space, space.unravel(np.arange(space.size)))
     dots = 512 * 1024 * 1024 / (2 * LANES)
-    multiply = found.total("work").min()
+    multiply = result.total("work").min()
     assert dots < multiply < 1.2 * dots

@@ -40,7 +40,7 @@ def _batch(count: int) -> list[Mapping[str, int]]:
 def test_equal_configs_give_equal_bytes_in_any_process() -> None:
     batch = _batch(24)
     here = shared_pool().compile(WORK, SPEC, batch)
-    made = [row for row, each in enumerate(here) if not each.failure][:3]
+    made = [row for row, item in enumerate(here) if not item.failure][:3]
     other = CompilePool(1)
     assert other.compile(WORK, SPEC, [batch[row] for row in made]) == [here[row] for row in made]
     assert len(made) == 3
@@ -51,9 +51,9 @@ def test_equal_configs_give_equal_bytes_in_any_process() -> None:
 def test_a_compiler_that_dies_or_hangs_costs_one_config() -> None:
     batch = [{"dies": 0}, {"dies": 1}, {"dies": 0, "again": 1}, {"dies": 2}, {"dies": 0, "more": 1}]
     pool = CompilePool(2, seconds=2.0, module=BROKEN)
-    found = pool.compile(WORK, SPEC, batch)
-    assert [each.failure for each in found] == ["", "died", "", "timeout", ""]
-    assert "SIGSEGV" in found[1].reason
+    result = pool.compile(WORK, SPEC, batch)
+    assert [item.failure for item in result] == ["", "died", "", "timeout", ""]
+    assert "SIGSEGV" in result[1].reason
     pool.close()
 
 
@@ -113,10 +113,12 @@ def test_an_aligned_stack_keeps_nothing_in_a_loop_that_could_be_before_it() -> N
 
 @pytest.mark.slow(seconds=5)
 def test_operations_are_those_of_the_workload() -> None:
-    found = next(each for each in shared_pool().compile(WORK, SPEC, _batch(24)) if not each.failure)
-    row = dict(zip((column.name for column in COLUMNS), found.hidden, strict=True))
+    result = next(
+        item for item in shared_pool().compile(WORK, SPEC, _batch(24)) if not item.failure
+    )
+    row = dict(zip((column.name for column in COLUMNS), result.hidden, strict=True))
     assert row["operations"] >= 2 * WORK.macs / 4  # Winograd makes a quarter of the products
-    assert row["code_bytes"] == len(found.library)
+    assert row["code_bytes"] == len(result.library)
     assert row["bytes_unique"] <= row["bytes_touched"]
     assert len(COLUMNS) > len(STORE_COLUMNS)
 

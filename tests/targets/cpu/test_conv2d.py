@@ -137,7 +137,7 @@ def test_taps_that_stand_in_the_padding_are_left_out(text: str, parts: int, tmp_
 @pytest.mark.slow(seconds=0.3)
 @pytest.mark.parametrize("size", [0, *WINOGRAD_SIZES])
 @pytest.mark.parametrize("narrow", [False, True])
-def test_every_algorithm_on_a_size_that_no_tile_divides(
+def test_every_algorithm_computes_sizes_that_no_tile_divides(
     size: int, narrow: bool, tmp_path: Path
 ) -> None:
     workload = parse_workload("conv2d:n=1,c=32,h=13,w=17,o=48,k=3,p=1,dtype=float32", "bias, relu")
@@ -231,13 +231,13 @@ def test_the_space_is_finite_and_the_baseline_config_lies_in_it(text: str) -> No
     size = pixels(workload)
     if values["algorithm"]:
         size = (-(-size[0] // values["algorithm"]), -(-size[1] // values["algorithm"]))
-    tiling = CpuTiling.of(workload, spec, values, size)
+    tiling = CpuTiling.for_config(workload, spec, values, size)
     # Seven pixels a side fill no more with two vectors.
     least = min(spec.registers // 2, 2 * size[1])
     assert least <= tiling.accumulators <= spec.registers - 2
     narrow = CpuSpec(spec.threads, 8, spec.mcpu, spec.model)
     values = KERNEL.baseline_values(workload, narrow)
-    tiling = CpuTiling.of(workload, narrow, values, size)
+    tiling = CpuTiling.for_config(workload, narrow, values, size)
     held = tiling.accumulators + tiling.tile[0] + 1  # sums, weights and a number
     assert held <= 16, "a register tile of AVX2 is spilled"
     assert 8 <= tiling.accumulators <= 14
@@ -250,7 +250,7 @@ def test_the_rules_tile_loads_less_than_it_multiplies(channels: int, kernel: int
     text = f"conv2d:n=1,c=32,h=28,w=28,o={channels},k={kernel},p={kernel // 2},dtype=float32"
     workload, spec = parse_workload(text, "bias"), CpuSpec(1, 8, "", "")
     values = KERNEL.baseline_values(workload, spec)
-    tiling = CpuTiling.of(workload, spec, values, pixels(workload))
+    tiling = CpuTiling.for_config(workload, spec, values, pixels(workload))
     blocks, high, long = tiling.tile
     assert blocks + high * long <= 0.8 * blocks * high * long
 
@@ -271,10 +271,10 @@ def test_tiles_cover_the_output_and_chunks_divide_them(text: str) -> None:
     space = CpuTarget(spec).space(workload)
     rng = np.random.default_rng(1)
     for config in space.unravel(rng.integers(0, space.size, 200)):
-        t = CpuTiling.of(workload, spec, space.describe(config), pixels(workload))
+        t = CpuTiling.for_config(workload, spec, space.describe(config), pixels(workload))
         rows, columns = pixels(workload)
-        assert rows <= t.covered[0] < rows + t.tile[1]
-        assert columns <= t.covered[1] < columns + t.tile[2]
+        assert rows <= t.covered_size[0] < rows + t.tile[1]
+        assert columns <= t.covered_size[1] < columns + t.tile[2]
         assert all(tiles % chunk == 0 for tiles, chunk in zip(t.tiles, t.chunk, strict=True))
 
 
@@ -292,7 +292,7 @@ def test_too_much_unrolling_is_refused_before_it_is_compiled() -> None:
 
 
 @given(length=st.integers(1, 300), wanted=st.integers(1, 300))
-def test_parts_and_divisors(length: int, wanted: int) -> None:
+def test_parts_are_even_and_divisors_divide(length: int, wanted: int) -> None:
     part = even_parts(length, wanted)
     assert 1 <= part <= wanted
     assert -(-length // part) == -(-length // min(wanted, length))
@@ -314,6 +314,6 @@ def test_the_rule_leaves_no_thread_without_tiles(size: str, threads: int) -> Non
     workload = parse_workload(f"conv2d:n=1,c=64,h=1,{size},p=0x1,dtype=float32", "bias")
     spec = replace(this_machine(), threads=threads)
     values = KERNEL.baseline_values(workload, spec)
-    t = CpuTiling.of(workload, spec, values, pixels(workload))
-    chunks = np.prod([count // each for count, each in zip(t.tiles, t.chunk, strict=True)])
+    t = CpuTiling.for_config(workload, spec, values, pixels(workload))
+    chunks = np.prod([count // item for count, item in zip(t.tiles, t.chunk, strict=True)])
     assert chunks >= 2 * threads

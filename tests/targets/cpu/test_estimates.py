@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.estimates import COLUMNS, CpuMachine, estimate
 from tilewright.targets.cpu.estimates.convolution import Tilings, nearest_divisors
-from tilewright.targets.cpu.estimates.cost_model import moved
+from tilewright.targets.cpu.estimates.cost_model import moved_bytes
 from tilewright.targets.cpu.kernels.conv2d_shapes import CpuTiling, pixels
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
@@ -40,7 +40,7 @@ def machine(threads: int = 2, lanes: int = 16) -> CpuMachine:
     """A core of 3 GHz with 48 KiB and 2 MiB."""
     spec = CpuSpec(threads, lanes, "", "made up")
     peak = 3e9 * 4 * lanes * threads
-    return CpuMachine.of(spec, peak, 150e9 * threads, 45e9 * threads, (48 << 10, 2 << 20))
+    return CpuMachine.from_rates(spec, peak, 150e9 * threads, 45e9 * threads, (48 << 10, 2 << 20))
 
 
 def workload(text: str, epilogue: str = "bias, relu") -> Workload:
@@ -57,8 +57,8 @@ def seconds(w: Workload, core: CpuMachine, values: Mapping[str, int]) -> float:
     """Estimated for one config."""
     space = space_of(w, core)
     config = [knob.values.index(values[knob.name]) for knob in space.knobs]
-    found = estimate(w, core, space, np.array([config], np.int32))
-    return float(found.of_meaning("latency")[0, 0])
+    result = estimate(w, core, space, np.array([config], np.int32))
+    return float(result.of_meaning("latency")[0, 0])
 
 
 @given(
@@ -74,15 +74,15 @@ def test_every_config_has_an_estimate(
     w, core = workload(text, epilogue), machine(*size)
     space = space_of(w, core)
     configs = space.unravel(np.random.default_rng(seed).integers(0, space.size, 64))
-    found = estimate(w, core, space, configs)
-    assert np.isfinite(found.matrix).all()
-    assert (found.matrix > 0).all()
-    assert found.columns == COLUMNS
+    result = estimate(w, core, space, configs)
+    assert np.isfinite(result.matrix).all()
+    assert (result.matrix > 0).all()
+    assert result.columns == COLUMNS
     # No estimate is faster than the multiplications that Winograd's largest tile leaves.
     least = 2 * w.macs / (4 * core.clock * 4 * core.spec.lanes * core.spec.threads)
-    assert (found.of_meaning("latency")[:, 0] >= least).all()
+    assert (result.of_meaning("latency")[:, 0] >= least).all()
     one = estimate(w, core, space, configs[5:6])
-    np.testing.assert_allclose(one.matrix[0], found.matrix[5])  # whatever stands beside it
+    np.testing.assert_allclose(one.matrix[0], result.matrix[5])  # whatever stands beside it
 
 
 @pytest.mark.parametrize("text", LAYERS[:4])
@@ -94,24 +94,24 @@ def test_tilings_are_those_of_the_kernels(text: str) -> None:
     knobs = {knob.name: values[:, k] for k, knob in enumerate(space.knobs)}
     rows, columns = pixels(w)
     ones = np.ones(len(configs))
-    found = Tilings.of(w, core.spec, knobs, (rows * ones, columns * ones))
+    result = Tilings.for_configs(w, core.spec, knobs, (rows * ones, columns * ones))
     for row, config in enumerate(configs):
-        exact = CpuTiling.of(w, core.spec, space.describe(config), (rows, columns))
-        assert (found.ib, found.ob) == (exact.ib, exact.ob)
-        assert found.accumulators[row] == exact.accumulators
-        assert found.channels[row] == exact.channels
+        exact = CpuTiling.for_config(w, core.spec, space.describe(config), (rows, columns))
+        assert (result.ib, result.ob) == (exact.ib, exact.ob)
+        assert result.accumulators[row] == exact.accumulators
+        assert result.channels[row] == exact.channels
         for many, one in (
-            (found.tile, exact.tile), (found.tiles, exact.tiles), (found.chunk, exact.chunk),
+            (result.tile, exact.tile), (result.tiles, exact.tiles), (result.chunk, exact.chunk),
         ):  # fmt: skip
-            assert [each[row] for each in many] == list(one)
+            assert [item[row] for item in many] == list(one)
 
 
 def test_divisors_are_those_of_the_kernels() -> None:
     rng = np.random.default_rng(2)
     numbers, wanted = rng.integers(1, 130, 300), rng.integers(1, 130, 300)
-    found = nearest_divisors(numbers.astype(float), wanted.astype(float))
+    divisors = nearest_divisors(numbers.astype(float), wanted.astype(float))
     pairs = zip(numbers, wanted, strict=True)
-    assert list(found) == [nearest_divisor(int(a), int(b)) for a, b in pairs]
+    assert list(divisors) == [nearest_divisor(int(a), int(b)) for a, b in pairs]
 
 
 @pytest.mark.parametrize("text", [LAYERS[0], "conv2d:n=1,c=192,h=28,w=28,o=64,k=1"])
@@ -184,6 +184,8 @@ def test_moving_counts_what_a_cache_cannot_keep() -> None:
 
     one = np.ones(1)
     loops = [{"x": 8 * one}, {"y": 4 * one}]
-    small, large = (moved(bodies, {"x": one, "y": one}, loops, cache) for cache in (500.0, 5000.0))
+    small, large = (
+        moved_bytes(bodies, {"x": one, "y": one}, loops, cache) for cache in (500.0, 5000.0)
+    )
     assert small[0] == 8 * 4 * 100 + 4 * 100  # `a` again for each y, `b` once
     assert large[0] == 0  # all stays from call to call

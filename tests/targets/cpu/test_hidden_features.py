@@ -8,7 +8,7 @@ import pytest
 
 from tests.targets.cpu.test_compiling import SPEC, WORK, _batch
 from tilewright.targets.cpu.compile import llvm_target, scheduled
-from tilewright.targets.cpu.hidden_features import store_features, summed
+from tilewright.targets.cpu.hidden_features import store_features, sum_features
 
 INTRINSICS = "tvm.s_tir.tensor_intrin"
 
@@ -36,19 +36,19 @@ def test_store_features_match_tvms_own_context() -> None:
         for module in modules
     ]
     assert INTRINSICS in sys.modules
-    assert ours == [summed(rows) for rows in theirs]
+    assert ours == [sum_features(rows) for rows in theirs]
     assert len(set(ours)) == 3
 
 
 def _applying(count: int) -> list[dict[str, int]]:
     """Configs that can be scheduled."""
-    found = []
+    results = []
     for values in _batch(64):
         try:
             scheduled(WORK, SPEC, values)
         except Exception:  # TVM raises many kinds
             continue
-        found.append(dict(values))
-        if len(found) == count:
+        results.append(dict(values))
+        if len(results) == count:
             break
-    return found
+    return results

@@ -17,7 +17,7 @@ from tilewright.targets.cpu.spec import AMX, CpuSpec, this_machine
 from tilewright.targets.workload import parse_workload
 
 XEON = CpuSpec(2, 16, "sapphirerapids", "a Xeon", "avx512vnni", "bf16", AMX)
-ROCKETLAKE = frozenset(("fma", "f16c", "avx2", *(f"avx512{each}" for each in (
+ROCKETLAKE = frozenset(("fma", "f16c", "avx2", *(f"avx512{item}" for item in (
     "f", "cd", "bw", "dq", "vl", "vnni",
 ))))  # fmt: skip
 """What LLVM takes for known of a processor that says it were one."""
@@ -30,8 +30,10 @@ def told(flags: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 
 def test_llvm_is_told_of_what_the_number_of_a_model_hides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A virtual machine gave a Xeon with AMX the number of another processor. LLVM then had no
-    instruction that rounds to bfloat16, and ended the process that asked for it."""
+    """A virtual machine gave a Xeon with AMX the number of another processor.
+
+    LLVM then had no instruction that rounds to bfloat16, and ended the process that asked for it.
+    """
     flags = "fma f16c avx2 avx512f avx512cd avx512bw avx512dq avx512vl avx512_vnni avx512_bf16"
     assert told(flags, monkeypatch) == ("+avx512bf16",)
 
@@ -48,7 +50,7 @@ def test_nobody_is_told_of_a_processor_that_says_nothing(monkeypatch: pytest.Mon
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="of an x86")
 def test_code_for_this_machine_has_no_instruction_it_lacks() -> None:
-    known = {str(each) for each in codegen.llvm_get_cpu_features(llvm_target(this_machine()))}
+    known = {str(feature) for feature in codegen.llvm_get_cpu_features(llvm_target(this_machine()))}
     for flag, name in machine.LLVM_FEATURES.items():
         assert (name in known) == (flag in machine.flags()), name
 
@@ -57,8 +59,11 @@ def test_code_for_this_machine_has_no_instruction_it_lacks() -> None:
     "conv2d:n=1,c=32,h=8,w=8,o=32,k=3,p=1,g=32", "conv2d:n=1,c=64,h=8,w=8,o=64,k=3,p=1,g=16",
 ])  # fmt: skip
 def test_only_tiles_multiply_in_bfloat16(text: str) -> None:
-    """Kernels of vectors took such a workload and multiplied float32, which the check of a build
-    refused; the layer's workload must say float32."""
+    """Vector kernels refuse a bfloat16 workload.
+
+    They used to multiply it in float32, which the check of a build rejected; the layer's workload
+    must say float32.
+    """
     with pytest.raises(WorkloadError, match="no kernel"):
         kernel_for(parse_workload(f"{text},dtype=bfloat16", "bias"), XEON)
     few = parse_workload("conv2d:n=1,c=64,h=8,w=8,o=64,k=3,p=1,g=4,dtype=bfloat16", "bias")

@@ -149,10 +149,10 @@ def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
 def test_a_wrong_bit_and_a_number_that_is_not_written_are_seen() -> None:
     w = parse_workload("conv2d:n=1,c=16,h=4,w=4,o=16,k=1", EPILOGUES[0])
     tensors = SampleTensors(w, SPECS[-1], CpuTarget(SPECS[-1]).space(w))
-    right = tensors.nothing() ^ -1
+    right = tensors.wrong_output() ^ -1
     assert tensors.error(right) == 0
     assert len(np.unique(tensors.expected)) > 50
-    for wrong in (right[0, 0, 0, 3, 5] ^ 1, tensors.nothing()[0, 0, 0, 3, 5]):
+    for wrong in (right[0, 0, 0, 3, 5] ^ 1, tensors.wrong_output()[0, 0, 0, 3, 5]):
         other = right.copy()
         other[0, 0, 0, 3, 5] = wrong
         assert tensors.error(other) > 1e-3
@@ -189,7 +189,7 @@ def test_a_processor_without_dot_products_says_so(monkeypatch: pytest.MonkeyPatc
     bare = CpuTarget(replace(OWN, dots=""))
     assert bare.traits.dtypes == {"float32"}
     for text in ("conv2d:n=1,c=16,h=4,w=4,o=16,k=1", "dense:n=1,c=16,o=16"):
-        with pytest.raises(WorkloadError, match=r"computes no int8.*write dtype=float32"):
+        with pytest.raises(WorkloadError, match=r"cannot compute int8.*write dtype=float32"):
             bare.space(parse_workload(text))
         bare.space(parse_workload(f"{text},dtype=float32", "bias"))
 
@@ -197,7 +197,7 @@ def test_a_processor_without_dot_products_says_so(monkeypatch: pytest.MonkeyPatc
 @needs_dots
 def test_what_has_no_kernel_is_refused() -> None:
     for text in ("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,mk=2", "max_pool:n=1,c=16,h=4,w=4,k=2"):
-        with pytest.raises(WorkloadError, match=r"has no kernel for .* name another target"):
+        with pytest.raises(WorkloadError, match=r"has no kernel for .* choose another target"):
             CpuTarget(OWN).space(parse_workload(text))
 
 
@@ -205,11 +205,11 @@ def test_what_has_no_kernel_is_refused() -> None:
 def test_a_specification_keeps_its_instructions(dots: str) -> None:
     spec = replace(OWN, dots=dots)
     assert CpuSpec.from_json(spec.to_json()) == spec
-    said = spec.to_json()
-    del said["dots"]  # as it was written before there was any int8
-    assert CpuSpec.from_json(said).dots == ""
+    document = spec.to_json()
+    del document["dots"]  # as it was written before there was any int8
+    assert CpuSpec.from_json(document).dots == ""
     with pytest.raises(SpecError):
-        CpuSpec.from_json({**said, "dots": "; rm"})
+        CpuSpec.from_json({**document, "dots": "; rm"})
 
 
 def test_a_folder_that_needs_other_instructions_is_refused() -> None:
@@ -231,12 +231,12 @@ def test_the_space_is_finite_and_every_config_has_an_estimate(text: str, spec: C
     assert [baseline[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
     scheduled(w, spec, baseline)
     peak = 3e9 * 4 * spec.lanes * spec.threads
-    core = CpuMachine.of(spec, peak, 150e9, 45e9, (48 << 10, 2 << 20))
+    core = CpuMachine.from_rates(spec, peak, 150e9, 45e9, (48 << 10, 2 << 20))
     configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 500))
-    own = [knob.values.index(baseline[knob.name]) for knob in space.knobs]
-    found = estimate(w, core, space, np.vstack([configs, own]))
-    seconds = found.of_meaning("latency")[:, 0]
-    assert np.isfinite(found.matrix).all()
+    matching = [knob.values.index(baseline[knob.name]) for knob in space.knobs]
+    result = estimate(w, core, space, np.vstack([configs, matching]))
+    seconds = result.of_meaning("latency")[:, 0]
+    assert np.isfinite(result.matrix).all()
     each = 4 if spec.dots else 2  # numbers that a step multiplies
     assert (seconds >= 2 * w.macs / (each * peak)).all()
     assert seconds[-1] < np.median(seconds)  # the baseline is one of the better ones
@@ -254,9 +254,9 @@ def test_too_much_unrolling_is_refused_before_it_is_compiled() -> None:
 @pytest.mark.parametrize(("dot", "kind"), [(FOURS, np.int8), (TWOS, np.int16)])
 def test_weights_are_packed_in_steps_behind_where_sums_begin(dot: DotProduct, kind: type) -> None:
     weights = np.random.default_rng(0).integers(-128, 128, (2, 12, 5), np.int8)
-    packed, each = dot.pack(weights), dot.numbers
-    assert packed.shape == (2, 1 + 12 // each, 5)
+    packed, numbers = dot.pack(weights), dot.numbers
+    assert packed.shape == (2, 1 + 12 // numbers, 5)
     begin = -128 if dot is FOURS else 0
     np.testing.assert_array_equal(packed[:, 0], begin * weights.astype(int).sum(axis=1))
-    steps = packed[:, 1:].astype("<i4").view(kind).reshape(2, 12 // each, 5, each)
+    steps = packed[:, 1:].astype("<i4").view(kind).reshape(2, 12 // numbers, 5, numbers)
     np.testing.assert_array_equal(steps.transpose(0, 1, 3, 2).reshape(2, 12, 5), weights)

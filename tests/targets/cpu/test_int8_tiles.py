@@ -21,7 +21,7 @@ from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import BY_TILES, kernel_for
 from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import AMX_INT8, PLAIN_TILES, CpuSpec, this_machine
-from tilewright.targets.steps.quantised import packed
+from tilewright.targets.steps.quantised import pack_scales
 from tilewright.targets.workload import Workload, parse_workload
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="int8 is for x86 here")
@@ -75,7 +75,7 @@ def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, kind: str) -> 
     kernel = kernel_for(w, SPEC)
     tensors = SampleTensors(w, SPEC, Space("kernels", kernel.knobs(w, SPEC)))
     tensors.data[:], tensors.weights[:] = np.iinfo(kind).max, -128
-    tensors.added["quantisation"] = packed(np.iinfo(kind).min, [], [])
+    tensors.added["quantisation"] = pack_scales(np.iinfo(kind).min, [], [])
     tensors.added["scale"][:] = 1
     tensors.expected = np.full_like(tensors.expected, 64 * 255 * -128)
     tensors.spread = np.zeros(())
@@ -104,7 +104,7 @@ def test_tiles_are_estimated_faster_than_dot_products() -> None:
 
     def best(of: CpuSpec) -> float:
         space = Space("kernels", kernel_for(w, of).knobs(w, of))
-        core = CpuMachine.of(of, 170e9, 200e9, 40e9, (48 << 10, 2 << 20))
+        core = CpuMachine.from_rates(of, 170e9, 200e9, 40e9, (48 << 10, 2 << 20))
         configs = space.unravel(np.arange(min(space.size, 4096)))
         return float(estimate(w, core, space, configs).total("latency").min())
 

@@ -100,8 +100,8 @@ def test_the_reference_adds_a_bias_by_column_and_a_residual_by_number() -> None:
     workload = parse_workload("dense:n=2,c=1,o=2,dtype=float32", "bias, residual 0, relu")
     data, weights = np.array([[1], [2]], np.float32), np.array([[3], [-5]], np.float32)
     bias, residual = np.array([10, 1], np.float32), np.array([[0, 0], [0, 20]], np.float32)
-    found = reference(workload, data, weights, bias, residual)
-    assert found.tolist() == [[13, 0], [16, 11]]
+    result = reference(workload, data, weights, bias, residual)
+    assert result.tolist() == [[13, 0], [16, 11]]
     plain = replace(workload, post=parse_epilogue(""))
     assert reference(plain, data, weights, bias, residual).tolist() == [[3, -5], [6, -10]]
 

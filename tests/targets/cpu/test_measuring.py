@@ -20,7 +20,7 @@ from tilewright.targets.base import Lowered, Ragged
 from tilewright.targets.conformance import CHECKS
 from tilewright.targets.cpu.assembly import c_compiler
 from tilewright.targets.cpu.compile import FUNCTION
-from tilewright.targets.cpu.measure import streamed
+from tilewright.targets.cpu.measure import copy_streamed_weights
 from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.target import CpuTarget
@@ -99,7 +99,7 @@ def test_a_broken_kernel_costs_itself_alone(broken: Callable[[str], np.ndarray])
     libraries[1], libraries[2] = broken(BODIES["crash"]), broken(BODIES["hang"])
     libraries[4] = broken(BODIES["nothing"])
     measured = SHARED.with_run_limit(3.0).measure(
-        replace(lowered, programs={"library": Ragged.of(libraries)})
+        replace(lowered, programs={"library": Ragged.from_rows(libraries)})
     )
     assert list(measured.status) == ["valid", "run_error", "timeout", "valid", "wrong_result"]
     assert "SIGSEGV" in measured.reason[1]
@@ -156,7 +156,7 @@ def test_large_weights_come_from_memory_and_results_of_kernels_do_not() -> None:
         values = space.describe([0] * len(space.knobs))
         tensors = SampleTensors(work, SHARED.spec, space)
         arguments = tensors.arguments(values)
-        turns = streamed(tensors, arguments, 1 << 22)
+        turns = copy_streamed_weights(tensors, arguments, 1 << 22)
         assert len(turns) == 1 + ((1 << 22) // size if size else 0)
         places = {np.from_dlpack(turn[1]).ctypes.data for turn in turns}
         assert len(places) == len(turns)

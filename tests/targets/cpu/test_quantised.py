@@ -23,7 +23,7 @@ from tilewright.targets.cpu.spec import CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.registry import make_target
-from tilewright.targets.steps.quantised import TensorScale, packed
+from tilewright.targets.steps.quantised import TensorScale, pack_scales
 from tilewright.targets.workload import Workload, parse_workload
 
 OWN = this_machine()
@@ -119,7 +119,7 @@ def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, kind: str) -> 
     tensors = SampleTensors(w, OWN, CpuTarget(OWN).space(w))
     tensors.data[:], tensors.weights[:] = np.iinfo(kind).max, -128
     zero = np.iinfo(kind).min
-    tensors.added["quantisation"] = packed(zero, [], [])
+    tensors.added["quantisation"] = pack_scales(zero, [], [])
     tensors.added["scale"][:] = 1
     tensors.expected = np.full_like(tensors.expected, 64 * 255 * -128)
     tensors.spread = np.zeros(())
@@ -132,7 +132,7 @@ def test_ties_are_rounded_to_even_before_the_zero_point_is_added() -> None:
     tensors.data[:] = [[1, 0]]
     tensors.weights[:, 0] = np.arange(-8, 8)
     tensors.added["scale"][:] = 0.5
-    tensors.added["quantisation"] = packed(0, ["quantise"], [TensorScale("uint8", 1.0, 7)])
+    tensors.added["quantisation"] = pack_scales(0, ["quantise"], [TensorScale("uint8", 1.0, 7)])
     tensors.expected = np.rint(np.arange(-8, 8)[None] / 2.0) + 7
     kernel = kernel_for(w, OWN)
     values = kernel.baseline_values(w, OWN)
@@ -148,11 +148,11 @@ def test_ties_are_rounded_to_even_before_the_zero_point_is_added() -> None:
 def test_a_result_that_is_a_step_off_and_one_that_is_not_written_are_seen() -> None:
     w = parse_workload("conv2d:n=1,c=16,h=4,w=4,o=16,k=1", EPILOGUES[1])
     tensors = SampleTensors(w, OWN, CpuTarget(OWN).space(w))
-    right = tensors.nothing() ^ -1
+    right = tensors.wrong_output() ^ -1
     assert tensors.error(right) < TOLERANCE
     assert len(np.unique(right)) > 50
     middle = np.argwhere(np.abs(right) < 90)[0]
-    for wrong in (right[tuple(middle)] + 1, tensors.nothing()[tuple(middle)]):
+    for wrong in (right[tuple(middle)] + 1, tensors.wrong_output()[tuple(middle)]):
         other = right.copy()
         other[tuple(middle)] = wrong
         assert tensors.error(other) > TOLERANCE
@@ -166,7 +166,7 @@ def test_a_result_that_is_a_step_off_and_one_that_is_not_written_are_seen() -> N
     ],
 )  # fmt: skip
 def test_an_epilogue_in_another_order_is_refused(text: str) -> None:
-    with pytest.raises(WorkloadError, match="no epilogue of reals"):
+    with pytest.raises(WorkloadError, match="not a supported epilogue of real numbers"):
         parse_workload("dense:n=1,c=4,o=4", text)
 
 

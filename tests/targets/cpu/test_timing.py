@@ -51,16 +51,16 @@ def _machine(slow: float, preempted: float) -> Callable[[float], Run]:
 @pytest.mark.parametrize("slow", [0.9, 1.0, 1.8])
 def test_another_clock_divides_out(slow: float) -> None:
     kernel = _machine(slow, 0.0)
-    found = time_kernel(kernel(3e-4), kernel(2e-5), slow * 3e-4, 2e-5, Timing())
-    assert np.median(found) == pytest.approx(3e-4, rel=0.01)
+    result = time_kernel(kernel(3e-4), kernel(2e-5), slow * 3e-4, 2e-5, Timing())
+    assert np.median(result) == pytest.approx(3e-4, rel=0.01)
 
 
 @pytest.mark.parametrize("preempted", [0.3, 0.7])
 def test_a_core_taken_away_is_set_aside(preempted: float) -> None:
     kernel = _machine(1.0, preempted)
-    found = time_kernel(kernel(3e-4), kernel(2e-5), 3e-4, 2e-5, Timing())
-    assert np.median(found) == pytest.approx(3e-4, rel=0.02)
-    assert found.max() < 4e-4
+    result = time_kernel(kernel(3e-4), kernel(2e-5), 3e-4, 2e-5, Timing())
+    assert np.median(result) == pytest.approx(3e-4, rel=0.02)
+    assert result.max() < 4e-4
 
 
 def test_a_machine_that_is_never_quiet_is_judged_by_its_fastest_repeats() -> None:
@@ -73,5 +73,5 @@ def test_a_machine_that_is_never_quiet_is_judged_by_its_fastest_repeats() -> Non
         return found
 
     timing = Timing(patience=0.05)
-    found = time_kernel(never_quiet(kernel(3e-4)), never_quiet(kernel(2e-5)), 3e-4, 2e-5, timing)
-    assert np.median(found) == pytest.approx(3e-4, rel=0.02)
+    result = time_kernel(never_quiet(kernel(3e-4)), never_quiet(kernel(2e-5)), 3e-4, 2e-5, timing)
+    assert np.median(result) == pytest.approx(3e-4, rel=0.02)

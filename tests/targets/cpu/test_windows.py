@@ -106,14 +106,14 @@ def test_the_reference_is_the_sum_it_says() -> None:
     w, rng = workload, np.random.default_rng(0)
     data = rng.standard_normal((1, 4, 5, 4)).astype(np.float32)
     weights = rng.standard_normal((6, 2, 3, 2)).astype(np.float32)
-    found = reference(w, data, weights, np.zeros(6, np.float32), np.zeros(1, np.float32))
+    result = reference(w, data, weights, np.zeros(6, np.float32), np.zeros(1, np.float32))
     for o, y, x in np.ndindex(6, w.out_height, w.out_width):
         total = 0.0
         for c, kh, kw in np.ndindex(2, 3, 2):
             row, column = y * 2 + kh - 1, x + kw * 2 - 1
             if 0 <= row < 5 and 0 <= column < 4:
                 total += data[0, o // 3 * 2 + c, row, column] * weights[o, c, kh, kw]
-        assert found[0, o, y, x] == pytest.approx(total, abs=1e-5)
+        assert result[0, o, y, x] == pytest.approx(total, abs=1e-5)
 
 
 def test_each_convolution_has_its_kernel() -> None:

@@ -59,10 +59,10 @@ def compiled_symbols(source: str, folder: Path, standard: str) -> set[str]:
     (folder / "out.c").write_text(PREFIX + source)
     options = [f"-std={standard}", "-trigraphs", "-Wall", "-Wextra", "-Werror", "-Wno-unused"]
     subprocess.run(["cc", *options, "-c", "out.c", "-o", "out.o"], cwd=folder, check=True)
-    found = subprocess.run(
+    result = subprocess.run(
         ["nm", "--defined-only", "out.o"], cwd=folder, check=True, capture_output=True, text=True
     )
-    return {line.split()[-1] for line in found.stdout.splitlines()}
+    return {line.split()[-1] for line in result.stdout.splitlines()}
 
 
 def tensor(name: str) -> HostTensor:
@@ -113,7 +113,7 @@ def test_different_names_have_different_identifiers(names: list[str]) -> None:
     made = [identifiers.identify(name) for name in names]
     assert made == [identifiers.identify(name) for name in names]
     assert len(set(made)) == len(names)
-    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,62}", each) for each in made)
+    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,62}", item) for item in made)
 
 
 @given(st.text())

@@ -90,5 +90,5 @@ def test_schedules_of_other_spaces_and_targets_are_refused() -> None:
     assert exports is not None
     assert exports.export_format == "autotvm"
     schedule = NamedSchedule("x", parse_workload("dense:n=1,c=16,o=16"), "template", {}, 1e-3)
-    with pytest.raises(WorkloadError, match="no schedule of the space"):
+    with pytest.raises(WorkloadError, match="not a schedule of the space"):
         _target().export_schedules([schedule], 0.0)

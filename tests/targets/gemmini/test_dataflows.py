@@ -30,7 +30,7 @@ def knob(target: Target, workload: Workload) -> tuple[int, ...]:
 def with_dataflow(target: Target, workload: Workload, flow: int, count: int) -> NDArray[np.int32]:
     """Drawn configs of nests with that data flow, (n, knobs)."""
     space = target.space(workload)
-    names = [each.name for each in space.knobs]
+    names = [knob.name for knob in space.knobs]
     drawn = space.unravel(np.random.default_rng(3).integers(0, space.size, count))
     for name, value in (("dataflow", flow), ("form", 1)):
         column = names.index(name)
@@ -149,7 +149,7 @@ def test_schedules_of_earlier_versions_keep_weights_in_the_array() -> None:
     knobs = target.space(w).describe(config)
     earlier = {name: value for name, value in knobs.items() if name != "dataflow"}
     assert np.array_equal(lowering.program("tiles", earlier), lowering.program("tiles", knobs))
-    with pytest.raises(WorkloadError, match="no schedule of the space"):
+    with pytest.raises(WorkloadError, match="not a schedule of the space"):
         lowering.program("tiles", {**earlier, "depth": 1})
 
 

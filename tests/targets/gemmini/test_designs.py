@@ -35,7 +35,7 @@ def test_machines_within_a_budget_are_those_with_smaller_memories() -> None:
     ]
     assert bits == sorted(bits)
     assert max(bits) == 8 * (256 + 64) * 1024
-    with pytest.raises(ImpossibleHardware, match="smallest within these bounds takes"):
+    with pytest.raises(ImpossibleHardware, match="no machine within these bounds has"):
         _ = HardwareSpace(make_target("gemmini"), 0.01).points
 
 
@@ -43,12 +43,12 @@ def test_a_machine_keeps_the_array_and_the_port_of_the_one_it_comes_from() -> No
     base = make_target("gemmini")
     family = capability(base, HasDesigns)
     assert family is not None
-    made = family.redesigned({"scratchpad_rows": 4096}, "tree")
+    made = family.redesign({"scratchpad_rows": 4096}, "tree")
     assert area_of(made) < 1
-    old, new = (each.spec.model_dump(exclude={"name", "source"}) for each in (base, made))  # type: ignore[attr-defined]
+    old, new = (item.spec.model_dump(exclude={"name", "source"}) for item in (base, made))  # type: ignore[attr-defined]
     assert {name for name in old if old[name] != new[name]} == {"scratchpad_rows"}
-    with pytest.raises(SpecError, match="no hardware knob is called dim"):
-        family.redesigned({"dim": 32})
+    with pytest.raises(SpecError, match="there is no hardware knob dim"):
+        family.redesign({"dim": 32})
 
 
 @pytest.mark.slow(seconds=6)
@@ -61,7 +61,7 @@ def test_a_search_of_memories_ends_with_its_budget(method: str) -> None:
         problem = CodesignProblem(read_networks(["digits_cnn"]), hardware)
         make_method(method, {}).search(problem, evaluator, 0)
     assert len(evaluator.log) == 16
-    assert all(each.found.cycles > 0 for each in evaluator.log if each.found.status == "valid")
+    assert all(point.found.cycles > 0 for point in evaluator.log if point.found.status == "valid")
 
 
 def test_a_machine_that_was_found_is_named_with_its_kind() -> None:
@@ -72,8 +72,10 @@ def test_a_machine_that_was_found_is_named_with_its_kind() -> None:
 
 
 def _loads_beside_products(first: int) -> list[list[int]]:
-    """A stream that loads into one bank of the scratchpad while products read from it, from row
-    `first` on."""
+    """Return a stream that loads into a scratchpad bank while products read from it.
+
+    The products read from row `first` on.
+    """
     commands = [CONFIG_LD, CONFIG_EX, CONFIG_ST]
     commands += [(isa.MVIN, BASE + 256 * k, operand(first + 16 * k)) for k in range(8)]
     for k in range(8):

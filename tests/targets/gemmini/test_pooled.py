@@ -86,13 +86,13 @@ def test_sums_that_a_store_pools_lie_in_one_bank() -> None:
     lowered = target.lower(w, space.unravel(np.random.default_rng(1).integers(0, space.size, 24)))
     assert "accumulator" in set(lowered.failures)
     for row in np.flatnonzero(lowered.ok):
-        found = 0
+        result = 0
         for funct, rs1, rs2 in lowered.programs["commands"][row].tolist():
             if funct == 0 and rs1 & 3 == 2:
-                found = (rs1 >> 48 & 255) * (rs1 >> 56 & 255)
+                result = (rs1 >> 48 & 255) * (rs1 >> 56 & 255)
             if funct == 3:
                 first = rs2 & 1023
-                assert first // bank == (first + found - 1) // bank
+                assert first // bank == (first + result - 1) // bank
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_sums_that_a_store_pools_lie_in_one_bank() -> None:
     [
         ("mk=4,ms=2", ROUNDED, "squares of at most 3 pixels"),
         ("mk=2x1,ms=2", ROUNDED, "squares of at most 3 pixels"),
-        ("mk=3,ms=2,mp=1", SIGNED, "behind a relu alone"),
+        ("mk=3,ms=2,mp=1", SIGNED, "after a relu"),
     ],
 )
 def test_a_pool_that_no_store_computes_is_refused(sizes: str, epilogue: str, said: str) -> None:

@@ -29,15 +29,15 @@ STREAMS = {"random": 40, "micro": 572, "pairs": 120, "kernels": 18, "loop_ws": 1
 )
 @pytest.mark.parametrize("name", STREAMS)
 def test_memory_totals_and_events_are_those_of_the_rtl(name: str, every: int) -> None:
-    found = compare(RecordedPart(DATA, INDEX, name), every=every)
-    assert sum(kind.streams for kind in found.values()) == -(-STREAMS[name] // every)
-    assert [kind for kind, each in found.items() if not each.all_agree] == []
+    result = compare(RecordedPart(DATA, INDEX, name), every=every)
+    assert sum(kind.streams for kind in result.values()) == -(-STREAMS[name] // every)
+    assert [kind for kind, item in result.items() if not item.all_agree] == []
 
 
 @pytest.mark.parametrize(("part", "number"), [("micro", 0), ("kernels", 1), ("loop_ws", 0)])
 def test_the_short_way_in_takes_plain_sequences(part: str, number: int) -> None:
     recorded = RecordedPart(DATA, INDEX, part).stream(number)
-    commands = [each.tolist() for each in recorded.commands]
+    commands = [command.tolist() for command in recorded.commands]
     after = gemmini.execute(*commands, recorded.before.tobytes(), recorded.base, INDEX["machine"])
     assert after == recorded.after.tobytes()
     for setting, expected in zip(INDEX["settings"], recorded.cycles, strict=True):
@@ -68,10 +68,10 @@ def test_a_run_repeats_itself() -> None:
 def test_streams_that_stop_the_rtl_are_refused() -> None:
     part = RecordedPart(DATA, INDEX, "invalid")
     spec = part.specs()[0]
-    refused = {each.meta["id"] for each in part if not _runs(each, spec)}
-    stops = {each["id"] for each in part.streams if each["rtl"] == "hang"}
+    refused = {item.meta["id"] for item in part if not _runs(item, spec)}
+    stops = {stream["id"] for stream in part.streams if stream["rtl"] == "hang"}
     assert stops <= refused
-    legal = {each["id"] for each in part.streams if each["class"] == "none"}
+    legal = {stream["id"] for stream in part.streams if stream["class"] == "none"}
     # MVOUT of the garbage address runs on the RTL, but writes more bytes than asked.
     assert legal & refused == {"invalid_041"}
 

@@ -137,9 +137,9 @@ def test_rounding_down_is_exact_at_every_tie_behind_a_relu() -> None:
         (">> 8, min 127, max -128", ">> even 8"),
         (">> 16, min 127, max 0", "at most 15 bits"),
         (">> even 8, min 96, max 0", "clips to 0…96"),
-        (">> channel, min 127, max 0", "none of its steps"),
-        ("residual 14, >> even 8, min 127, max 0", "16384-fold"),
-        (">> even 8", "must to"),
+        (">> channel, min 127, max 0", "is not supported"),
+        ("residual 14, >> even 8, min 127, max 0", "multiplied by 16384"),
+        (">> even 8", "only -128…127"),
     ],
 )
 def test_an_epilogue_that_no_store_computes_is_refused(epilogue: str, said: str) -> None:
@@ -166,7 +166,7 @@ def test_tiles_that_do_not_fit_are_typed_failures() -> None:
     assert {"scratchpad", "accumulator"} <= set(lowered.failures)
     measured = target.measure(lowered.rows(~lowered.ok))
     assert set(measured.status) == {"compile_error"}
-    assert all("rows, and there are" in reason for reason in measured.reason)
+    assert all("rows, but only" in reason for reason in measured.reason)
 
 
 def test_no_other_target_takes_rounding_for_a_shift() -> None:
@@ -187,8 +187,11 @@ def test_a_machine_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 def test_workloads_of_one_canonical_form_have_one_space() -> None:
-    """A network's layers take the schedule of their canonical form, so a config must be one of the
-    space of each."""
+    """Workloads with the same canonical form have the same space.
+
+    A network's layers take the schedule of their canonical form, so its config must be in the space
+    of each.
+    """
     target = make_target("gemmini")
     for text in ("dense:n=1,c=2560,o=4", "conv2d:n=1,c=64,h=5,w=5,o=16,k=1,s=1,p=0"):
         for shift in (0, 5, 13, 20):
@@ -207,7 +210,9 @@ def test_workloads_of_one_canonical_form_have_one_space() -> None:
 def test_a_rule_gives_a_schedule_with_a_program_for_every_workload(
     text: str, epilogue: str
 ) -> None:
-    lowering = WorkloadLowering.of(parse_workload(text, epilogue), make_target("gemmini").spec)
+    lowering = WorkloadLowering.for_workload(
+        parse_workload(text, epilogue), make_target("gemmini").spec
+    )
     config = np.array([lowering.config_of(lowering.vendor[1])], np.int32)
     assert lowering.lower(config).ok.all()
 
@@ -220,5 +225,7 @@ def test_a_rule_gives_a_schedule_with_a_program_for_every_workload(
     ],
 )
 def test_a_workload_that_no_schedule_runs_is_left_to_the_cpu(text: str) -> None:
-    with pytest.raises(WorkloadError, match=r"no schedule runs on .*; leave it to the CPU"):
+    with pytest.raises(
+        WorkloadError, match=r"no schedule can run on .*; run this layer on the CPU"
+    ):
         make_target("gemmini").space(parse_workload(text, ROUNDED))

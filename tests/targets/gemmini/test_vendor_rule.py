@@ -32,7 +32,7 @@ def test_a_product_has_the_librarys_tile(row: list[int]) -> None:
 
 @pytest.mark.parametrize(("text", "tile"), chosen("convolutions"))
 def test_a_convolution_has_the_librarys_tile(text: str, tile: list[int]) -> None:
-    geometry = BlockGeometry.of(parse_workload(text, ROUNDED))
+    geometry = BlockGeometry.for_workload(parse_workload(text, ROUNDED))
     assert vendor_convolution_tile(geometry, MACHINE) == tuple(tile)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.options import OfferedFields, ReadCode, with_options
-from tilewright.cli.signals import interruptible
+from tilewright.cli.signals import run_interruptible
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
 from tilewright.evaluation.engines.options import BenchmarkOptions
@@ -28,14 +28,17 @@ if TYPE_CHECKING:
     from tilewright.networks.artifact.sized_library import Fit
 
 
-Folder = Annotated[Path, typer.Argument(metavar="ART", help="What 'tilewright build' wrote.")]
+Folder = Annotated[
+    Path, typer.Argument(metavar="ART", help="The folder that 'tilewright build' wrote.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AllowCode = Annotated[
     bool,
     typer.Option(
         "--allow-code",
-        help="Run the machine code that ART holds, with your rights. Without this, an artifact "
-        "with code is refused unless you built it yourself in this workspace.",
+        help="Allow the machine code in ART to run with your user's rights. Without this "
+        "option, an artifact that contains machine code is refused unless you built "
+        "it yourself in this workspace.",
     ),
 ]
 BUILD_OPTIONS = tuple(
@@ -51,15 +54,21 @@ def build(
     as_json: AsJson = False,
     allow_code: ReadCode = False,
 ) -> None:
-    """Make one folder of a network and its schedules: programs and weights for a board; or, for the
-    target cpu, a library of the float network."""
+    """Build an artifact from a network and its schedules.
+
+    The artifact is a folder. It holds programs and weights for an accelerator board or, for the
+    target cpu, a compiled library.
+    """
     from tilewright.cli.views.artifact import Building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.flows.build import build_artifact
     from tilewright.search import LocalRunner
 
     if options.schedules is not None and "trials" in options.model_fields_set:
-        raise TilewrightError("give either --schedules or --trials: both say what is built")
+        raise TilewrightError(
+            "--schedules and --trials are both given, and each selects the schedules to "
+            "build; leave one of them out"
+        )
     options = options.model_copy(update={"allow_code": allow_code})
     console = Terminal()
     with Building(Terminal(stderr=True)) as shown:
@@ -67,8 +76,11 @@ def build(
     for warning in made.warnings:
         typer.echo(f"note: {as_typed(warning)}", err=True)
     if unsigned := made.manifest.get("unsigned"):
-        said = f"note: run and verify will ask for --allow-code, because this build {unsigned}"
-        typer.echo(as_typed(said), err=True)
+        message = (
+            f"note: this build is not signed ({unsigned}), so run and verify will require "
+            "--allow-code"
+        )
+        typer.echo(as_typed(message), err=True)
     if as_json:
         typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
     else:
@@ -89,61 +101,82 @@ def _show_time_shares(out: Path, console: Console) -> None:
 def run(
     folder: Folder,
     inputs: Annotated[
-        Path, typer.Option("--input", metavar="FILE.npz", help="An array by input's name.")
+        Path,
+        typer.Option(
+            "--input", metavar="FILE.npz", help="Values of an input, by the input's name."
+        ),
     ],
     output: Annotated[
-        Path, typer.Option(metavar="FILE.npz", help="Where the outputs go, by name.")
+        Path, typer.Option(metavar="FILE.npz", help="Write the outputs to this .npz file, by name.")
     ],
     profile: Annotated[
-        bool, typer.Option("--profile", help="Show where the time goes, layer by layer.")
+        bool, typer.Option("--profile", help="Show the time that each layer takes.")
     ] = False,
     as_json: AsJson = False,
     timeline: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Picture of the units' work: .png or .html."),
+        typer.Option(
+            metavar="FILE", help="Draw when each hardware unit is busy: a .png or .html file."
+        ),
     ] = None,
     allow_code: AllowCode = False,
     pipeline: Annotated[
         bool,
         typer.Option(
-            "--pipeline", help="Run successive images, the CPU on one while the accelerator has "
-            "another: FILE.npz has them along the first axis of each input. Show images/s.",
+            "--pipeline",
+            help="Pipeline several images: the CPU works on one image while the "
+            "accelerator works on another. FILE.npz holds the images along the first "
+            "axis of each input. Prints the throughput in images/s.",
         ),
     ] = False,
     images: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Images that --pipeline runs, those of FILE.npz again and again.  "
-            "[default: those of FILE.npz]", min=1, max=MOST_IMAGES,
+            metavar="N",
+            help="Number of images that --pipeline runs; the images of FILE.npz are "
+            "repeated as needed.  [default: the number of images in FILE.npz]",
+            min=1,
+            max=MOST_IMAGES,
         ),
     ] = None,
-) -> None:  # fmt: skip
-    """One inference: on the simulated accelerator, bit by bit and cycle by cycle as in hardware; or
-    of a library, on this machine."""
+) -> None:
+    """Run one inference of an artifact.
+
+    Artifacts for an accelerator run on its simulator, which agrees with the hardware in every bit
+    and cycle. Libraries run on this machine.
+    """
     from tilewright.cli.views.artifact import profile_json, show_profile, show_run
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact import CompiledArtifact, SizedLibrary
     from tilewright.networks.artifact.sized_library import Fit
 
     if timeline is not None and timeline.suffix not in (".png", ".html"):
-        raise TilewrightError(f"--timeline {timeline}: a picture is written as .png or .html")
+        raise TilewrightError(f"--timeline {timeline}: the file name must end in .png or .html")
     if output.suffix != ".npz":
-        raise TilewrightError(f"--output {output}: outputs are written as .npz")
+        raise TilewrightError(f"--output {output}: the file name must end in .npz")
     if images is not None and not pipeline:
-        raise TilewrightError("--images counts what --pipeline runs; add --pipeline")
+        raise TilewrightError(
+            "--images is the number of images for --pipeline; add --pipeline, or leave out --images"
+        )
     if pipeline and (profile or timeline is not None):
-        raise TilewrightError("--profile and --timeline are of one inference; leave out --pipeline")
-    artifact = _loaded(folder, allow_code)
+        raise TilewrightError(
+            "--profile and --timeline describe a single inference and cannot be combined "
+            "with --pipeline; leave out --pipeline"
+        )
+    artifact = _load_artifact(folder, allow_code)
     arrays = _arrays(inputs)
     if isinstance(artifact, CompiledArtifact | SizedLibrary):
         if pipeline:
             raise TilewrightError(
-                f"--pipeline needs an accelerator beside the CPU, and {artifact.name} is a library "
-                "for a CPU; leave it out"
+                f"--pipeline needs an accelerator beside the CPU, but {artifact.name} "
+                "is a library for a CPU; leave out --pipeline"
             )
         if timeline is not None:
-            raise TilewrightError("--timeline draws an accelerator's units; leave it out for a cpu")
+            raise TilewrightError(
+                "--timeline draws the units of an accelerator, but this artifact is for "
+                "a CPU; leave out --timeline"
+            )
         if isinstance(artifact, SizedLibrary):
             fit = artifact.fit(arrays)
         else:
@@ -153,13 +186,13 @@ def run(
     if pipeline:
         _run_pipeline(artifact, arrays, output, images, as_json=as_json)
         return
-    with working(f"running {artifact.name}"):
-        outputs, spent = interruptible(lambda: artifact.run(arrays))
+    with show_working(f"running {artifact.name}"):
+        outputs, spent = run_interruptible(lambda: artifact.run(arrays))
     write_atomically(output, pack_arrays(outputs))
     if timeline is not None:
         from tilewright.reports.timeline import write_joined
 
-        reports = [each.report for each in artifact.times]
+        reports = [time.report for time in artifact.times]
         write_joined(timeline, reports, f"{artifact.name} on {artifact.target}",
                      artifact.clock_hz / 1e6)  # fmt: skip
     if as_json:
@@ -175,15 +208,15 @@ def _run_pipeline(
 ) -> None:
     """Run successive images, and show the gain of overlapping them."""
     from tilewright.cli.views.artifact import pipeline_json, show_pipeline
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact.session import join_outputs, split_images
 
     given = split_images(artifact.inputs, arrays)
     wanted = [given[at % len(given)] for at in range(count or len(given))]
-    with working(f"running {artifact.name}"):
-        planned = interruptible(lambda: artifact.plan_images(wanted[0]))
-        made = interruptible(lambda: artifact.run_images(wanted, planned))
+    with show_working(f"running {artifact.name}"):
+        planned = run_interruptible(lambda: artifact.plan_images(wanted[0]))
+        made = run_interruptible(lambda: artifact.run_images(wanted, planned))
     write_atomically(output, pack_arrays(join_outputs(made)))
     if as_json:
         document = pipeline_json(planned, len(wanted))
@@ -199,14 +232,14 @@ def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> Non
         show_library_profile,
         show_library_run,
     )
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact.run import as_arrays
 
     artifact = fit.library
-    with working(f"running {artifact.name}"):
+    with show_working(f"running {artifact.name}"):
         outputs, spent = artifact.run(fit.inputs, layers=profile or as_json)
-    write_atomically(output, pack_arrays(as_arrays(fit.cropped(outputs))))
+    write_atomically(output, pack_arrays(as_arrays(fit.crop_outputs(outputs))))
     if as_json:
         typer.echo(json.dumps(library_profile_json(spent), indent=2, ensure_ascii=False))
     elif profile:
@@ -216,32 +249,38 @@ def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> Non
 
 
 def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = False) -> None:
-    """Compare the whole network with its source model on stored samples, and every layer with plain
-    arithmetic on random data."""
+    """Check that an artifact computes the right values.
+
+    The whole of an artifact is compared with those of its source model.
+
+    The whole network is compared on stored samples. Every layer is compared
+    with a plain reference implementation on random
+    data.
+    """
     from tilewright.cli.views.artifact import checks_json, show_accuracy, show_checks
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.networks.artifact import CompiledArtifact, SizedLibrary
 
-    artifact = _loaded(folder, allow_code)
+    artifact = _load_artifact(folder, allow_code)
     if isinstance(artifact, CompiledArtifact):
         _verify_libraries([({}, artifact)], as_json=as_json)
         return
     if isinstance(artifact, SizedLibrary):
         _verify_libraries(artifact.libraries, as_json=as_json)
         return
-    with working(f"verifying {artifact.name}"):
-        checks, whole = interruptible(lambda: (list(artifact.verify()), artifact.accuracy()))
-    found = checks_json(artifact, checks, whole)
+    with show_working(f"verifying {artifact.name}"):
+        checks, whole = run_interruptible(lambda: (list(artifact.verify()), artifact.accuracy()))
+    result = checks_json(artifact, checks, whole)
     if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
     else:
         show_checks(artifact, checks, Terminal())
         show_accuracy(artifact, whole, Terminal())
-    if not found["right"]:
+    if not result["right"]:
         raise typer.Exit(1)
 
 
-def _loaded(folder: Path, allow_code: bool) -> AnyArtifact:
+def _load_artifact(folder: Path, allow_code: bool) -> AnyArtifact:
     """Load an artifact. With `allow_code`, print which of its code is executed.
 
     Raises:
@@ -252,7 +291,7 @@ def _loaded(folder: Path, allow_code: bool) -> AnyArtifact:
 
     artifact = load(folder, allow_code=allow_code)
     for code in code_of(artifact.manifest) if allow_code else ():
-        typer.echo(f"note: runs {as_typed(str(folder))}/{printable(code)}", err=True)
+        typer.echo(f"note: running the code in {as_typed(str(folder))}/{printable(code)}", err=True)
     return artifact
 
 
@@ -264,23 +303,25 @@ def _verify_libraries(
     Each library comes with the sizes that it was built for; they are empty if it is the only one.
     """
     from tilewright.cli.views.library import errors_json, show_errors
-    from tilewright.cli.views.terminal import Terminal, say, working
+    from tilewright.cli.views.terminal import Terminal, print_line, show_working
 
     console = Terminal()
     documents: list[dict[str, Json]] = []
     for sizes, artifact in libraries:
-        with working(f"verifying {artifact.name}"):
+        with show_working(f"verifying {artifact.name}"):
             errors, whole = list(artifact.verify()), artifact.output_error()
         documents.append(errors_json(artifact, errors, whole) | ({"sizes": sizes} if sizes else {}))
         if not as_json:
             if sizes:
-                say(console, ", ".join(f"{name} {size}" for name, size in sizes.items()) + ":")
+                print_line(
+                    console, ", ".join(f"{name} {size}" for name, size in sizes.items()) + ":"
+                )
             show_errors(artifact, errors, whole, console)
-    right = all(each["right"] for each in documents)
+    right = all(document["right"] for document in documents)
     if as_json:
         alone = len(documents) == 1 and "sizes" not in documents[0]
-        found = documents[0] if alone else {"right": right, "libraries": list[Json](documents)}
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        result = documents[0] if alone else {"right": right, "libraries": list[Json](documents)}
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
     if not right:
         raise typer.Exit(1)
 
@@ -297,10 +338,12 @@ def _arrays(path: Path) -> dict[str, Array]:
         return unpack_arrays(read_plain(path, limit=MOST_INPUT_BYTES))
     except FileNotFoundError:
         raise TilewrightError(
-            f"there is no file {path}; name an NPZ file with the inputs"
+            f"there is no file {path}; give the path of an NPZ file that holds the inputs"
         ) from None
     except OSError as error:
-        raise TilewrightError(f"cannot read {path}: {error.strerror}") from None
+        raise TilewrightError(
+            f"cannot read {path}: {error.strerror}; check the file and its permissions"
+        ) from None
     except ValueError as error:
         raise TilewrightError(
             f"{path} is not an NPZ file ({error}); write one with numpy.savez"
@@ -312,8 +355,11 @@ def benchmark(
     options: BenchmarkOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Build a network for this processor and time it in turns with other engines, each in a process
-    of its own; rounds disturbed by other work do not count."""
+    """Build a network for this CPU and compare its latency with other inference engines.
+
+    Each engine runs has a process of its own, and the engines take turns. Rounds that other work on
+    the machine disturbed do not count.
+    """
     from tilewright.cli.views.artifact import Building
     from tilewright.cli.views.library import benchmark_json, show_benchmark
     from tilewright.cli.views.terminal import Terminal
@@ -323,7 +369,7 @@ def benchmark(
     given = (options.artifact is not None, options.schedules is not None, options.trials > 0)
     if sum(given) > 1:
         raise TilewrightError(
-            "give one of --artifact, --schedules and --trials: each says what is timed"
+            "--artifact, --schedules and --trials each select what is timed; give only one of them"
         )
     with Building(Terminal(stderr=True)) as shown:
         made = run_benchmark(LocalRunner(shown), options)
@@ -335,7 +381,7 @@ def benchmark(
         show_benchmark(made, Terminal())
 
 
-cpu_commands = typer.Typer(help="Run libraries without Python.", no_args_is_help=True)
+cpu_commands = typer.Typer(help="Run compiled libraries without Python.", no_args_is_help=True)
 
 
 @cpu_commands.callback()
@@ -345,18 +391,25 @@ def _group() -> None:
 
 @cpu_commands.command("runtime")
 def cpu_runtime(
-    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the sources.")],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write the sources to.")],
     artifact: Annotated[
         Path | None,
-        typer.Option("--for", metavar="ART", help="Refuse an artifact that C cannot run."),
+        typer.Option(
+            "--for",
+            metavar="ART",
+            help="Check that the C runtime can run this artifact, and fail if not.",
+        ),
     ] = None,
 ) -> None:
-    """Write what a C program needs to run the libraries of 'tilewright build --target cpu': a
-    header, its source, an example with a Makefile, and TVM's runtime (6 MB)."""
+    """Write the C runtime for compiled libraries.
+
+    It runs libraries that 'tilewright build --target cpu' built. The folder gets a header, its
+    source, an example with a Makefile, and TVM's runtime (6 MB).
+    """
     from tilewright.networks.artifact.regions import refuse_regions
     from tilewright.networks.compiled.c_interface import write_c_interface
 
     if artifact is not None:
         refuse_regions(artifact)
     write_c_interface(out)
-    typer.echo(f"{as_typed(str(out))}: make -C {as_typed(str(out))} builds the example")
+    typer.echo(f"wrote {as_typed(str(out))}; 'make -C {as_typed(str(out))}' builds the example")

@@ -13,27 +13,39 @@ from tilewright.cli.paths import target_text
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
 
-cluster_commands = typer.Typer(help="Make keys for a Dask cluster.", no_args_is_help=True)
+cluster_commands = typer.Typer(help="Create keys for a Dask cluster.", no_args_is_help=True)
 
 
 @cluster_commands.command("keys")
 def keys(
-    folder: Annotated[Path, typer.Argument(help="Made, for you alone.", metavar="DIR")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder for the keys; it is created so that only you can read it.", metavar="DIR"
+        ),
+    ],
 ) -> None:
-    """Write a CA and two certificates, and print Dask's settings for them.
+    """Create certificates, and print Dask's settings for them.
 
-    Whoever holds a key can run code on the workers."""
+    These are a certificate authority and two certificates: one for the scheduler and the workers,
+    and one for commands.
+
+    Whoever holds a key can run code on the workers.
+    """
     from tilewright.targets.cluster.keys import AUTHORITY, CLIENT, NODE, dask_settings, make_keys
 
     try:
         make_keys(folder)
     except FileExistsError as error:
-        raise TilewrightError(f"{error}; name a new folder") from None
+        raise TilewrightError(
+            f"{error}; give the name of a folder that does not exist yet"
+        ) from None
     typer.echo(dask_settings(folder))
     typer.echo(
-        f"{as_typed(str(folder))}: copy {AUTHORITY} and {NODE} to the machines of the scheduler "
-        f"and the workers, {AUTHORITY} and {CLIENT} to machines with commands; whoever holds a key "
-        "can run code on the workers",
+        f"wrote {as_typed(str(folder))}. Copy {AUTHORITY} and {NODE} to the machines "
+        f"of the scheduler and the workers, and {AUTHORITY} and {CLIENT} to the "
+        "machines on which you start commands. Whoever holds a key can run code on "
+        "the workers.",
         err=True,
     )
 
@@ -46,68 +58,81 @@ def keys(
 def refuse_serve() -> NoReturn:
     """Refuse the command of earlier versions, and name its replacement."""
     raise TilewrightError(
-        "'tilewright cluster serve' is gone, because clusters are Dask's: start 'dask scheduler "
-        "--protocol tls' once and 'dask worker tls://HOST:8786' on each machine, with the settings "
-        "that 'tilewright cluster keys DIR' prints (docs/guides/cluster.md)"
+        "'tilewright cluster serve' was removed, because Tilewright now uses Dask "
+        "clusters: start 'dask scheduler --protocol tls' once and 'dask worker "
+        "tls://HOST:8786' on each machine, with the settings that 'tilewright "
+        "cluster keys DIR' prints (docs/guides/cluster.md)"
     )
 
 
 Bitstream = Annotated[
     str,
     typer.Option(
-        help="The machine of the bitstream: a preset, or a vta_config.json.", callback=target_text
+        help="The VTA that the board's bitstream implements: a preset, or a vta_config.json file.",
+        callback=target_text,
     ),
 ]
 
 SchedulerAddress = Annotated[
-    str, typer.Option(help="The scheduler of a Dask cluster.", metavar="tls://HOST:PORT")
+    str, typer.Option(help="Address of the Dask scheduler.", metavar="tls://HOST:PORT")
 ]
 
-board_commands = typer.Typer(help="Offer VTA boards to other machines.", no_args_is_help=True)
+board_commands = typer.Typer(help="Share VTA boards with other machines.", no_args_is_help=True)
 
 
 @board_commands.command("serve")
 def serve(
-    name: Annotated[str, typer.Argument(help="What 'tune --target board:NAME' calls it.")],
+    name: Annotated[str, typer.Argument(help="Name of the board, for 'tune --target board:NAME'.")],
     driver: Annotated[
         str,
         typer.Option(
-            help="Object files, archives and shared objects that define the stock VTA driver's "
-            "functions; absolute paths."
+            help="Object files, archives and shared objects that define the functions of "
+            "the stock VTA driver, as absolute paths."
         ),
     ],
     reset: Annotated[
         str,
         typer.Option(
-            help="The command that programs the FPGA; run at first, and after each program that "
-            "does not end or computes wrong bytes.",
+            help="Command that programs the FPGA. It runs at the start, and after each "
+            "program that hangs or computes wrong bytes.",
             metavar="COMMAND",
         ),
     ],
     target: Bitstream = "vta-pynq",
-    repeats: Annotated[int, typer.Option(help="Runs of each program.", min=1, max=1000)] = 3,
+    repeats: Annotated[
+        int, typer.Option(help="Number of times that each program is run.", min=1, max=1000)
+    ] = 3,
     seconds: Annotated[
-        float, typer.Option(help="For a program with all its runs.", min=0.1, max=3600)
+        float,
+        typer.Option(help="Time limit in seconds for all runs of a program.", min=0.1, max=3600),
     ] = 10.0,
     patience: Annotated[
         int,
         typer.Option(
-            help="How often the driver looks whether the device has finished.", min=1, max=2**32 - 1
+            help="Number of times the driver polls the device before it gives up.",
+            min=1,
+            max=2**32 - 1,
         ),
     ] = 1 << 31,
-    cflags: Annotated[str, typer.Option(help="Of the C compiler: -DUSE_VTA64, say.")] = "",
+    cflags: Annotated[
+        str, typer.Option(help="Extra flags for the C compiler, such as -DUSE_VTA64.")
+    ] = "",
     cluster: SchedulerAddress = "",
     host: Annotated[
-        str, typer.Option(help="Where the worker listens.", metavar="ADDRESS")
+        str, typer.Option(help="Address that the worker listens on.", metavar="ADDRESS")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="Where the worker listens; 0 for any free port.", min=0, max=65535)
+        int,
+        typer.Option(
+            help="Port that the worker listens on; 0 selects a free port.", min=0, max=65535
+        ),
     ] = 0,
 ) -> None:
-    """Build the C runtime for this board's driver, and be a worker of a Dask cluster beside it.
+    """Share a board as a worker of a Dask cluster.
 
-    The worker has the resources 'board' and 'board:NAME'. It runs programs on the board and nothing
-    else."""
+    The command builds the C runtime for the board's driver. The worker has the resources 'board'
+    and 'board:NAME'. It runs programs on the board and nothing else.
+    """
     from tilewright.targets.board.board_runner import BenchOptions, BoardBench, machine_named
     from tilewright.targets.board.board_worker import serve_board
     from tilewright.targets.board.factory import check_name
@@ -116,8 +141,9 @@ def serve(
     check_name(name)
     if not cluster:
         raise TilewrightError(
-            f"board serve {name}: say for which cluster, --cluster tls://HOST:PORT of a Dask "
-            "scheduler (commands no longer connect to boards themselves)"
+            f"board serve {name} needs the address of a Dask scheduler, because "
+            "commands no longer connect to boards directly; add --cluster "
+            "tls://HOST:PORT"
         )
     check_scheduler_address(cluster)
     dask_security("worker")  # a mistake costs no minutes
@@ -129,33 +155,41 @@ def serve(
     ):
         serve_board(
             name, bench, cluster, host, port,
-            lambda address: typer.echo(f"board:{name} ({spec.name}) at {address}; Ctrl-C ends it"),
+            lambda address: typer.echo(
+                f"board:{name} ({spec.name}) is served at {address}; stop with Ctrl-C"
+            ),
         )  # fmt: skip
 
 
 @board_commands.command("runtime")
 def runtime(
-    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the sources.")],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write the sources to.")],
     target: Bitstream = "vta-pynq",
     artifact: Annotated[
         Path | None,
-        typer.Option("--for", metavar="ART", help="Say whether ART was built beside the same."),
+        typer.Option("--for", metavar="ART", help="Check whether ART was built for these sources."),
     ] = None,
 ) -> None:
-    """Write the C sources that run artifacts on a board, for the machine of its bitstream: they
-    refuse an artifact of another. An artifact holds no sources, and names the digest of those it
-    was built beside."""
+    """Write the C sources that run artifacts on a board.
+
+    The sources are written for the VTA that the board's bitstream implements, and refuse artifacts
+    that were built for a different VTA. An
+    artifact contains no sources; it records the digest of
+    the sources that it was built for.
+    """
     from tilewright.networks.artifact.manifest import read_manifest
     from tilewright.targets.board.board_runner import machine_named, write_runtime
 
     named = None if artifact is None else read_manifest(artifact).get("runtime_sha256", "")
     spec = machine_named(target)
     written = write_runtime(out, spec)
-    typer.echo(f"{as_typed(str(out))}: sources for {spec.name}, with the digest {written}")
+    typer.echo(
+        f"wrote the sources for {spec.name} to {as_typed(str(out))}; their digest is {written}"
+    )
     if named is not None and named != written:
         typer.echo(
-            f"note: {as_typed(str(artifact))} was built beside other sources; if these refuse its "
-            "format, build it again",
+            f"note: {as_typed(str(artifact))} was built for a different version of "
+            "these sources; if they refuse its format, build the artifact again",
             err=True,
         )
 
@@ -165,7 +199,7 @@ def list_boards(
     cluster: SchedulerAddress,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the boards of a cluster, with the counts of the programs they ran."""
+    """List the boards of a cluster and what they ran."""
     from tilewright.cli.views.targets import boards_text
     from tilewright.targets.board.board_worker import list_boards
 

@@ -26,16 +26,18 @@ def codesign(
     options: CodesignOptions,
     tracking: TrackingOptions,
     bare: Annotated[
-        bool, typer.Option("--bare", help="Write the results only: no Prefect, no MLflow.")
+        bool,
+        typer.Option("--bare", help="Only write the result files, without Prefect and MLflow."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print summary and front as JSON.")
+        bool, typer.Option("--json", help="Print the summary and the Pareto front as JSON.")
     ] = False,
 ) -> None:
-    """Search accelerators and their schedules together.
+    """Search for accelerator designs and their schedules together.
 
-    The result is a front of area against latency. Repeating the command resumes a run that was
-    stopped."""
+    The result is a Pareto front of chip area and latency. Repeating the command resumes a run that
+    was stopped.
+    """
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})
     _run(options, tracking, bare, as_json)
@@ -46,19 +48,19 @@ def _run(options: CodesignOptions, tracking: TrackingOptions, bare: bool, as_jso
     from tilewright.hardware_search.steps import check
 
     check(options)
-    from tilewright.cli.views.codesign import searching, show_front
+    from tilewright.cli.views.codesign import show_front, show_search
     from tilewright.cli.views.terminal import Terminal
 
     keep_trials(options.folder)
-    with searching(Terminal(stderr=as_json)) as listen:
-        outcome = _bare(options, listen) if bare else _tracked(options, tracking, listen)
+    with show_search(Terminal(stderr=as_json)) as listen:
+        outcome = _run_bare(options, listen) if bare else _run_tracked(options, tracking, listen)
     if as_json:
         typer.echo(json.dumps({"summary": outcome.summary, "front": outcome.front}, indent=2))
         return
     show_front(options, outcome, {} if bare else _links(outcome), Terminal())
 
 
-def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
+def _run_bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
     from tilewright.flows.codesign import codesign
     from tilewright.reports.codesign import draw_front
     from tilewright.search import LocalRunner
@@ -68,7 +70,7 @@ def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
     return outcome
 
 
-def _tracked(
+def _run_tracked(
     options: CodesignOptions, tracking: TrackingOptions, listen: Listener
 ) -> CodesignOutcome:
     from tilewright.hardware_search.steps import pose_problem

@@ -32,7 +32,8 @@ GROUND_TRUTH = "oracle"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Bare = Annotated[
-    bool, typer.Option("--bare", help="Write trials and results only: no Prefect, no MLflow.")
+    bool,
+    typer.Option("--bare", help="Only write trials and result files, without Prefect and MLflow."),
 ]
 
 
@@ -41,16 +42,21 @@ def compare(
     *,
     options: CompareOptions,
     mlflow: Annotated[
-        bool, typer.Option("--mlflow/--no-mlflow", help="Log runs and register the champion.")
+        bool,
+        typer.Option(
+            "--mlflow/--no-mlflow", help="Log the runs to MLflow and register the champion."
+        ),
     ] = True,
     tracking: TrackingOptions,
     bare: Bare = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run several tuners with many seeds and say which one is best, and where.
+    """Run several tuners with many seeds, and report which tuner is best on which workload.
 
-    Whole runs of NETWORKS are compared by latency. Without NETWORKS, tuners meet single workloads,
-    and are compared with the enumerated optimum. Repeating the command repeats no finished run."""
+    With NETWORKS, whole tuning runs are compared by latency. Without NETWORKS, the tuners run on
+    single workloads and are compared with the optimum, which is found by enumeration. Repeating the
+    command runs only what is not finished yet.
+    """
     bare = bare or not mlflow
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})
@@ -89,14 +95,17 @@ def sweep(
     bare: Bare = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare tuners by whole runs of networks, as 'tilewright compare NETWORK...'."""
+    """Compare tuners on whole networks. Deprecated: use 'tilewright compare NETWORK...'."""
     typer.echo(
-        "note: 'tilewright sweep' is deprecated and goes with version 0.4; 'tilewright compare' "
-        "takes the same arguments",
+        "note: 'tilewright sweep' is deprecated and will be removed in version 0.4; "
+        "use 'tilewright compare' with the same arguments",
         err=True,
     )
     if not options.networks:
-        raise TilewrightError("sweep what? Name networks; 'tilewright compare' replays tables")
+        raise TilewrightError(
+            "'tilewright sweep' needs at least one network; to compare tuners on single "
+            "workloads, use 'tilewright compare'"
+        )
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})
     _compare_networks(options, tracking, bare, as_json)
@@ -119,21 +128,21 @@ def _compare_networks(
     with comparing_networks(Terminal(stderr=as_json)) as listen:
         listen(StageBegan("plan_networks"))
         plan = plan_networks(options)  # what cannot be starts no server
-        compared, links = _bare(plan, listen) if bare else _tracked(plan, tracking, listen)
+        compared, links = _run_bare(plan, listen) if bare else _run_tracked(plan, tracking, listen)
     if as_json:
         typer.echo(json.dumps(compared.to_json(), indent=2, ensure_ascii=False))
         return
     show_networks(compared, options.folder, links, Terminal())
 
 
-def _bare(plan: NetworksPlan, listen: Listener) -> tuple[NetworkComparison, dict[str, str]]:
+def _run_bare(plan: NetworksPlan, listen: Listener) -> tuple[NetworkComparison, dict[str, str]]:
     from tilewright.flows.comparison import compare_networks
     from tilewright.search import LocalRunner
 
     return compare_networks(LocalRunner(listen), plan.options, plan), {}
 
 
-def _tracked(
+def _run_tracked(
     plan: NetworksPlan, tracking: TrackingOptions, listen: Listener
 ) -> tuple[NetworkComparison, dict[str, str]]:
     """Run the flow with servers, and return the addresses of the comparison's pages by name."""
@@ -148,8 +157,8 @@ def _tracked(
         asked = fields_of(plan.options, tracking)
         for name in ("replay", "live"):
             del asked[name]
-        found: Compared = comparison_flow(listen, plan)(**asked)
-        compared, links = found
+        result: Compared = comparison_flow(listen, plan)(**asked)
+        compared, links = result
         assert compared is not None
         return compared, links
 
@@ -166,7 +175,7 @@ def _prepare() -> None:
 
 
 def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) -> None:
-    from tilewright.cli.views.comparison import comparing, show_left_out, show_workloads
+    from tilewright.cli.views.comparison import show_comparing, show_left_out, show_workloads
     from tilewright.cli.views.terminal import Terminal
     from tilewright.core.process_info import usable_cores
     from tilewright.evaluation.compare.plan import (
@@ -198,7 +207,7 @@ def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) ->
     show_left_out(left_out, console)
     plan = plan_workloads(options, test_bed)
     keep_count("run", lambda: count_rows(options.folder / RUNS))
-    with comparing(console) as progress:
+    with show_comparing(console) as progress:
         run = LocalRunner(progress)
         compared = compare_tuners(run, plan, options.folder, cluster, options.fresh)
     if as_json:

@@ -32,13 +32,15 @@ def trials(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="The output directory of a run; or a log of AutoTVM, or MetaSchedule's database.",
+            help="The output directory of a run, a log of AutoTVM, or a MetaSchedule database.",
         ),
     ],
     csv: Annotated[
         bool,
         typer.Option(
-            "--csv", help="Print CSV, with the columns of trials.parquet: configs as knob indices."
+            "--csv",
+            help="Print CSV with the columns of trials.parquet; configs are printed as "
+            "knob indices.",
         ),
     ] = False,
     as_json: Annotated[
@@ -48,25 +50,26 @@ def trials(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the trials to a file instead: .csv, .parquet or .json.",
+            help="Write the trials to this file instead: .csv, .parquet or .json.",
         ),
     ] = None,
     layer: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only trials of this layer, or of this workload's ID."),
+        typer.Option(metavar="NAME", help="Show only trials of this layer or workload ID."),
     ] = None,
     status: Annotated[
         str | None,
-        typer.Option(metavar="|".join(STATUSES), help="Only trials with this status."),
+        typer.Option(metavar="|".join(STATUSES), help="Show only trials with this status."),
     ] = None,
     best: Annotated[
-        int | None, typer.Option(help="Only the best N trials of each layer.", metavar="N", min=1)
+        int | None,
+        typer.Option(help="Show only the best N trials of each layer.", metavar="N", min=1),
     ] = None,
 ) -> None:
-    """Print the trials of a run, the best first. The run may be going on, or may have died."""
+    """Print the trials of a run, best first. The run may still be running, or may have crashed."""
     from tilewright.cli.views.finished_runs import best_trials, show_trials
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.search.ledger_import import LEDGERS
     from tilewright.search.trial_store import FILE
     from tilewright.tuning.output_dir import at_work as who_is_at_work
@@ -74,17 +77,19 @@ def trials(
     from tilewright.tuning.run_metadata import is_complete, read_run
 
     if export is not None and export.suffix not in FORMATS:
-        raise TilewrightError(f"--export {export}: name a file that ends in {', '.join(FORMATS)}")
+        raise TilewrightError(f"--export {export}: the file name must end in {', '.join(FORMATS)}")
     if status is not None and status not in STATUSES:
-        raise TilewrightError(f"--status {status}: choose one of {', '.join(STATUSES)}")
+        raise TilewrightError(
+            f"--status {status}: unknown status; choose one of {', '.join(STATUSES)}"
+        )
     ours = any(os.path.lexists(folder / name) for name in (FILE, *LEDGERS))
     at_work = who_is_at_work(folder) if ours else None
-    found = read_trials(folder)
-    for problem in found.problems:
+    trials = read_trials(folder)
+    for problem in trials.problems:
         typer.echo(f"note: {as_typed(problem)}", err=True)
     run = read_run(folder) if ours else None
-    names = {} if run is None else {each["id"]: each for each in run["workloads"]}
-    frame = found.table
+    names = {} if run is None else {workload["id"]: workload for workload in run["workloads"]}
+    frame = trials.table
     if layer is not None:
         frame = frame[frame["workload"].isin(_workloads(layer, frame, names))]
     if status is not None:
@@ -94,12 +99,12 @@ def trials(
         _write(shown, export, as_json)
         return
     show_trials(frame, names, best, Terminal())
-    state = "made by another tuner"
+    state = "written by another tuner"
     if ours:
         ended = "the run is complete" if is_complete(folder) else "the run was stopped"
-        state = f"{at_work} is adding to it" if at_work else ended
-    workloads = counted(frame["workload"].nunique(), "workload")
-    typer.echo(f"{counted(len(frame), 'trial')} of {workloads}; {state}")
+        state = f"{at_work} is adding trials" if at_work else ended
+    workloads = count_text(frame["workload"].nunique(), "workload")
+    typer.echo(f"{count_text(len(frame), 'trial')} of {workloads}; {state}")
 
 
 def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames]) -> list[str]:
@@ -108,16 +113,20 @@ def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames])
     Raises:
         TilewrightError: there is none.
     """
-    found = [
+    workloads = [
         workload
         for workload in frame["workload"].unique()
         if workload == layer or (workload in names and layer in names[workload]["names"])
     ]
-    if not found:
+    if not workloads:
         known = sorted({name for about in names.values() for name in about["names"]})
-        step = f"its layers are {', '.join(known)}" if known else "see the IDs with --csv"
-        raise TilewrightError(f"--layer {layer}: the run has no trial of it; {step}")
-    return found
+        step = (
+            f"the layers of this run are {', '.join(known)}"
+            if known
+            else "--csv lists the IDs of the workloads"
+        )
+        raise TilewrightError(f"--layer {layer}: the run has no trial of this layer; {step}")
+    return workloads
 
 
 def _write(frame: pd.DataFrame, path: Path | None, as_json: bool) -> None:
@@ -139,27 +148,35 @@ def _write(frame: pd.DataFrame, path: Path | None, as_json: bool) -> None:
 
 
 WORSE = 1
-_RUN = "An --out folder of 'tilewright tune', or the id of a run in MLflow."
+_RUN = "The output directory of 'tilewright tune', or the ID of an MLflow run: the reference."
 
 
 def diff(
     run_a: Annotated[str, typer.Argument(metavar="RUN_A", help=_RUN, callback=run_text)],
     run_b: Annotated[
         str,
-        typer.Argument(metavar="RUN_B", help="The same of what is judged.", callback=run_text),
+        typer.Argument(
+            metavar="RUN_B", help="The run to check, given in the same way.", callback=run_text
+        ),
     ],
     tolerance: Annotated[
         float,
         typer.Option(
             metavar="PERCENT",
-            help="By how much RUN_B may take longer, and how many points fewer of its trials may "
-            "be valid.",
+            help="Tolerated increase of the latency in percent; also the tolerated "
+            "decrease of the share of valid trials, in percentage points.",
         ),
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Hold RUN_B against RUN_A: latency of every layer and of all, valid trials, how right the
-    models were, what changed. Exit status 0: no worse; 1: worse; 2: they cannot be compared."""
+    """Compare RUN_B with RUN_A.
+
+    The latencies of the layers and of the network, the share of valid trials, the accuracy of the
+    models and the settings are compared.
+
+    The exit status is 0 if RUN_B is no worse, 1 if it is worse, and 2 if the runs cannot be
+    compared.
+    """
     from tilewright.cli.views.finished_runs import show_diff
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.diff import diff_runs
@@ -169,7 +186,7 @@ def diff(
         typer.echo(json.dumps(verdict.to_json(), indent=2, ensure_ascii=False))
     else:
         show_diff(verdict, Terminal())
-    if verdict.worse:
+    if verdict.is_worse:
         raise typer.Exit(WORSE)
 
 
@@ -188,17 +205,24 @@ def _side(run: str) -> Side:
 
 
 def explain(
-    folder: Annotated[Path, typer.Argument(help="The --out folder of 'tilewright tune'.")],
+    folder: Annotated[Path, typer.Argument(help="The output directory of 'tilewright tune'.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write explain.html.  [default: the same folder]")
+        Path | None,
+        typer.Option(help="Folder to write explain.html to.  [default: the output directory]"),
     ] = None,
     samples: Annotated[
-        int, typer.Option(help="Random configs a layer to judge the models on.")
+        int,
+        typer.Option(help="Number of random configs per layer on which the models are evaluated."),
     ] = 512,
-    seed: Annotated[int, typer.Option(help="Of these random configs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for drawing the random configs.")] = 0,
 ) -> None:
-    """Show which features drove Models P, V and A, how right they were, and what to do next."""
-    from tilewright.cli.views.finished_runs import explaining, show, tell_problems, warn_if_changed
+    """Show which features Models P, V and A rely on, how accurate they are, and what to do next."""
+    from tilewright.cli.views.finished_runs import (
+        show,
+        show_explaining,
+        tell_problems,
+        warn_if_changed,
+    )
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.explain.figures import model_summaries
     from tilewright.evaluation.explain.finished_run import read_folder
@@ -211,7 +235,7 @@ def explain(
     run = read_folder(folder)
     check_folder(place)
     warn_if_changed(run, console)
-    with explaining(run, console) as progress:
+    with show_explaining(run, console) as progress:
         explained = explain_run(run, samples, seed, progress)
     tell_problems(run, console)
     models, advice = model_summaries(explained), advice_of(run, explained)
@@ -224,31 +248,39 @@ def export(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="The --out folder of 'tilewright tune'; for gemmini-c that of a build, too.",
+            help="The output directory of 'tilewright tune'; for gemmini-c also the "
+            "folder of a built network.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The file to write.")],
+    out: Annotated[Path, typer.Option(help="File to write.")],
     form: Annotated[
         str,
         typer.Option(
             "--format",
             metavar="autotvm|optuna|kernel-tuner|t4|gemmini-c",
-            help="autotvm: schedules as TVM 0.8 to 0.14 logs them; optuna: a study a layer, as a "
-            "journal; kernel-tuner, t4: the trials of a layer as its cache, or in the T4 format; "
-            "gemmini-c: a C function of raw commands a layer; of a built network, a segment, "
-            "with the weights in a header.",
+            help="autotvm: schedules in the log format of TVM 0.8 to 0.14. optuna: one "
+            "study per layer, as an Optuna journal. kernel-tuner: the trials of one "
+            "layer as a Kernel Tuner cache. t4: the trials of one layer in the T4 "
+            "format. gemmini-c: one C function of raw commands per layer; for a "
+            "built network one per segment, with the weights in a header.",
         ),
     ] = "autotvm",
     layer: Annotated[
-        str, typer.Option(help="Whose trials, where the format holds one layer's.", metavar="NAME")
+        str,
+        typer.Option(
+            help="Layer whose trials are exported, for formats that hold a single layer.",
+            metavar="NAME",
+        ),
     ] = "",
 ) -> None:
-    """Write what a run found in the form that another tool reads. As AutoTVM records, schedules of
-    --space template and --space stock are written; those that stock TVM cannot build, and those of
-    other spaces, are left out, with a sentence."""
+    """Export the schedules or trials of a run in the file format of another tool.
+
+    AutoTVM records can only hold schedules of --space template and --space stock. Schedules that
+    stock TVM cannot build are left out, and a message says so.
+    """
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact.manifest import is_artifact
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.tuning.export import FORMATS, export_schedules
     from tilewright.tuning.output_dir import check_folder
 
@@ -260,9 +292,9 @@ def export(
     elif form in ("autotvm", "gemmini-c"):
         exported = export_schedules(folder, form, time.time())
         text, left_out = exported.text, exported.left_out
-        said = f"{counted(exported.schedules, 'C function')} of raw commands"
+        said = f"{count_text(exported.schedules, 'C function')} of raw commands"
         if form == "autotvm":
-            said = f"{counted(exported.schedules, 'record')} for autotvm.apply_history_best"
+            said = f"{count_text(exported.schedules, 'record')} for autotvm.apply_history_best"
     else:
         text, said = _trials(folder, form, layer)
     check_folder(out.parent)
@@ -276,7 +308,7 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
     """Return a built network as C text, and a description. Its weights are written beside it."""
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact import Artifact, load
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.tuning.output_dir import check_folder
 
     built = load(folder, allow_code=True)  # which is not run here
@@ -285,36 +317,36 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
     files = None if program is None else program.c_files(header.name)
     if program is None or files is None:
         raise TilewrightError(
-            f"{folder} was not built for a machine that {form} is written for; build for a "
-            "Gemmini, such as --target gemmini"
+            f"{folder} was built for a machine that {form} does not support; build it "
+            "for a Gemmini, such as --target gemmini"
         )
     text, weights = files
     check_folder(out.parent)
     write_atomically(header, weights.encode())
-    segments = counted(len(program.ports), "C function")
-    return text, f"{segments} of raw commands, a segment each; weights in {printable(header.name)}"
+    segments = count_text(len(program.ports), "C function")
+    return text, f"{segments} of raw commands, one per segment; weights in {printable(header.name)}"
 
 
 def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
     """Return the text of a file of trials, and a description of it."""
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
     from tilewright.tuning.export import kernel_tuner_cache, t4_results
     from tilewright.tuning.optuna_study import optuna_journal
     from tilewright.tuning.run_trials import finished_trials
 
     run = finished_trials(folder)
     if form == "optuna":
-        trials, layers = counted(len(run.table), "trial"), counted(len(run.layers), "layer")
-        return optuna_journal(run), f"{trials} of {layers}, a study of Optuna each"
-    known = {name: each for each in run.layers for name in each.names or [each.id]}
+        trials, layers = count_text(len(run.table), "trial"), count_text(len(run.layers), "layer")
+        return optuna_journal(run), f"{trials} of {layers}, one Optuna study per layer"
+    known = {name: layer for layer in run.layers for name in layer.names or [layer.id]}
     if not name and len(run.layers) > 1:
         raise TilewrightError(
-            f"a {form} file holds the trials of one layer; name it with --layer: "
+            f"a {form} file holds the trials of a single layer; select one with --layer: "
             + printable(", ".join(known))
         )
     if name and name not in known:
         raise UnknownName("layer", name, list(known))
     layer = known[name] if name else run.layers[0]
     write = kernel_tuner_cache if form == "kernel-tuner" else t4_results
-    trials = counted(len(run.of(layer.id)), "trial")
+    trials = count_text(len(run.trials_of_workload(layer.id)), "trial")
     return write(run, layer), f"{trials} of {printable(layer.name)}"

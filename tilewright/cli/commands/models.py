@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 dataset_commands = typer.Typer(
-    help="Build datasets that cost models learn from.", no_args_is_help=True
+    help="Build datasets for training cost models.", no_args_is_help=True
 )
 
 
 @dataset_commands.callback()
 def _group() -> None:
-    """A group, though it has one command."""
+    """Make the commands a group, although there is only one."""
 
 
 @dataset_commands.command("build")
@@ -38,13 +38,16 @@ def build(
     folder: DatasetFolder,
     options: Annotated[DatasetOptions, OfferedFields("rows", "seed", "cpu_rows", "targets")],
     workers: ClusterOptions,
-    bare: Annotated[bool, typer.Option("--bare", help="Write the dataset only: no Prefect.")] = (
-        False
-    ),
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Only write the dataset, without Prefect.")
+    ] = (False),
 ) -> None:
-    """Lower and measure schedules of the built-in networks' layers on many accelerators, or on
-    hardware that is named. Repeating the command resumes a build that was stopped."""
-    from tilewright.cli.views.models import building, show_built
+    """Measure schedules on many accelerators.
+
+    The workloads are layers of the built-in networks. Name hardware to measure on that hardware
+    only. Repeating the command resumes a build that was stopped.
+    """
+    from tilewright.cli.views.models import show_building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.build import kept_rows
     from tilewright.evaluation.datasets.plan import check_options
@@ -57,20 +60,24 @@ def build(
         check_address(cluster)
     check_folder(out.parent)
     keep_count("row", lambda: kept_rows(out))
-    with building(Terminal(stderr=True)) as listen:
-        build_it = _bare if bare else _tracked
+    with show_building(Terminal(stderr=True)) as listen:
+        build_it = _build_bare if bare else _build_tracked
         about = build_it(out, options, cluster, listen)
     show_built(about, out, Terminal())
 
 
-def _bare(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+def _build_bare(
+    out: Path, options: DatasetOptions, cluster: str, listen: Listener
+) -> DatasetMetadata:
     from tilewright.flows.dataset import build_dataset
     from tilewright.search import LocalRunner
 
     return build_dataset(LocalRunner(listen), out, options, cluster)
 
 
-def _tracked(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+def _build_tracked(
+    out: Path, options: DatasetOptions, cluster: str, listen: Listener
+) -> DatasetMetadata:
     from tilewright.services.start_servers import embedded
 
     with embedded(_prepare_dataset):
@@ -89,12 +96,14 @@ def _prepare_dataset() -> None:
 
 
 model_commands = typer.Typer(
-    help="Train models on some hardware that know about other hardware.", no_args_is_help=True
+    help="Train cost models that transfer between hardware.", no_args_is_help=True
 )
 
-Dataset = Annotated[Path, typer.Option(help="Folder of a dataset ('tilewright dataset build').")]
+Dataset = Annotated[
+    Path, typer.Option(help="Folder of a dataset that 'tilewright dataset build' wrote.")
+]
 RowCount = Annotated[
-    int | None, typer.Option(help="Read so many rows only, drawn at random.", min=2)
+    int | None, typer.Option(help="Use only this many rows, drawn at random.", min=2)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -104,11 +113,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def train(
     options: TrainingOptions,
     bare: Annotated[
-        bool, typer.Option("--bare", help="Write the model only: no Prefect, no MLflow.")
+        bool, typer.Option("--bare", help="Only write the model, without Prefect and MLflow.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model on most of a dataset, or fine-tune one, and judge it on the rest."""
+    """Train or fine-tune a model, and evaluate it.
+
+    The model is trained on most of a dataset and evaluated on the rest.
+    """
     from tilewright.evaluation.datasets.training import check_training
     from tilewright.tuning.output_dir import check_folder
 
@@ -125,28 +137,34 @@ def score(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Judge a trained model on a dataset, also one that comes from elsewhere."""
+    """Evaluate a trained model on a dataset. Both may have been made on another machine."""
     from tilewright.cli.views.models import show_scores
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.training import judge_elsewhere
 
-    found = judge_elsewhere(model, dataset, rows, seed)
+    result = judge_elsewhere(model, dataset, rows, seed)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(result, indent=2))
     else:
-        show_scores(found, Terminal())
+        show_scores(result, Terminal())
 
 
 @model_commands.command("trust")
 def trust(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
 ) -> None:
-    """Let commands on this workspace load a model that was trained elsewhere. Loading a model can
-    run code: trust only models of people whom you trust."""
+    """Trust a model that was trained elsewhere.
+
+    Commands on this workspace can then load it. Loading a model can run code, so trust only models
+    of people whom you trust.
+    """
     from tilewright.models.transfer.files import trust_model
 
     trust_model(model)
-    typer.echo(f"commands on this workspace now load {as_typed(str(model))} as it is")
+    typer.echo(
+        f"commands on this workspace now load {as_typed(str(model))}; if the model "
+        "changes, trust it again"
+    )
 
 
 def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
@@ -160,7 +178,7 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
             from tilewright.flows.training import train_model
             from tilewright.search import LocalRunner
 
-            found = train_model(LocalRunner(listen), options)
+            model = train_model(LocalRunner(listen), options)
         else:
             from tilewright.services.start_servers import embedded
 
@@ -168,11 +186,11 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
                 from tilewright.flows.forms import fields_of
                 from tilewright.flows.training_prefect import training_flow
 
-                found, registered = training_flow(listen)(**fields_of(options))
+                model, registered = training_flow(listen)(**fields_of(options))
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(model, indent=2))
         return
-    show_scores(found, console)
+    show_scores(model, console)
     if registered is not None:
         show_registered(registered, console)
 

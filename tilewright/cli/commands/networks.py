@@ -30,25 +30,33 @@ def inspect(
             "epilogue",
             required=("model",),
             changed={"model": CliOption(positional=True, value="model"), "epilogue": CliOption()},
-            described={"epilogue": "'network', 'per-channel' or 'plain', as 'tilewright tune'."},
+            described={
+                "epilogue": "'network', 'per-channel' or 'plain', as for 'tilewright tune'."
+            },
         ),
     ],
     brief: Annotated[
-        bool, typer.Option("--brief", help="Leave out operators that only follow another.")
+        bool,
+        typer.Option(
+            "--brief", help="Hide operators that are placed with the operator before them."
+        ),
     ] = False,
     fusion: Annotated[
         Path | None,
         typer.Option(
-            help="Also draw here, as a page, which operators would run together, with schedules "
-            "that are estimated best, and what each decision saves."
+            help="Write a page to this file that shows which operators would be fused, "
+            "using the schedules with the best estimates, and what each fusion saves."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     allow_code: ReadCode = False,
 ) -> None:
-    """Show what becomes of every operator: offloaded, left to the CPU, or unsupported; and what it
-    takes at least on the accelerator, and on the CPU beside it by an estimate."""
-    from tilewright.cli.views.terminal import Terminal, working
+    """Show where each operator of a network would run: on the accelerator, on the CPU, or nowhere.
+
+    Also prints a lower bound of the time on the accelerator and an estimate of the time on the CPU
+    beside it.
+    """
+    from tilewright.cli.views.terminal import Terminal, show_working
     from tilewright.networks import load
     from tilewright.networks.offloading.accelerator import Accelerator
     from tilewright.targets import make_target
@@ -57,8 +65,8 @@ def inspect(
     check_source(options.model)
     hardware = make_target(options.target)
     say_remarks(options.target)
-    accelerator = Accelerator.of(hardware, options.epilogue_mode, options.max_waste)
-    with working(f"reading {options.model}"):
+    accelerator = Accelerator.for_target(hardware, options.epilogue_mode, options.max_waste)
+    with show_working(f"reading {options.model}"):
         network = load(
             options.model, options.input_shapes or None, sandbox=True,
             calibration=Path(options.calibration) if options.calibration else None,
@@ -94,17 +102,21 @@ def _draw_fusion(
 
 def _page_message(page: Path | None, said: FusionSummary) -> str:
     """Return a message about the page."""
-    from tilewright.reports.number_format import counted
+    from tilewright.reports.number_format import count_text
 
-    fused = sum(each["fused"] for each in said["decisions"])
+    fused = sum(decision["fused"] for decision in said["decisions"])
     return (
-        f"{page}: {fused} of {counted(len(said['decisions']), 'decision')} fused by estimates, "
-        f"{said['cycles']['greedy']:,} cycles; {said['cycles']['none']:,} with nothing fused"
+        f"wrote {page}: by estimates, {fused} of "
+        f"{count_text(len(said['decisions']), 'decision')} fuse their operators; the "
+        f"network takes {said['cycles']['greedy']:,} cycles, and "
+        f"{said['cycles']['none']:,} without fusion"
     )
 
 
 def zoo(
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of names.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the names as a JSON list.")
+    ] = False,
 ) -> None:
     """List the built-in networks."""
     from tilewright.networks import zoo_names

@@ -1,5 +1,4 @@
-"""The commands `tilewright targets`, `target show` and `enumerate`: hardware and schedule
-spaces."""
+"""Commands `tilewright targets`, `target show` and `enumerate`: hardware and schedule spaces."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from tilewright.cli.paths import target_text
 from tilewright.core.errors import TilewrightError
 from tilewright.tuning.options import DEFAULTS
 
-target_commands = typer.Typer(help="Look at one piece of hardware.", no_args_is_help=True)
+target_commands = typer.Typer(help="Show the details of one target.", no_args_is_help=True)
 
 
 def targets() -> None:
-    """List the hardware there is to tune for."""
+    """List the hardware that Tilewright can tune for."""
     from tilewright.cli.views.targets import show_kinds
     from tilewright.cli.views.terminal import Terminal
     from tilewright.targets import target_kinds
@@ -34,7 +33,11 @@ def show(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Every key of a target's specification with its unit and meaning, what follows, its area."""
+    """Show a target's specification and derived figures.
+
+    Each key is shown with its unit and meaning. The derived figures include the area, if it can be
+    estimated.
+    """
     from tilewright.targets.registry import kind_of
 
     kind, rest = kind_of(target)
@@ -54,19 +57,26 @@ def show(
 def enumerate_space(
     workload: Annotated[
         str,
-        typer.Option(help="Such as conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1"),
+        typer.Option(help="A workload, such as conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1"),
     ],
-    out: Annotated[Path, typer.Option(help="Table to write: .csv, .csv.gz or .parquet.")],
+    out: Annotated[Path, typer.Option(help="Table to write: a .csv, .csv.gz or .parquet file.")],
     target: Target = DEFAULTS.target,
     space: Space = DEFAULTS.space,
     epilogue: Annotated[
-        str, typer.Option(help="Steps on the sums: '>> N', 'min N', 'max N', relu, bias, add.")
+        str,
+        typer.Option(
+            help="Operations on the accumulated sums: '>> N', 'min N', 'max N', relu, bias, add."
+        ),
     ] = ">> 8, min 127, max 0",
     stock: Annotated[
-        bool, typer.Option("--stock", help="With the stock compiler's restrictions (template).")
+        bool,
+        typer.Option(
+            "--stock",
+            help="Keep only schedules that the stock TVM compiler can build (space 'template').",
+        ),
     ] = False,
 ) -> None:
-    """Lower and time the whole schedule space of a workload into a table."""
+    """Lower and measure every schedule of a workload, and write the results as a table."""
     from tilewright.cli.views.targets import enumerating, show_enumerated
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.enumeration import check_table_name, enumerate_space, write_table
@@ -76,7 +86,7 @@ def enumerate_space(
 
     check_table_name(out)
     if stock and space != "template":
-        raise TilewrightError("--stock restricts the template; add --space template")
+        raise TilewrightError("--stock only works with the space 'template'; add --space template")
     what = parse_workload(workload, epilogue)
     hardware = make_target(target, "stock" if stock else space)
     say_remarks(target)

@@ -27,7 +27,7 @@ def tune(
         bool,
         typer.Option(
             "--bare",
-            help="Write trials and results only: no Prefect, no MLflow.",
+            help="Only write trials and result files, without Prefect and MLflow.",
             rich_help_panel=USUAL,
         ),
     ] = False,
@@ -35,7 +35,8 @@ def tune(
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
     if not options.workload and "model" not in options.model_fields_set:
         raise TilewrightError(
-            "tune what? Name a model file, a network that 'tilewright zoo' lists, or a --workload"
+            "nothing to tune was given; give a model file, the name of a network "
+            "that 'tilewright zoo' lists, or a --workload"
         )
     tracking.check_bare(bare)
     options = options.model_copy(update={"out": str(from_start(options.folder))})
@@ -55,17 +56,17 @@ def tune(
             from tilewright.reports.run_pictures import draw_run
             from tilewright.search import LocalRunner
 
-            found = tune_network(LocalRunner(heard), options)
-            draw_run(options.folder, found)
-        summary, links = found.summary, dict[str, str]()
+            network = tune_network(LocalRunner(heard), options)
+            draw_run(options.folder, network)
+        summary, links = network.summary, dict[str, str]()
     else:
-        summary = _tracked(options, tracking, heard)
+        summary = _run_tracked(options, tracking, heard)
         links = _links(summary)
     show_results(summary, options.folder, heard.reused_stages, links, console)
 
 
 def tuners() -> None:
-    """List the search strategies and their options."""
+    """List the tuners and their options."""
     from tilewright.cli.views.terminal import Terminal
     from tilewright.cli.views.tuners import show_tuners
     from tilewright.search import registered_tuners as registered
@@ -73,7 +74,7 @@ def tuners() -> None:
     show_tuners(list(registered().values()), Terminal())
 
 
-def _tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:
+def _run_tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:
     """Run the flow with servers.
 
     Heavy imports happen while the server starts, since both take seconds.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.paths import target_text
-from tilewright.cli.signals import interruptible
+from tilewright.cli.signals import run_interruptible
 from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.core.working_folder import as_typed
 
@@ -19,22 +19,33 @@ if TYPE_CHECKING:
     from tilewright.targets.vta.timing import CycleReport
 
 Insns = Annotated[
-    Path, typer.Option("--insns", help="Raw little-endian stream, 16 bytes an instruction.")
+    Path,
+    typer.Option(
+        "--insns", help="Instruction stream: raw, little-endian, 16 bytes per instruction."
+    ),
 ]
 Spec = Annotated[
     str,
     typer.Option(
-        "--spec", help="A preset, or a JSON file (vta_config.json).", callback=target_text
+        "--spec",
+        help="The VTA that runs the stream: a preset, or a JSON file (vta_config.json).",
+        callback=target_text,
     ),
 ]
-Dram = Annotated[Path, typer.Option("--dram", help="Raw image of the memory before.")]
-DramBase = Annotated[str, typer.Option("--dram-base", help="Address of the image's first byte.")]
+Dram = Annotated[
+    Path, typer.Option("--dram", help="Raw image of the memory before the program runs.")
+]
+DramBase = Annotated[
+    str, typer.Option("--dram-base", help="Address of the first byte of the image.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FIRST_ADDRESS = "0x1000"
 MOST_BYTES = 1 << 30
 """Of a file that is read: no device that never ends."""
 
-commands = typer.Typer(help="Time, run and read VTA instruction streams.", no_args_is_help=True)
+commands = typer.Typer(
+    help="Time, run, check and disassemble VTA instruction streams.", no_args_is_help=True
+)
 
 
 @commands.command("cycles")
@@ -43,31 +54,39 @@ def cycles(
     spec: Spec,
     as_json: AsJson = False,
     timeline: Annotated[
-        Path | None, typer.Option(help="Start and end of each instruction: .parquet or .json.")
+        Path | None,
+        typer.Option(
+            help="Write the start and end cycle of each instruction: a .parquet or .json file."
+        ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Picture of the overlap of the units: .png or .html.")
+        Path | None, typer.Option(help="Draw how the hardware units overlap: a .png or .html file.")
     ] = None,
     insn_base: Annotated[str, typer.Option(help="Address of the first instruction.")] = "0",
     limit: Annotated[
         int | None,
         typer.Option(
-            help="Steps a simulation may take: bursts read, rows written.  [default: 2^30]", min=1
+            help="Stop after this many simulation steps (bursts read and rows written).  "
+            "[default: 2^30]",
+            min=1,
         ),
     ] = None,
 ) -> None:
-    """Cycles from launch to FINISH, and what each unit did in them."""
+    """Simulate the timing of a program.
+
+    Prints the cycles from launch to FINISH, and how busy each unit is.
+    """
     from tilewright.reports.timeline import activities, write_plot, write_timeline
     from tilewright.targets.vta.program import words_of
     from tilewright.targets.vta.timing import WORK_LIMIT, CycleLimitExceeded, simulate_program
 
     hardware, words, base = _spec(spec), words_of(_read(insns)), _address(insn_base)
     try:
-        report = interruptible(
+        report = run_interruptible(
             lambda: simulate_program(words, hardware, base, work_limit=limit or WORK_LIMIT)
         )
     except CycleLimitExceeded as error:
-        raise TilewrightError(f"{error} (--limit)") from None
+        raise TilewrightError(f"{error}; raise the limit with --limit") from None
     if timeline is not None:
         write_timeline(timeline, report)
     if plot is not None:
@@ -84,14 +103,20 @@ def run(
     insns: Insns,
     dram: Dram,
     spec: Spec,
-    out: Annotated[Path, typer.Option(help="Where to write the memory after.")],
+    out: Annotated[Path, typer.Option(help="Write the memory after the program to this file.")],
     dram_base: DramBase = FIRST_ADDRESS,
     semantics: Annotated[
-        str, typer.Option(help="Where implementations differ: 'functional' or 'chisel'.")
+        str,
+        typer.Option(
+            help="Behaviour where implementations of the VTA differ: 'functional' or 'chisel'."
+        ),
     ] = "functional",
     as_json: AsJson = False,
 ) -> None:
-    """The memory after a program, bit for bit, and what it moved and computed."""
+    """Run a program and write the memory after it, write the memory bit.
+
+    Also prints how many bytes the program moved and how many operations it computed.
+    """
     from tilewright.targets.vta.functional import SEMANTICS, simulate
     from tilewright.targets.vta.program import Program
 
@@ -99,7 +124,7 @@ def run(
         raise UnknownName("semantics", semantics, list(SEMANTICS))
     program = Program.from_bytes(_read(insns), _read(dram), _address(dram_base))
     hardware = _spec(spec)
-    done = interruptible(lambda: simulate(program, hardware, SEMANTICS[semantics]))
+    done = run_interruptible(lambda: simulate(program, hardware, SEMANTICS[semantics]))
     _write(out, done.dram.tobytes())
     left = {name: count for name, count in done.tokens_left.items() if count}
     if as_json:
@@ -109,7 +134,7 @@ def run(
     for name, value in done.counters.items():
         typer.echo(f"{name:24}{value:>16,}")
     if left:
-        typer.echo(f"tokens left: {', '.join(f'{k} {v}' for k, v in left.items())}")
+        typer.echo(f"dependency tokens left: {', '.join((f'{k} {v}' for k, v in left.items()))}")
 
 
 @commands.command("lint")
@@ -120,20 +145,24 @@ def lint(
     dram_base: DramBase = FIRST_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """What is invalid in a program, or not the same on every implementation. Exit code 1 if any."""
+    """Check a program for errors and portability.
+
+    Findings are invalid instructions, and behaviour in which implementations of the VTA differ. The
+    exit code is 1 if there is a finding.
+    """
     from tilewright.targets.vta.lint import lint as findings_of
     from tilewright.targets.vta.program import Program
 
     program = Program.from_bytes(_read(insns), _read(dram), _address(dram_base))
     hardware = _spec(spec)
-    findings = interruptible(lambda: findings_of(program, hardware))
+    findings = run_interruptible(lambda: findings_of(program, hardware))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
             typer.echo(f"{finding.severity:8} {finding.name}: {finding.text}")
         if not findings:
-            typer.echo("clean: the same on every implementation")
+            typer.echo("clean: the program behaves the same on every implementation")
     raise typer.Exit(1 if findings else 0)
 
 
@@ -141,9 +170,12 @@ def lint(
 def disasm(
     insns: Insns,
     spec: Spec,
-    out: Annotated[Path | None, typer.Option(help="Write the listing here.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the listing to this file.")] = None,
 ) -> None:
-    """A readable listing that `asm` turns back into the same bytes."""
+    """Disassemble a stream into a readable listing.
+
+    'asm' turns the listing back into the same bytes.
+    """
     from tilewright.targets.vta.disassembler import disassemble
     from tilewright.targets.vta.program import words_of
 
@@ -156,30 +188,33 @@ def disasm(
 
 @commands.command("asm")
 def asm(
-    listing: Annotated[Path, typer.Option(help="A listing as `disasm` writes it.")],
+    listing: Annotated[Path, typer.Option(help="A listing in the format that 'disasm' writes.")],
     spec: Spec,
-    out: Annotated[Path, typer.Option(help="Where to write the stream.")],
+    out: Annotated[Path, typer.Option(help="File to write the instruction stream to.")],
 ) -> None:
-    """A stream from a listing."""
+    """Assemble a listing into an instruction stream."""
     from tilewright.targets.vta.disassembler import assemble
 
     try:
         text = _read(listing).decode()
     except UnicodeDecodeError:
-        raise TilewrightError(f"{listing} is not text; give a listing that disasm wrote") from None
+        raise TilewrightError(
+            f"{listing} is not text; give a listing that 'tilewright vta disasm' wrote"
+        ) from None
     words = assemble(text, _spec(spec))
     _write(out, words.astype("<u8").tobytes())
 
 
 def _cycles_text(report: CycleReport, clock_mhz: float) -> str:
-    """Return the totals, and one line per unit: how long it was busy, and how its cycles were
-    spent."""
-    from tilewright.reports.number_format import counted, milliseconds
+    """Return the totals, and one line per unit: how long it was busy, and its cycles by cause."""
+    from tilewright.reports.number_format import count_text, milliseconds
     from tilewright.targets.vta.instruction_format import MODULE_NAMES
 
     total = report.total
     time = f"{milliseconds(total / (clock_mhz * 1e6))} ms at {clock_mhz:g} MHz"
-    lines = [f"{counted(total, 'cycle')}, {time}, {counted(len(report.insns), 'instruction')}"]
+    lines = [
+        f"{count_text(total, 'cycle')}, {time}, {count_text(len(report.insns), 'instruction')}"
+    ]
     for unit in MODULE_NAMES:
         spent = sorted(report.spent(unit).items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {cycles / total:.1%}" for name, cycles in spent)
@@ -208,7 +243,9 @@ def _read(path: Path) -> bytes:
             data = handle.read(MOST_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise TilewrightError(f"cannot read {path}: {reason}") from None
+        raise TilewrightError(
+            f"cannot read {path}: {reason}; check the path and its permissions"
+        ) from None
     if len(data) > MOST_BYTES:
         raise TilewrightError(f"{path} has more than {MOST_BYTES:,} bytes; give a smaller file")
     return data
@@ -221,7 +258,7 @@ def _write(path: Path, data: bytes) -> None:
         write_atomically(path, data)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise TilewrightError(f"cannot write {path}: {reason}; choose another place") from None
+        raise TilewrightError(f"cannot write {path}: {reason}; choose another path") from None
 
 
 def _address(text: str) -> int:
@@ -230,5 +267,5 @@ def _address(text: str) -> int:
     except ValueError:
         value = -1
     if not 0 <= value < 1 << 32:
-        raise TilewrightError(f"{text} is not an address; write for example 4096 or 0x1000")
+        raise TilewrightError(f"{text} is not an address; write a number such as 4096 or 0x1000")
     return value

@@ -21,13 +21,15 @@ from tilewright.tuning.regression_options import WatchOptions
 PrefectPort = Annotated[
     int | None,
     typer.Option(
-        help="Port of Prefect's pages.  [default: as last time, at first 4200 or the next free]"
+        help="Port of Prefect's pages.  [default: the port of the last start; at first "
+        "4200, or the next free one]"
     ),
 ]
 MlflowPort = Annotated[
     int | None,
     typer.Option(
-        help="Port of MLflow's pages.  [default: as last time, at first 5000 or the next free]"
+        help="Port of MLflow's pages.  [default: the port of the last start; at first "
+        "5000, or the next free one]"
     ),
 ]
 
@@ -36,24 +38,29 @@ def ui(
     port: Annotated[
         int | None,
         typer.Option(
-            help="Port of the start page.  [default: as last time, at first 4100 or the next free]"
+            help="Port of the start page.  [default: the port of the last start; at first "
+            "4100, or the next free one]"
         ),
     ] = None,
     prefect_port: PrefectPort = None,
     mlflow_port: MlflowPort = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; anything but loopback is open to others.")
+        str,
+        typer.Option(
+            help="Address to listen on. Other machines can connect to any address other than "
+            "loopback."
+        ),
     ] = LOOPBACK,
     env: Annotated[
         bool,
         typer.Option(
             "--env",
-            help="Print the variables by which other programs use the servers of this folder that "
-            'are running, and end: eval "$(tilewright ui --env)".',
+            help="Print the environment variables that connect other programs to the "
+            'running servers of this folder, and exit: eval "$(tilewright ui --env)".',
         ),
     ] = False,
 ) -> None:
-    """Show all runs, with links to Prefect's and MLflow's pages."""
+    """Start the pages that show all runs, Prefect and MLflow."""
     if env:
         _print_variables()
         return
@@ -63,16 +70,16 @@ def ui(
 
     asked = {RUNS: port, PREFECT: prefect_port, MLFLOW: mlflow_port}
     options = {RUNS: "--port", PREFECT: "--prefect-port", MLFLOW: "--mlflow-port"}
-    check_ports({options[server]: each for server, each in asked.items() if each is not None})
+    check_ports({options[server]: item for server, item in asked.items() if item is not None})
     start, tell = partial(start_dashboard, folder=started_in()), partial(typer.echo, err=True)
     ports = choose_ports(asked, tell)
-    check_ports({options[server]: each for server, each in ports.items()})
+    check_ports({options[server]: port for server, port in ports.items()})
     _warn_if_open(host)
     with show_pages(host, ports, start, tell) as addresses:
         for name, address in addresses.items():
             typer.echo(f"{name:8} {address}")
-        typer.echo(f"Prefect asks a browser once for a password: {addresses.prefect_password}")
-        typer.echo("Ctrl-C stops all three.")
+        typer.echo(f"Prefect asks each browser once for a password: {addresses.prefect_password}")
+        typer.echo("Ctrl-C stops all three servers.")
         addresses.wait()
 
 
@@ -105,13 +112,17 @@ def serve(
         ),
     ],
     cron: Annotated[
-        str, typer.Option(help="When to run: minute, hour, day, month, weekday.")
+        str,
+        typer.Option(help="When to run, as a cron expression: minute, hour, day, month, weekday."),
     ] = "0 2 * * *",
     every: Annotated[
-        float | None, typer.Option(help="Run every so many seconds instead.", min=1)
+        float | None, typer.Option(help="Run at this interval instead, in seconds.", min=1)
     ] = None,
     root: Annotated[
-        Path, typer.Option(help="Folder that the results of no run leave; --out counts from it.")
+        Path,
+        typer.Option(
+            help="Folder below which all runs write their results; relative --out paths start here."
+        ),
     ] = Path(),
     name: Annotated[
         str, typer.Option(help="Name of the deployment.  [default: <model>-<target>]")
@@ -120,8 +131,10 @@ def serve(
     tracking: TrackingOptions,
     prefect_port: PrefectPort = None,
 ) -> None:
-    """Serve the tuning flow as a deployment: by a cron line or at an interval, and on request from
-    Prefect's pages."""
+    """Serve the tuning flow as a Prefect deployment.
+
+    It runs by a cron expression or at an interval, and on request from Prefect's pages.
+    """
     from tilewright.services.page_addresses import PREFECT, check_ports
     from tilewright.services.start_servers import choose_ports
     from tilewright.tuning.output_dir import below_root
@@ -157,8 +170,8 @@ def serve(
 def _warn_if_open(host: str) -> None:
     if host not in (LOOPBACK, "localhost", "::1"):
         typer.echo(
-            f"warning: everyone who has one of the links below, and reaches {host}, can read and "
-            "change these runs; nothing is encrypted on the way there",
+            f"warning: everyone who can reach {host} and has one of the links below "
+            "can read and change these runs; the connection is not encrypted",
             err=True,
         )
 
@@ -166,13 +179,20 @@ def _warn_if_open(host: str) -> None:
 def clean(
     older_than: Annotated[
         float,
-        typer.Option(help="Days since a stage was used, or since a run ended.", min=0.05),
+        typer.Option(
+            help="Minimum age in days: since a cached result was last used, or since a run ended.",
+            min=0.05,
+        ),
     ] = 30.0,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove; without it, only say what.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove the files; without this option, only list them.")
+    ] = False,
 ) -> None:
-    """Say what could be removed from the workspace, and with --yes remove it: cached stages that
-    no command used, and Prefect's records of runs that ended. Runs in MLflow, output directories
-    and artifacts stay."""
+    """List files of the workspace that can be removed; with --yes, remove them.
+
+    These are cached results that no command used for some days, and Prefect's records of runs that
+    ended. MLflow runs, output directories and artifacts are kept.
+    """
     from tilewright.cli.views.cleaning import show_removable
     from tilewright.cli.views.terminal import Terminal
     from tilewright.services.retention import DAY, unused_cache
@@ -194,11 +214,12 @@ def clean(
 def warm_up() -> None:
     """Compile kernels and prepare the database, as 'make setup' does."""
     _compile_kernels()
+    typer.echo("creating the tables of Prefect's database")
     _prepare_database()
 
 
 def _compile_kernels() -> None:
-    """Compile the kernels that the default target uses. numba caches the code on disk."""
+    """Compile the kernels that tuning a network uses. numba caches the code on disk."""
     from tilewright.targets import target_kinds
 
     for kind in target_kinds().values():

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 
-from tilewright.cli.views.terminal import BREAK, Bars, columns_of, fitted_table, say
+from tilewright.cli.views.terminal import BREAK, Bars, columns_of, fitted_table, print_line
 from tilewright.core.files import Json, as_list, as_object, as_text
 from tilewright.evaluation.engines.timing import RoundTimed
 from tilewright.flows.build import SchedulesFound
 from tilewright.reports.artifact import accuracy_lines, built_lines
-from tilewright.reports.number_format import counted, energy, mega, milliseconds, percent
+from tilewright.reports.number_format import count_text, energy, mega, milliseconds, percent
 from tilewright.search.events import Event, StageBegan
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
@@ -31,7 +31,7 @@ MEBI = 1 << 20
 def show_built(manifest: Mapping[str, Json], out: Path, console: Console) -> None:
     """Show what an artifact contains and costs."""
     for line in built_lines(manifest, out):
-        say(console, line)
+        print_line(console, line)
 
 
 def show_run(artifact: Artifact, spent: Profile, output: Path, console: Console) -> None:
@@ -43,7 +43,7 @@ def show_run(artifact: Artifact, spent: Profile, output: Path, console: Console)
         output: file of the outputs.
         console: the terminal.
     """
-    say(console, f"{_line(artifact, spent)} → {output}")
+    print_line(console, f"{_line(artifact, spent)} → {output}")
 
 
 def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
@@ -51,26 +51,25 @@ def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
     whole, titles = max(1, spent.cycles), layer_titles(artifact.manifest)
     rows = [
         {
-            "layer": titles[each.name],
-            "operator": each.operator,
-            "MMAC": mega(each.macs),
-            "cycles": f"{each.cycles:,}",
-            "ms": milliseconds(each.cycles / spent.clock_hz),
-            "share": percent(each.cycles / whole),
-            "roofline": f"{each.roofline:,}",
+            "layer": titles[layer.name],
+            "operator": layer.operator,
+            "MMAC": mega(layer.macs),
+            "cycles": f"{layer.cycles:,}",
+            "ms": milliseconds(layer.cycles / spent.clock_hz),
+            "share": percent(layer.cycles / whole),
+            "roofline": f"{layer.roofline:,}",
         }
-        for each in spent.layers
+        for layer in spent.layers
     ]
     droppable = ("operator", "MMAC", BREAK, "roofline")
     console.print(fitted_table(columns_of(rows), droppable, console.width, left=("operator",)))
     for name, seconds in spent.cpu_seconds.items():
-        say(console, f"CPU: {name} {milliseconds(seconds)} ms on this machine")
-    say(console, _line(artifact, spent))
+        print_line(console, f"CPU: {name} {milliseconds(seconds)} ms on this machine")
+    print_line(console, _line(artifact, spent))
 
 
 def layer_titles(manifest: Mapping[str, Json]) -> dict[str, str]:
-    """Return the display names of an artifact's layers, with shape and post-operations, by layer
-    name."""
+    """Return display names of an artifact's layers, with shape and post-operations, by name."""
     rows = map(as_object, as_list(manifest["layers"]))
     return {
         (name := as_text(row["name"])): layer(
@@ -84,12 +83,12 @@ def profile_json(spent: Profile) -> dict[str, Json]:
     """Return the contents of `show_profile` as JSON."""
     layers: Sequence[Json] = [
         {
-            "name": each.name, "names": list(each.names), "operator": each.operator,
-            "macs": each.macs, "cycles": each.cycles,
-            "milliseconds": each.cycles / spent.clock_hz * 1e3, "cycles_alone": each.alone,
-            "roofline_cycles": each.roofline, "segment": each.segment,
+            "name": layer.name, "names": list(layer.names), "operator": layer.operator,
+            "macs": layer.macs, "cycles": layer.cycles,
+            "milliseconds": layer.cycles / spent.clock_hz * 1e3, "cycles_alone": layer.alone,
+            "roofline_cycles": layer.roofline, "segment": layer.segment,
         }
-        for each in spent.layers
+        for layer in spent.layers
     ]  # fmt: skip
     return {
         "cycles": spent.cycles,
@@ -107,25 +106,35 @@ def show_checks(artifact: Artifact, checks: Sequence[LayerCheck], console: Conso
     rows = artifact.rows
     for check in checks:
         if check.wrong:
-            say(console, f"{rows[check.layer].name}: {check.wrong:,} of {check.values:,} wrong")
+            print_line(
+                console,
+                f"{rows[check.layer].name}: {check.wrong:,} of {check.values:,} values are wrong",
+            )
     right = sum(not check.wrong for check in checks)
     values = sum(check.values for check in checks)
-    say(
+    print_line(
         console,
-        f"{right} of {counted(len(checks), 'layer')} of {artifact.name} equal the "
-        f"integer reference, {counted(values, 'value')}",
+        f"{right} of {count_text(len(checks), 'layer')} of {artifact.name} equal the "
+        f"integer reference; {count_text(values, 'value')} compared",
     )
 
 
 def show_accuracy(artifact: Artifact, whole: NetworkAccuracy | None, console: Console) -> None:
     """Show the error of the network's outputs relative to its source model."""
     if whole is None:
-        say(console, f"{artifact.name} holds no outputs of its source model to compare with")
+        print_line(
+            console,
+            f"{artifact.name} contains no outputs of its source model, so the whole "
+            "network is not compared",
+        )
         return
     for line in accuracy_lines(whole.to_json()):
-        say(console, line)
+        print_line(console, line)
     if not whole.is_right:
-        say(console, "its outputs are WRONG: build it again, with real samples (--calibration)")
+        print_line(
+            console,
+            "the network's outputs are WRONG: build it again with real samples (--calibration)",
+        )
 
 
 def checks_json(
@@ -147,7 +156,7 @@ def _line(artifact: Artifact, spent: Profile) -> str:
         f"{milliseconds(spent.milliseconds / 1e3)} ms at {spent.clock_hz / 1e6:g} MHz"
     )
     if spent.microjoules is not None:
-        text += f", {energy(spent.microjoules)} by an estimate"
+        text += f", {energy(spent.microjoules)} (estimated)"
     if spent.cpu_seconds:
         text += f", and {milliseconds(spent.cpu_milliseconds / 1e3)} ms of this machine's CPU"
     return text
@@ -209,29 +218,33 @@ def show_pipeline(
     cpu, accelerator = planned.busy("cpu"), planned.busy("accelerator")
     alone, overlapped = 1 / planned.latency, 1 / planned.interval
     taken = planned.taken.steady
-    say(console, f"{artifact.name} on {artifact.target}: {counted(images, 'image')} → {output}")
-    say(
-        console,
-        f"  latency      {milliseconds(planned.latency)} ms: CPU {milliseconds(cpu)} ms, "
-        f"accelerator {milliseconds(accelerator)} ms",
+    print_line(
+        console, f"{artifact.name} on {artifact.target}: {count_text(images, 'image')} → {output}"
     )
-    say(console, f"  one by one   {rate(alone)} images/s")
-    say(
+    print_line(
         console,
-        f"  overlapped   {rate(overlapped)} images/s (+{percent(overlapped / alone - 1)}); "
-        f"no schedule gives more than {rate(1 / planned.bound)}",
+        f"  latency      {milliseconds(planned.latency)} ms: CPU {milliseconds(cpu)} "
+        f"ms, accelerator {milliseconds(accelerator)} ms",
     )
-    say(
+    print_line(console, f"  sequential   {rate(alone)} images/s")
+    print_line(
+        console,
+        f"  pipelined    {rate(overlapped)} images/s "
+        f"(+{percent(overlapped / alone - 1)}); the upper bound is "
+        f"{rate(1 / planned.bound)}",
+    )
+    print_line(
         console,
         f"  busy         CPU {percent(cpu / planned.interval)}, "
         f"accelerator {percent(accelerator / planned.interval)}",
     )
-    say(
+    print_line(
         console,
-        f"  in flight    {counted(taken.in_flight, 'image')}, {_size(planned.more_bytes)} more of "
-        f"the accelerator's memory, latency up to {milliseconds(taken.latency)} ms",
+        f"  in flight    {count_text(taken.in_flight, 'image')}, "
+        f"{_size(planned.more_bytes)} more accelerator memory, latency up to "
+        f"{milliseconds(taken.latency)} ms",
     )
-    say(console, f"  {_cpu_line(artifact, planned)}")
+    print_line(console, f"  {_cpu_line(artifact, planned)}")
 
 
 def pipeline_json(planned: PipelinePlan, images: int) -> dict[str, Json]:
@@ -256,17 +269,17 @@ def pipeline_json(planned: PipelinePlan, images: int) -> dict[str, Json]:
         "has_islands": planned.has_islands,
         "choices": [
             {
-                "in_flight": each.steady.in_flight,
-                "images_per_second": 1 / each.steady.interval,
-                "latency_milliseconds": 1e3 * each.steady.latency,
-                "is_exact": each.steady.is_exact,
-                "dram_bytes": each.dram_bytes,
+                "in_flight": choice.steady.in_flight,
+                "images_per_second": 1 / choice.steady.interval,
+                "latency_milliseconds": 1e3 * choice.steady.latency,
+                "is_exact": choice.steady.is_exact,
+                "dram_bytes": choice.dram_bytes,
             }
-            for each in planned.choices
+            for choice in planned.choices
         ],
         "stages": [
-            {"resource": each.resource, "milliseconds": each.nanoseconds / 1e6}
-            for each in planned.stages
+            {"resource": stage.resource, "milliseconds": stage.nanoseconds / 1e6}
+            for stage in planned.stages
         ],
     }
 
@@ -281,11 +294,14 @@ def rate(images_per_second: float) -> str:
 def _cpu_line(artifact: Artifact, planned: PipelinePlan) -> str:
     """Return a sentence that says whether the CPU times of a pipeline are measured or estimated."""
     packing = f"{milliseconds(planned.cpu.packing)} ms of it packing"
-    slower = f"for a CPU that takes {artifact.host_slowdown:g} times as long"
+    slower = f"scaled for a CPU that is {artifact.host_slowdown:g} times as slow"
     if not planned.has_islands:
-        return f"no operator is left to the CPU: only packing overlaps, an estimate {slower}"
+        return (
+            "no operator runs on the CPU, so that only packing overlaps; its time is an "
+            f"estimate {slower}"
+        )
     if planned.cpu.source == "measured":
-        return f"CPU time was measured here and counted {slower}; {packing}"
+        return f"CPU time was measured here, {slower}; {packing}"
     return f"CPU time is an estimate, {slower}; {packing}"
 
 

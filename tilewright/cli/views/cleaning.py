@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tilewright.cli.views.terminal import say
-from tilewright.reports.number_format import counted
+from tilewright.cli.views.terminal import print_line
+from tilewright.reports.number_format import count_text
 from tilewright.services.retention import UnusedCache
 from tilewright.services.workspace import Workspace
 
@@ -29,18 +29,20 @@ def show_removable(
     """
     done = freed is not None
     size = cache.size if freed is None else freed
-    files = counted(len(cache.files), "file")
-    say(console, f"cached stages  {_mb(size)} in {files}, of {_mb(cache.whole)}")
-    say(console, f"Prefect        {counted(runs, 'run')} that ended")
+    files = count_text(len(cache.files), "file")
+    print_line(console, f"cached results {_mb(size)} in {files}, of {_mb(cache.whole)}")
+    print_line(console, f"Prefect        {count_text(runs, 'run')} that ended")
     for path in (workspace.prefect_database, workspace.mlflow_database):
         given = compacted.get(path)
         now = f"{_mb(path.stat().st_size)} on disk" if path.is_file() else "nothing on disk"
         note = ""
         if done:
             note = ", in use: not compacted" if given is None else f", {_mb(given)} given back"
-        say(console, f"{path.name:14} {now}{note}")
+        print_line(console, f"{path.name:14} {now}{note}")
     if not done:
-        say(console, "nothing is removed yet; repeat with --yes")
+        print_line(
+            console, "nothing was removed; repeat the command with --yes to remove the files"
+        )
 
 
 def _mb(size: int) -> str:

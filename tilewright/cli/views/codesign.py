@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.cli.views.terminal import BREAK, Bars, columns_of, fitted_table, say
+from tilewright.cli.views.terminal import BREAK, Bars, columns_of, fitted_table, print_line
 from tilewright.hardware_search import output_folder as folder
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.progress import Prepared, SearchProgress
 from tilewright.hardware_search.results import CodesignOutcome, CodesignSummary, FrontRow
-from tilewright.reports.number_format import counted, duration, milliseconds, percent
+from tilewright.reports.number_format import count_text, duration, milliseconds, percent
 from tilewright.search.events import Event, Listener
 from tilewright.targets.registry import kind_of
 from tilewright.tuning.events import Note, StageBegan
@@ -25,12 +25,12 @@ _STAGES = {
     "pose_problem": "reading the networks",
     "start_servers": "starting the local servers",
     "search_designs": "searching",
-    "prove_front": "measuring the front anew and verifying it",
+    "prove_front": "measuring the front again and verifying it",
 }
 
 
 @contextmanager
-def searching(console: Console) -> Iterator[Listener]:
+def show_search(console: Console) -> Iterator[Listener]:
     """Show a progress bar of measurements."""
     with Bars(console) as bars:
         bar = bars.add_task(_STAGES["pose_problem"], total=None)
@@ -42,10 +42,10 @@ def searching(console: Console) -> Iterator[Listener]:
                 case Prepared():
                     bars.update(bar, total=event.trials, completed=0)
                     names = ", ".join(event.networks)
-                    machines = counted(event.machines, "machine")
-                    say(console, f"{names}: {machines} within bounds and budget")
+                    machines = count_text(event.machines, "machine")
+                    print_line(console, f"{names}: {machines} within bounds and budget")
                 case Note():
-                    say(console, event.text)
+                    print_line(console, event.text)
                 case SearchProgress():
                     bars.update(bar, completed=event.trials, description=standing_text(event))
 
@@ -54,10 +54,10 @@ def searching(console: Console) -> Iterator[Listener]:
 
 def standing_text(event: SearchProgress) -> str:
     """Return the progress of a search as text, without the number of measurements."""
-    seen = f"{counted(event.machines, 'machine')} seen"
+    seen = f"{count_text(event.machines, 'machine')} seen"
     if math.isinf(event.latency):
-        return f"{seen}, none of them whole yet"
-    return f"{seen}, best {milliseconds(event.latency)} ms, front of {event.front}"
+        return f"{seen}, none evaluated completely yet"
+    return f"{seen}, best {milliseconds(event.latency)} ms, {event.front} on the front"
 
 
 def show_front(
@@ -67,8 +67,8 @@ def show_front(
     summary = outcome.summary
     if outcome.front:
         console.print(front_table(summary, outcome.front, console.width))
-    say(console, _facts(summary))
-    say(
+    print_line(console, _facts(summary))
+    print_line(
         console,
         f"results in {options.folder}: {folder.PAGE}, {folder.FRONT}, {folder.SPECS}/, "
         f"{folder.TRIALS}, {folder.SUMMARY}",
@@ -79,12 +79,11 @@ def show_front(
         spec = options.folder / folder.SPECS / f"{summary['best']['name']}.json"
         target = named_as(options.target, spec)
         command = ["tilewright", "tune", options.networks[0], "--target", target]
-        say(console, f"next: {shlex.join(command)}")
+        print_line(console, f"next: {shlex.join(command)}")
 
 
 def named_as(base: str, spec: Path) -> str:
-    """Return the name of a target that is defined by a specification file, of the same kind as
-    `base`."""
+    """Return the name of a target that a specification file defines, of the same kind as `base`."""
     kind, _ = kind_of(base)
     return str(spec) if kind.reads(spec) else f"{kind.name}:{spec}"
 
@@ -111,11 +110,11 @@ def _bottleneck(row: FrontRow) -> str:
 
 def _facts(summary: CodesignSummary) -> str:
     seen, machines = summary["hardware"]["seen"], summary["hardware"]["machines"]
-    proof = "measured anew, " * bool(summary["front"]) + (
+    proof = "measured again, " * bool(summary["front"]) + (
         "verified bit for bit; " if summary["front"] and summary["verified"] else ""
     )
     return (
-        f"{counted(summary['measurements'], 'measurement')} of "
-        f"{seen:,} of {counted(machines, 'machine')} by {summary['method']}; {proof}"
-        f"{duration(summary['wall_seconds'])}"
+        f"{count_text(summary['measurements'], 'measurement')} on {seen:,} of "
+        f"{count_text(machines, 'machine')} by {summary['method']}; "
+        f"{proof}{duration(summary['wall_seconds'])}"
     )

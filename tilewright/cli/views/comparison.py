@@ -1,5 +1,4 @@
-"""Display of `tilewright compare`: progress, leaderboard, verdict and the location of the
-results."""
+"""Display of `tilewright compare`: progress, leaderboard, verdict and the results' location."""
 
 from __future__ import annotations
 
@@ -16,25 +15,24 @@ from tilewright.cli.views.terminal import (
     columns_of,
     fitted_table,
     latency_text,
-    say,
+    print_line,
 )
 from tilewright.evaluation.compare.leaderboard import Leaderboard
 from tilewright.evaluation.compare.network_comparison import NetworkComparison
-from tilewright.evaluation.compare.network_runs import NetworkRun, NetworksBegan, RunBegan, RunTuned
-from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
+from tilewright.evaluation.compare.network_runs import NetworkRun, RunBegan, RunTuned
+from tilewright.evaluation.compare.plan import GOAL, ComparisonBegan, ComparisonPlan
 from tilewright.evaluation.compare.record import RECORD
 from tilewright.evaluation.compare.workload_comparison import (
     Comparison,
     Enumerated,
     Enumerating,
     RunFinished,
-    TuningBegan,
 )
 from tilewright.reports.comparison import REPORT
 from tilewright.reports.comparison_note import run_rows
 from tilewright.reports.leaderboard import BROKEN_HEADINGS, leaderboard_rows, verdict
 from tilewright.reports.markdown import Row
-from tilewright.reports.number_format import counted, duration, percent, speedup
+from tilewright.reports.number_format import count_text, duration, percent, speedup
 from tilewright.search.events import Event, Listener, Note, StageBegan
 from tilewright.tuning.events import WorkloadTuned
 from tilewright.tuning.gains import as_latency
@@ -63,11 +61,11 @@ class ComparisonBars:
                 self._next(f"enumerating {where}: {event.workload}", event.size)
             case Enumerated():
                 self.bars.advance(self._bar, event.configs)
-            case TuningBegan():
+            case ComparisonBegan():
                 if 0 < event.kept < event.runs:
                     be = "is" if event.kept == 1 else "are"
-                    said = f"{event.kept:,} of {event.runs:,} runs {be} here already"
-                    self.console.print(said, highlight=False)
+                    message = f"{event.kept:,} of {event.runs:,} runs {be} already finished"
+                    self.console.print(message, highlight=False)
                 self._next("tuning", event.runs, event.kept)
             case RunFinished():
                 what = f"{event.run.tuner} on {event.run.workload}"
@@ -75,7 +73,7 @@ class ComparisonBars:
 
 
 @contextmanager
-def comparing(console: Console) -> Iterator[ComparisonBars]:
+def show_comparing(console: Console) -> Iterator[ComparisonBars]:
     """Show the progress of a comparison during a `with` block."""
     with Bars(console) as bars:
         yield ComparisonBars(console, bars)
@@ -96,7 +94,7 @@ def recording(
         runs = len(plan.tuner_configs) * len(plan.seeds)
         logged = bars.add_task("logging to MLflow", total=runs)
         learned = bars.add_task(
-            "learning the champions", total=len(plan.test_bed.workloads), visible=False
+            "training the champions", total=len(plan.test_bed.workloads), visible=False
         )
         yield (
             lambda done: bars.advance(logged, done),
@@ -125,25 +123,25 @@ def show_leaderboards(boards: Sequence[Leaderboard], console: Console) -> None:
     """Show the table, and the verdict on each subject and target."""
     console.print(leaderboard_table(boards, console.width))
     for board in boards:
-        say(console, verdict(board))
+        print_line(console, verdict(board))
 
 
 def show_workloads(compared: Comparison, folder: Path, console: Console) -> None:
     """Show a finished comparison on workloads, and where its files are."""
     show_leaderboards(compared.leaderboards, console)
-    say(console, f"report in {folder / REPORT}, every run in {folder / RECORD}")
+    print_line(console, f"report in {folder / REPORT}, results of every run in {folder / RECORD}")
 
 
 def show_left_out(left_out: Mapping[str, str], console: Console) -> None:
     """Show the workloads that were left out, with the reasons."""
     for text, reason in left_out.items():
-        say(console, f"left out: {text}: {reason}")
+        print_line(console, f"left out: {text}: {reason}")
 
 
 def show_recorded(address: str, champions: int, console: Console) -> None:
     """Show where MLflow has the comparison, and how many models were registered."""
-    registered = f"; champions: {counted(champions, 'model')}" if champions else ""
-    say(console, f"MLflow: {address}{registered} ('tilewright ui' shows it)")
+    registered = f"; champions: {count_text(champions, 'model')}" if champions else ""
+    print_line(console, f"MLflow: {address}{registered} ('tilewright ui' shows it)")
 
 
 # -- whole runs of networks ----------------------------------------------------------------------
@@ -152,7 +150,7 @@ def show_recorded(address: str, champions: int, console: Console) -> None:
 _STAGES = {
     "start_servers": "starting the local servers",
     "plan_networks": "reading the models",
-    "read_networks": "finding what there is to tune",
+    "read_networks": "collecting the workloads",
 }
 _RUN_COLUMNS_DROPPED_FIRST = (
     "fallback\nms", "bound\nms", "rule\nms", "fallback\ncycles", "bound\ncycles",
@@ -174,32 +172,32 @@ def comparing_networks(console: Console) -> Iterator[Listener]:
             match event:
                 case StageBegan() if event.name in _STAGES:
                     bars.update(bar, description=_STAGES[event.name])
-                case NetworksBegan():
+                case ComparisonBegan():
                     done, runs = event.kept, event.runs
                     bars.update(bar, total=runs, completed=done)
-                    kept = f", {done:,} of them {'are' if done != 1 else 'is'} here already"
-                    say(console, f"{counted(runs, 'run')}{kept * bool(done)}")
+                    kept = f", {done:,} of them {'are' if done != 1 else 'is'} already finished"
+                    print_line(console, f"{count_text(runs, 'run')}{kept * bool(done)}")
                 case RunBegan():
                     title, workloads = event.title, 0
                     bars.update(bar, description=title)
                 case WorkloadTuned():
                     workloads += 1
-                    now = f"{title}: {counted(workloads, 'workload')} tuned"
+                    now = f"{title}: {count_text(workloads, 'workload')} tuned"
                     bars.update(bar, description=now)
                 case RunTuned():
                     done += 1
                     bars.update(bar, completed=done)
-                    say(console, f"[{done}/{runs}] {run_line(event.run)}")
+                    print_line(console, f"[{done}/{runs}] {run_line(event.run)}")
                 case Note():
-                    say(console, f"{title}: {event.text}" if title else event.text)
+                    print_line(console, f"{title}: {event.text}" if title else event.text)
 
         yield hear
 
 
 def run_line(run: NetworkRun) -> str:
     """Return one line about a finished run."""
-    tuned = latency_text(as_latency(run.tuned_seconds, run.tuned_cycles)) or "nothing valid"
-    gain = f", gain {speedup(run.gain, 1.0)} over the rule" if run.gain else ""
+    tuned = latency_text(as_latency(run.tuned_seconds, run.tuned_cycles)) or "no valid schedule"
+    gain = f", speedup {speedup(run.gain, 1.0)} over the rule schedule" if run.gain else ""
     return f"{run.title}: {tuned}{gain}; {duration(run.wall_seconds)}"
 
 
@@ -208,11 +206,14 @@ def show_networks(
 ) -> None:
     """Show one line per run, the leaderboards, and where the files are."""
     console.print(_run_table(run_rows(compared.runs), console.width))
-    say(console, "")
+    print_line(console, "")
     show_leaderboards(compared.leaderboards, console)
-    say(console, f"results in {folder}: {RECORD}, and each run in NETWORK/TARGET/TUNER/seed-N")
+    print_line(
+        console,
+        f"results in {folder}: {RECORD}; the run directories are NETWORK/TARGET/TUNER/seed-N",
+    )
     if links:
-        say(console, "'tilewright ui' shows this comparison:")
+        print_line(console, "'tilewright ui' shows this comparison:")
     for name, address in links.items():
         console.print(f"{name:8} {address}", soft_wrap=True, highlight=False)
 

@@ -1,5 +1,4 @@
-"""Display of finished runs: trials, differences between two runs, and explanations of the
-models."""
+"""Display of finished runs: trials, differences of two runs, and explanations of the models."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tilewright.cli.views.terminal import (
     columns_of,
     cycles_text,
     fitted_table,
-    say,
+    print_line,
     time_text,
 )
 from tilewright.core.user_text import printable
@@ -29,11 +28,12 @@ from tilewright.evaluation.explain.finished_run import TunedFolder
 from tilewright.evaluation.explain.recommendations import Advice
 from tilewright.evaluation.explain.refitted_models import Explained
 from tilewright.reports.diff import figure_rows, headline, latency_rows, setting_rows
-from tilewright.reports.explanation import CHANGED, NO_ADVICE, PAGE, PICTURE, method
-from tilewright.reports.number_format import counted, decimal, percent
+from tilewright.reports.explanation import CHANGED, NO_ADVICE, method
+from tilewright.reports.number_format import count_text, decimal, percent
 from tilewright.search.explorer import ROLES
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
+from tilewright.tuning.output_dir import EXPLANATION, EXPLANATION_PICTURE
 from tilewright.tuning.run_metadata import WorkloadNames
 
 
@@ -62,7 +62,7 @@ def show_trials(
 def best_trials(frame: pd.DataFrame, best: int) -> pd.DataFrame:
     """Return the fastest `best` trials of each workload, the fastest first."""
     groups = [trials for _, trials in frame.groupby("workload", sort=False)]
-    return pd.concat([frame.head(0), *(_fastest_first(each).head(best) for each in groups)])
+    return pd.concat([frame.head(0), *(_fastest_first(group).head(best) for group in groups)])
 
 
 def _fastest_first(trials: pd.DataFrame) -> pd.DataFrame:
@@ -75,7 +75,7 @@ def _fastest_first(trials: pd.DataFrame) -> pd.DataFrame:
 
 def _title(workload: str, known: WorkloadNames | None, trials: pd.DataFrame) -> Text:
     valid = int((trials["status"] == "valid").sum())
-    counts = f"  {counted(len(trials), 'trial')}, {valid:,} valid"
+    counts = f"  {count_text(len(trials), 'trial')}, {valid:,} valid"
     if known is None:
         return Text.assemble((printable(workload), "bold"), counts)
     layers = ", ".join(known["names"]) or known["workload"]
@@ -101,7 +101,7 @@ def _table(trials: pd.DataFrame, width: int) -> Table:
     return fitted_table(columns_of(rows), ("round",), width, folded=(_WHY,), numbered=True)
 
 
-_WHY = "knobs, or why not"
+_WHY = "knobs, or why invalid"
 
 
 def _knobs(text: str) -> str:
@@ -110,9 +110,8 @@ def _knobs(text: str) -> str:
 
 
 def show_diff(verdict: DiffVerdict, console: Console) -> None:
-    """Show tables of latencies and model errors, then the changed settings, and the verdict with
-    its reasons."""
-    say(console, f"A  {verdict.a}\nB  {verdict.b}\n")
+    """Show latencies, model errors and changed settings, then the verdict with its reasons."""
+    print_line(console, f"A  {verdict.a}\nB  {verdict.b}\n")
     for rows, total in ((latency_rows(verdict), True), (figure_rows(verdict), False)):
         console.print(fitted_table(columns_of(rows), (), console.width, left=("",), total=total))
     for head, settings in (("changed", verdict.changed), ("asked for", verdict.settings)):
@@ -121,8 +120,8 @@ def show_diff(verdict: DiffVerdict, console: Console) -> None:
             table = fitted_table(columns_of(rows), (), console.width, folded=("A", "B"))
             console.print(table)
     for reason in verdict.reasons:
-        say(console, f"worse  {reason}")
-    say(console, headline(verdict))
+        print_line(console, f"worse  {reason}")
+    print_line(console, headline(verdict))
 
 
 _SHOWN = 6  # features of a model
@@ -130,7 +129,9 @@ _BAR = 8  # characters of the longest bar
 
 
 @contextmanager
-def explaining(folder: TunedFolder, console: Console) -> Iterator[Callable[[int, Workload], None]]:
+def show_explaining(
+    folder: TunedFolder, console: Console
+) -> Iterator[Callable[[int, Workload], None]]:
     """Show the progress over the workloads of a run during a `with` block.
 
     Yields a function to report the next workload.
@@ -146,7 +147,7 @@ def explaining(folder: TunedFolder, console: Console) -> Iterator[Callable[[int,
 
 def warn_if_changed(folder: TunedFolder, console: Console) -> None:
     """Show a warning if the simulator has changed since the run."""
-    if folder.changed:
+    if folder.target_changed:
         console.print(CHANGED, style="yellow", highlight=False)
 
 
@@ -177,17 +178,20 @@ def show(
     """
     for model in models:
         _show_features(model, console)
-    console.print(Text("How right they were", "bold"))
-    console.print(Text("own trials: before the models learned from them", "dim"))
+    console.print(Text("How accurate the models were", "bold"))
+    console.print(Text("own trials: predicted before the models were trained on them", "dim"))
     console.print(_accuracy(explained, console.width))
-    say(console, f"calibration and predictions in {out / PAGE} and {out / PICTURE}")
+    pictures = f"{out / EXPLANATION} and {out / EXPLANATION_PICTURE}"
+    print_line(console, f"calibration and predictions are plotted in {pictures}")
     _show_advice(advice, console)
 
 
 def _show_advice(advice: Sequence[Advice], console: Console) -> None:
-    console.print(Text("\nSo do this", "bold"))
-    for place, each in enumerate(advice, start=1):
-        lines = Text.assemble(f"{place}. ", (each.action, "bold"), f" {each.finding}")
+    console.print(Text("\nWhat to do next", "bold"))
+    for place, recommendation in enumerate(advice, start=1):
+        lines = Text.assemble(
+            f"{place}. ", (recommendation.action, "bold"), f" {recommendation.finding}"
+        )
         console.print(lines)
     if not advice:
         console.print(NO_ADVICE, highlight=False)
@@ -196,11 +200,14 @@ def _show_advice(advice: Sequence[Advice], console: Console) -> None:
 def _show_features(model: ModelSummary, console: Console) -> None:
     note = method(model)
     if model.corrects:
-        note += "; learns the error of the closed-form estimate"
+        note += "; predicts the error of the closed-form estimate"
     console.print(Text.assemble((ROLES[model.role], "bold"), "\n", (note, "dim")))
-    features = model.most(_SHOWN)
+    features = model.top_features(_SHOWN)
     if not features:
-        console.print("it learned a constant: all it saw had one outcome\n", highlight=False)
+        console.print(
+            "it learned a constant, because all its training data had the same outcome\n",
+            highlight=False,
+        )
         return
     table = bare_table()
     table.add_column("feature", overflow="fold")
@@ -215,16 +222,15 @@ def _show_features(model: ModelSummary, console: Console) -> None:
 
 
 def _accuracy(explained: Sequence[Explained], width: int) -> Table:
-    """Return a table of the models' accuracy on random configs, and on trials before they were
-    measured."""
+    """Return a table of the models' accuracy on random configs, and on trials not yet measured."""
     heads = ("P\nrmse", "P\nrank", "A\nrmse", "A\nrank", "V\nauc", "V\nbrier", "fast\nvetoed")
     rows, fast = [], percent(vetoed_shares(explained).fast)
     for text, judged, missed in (
-        ("random configs", [each.unseen for each in explained], fast),
-        ("own trials", [each.before for each in explained], ""),
+        ("random configs", [explanation.unseen for explanation in explained], fast),
+        ("own trials", [explanation.before for explanation in explained], ""),
     ):
         of = accuracy(judged)
         figures = (of.p_rmse, of.p_rank, of.a_rmse, of.a_rank, of.v_auc, of.v_brier)
         cells = zip(heads, (*map(decimal, figures), missed), strict=True)
-        rows.append({"judged on": text} | dict(cells))
+        rows.append({"evaluated on": text} | dict(cells))
     return fitted_table(columns_of(rows), ("A\nrank", "P\nrank"), width)

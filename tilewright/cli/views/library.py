@@ -8,31 +8,30 @@ from pathlib import Path
 from rich.console import Console
 
 from tilewright.cli.views.artifact import layer_titles
-from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, say
+from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, print_line
 from tilewright.core.files import Json, as_text
 from tilewright.evaluation.engines.engine import OWN, version_of
 from tilewright.flows.benchmark import Benchmark
 from tilewright.networks.artifact.library import CompiledArtifact, KernelError
 from tilewright.networks.artifact.library_profile import LibraryProfile
-from tilewright.reports.number_format import decimal, mega, milliseconds, percent, plural
+from tilewright.reports.number_format import decimal, mega, milliseconds, percent, pluralise
 
 MEBI = 1 << 20
 
 
 def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
-    """Show the time of an inference and the fraction outside of kernels, if example inputs are
-    known."""
+    """Show the time of an inference and the fraction outside kernels, if inputs are known."""
     if not artifact.has_samples:
         return
     _, spent = artifact.run(artifact.check_inputs(), layers=True)
     rest = sum(seconds for _, seconds in spent.others)
-    whole = sum(each.seconds for each in spent.layers) + rest
-    slowest = max(spent.others, key=lambda each: each[1], default=None)
+    whole = sum(layer.seconds for layer in spent.layers) + rest
+    slowest = max(spent.others, key=lambda item: item[1], default=None)
     told = "" if slowest is None else f", most in {slowest[0]} ({percent(slowest[1] / whole)})"
-    say(
+    print_line(
         console,
-        f"  {milliseconds(spent.seconds)} ms an inference, {percent(rest / whole)} of them outside "
-        f"the kernels{told}",
+        f"  {milliseconds(spent.seconds)} ms per inference, {percent(rest / whole)} "
+        f"of it outside the kernels{told}",
     )
 
 
@@ -40,7 +39,7 @@ def show_library_run(
     artifact: CompiledArtifact, spent: LibraryProfile, output: Path, console: Console
 ) -> None:
     """Show the time of an inference."""
-    say(console, f"{_layer_line(artifact, spent)} → {output}")
+    print_line(console, f"{_layer_line(artifact, spent)} → {output}")
 
 
 def show_library_profile(
@@ -48,24 +47,24 @@ def show_library_profile(
 ) -> None:
     """Show the time per layer, one row per layer, and the time between them."""
     rest = sum(seconds for _, seconds in spent.others)
-    whole = sum(each.seconds for each in spent.layers) + rest
+    whole = sum(layer.seconds for layer in spent.layers) + rest
     titles = layer_titles(artifact.manifest)
     rows = [
         {
-            "layer": titles[each.name],
-            "operator": each.operator,
-            "MMAC": mega(each.macs),
-            "ms": milliseconds(each.seconds),
-            "share": percent(each.seconds / whole),
-            "GFLOP/s": f"{each.gflops:.0f}",
+            "layer": titles[layer.name],
+            "operator": layer.operator,
+            "MMAC": mega(layer.macs),
+            "ms": milliseconds(layer.seconds),
+            "share": percent(layer.seconds / whole),
+            "GFLOP/s": f"{layer.gflops:.0f}",
         }
-        for each in spent.layers
+        for layer in spent.layers
     ]
     between = {"layer": "between the kernels", "ms": milliseconds(rest)}
     rows.append(dict.fromkeys(rows[0], "") | between | {"share": percent(rest / whole)})
     droppable = ("operator", "MMAC", BREAK, "GFLOP/s")
     console.print(fitted_table(columns_of(rows), droppable, console.width, left=("operator",)))
-    say(console, _layer_line(artifact, spent))
+    print_line(console, _layer_line(artifact, spent))
 
 
 def library_profile_json(spent: LibraryProfile) -> dict[str, Json]:
@@ -90,22 +89,23 @@ def show_errors(
     artifact: CompiledArtifact, errors: Sequence[KernelError], whole: float, console: Console
 ) -> None:
     """Show the wrong layers, the number of correct layers, and the error of the outputs."""
-    for each in errors:
-        if each.wrong:
-            name = as_text(artifact.rows[each.layer]["name"])
-            say(console, f"{name}: differs from the reference by {each.error:.1e}")
+    for error in errors:
+        if error.is_wrong:
+            name = as_text(artifact.rows[error.layer]["name"])
+            print_line(console, f"{name}: differs from the reference by {error.error:.1e}")
     right, worst = (
-        sum(not each.wrong for each in errors),
-        max((each.error for each in errors), default=0.0),
+        sum(not item.is_wrong for item in errors),
+        max((item.error for item in errors), default=0.0),
     )
-    say(
+    print_line(
         console,
-        f"{right} of {len(errors)} {plural(len(errors), 'layer')} of {artifact.name} agree with "
-        f"the reference, within {worst:.1e} of the largest value",
+        f"{right} of {len(errors)} {pluralise(len(errors), 'layer')} of {artifact.name} "
+        f"agree with the reference; the largest difference is {worst:.1e} of the "
+        "largest value",
     )
     agrees = "agrees" if whole <= artifact.tolerance else "does not agree"
-    say(console, f"the whole network {agrees} with {as_text(artifact.manifest['reference'])}: "
-                 f"{whole:.1e}")  # fmt: skip
+    reference = as_text(artifact.manifest["reference"])
+    print_line(console, f"the whole network {agrees} with {reference}: {whole:.1e}")
 
 
 def errors_json(
@@ -113,10 +113,10 @@ def errors_json(
 ) -> dict[str, Json]:
     """Return the results of the checks as JSON."""
     layers: Sequence[Json] = [
-        {"name": artifact.rows[each.layer]["name"], "error": each.error, "wrong": each.wrong}
-        for each in errors
+        {"name": artifact.rows[error.layer]["name"], "error": error.error, "wrong": error.is_wrong}
+        for error in errors
     ]
-    right = whole <= artifact.tolerance and not any(each.wrong for each in errors)
+    right = whole <= artifact.tolerance and not any(error.is_wrong for error in errors)
     return {
         "right": right,
         "output_error": whole,
@@ -127,8 +127,8 @@ def errors_json(
 
 def _layer_line(artifact: CompiledArtifact, spent: LibraryProfile) -> str:
     return (
-        f"{artifact.name} on {artifact.target}: {milliseconds(spent.seconds)} ms an inference on "
-        "this machine"
+        f"{artifact.name} on {artifact.target}: {milliseconds(spent.seconds)} ms per "
+        "inference on this machine"
     )
 
 
@@ -153,16 +153,16 @@ def show_benchmark(made: Benchmark, console: Console) -> None:
     droppable = ("peak MB", "of CPU time", "outputs differ", "95 % interval")
     console.print(fitted_table(columns_of(rows), droppable, console.width))
     quiet, whole = int(timed.quiet.sum()), len(timed.quiet)
-    say(
+    print_line(
         console,
-        f"{made.network} on {made.threads} {plural(made.threads, 'thread')}: "
-        f"{quiet} of {whole} rounds were quiet, load {timed.load:.1f} at the beginning",
+        f"{made.network} on {made.threads} {pluralise(made.threads, 'thread')}: {quiet} "
+        f"of {whole} rounds were undisturbed, load {timed.load:.1f} at the start",
     )
     if not timed.trustworthy:
-        say(
+        print_line(
             console,
-            "too few rounds were quiet, so the figures are of all: other work on this machine "
-            "disturbs them; end it and run this again",
+            "other work on this machine disturbed most rounds, so the figures "
+            "include disturbed rounds; end the other work and repeat the command",
         )
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tilewright.cli.views.terminal import Bars, columns_of, fitted_table, say
+from tilewright.cli.views.terminal import Bars, columns_of, fitted_table, print_line
 from tilewright.core.files import Json, as_list, as_number, as_object, as_text
 from tilewright.core.working_folder import as_typed
 from tilewright.evaluation.datasets.build import PlannedFile, RowsDone
 from tilewright.evaluation.datasets.folder import DatasetMetadata
 from tilewright.evaluation.datasets.training import BEFORE
 from tilewright.reports.datasets import dataset_line
-from tilewright.reports.number_format import counted, duration, percent
+from tilewright.reports.number_format import count_text, duration, percent
 from tilewright.search.events import Event, Listener, Note, ignore
 
 if TYPE_CHECKING:
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def building(console: Console) -> Iterator[Listener]:
+def show_building(console: Console) -> Iterator[Listener]:
     """Show a progress bar of rows on a terminal, or otherwise occasional lines."""
     with Bars(console) as bars:
         bar = bars.add_task("planning", total=None)
 
         def hear(event: Event) -> None:
             if isinstance(event, PlannedFile):
-                pieces = f"{counted(event.hardware, 'piece')} of hardware"
-                what = f"{counted(event.workloads, 'workload')} on {pieces}"
-                kept = f", {counted(event.kept, 'row')} kept" if event.kept else ""
+                pieces = f"{count_text(event.hardware, 'piece')} of hardware"
+                what = f"{count_text(event.workloads, 'workload')} on {pieces}"
+                kept = f", {count_text(event.kept, 'row')} kept" if event.kept else ""
                 bars.update(bar, description=what, total=event.rows, completed=event.kept)
-                say(console, f"{what}: {counted(event.rows, 'row')}{kept}")
+                print_line(console, f"{what}: {count_text(event.rows, 'row')}{kept}")
             elif isinstance(event, RowsDone):
                 bars.advance(bar, event.rows)
 
@@ -44,7 +44,7 @@ def building(console: Console) -> Iterator[Listener]:
 
 def show_built(about: DatasetMetadata, out: Path, console: Console) -> None:
     """Show the size of a dataset and its digest."""
-    say(console, dataset_line(about, out))
+    print_line(console, dataset_line(about, out))
 
 
 @contextmanager
@@ -62,12 +62,11 @@ def training_shown(console: Console) -> Iterator[Listener]:
         yield hear
 
 
-def show_scores(found: Mapping[str, Json], console: Console) -> None:
-    """Show the accuracy for programs after and before compilation, and the size of the training
-    data."""
+def show_scores(result: Mapping[str, Json], console: Console) -> None:
+    """Show the accuracy for programs before and after compilation, and the training data's size."""
     rows = []
-    for title, row in (("compiled", found), ("before", as_object(found["visible"]))):
-        low, high = (as_number(each) for each in as_list(row["interval"]))
+    for title, row in (("compiled", result), ("before", as_object(result["visible"]))):
+        low, high = (as_number(item) for item in as_list(row["interval"]))
         rows.append(
             {
                 "programs": title,
@@ -80,47 +79,57 @@ def show_scores(found: Mapping[str, Json], console: Console) -> None:
             }
         )
     console.print(fitted_table(columns_of(rows), ("95 % interval",), console.width))
-    read, seconds = as_number(found["rows"]), duration(as_number(found["seconds"]))
-    if "epochs" not in found:
-        say(console, f"{as_text(found['kind'])} on {read:,} rows in {seconds}")
-        if found["seen"] is True:
-            say(console, "it was trained on part of this dataset: these are no unseen rows")
-        elif found["hardware_seen"] is not None:
+    read, seconds = as_number(result["rows"]), duration(as_number(result["seconds"]))
+    if "epochs" not in result:
+        print_line(console, f"{as_text(result['kind'])} evaluated on {read:,} rows in {seconds}")
+        if result["seen"] is True:
+            print_line(
+                console,
+                "note: the model was trained on part of this dataset, so these rows are "
+                "not all unseen",
+            )
+        elif result["hardware_seen"] is not None:
             told = (
-                f"{as_number(found[f'{of}_seen']):,} of {as_number(found[of]):,} {title}"
+                f"{as_number(result[f'{of}_seen']):,} of {as_number(result[of]):,} {title}"
                 for of, title in (("hardware", "pieces of hardware"), ("workloads", "workloads"))
             )
-            say(console, f"it has learned from other rows of {' and '.join(told)}")
+            print_line(console, f"the model was trained on other rows of {' and '.join(told)}")
         return
     text = (
-        f"{as_text(found['kind'])}, {as_text(found['split'])}: {read:,} rows in {seconds}, "
-        f"{as_number(found['epochs']):,} epochs"
+        f"{as_text(result['kind'])}, {as_text(result['split'])}: {read:,} rows in "
+        f"{seconds}, {as_number(result['epochs']):,} epochs"
     )
-    if found["stopped"] == "minutes":
-        text += f", stopped by time; all would take {_long(found['all_epochs_seconds'])}"
-    say(console, text)
-    if BEFORE in found:
-        before = found[BEFORE], as_object(found["visible"])[BEFORE]
-        say(
+    if result["stopped"] == "minutes":
+        text += (
+            ", stopped by the time limit; all epochs would take "
+            f"{_value_text(result['all_epochs_seconds'])}"
+        )
+    print_line(console, text)
+    if BEFORE in result:
+        before = result[BEFORE], as_object(result["visible"])[BEFORE]
+        print_line(
             console,
-            f"right pairs before fine-tuning: {_share(before[0])}, of programs that are not "
-            f"compiled {_share(before[1])}",
+            f"pairs in the right order before fine-tuning: {_share(before[0])}; "
+            f"predicted without compiling {_share(before[1])}",
         )
 
 
-def show_registered(found: Registered, console: Console) -> None:
+def show_registered(registered: Registered, console: Console) -> None:
     """Show the model's version in MLflow's registry, and the addresses of the run's pages."""
     from tilewright.services.page_addresses import flow_run_url
     from tilewright.tasks.tracking import run_url
 
-    say(console, f"MLflow: {found.name} version {found.version} ({', '.join(found.aliases)})")
-    say(console, f"MLflow: {run_url(found.run_id)}")
-    say(console, f"Prefect: {flow_run_url(found.flow_run_id)}")
+    print_line(
+        console,
+        f"MLflow: {registered.name} version {registered.version} ({', '.join(registered.aliases)})",
+    )
+    print_line(console, f"MLflow: {run_url(registered.run_id)}")
+    print_line(console, f"Prefect: {flow_run_url(registered.flow_run_id)}")
 
 
 def _share(value: Json) -> str:
     return f"{as_number(value):.4f}"
 
 
-def _long(value: Json) -> str:
+def _value_text(value: Json) -> str:
     return duration(as_number(value))

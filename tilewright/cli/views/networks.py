@@ -12,7 +12,7 @@ from tilewright.cli.views.terminal import columns_of, fitted_table
 from tilewright.networks.imported_model import JOINED
 from tilewright.networks.offloading.report import ModelReport, OperatorReport
 from tilewright.networks.zoo.model_stats import NetworkFacts
-from tilewright.reports.number_format import mega, milliseconds, percent, plural
+from tilewright.reports.number_format import mega, milliseconds, percent, pluralise
 from tilewright.targets.display_names import shape
 from tilewright.targets.workload import parse_workload
 
@@ -24,13 +24,13 @@ def show_zoo(networks: Sequence[NetworkFacts], console: Console) -> None:
     """Show one line per built-in network."""
     rows = [
         {
-            "network": each.name,
-            "input": "×".join(map(str, each.input_shape)),
-            "operators": f"{each.operators:,}",
-            "MMAC": f"{each.macs / 1e6:,.1f}",
-            "parameters": f"{each.parameters:,}",
+            "network": network.name,
+            "input": "×".join(map(str, network.input_shape)),
+            "operators": f"{network.operators:,}",
+            "MMAC": f"{network.macs / 1e6:,.1f}",
+            "parameters": f"{network.parameters:,}",
         }
-        for each in networks
+        for network in networks
     ]
     console.print(fitted_table(columns_of(rows), _DROPPABLE, console.width, left=("input",)))
 
@@ -70,7 +70,7 @@ def show_report(
     console.print(
         f"{report.model} on {target}: {report.offloaded_macs:,} of {report.total_macs:,} MACs "
         f"{'offloaded' if has_host else 'by kernels'} ({percent(report.offloaded_share)}); "
-        f"{_rest(report) if has_host else _rest_of_library(report)}",
+        f"{_rest_text(report) if has_host else _rest_of_library(report)}",
         highlight=False,
     )
     if has_host:
@@ -88,7 +88,7 @@ def region_lines(report: ModelReport) -> list[str]:
     lines = []
     for region in report.regions:
         count = len(region.operators)
-        operators = f"{count} {plural(count, 'operator')} ({mega(region.macs)} MMAC)"
+        operators = f"{count} {pluralise(count, 'operator')} ({mega(region.macs)} MMAC)"
         cause = f"'{region.cause}' ({region.cause_type}): {region.reason}"
         because = f", because of {cause}" if region.cause else ""
         lines.append(f"onnxruntime (ORT) runs {operators}{because}")
@@ -99,10 +99,10 @@ def _rest_of_library(report: ModelReport) -> str:
     """Return a sentence about the operators without kernels of a library."""
     if not report.by_status("onnxruntime"):
         return "TVM compiles the rest"
-    return "TVM compiles the rest, but for what onnxruntime runs"
+    return "TVM compiles the rest, except for the operators of onnxruntime"
 
 
-def _rest(report: ModelReport) -> str:
+def _rest_text(report: ModelReport) -> str:
     """Return a sentence about the operators that are not offloaded."""
     if report.by_status("unsupported"):
         return "some operators cannot be converted"
@@ -115,10 +115,10 @@ def _times(report: ModelReport) -> str:
     """Return a sentence about the times on the accelerator and on the CPU."""
     there, here = report.accelerator_seconds, milliseconds(report.cpu_seconds) or "0"
     if there is None:
-        return f"the CPU takes some {here} ms for its share, by an estimate"
+        return f"estimated {here} ms on the CPU for its share"
     return (
-        f"at least {milliseconds(there)} ms for what is offloaded, packing at its borders "
-        f"included, and some {here} ms on the CPU, by an estimate"
+        f"at least {milliseconds(there)} ms for the offloaded layers, including "
+        f"packing at their borders, and an estimated {here} ms on the CPU"
     )
 
 
@@ -134,7 +134,7 @@ def _operators(
     report: ModelReport, operators: list[OperatorReport], places: Mapping[str, str], width: int
 ) -> Table:
     figures = ("MMAC", "accel.\nms", "CPU\nms") if places is OFFLOADED else ("MMAC",)
-    epilogues = {each.id: each.epilogue for each in report.workloads}
+    epilogues = {workload.id: workload.epilogue for workload in report.workloads}
     columns: dict[str, list[str | Text]] = {
         name: [] for name in ("operator", "type", "on", *figures, WHY)
     }
@@ -151,7 +151,7 @@ def _operators(
         cells = (
             operator.name, operator.op_type,
             Text(places[operator.status], STYLES[operator.status]), mega(operator.macs),
-            milliseconds(operator.accelerator_seconds), _some(operator.cpu_seconds),
+            milliseconds(operator.accelerator_seconds), _seconds_text(operator.cpu_seconds),
         )  # fmt: skip
         for name, cell in zip(columns, (*cells[: 3 + len(figures)], why), strict=True):
             columns[name].append(cell)
@@ -161,19 +161,19 @@ def _operators(
     )  # fmt: skip
 
 
-def _some(seconds: float) -> str:
+def _seconds_text(seconds: float) -> str:
     return milliseconds(seconds) if seconds else ""
 
 
 def _workloads(report: ModelReport, width: int) -> Table:
     rows = [
         {
-            "workload": each.workload,
-            "calls": str(each.calls),
-            "MMAC a call": mega(each.macs),
-            "epilogue": each.epilogue,
+            "workload": workload.workload,
+            "calls": str(workload.calls),
+            "MMAC per call": mega(workload.macs),
+            "epilogue": workload.epilogue,
         }
-        for each in report.workloads
+        for workload in report.workloads
     ]
     epilogues = {row["epilogue"] for row in rows}
     columns = columns_of(rows)
@@ -181,6 +181,6 @@ def _workloads(report: ModelReport, width: int) -> Table:
         del columns["epilogue"]
     table = fitted_table(columns, (), width, folded=("epilogue",))
     if len(epilogues) == 1:
-        table.caption = f"epilogue of each: {epilogues.pop()}"
+        table.caption = f"epilogue of every workload: {epilogues.pop()}"
         table.caption_justify = "left"
     return table

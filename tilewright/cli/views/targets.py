@@ -1,5 +1,4 @@
-"""Display of hardware: kinds of targets, specifications, boards of a cluster, and enumerated
-spaces."""
+"""Display of hardware: kinds of targets, specifications, cluster boards, enumerated spaces."""
 
 from __future__ import annotations
 
@@ -12,10 +11,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from tilewright.cli.views.terminal import Bars, columns_of, fitted_table, latency_text, say
+from tilewright.cli.views.terminal import Bars, columns_of, fitted_table, latency_text, print_line
 from tilewright.core.files import Json
 from tilewright.evaluation.enumeration import EnumeratedSpace
-from tilewright.reports.number_format import counted
+from tilewright.reports.number_format import count_text
 from tilewright.targets.registry import Property, TargetKind
 
 _TEXT = ("meaning",)
@@ -32,7 +31,10 @@ def show_kinds(kinds: Sequence[TargetKind], console: Console) -> None:
             figures = list(rows[0])[2:]
             console.print(fitted_table(columns_of(rows), figures[::-1], console.width))
         console.print()
-    say(console, "'tilewright target show NAME' tells all about one, also about a file of yours")
+    print_line(
+        console,
+        "'tilewright target show NAME' shows the details of a target or a file",
+    )
 
 
 def show_properties(
@@ -40,16 +42,16 @@ def show_properties(
 ) -> None:
     """Show one table per section of properties, followed by those with longer texts."""
     console.print(Text.assemble((name, "bold"), f": {kind.summary}"))
-    for section, rows in groupby(properties, key=lambda each: each.section):
+    for section, rows in groupby(properties, key=lambda item: item.section):
         console.print()
         lines, sentences = [], []
-        for each in rows:
-            value = _value(each.value)
+        for row in rows:
+            value = _value(row.value)
             if len(value) < PROSE:
-                line = {section: each.name, "value": value, "unit": each.unit}
-                lines.append(line | {"meaning": each.meaning})
+                line = {section: row.name, "value": value, "unit": row.unit}
+                lines.append(line | {"meaning": row.meaning})
             else:
-                sentences.append(f"{each.name}: {value}")
+                sentences.append(f"{row.name}: {value}")
         if lines:
             columns = columns_of(lines)
             table = fitted_table(columns, ("unit",), console.width, left=("unit",), folded=_TEXT)
@@ -65,10 +67,10 @@ def as_document(name: str, kind: TargetKind, properties: Sequence[Property]) -> 
         "kind": kind.name,
         "properties": [
             {
-                "section": each.section, "name": each.name, "value": each.value, "unit": each.unit,
-                "meaning": each.meaning,
+                "section": item.section, "name": item.name, "value": item.value, "unit": item.unit,
+                "meaning": item.meaning,
             }
-            for each in properties
+            for item in properties
         ],
     }  # fmt: skip
 
@@ -89,7 +91,7 @@ def boards_text(boards: Mapping[str, Mapping[str, Json]], as_json: bool) -> str:
     if as_json:
         return json.dumps({name: dict(about) for name, about in boards.items()}, indent=1) + "\n"
     if not boards:
-        return "no boards: start 'tilewright board serve' beside one\n"
+        return "no boards are connected: start 'tilewright board serve' on the machine of a board\n"
     rows = [["board", *(name.replace("_", "-") for name in _COLUMNS)]]
     for board, about in sorted(boards.items()):
         rows.append([f"board:{board}", *(str(about[name]) for name in _COLUMNS)])
@@ -116,9 +118,8 @@ def show_enumerated(space: EnumeratedSpace, out: Path, console: Console) -> None
     """Show how many schedules a space has, how many are valid, and the best one."""
     total = len(space.table)
     best = "" if space.best is None else f"; best {latency_text(space.best)}"
-    say(
+    print_line(
         console,
-        f"{out}: {counted(total, 'schedule')}, {space.valid:,} valid "
-        f"({space.valid / total:.1%}){best}; "
-        f"{total / space.seconds:,.0f} a second",
+        f"wrote {out}: {count_text(total, 'schedule')}, {space.valid:,} valid "
+        f"({space.valid / total:.1%}){best}; {total / space.seconds:,.0f} per second",
     )

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -32,8 +32,8 @@ from tilewright.targets.kernel_compilation import describe_compilation
 
 Padding = int | tuple[int, int, int, int]
 
-FIRST_WORD, QUIET = 5.0, 30.0
-"""Seconds of silence before the first line of what is under way, and before later ones."""
+FIRST_WORD, QUIET = 2.0, 30.0
+"""Seconds of silence before the first line about a step, and before later lines about it."""
 GAP = 2
 """Number of blank columns between two cells of a `ruled_table`."""
 TEXT = 24
@@ -64,7 +64,7 @@ class Terminal(Console):
 
     def print(self, *objects: Any, **more: Any) -> None:
         """Print like `Console.print`, but show paths as the user typed them."""
-        typed = [as_typed(each) if isinstance(each, str) else each for each in objects]
+        typed = [as_typed(object_) if isinstance(object_, str) else object_ for object_ in objects]
         if self.is_terminal:
             super().print(*typed, **more)
             return
@@ -141,14 +141,14 @@ def fitted_table(
     if BREAK in droppable:
         least[first] = whole[first]
     for head in (*droppable, None):
-        needed = sum(least[each] + GAP for each in shown) - GAP + 1
+        needed = sum(least[item] + GAP for item in shown) - GAP + 1
         if head is None or needed <= width:
             break
         if head == BREAK:
             least[first] = min(whole[first], TEXT)
         shown.pop(head, None)
     room = width - needed + least[first]
-    shown[first] = [_broken(cell, room) for cell in shown[first]]
+    shown[first] = [_break_cell(cell, room) for cell in shown[first]]
     table = ruled_table(padding=(0, 1, 0, 0))
     for head in shown:
         if head in texts:
@@ -172,7 +172,7 @@ def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
     return {head: [row[head] for row in rows] for head in (rows[0] if rows else ())}
 
 
-def _broken(cell: str | Text, room: int) -> str | Text:
+def _break_cell(cell: str | Text, room: int) -> str | Text:
     if isinstance(cell, Text) or cell_len(cell) <= room:
         return cell
     return cell.replace(BREAK, f"{BREAK.rstrip()}\n", 1)
@@ -182,47 +182,65 @@ def _width(head: str, cells: Sequence[str | Text]) -> int:
     return max(map(cell_len, [*head.split("\n"), *map(str, cells)]))
 
 
+class Activity(NamedTuple):
+    """What a command is doing.
+
+    Attributes:
+        step: identity of the step. A new step is reported sooner than one that goes on.
+        text: the line to print: the step, and how far it is.
+    """
+
+    step: str
+    text: str
+
+
 class Silence:
     """Prints what a command is doing if nothing else is printed for a while, for logs and pipes.
 
-    Use it as a context manager. The first line is printed after `FIRST_WORD` seconds of silence,
-    later ones after `QUIET` seconds.
+    Use it as a context manager. A step that runs for `FIRST_WORD` seconds without output is
+    reported once, and again after every `QUIET` seconds of silence.
 
     Args:
         console: where to print.
-        words: returns the line to print.
+        activity: returns what the command is doing.
     """
 
-    def __init__(self, console: Console, words: Callable[[], str]) -> None:
-        self._console, self._words = console, words
-        self._spoke, self._ended = threading.Event(), threading.Event()
+    def __init__(self, console: Console, activity: Callable[[], Activity]) -> None:
+        self._console, self._activity = console, activity
+        self._ended = threading.Event()
+        self._last_line = time.monotonic()
         self._thread = threading.Thread(target=self._break, daemon=True)
 
     def __enter__(self) -> Silence:
+        self._last_line = time.monotonic()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._spoke.set()
         if self._thread.is_alive():
             self._thread.join()  # no line comes behind the results, or while the process ends
 
-    def broken(self) -> None:
+    def restart(self) -> None:
         """Restart the wait, because something else was printed."""
-        self._spoke.set()
+        self._last_line = time.monotonic()
 
     def _break(self) -> None:
-        wait = FIRST_WORD
-        while not self._ended.is_set():
-            if self._spoke.wait(wait):
-                self._spoke.clear()
-            elif not self._ended.is_set():
+        step, began = "", self._last_line
+        reported: str | None = None
+        while not self._ended.wait(FIRST_WORD / 8):
+            compiling = describe_compilation()
+            activity = Activity(compiling, compiling) if compiling else self._activity()
+            now = time.monotonic()
+            if activity.step != step:
+                step, began = activity.step, now
+            is_due = step != reported and now - max(began, self._last_line) >= FIRST_WORD
+            if is_due or now - self._last_line >= QUIET:
                 try:
-                    say(self._console, f"… {describe_compilation() or self._words()}")
+                    print_line(self._console, f"… {activity.text}")
                 except OSError:
                     return  # a full disk, say: the command meets it when it prints its next line
-                wait = QUIET
+                reported, self._last_line = step, now
 
 
 class _Description(TextColumn):
@@ -245,8 +263,7 @@ class _Status:
 
 
 class Bars(Progress):
-    """Progress bars that disappear when they are done; without a terminal, occasional lines on
-    stderr."""
+    """Progress bars that disappear when done; without a terminal, occasional lines on stderr."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -270,27 +287,33 @@ class Bars(Progress):
         self._silence.__exit__()
         super().stop()
 
-    def _under_way(self) -> str:
-        task = next((each for each in reversed(self.tasks) if each.visible), None)
+    def _under_way(self) -> Activity:
+        task = next((task for task in reversed(self.tasks) if task.visible), None)
         if task is None:
-            return "beginning"
+            return Activity("beginning", "beginning")
+        # The description of a task with a total may say how far it is, and changes with it.
+        step = task.description if task.total is None else f"task {task.id}"
         of = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"
-        return f"{task.description}{of}, for {task.elapsed or 0:.0f} s now"
+        return Activity(step, f"{task.description}{of}, for {task.elapsed or 0:.0f} s so far")
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
+def show_working(what: str) -> Iterator[None]:
     """Show that `what` is running: a spinner on a terminal, otherwise a line after some seconds."""
     console, began = Terminal(stderr=True), time.monotonic()
     if console.is_terminal:
         with console.status(_Status(what)):
             yield
         return
-    with Silence(console, lambda: f"{what}, for {time.monotonic() - began:.0f} s now"):
+
+    def under_way() -> Activity:
+        return Activity(what, f"{what}, for {time.monotonic() - began:.0f} s so far")
+
+    with Silence(console, under_way):
         yield
 
 
-def say(console: Console, text: str) -> None:
+def print_line(console: Console, text: str) -> None:
     """Print a line without colours or line breaks, so that it can be searched and copied."""
     console.print(as_typed(text), markup=False, highlight=False, soft_wrap=True)
 

@@ -18,29 +18,29 @@ def show_tuners(tuners: Sequence[Registration], console: Console) -> None:
     table = bare_table(head=False)
     table.add_column("", no_wrap=True, style="bold")
     table.add_column("")
-    for each in tuners:
-        needs = f" (needs {each.missing})" if each.missing else ""
-        table.add_row(each.name, Text(each.summary + needs))
+    for tuner in tuners:
+        needs = f" (needs {tuner.install_command})" if tuner.install_command else ""
+        table.add_row(tuner.name, Text(tuner.summary + needs))
     console.print(table)
-    by_options = sorted(tuners, key=lambda each: each.options.__name__)
-    for _, group in groupby(by_options, key=lambda each: each.options.__name__):
+    by_options = sorted(tuners, key=lambda item: item.options.__name__)
+    for _, group in groupby(by_options, key=lambda option: option.options.__name__):
         _show_options(list(group), console)
-    console.print(Text("\n--option NAME=VALUE sets one", "dim"))
+    console.print(Text("\nSet an option with --option NAME=VALUE", "dim"))
 
 
 def _show_options(tuners: Sequence[Registration], console: Console) -> None:
     fields = tuners[0].options.model_fields
     if not fields:
         return
-    names = ", ".join(each.name for each in tuners)
+    names = ", ".join(item.name for item in tuners)
     console.print(Text.assemble("\noptions of ", (names, "bold")))
     table = bare_table(head=False)
     table.add_column("", no_wrap=True)
     table.add_column("")
     for option, field in fields.items():
         table.add_row(Text(f"{option}={field.default}"), Text(field.description or ""))
-    for each in tuners:
-        if each.preset:
-            preset = ", ".join(f"{name}={value}" for name, value in each.preset.items())
-            table.add_row("", f"{each.name}: {preset}")
+    for tuner in tuners:
+        if tuner.preset:
+            preset = ", ".join(f"{name}={value}" for name, value in tuner.preset.items())
+            table.add_row("", f"{tuner.name}: {preset}")
     console.print(Padding(table, (0, 0, 0, 4)))

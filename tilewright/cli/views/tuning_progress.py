@@ -14,16 +14,17 @@ from rich.text import Text
 
 from tilewright.cli.views.terminal import (
     BREAK,
+    Activity,
     Silence,
     columns_of,
     cost,
     cycles_text,
     fitted_table,
     latency_text,
-    say,
+    print_line,
     time_text,
 )
-from tilewright.reports.number_format import counted, speedup
+from tilewright.reports.number_format import count_text, speedup
 from tilewright.reports.run_results import sure_time
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import layer
@@ -46,17 +47,17 @@ from tilewright.tuning.results import TunedWorkload
 STAGES = {
     "import_model": "importing the model",
     "extract_subgraphs": "extracting subgraphs",
-    "measure_baseline": "timing the schedule chosen by rule",
-    "begin_models": "looking at the schedule space",
+    "measure_baseline": "measuring the rule schedule",
+    "begin_models": "inspecting the schedule space",
     "generate_candidates": "Model P proposes candidates",
     "filter_candidates": "Model V filters candidates",
-    "lower_and_choose": "lowering, Model A re-ranks",
+    "lower_and_choose": "lowering candidates, Model A re-ranks them",
     "measure_batch": "measuring a batch",
     "retrain_models": "retraining the models",
-    "time_again": "timing the winner again",
-    "measure_leaders": "validating the leaders",
+    "time_again": "measuring the best schedule again",
+    "measure_leaders": "validating the best schedules",
     "verify_schedule": "verifying the schedule",
-    "decide_fusion": "deciding what is fused",
+    "decide_fusion": "deciding which operators to fuse",
 }
 
 
@@ -70,7 +71,8 @@ READING, STARTING = "reading the model", "starting the local servers"
 class Display(Protocol):
     """A context manager that receives events and shows them in the terminal."""
 
-    def __call__(self, event: Event) -> None: ...
+    def __call__(self, event: Event) -> None:
+        """Show an event of a run."""
 
     def __enter__(self) -> Display: ...
 
@@ -85,6 +87,7 @@ class Heard:
         self.reused_stages = 0
 
     def __call__(self, event: Event) -> None:
+        """Count reused stages, and pass the event on to the display."""
         self.reused_stages += isinstance(event, StageReused)
         self.display(event)
 
@@ -148,17 +151,18 @@ class LineDisplay:
         self._silence.__exit__()
 
     def __call__(self, event: Event) -> None:
+        """Print a line about an event, if it is worth one."""
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
-                found = counted(len(self.layers), "workload")
-                self._say(f"{event.name} on {event.target}: {found}")
+                result = count_text(len(self.layers), "workload")
+                self._say(f"{event.name} on {event.target}: {result}")
             case WorkloadsAdded():
                 self.layers |= _layers(event)
             case StageBegan():
                 self._stage, self._since = STAGES.get(event.name, event.name), time.monotonic()
             case RoundScheduled():
-                self._shared = f"{shared_text(event)}, "
+                self._shared = f", {shared_text(event)}"
             case WorkloadTuned():
                 place = list(self.layers).index(event.outcome.workload.id) + 1
                 self._say(f"[{place}/{len(self.layers)}] {tuned_line(event.outcome)}")
@@ -166,12 +170,13 @@ class LineDisplay:
                 self._say(event.text)
 
     def _say(self, text: str) -> None:
-        say(self.console, text)
-        self._silence.broken()
+        print_line(self.console, text)
+        self._silence.restart()
 
-    def _under_way(self) -> str:
+    def _under_way(self) -> Activity:
         seconds = round(time.monotonic() - self._since)
-        return f"{self._shared}{self._stage}" + (f", for {seconds} s now" if seconds else "")
+        progress = f", for {seconds} s so far" if seconds else ""
+        return Activity(self._stage, f"{self._stage}{progress}{self._shared}")
 
 
 class LiveDisplay:
@@ -196,6 +201,7 @@ class LiveDisplay:
         self._live.stop()
 
     def __call__(self, event: Event) -> None:
+        """Update the live display with an event."""
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
@@ -236,32 +242,31 @@ class LiveDisplay:
         """Return a table with one line per layer. A narrow terminal does not show the shapes."""
         rows = [
             {
-                "layer": each.name if width >= WIDE else each.name.partition(BREAK)[0],
-                "×": str(each.count),
+                "layer": layer.name if width >= WIDE else layer.name.partition(BREAK)[0],
+                "×": str(layer.count),
                 "progress": BAR,
-                "rule": _short(each.rule),
-                "best": _short(each.best),
-                "ms": time_text(each.best),
-                "gain": speedup(cost(each.rule), cost(each.best)),
-                "valid": "" if each.valid_share is None else f"{each.valid_share:.0%}",
+                "rule": _short(layer.rule),
+                "best": _short(layer.best),
+                "ms": time_text(layer.best),
+                "gain": speedup(cost(layer.rule), cost(layer.best)),
+                "valid": "" if layer.valid_share is None else f"{layer.valid_share:.0%}",
             }
-            for each in self.layers.values()
+            for layer in self.layers.values()
         ]
         styles = [
-            "dim" if not each.begun else "bold" if key == self.current and not each.done else None
-            for key, each in self.layers.items()
+            "dim" if not layer.begun else "bold" if key == self.current and not layer.done else None
+            for key, layer in self.layers.items()
         ]
         columns: dict[str, Sequence[str | Text]] = {**columns_of(rows)}
-        columns["progress"] = [self._bar(each) for each in self.layers.values()]
+        columns["progress"] = [self._bar(layer) for layer in self.layers.values()]
         droppable = ("rule", "×", "valid", "ms", "gain")
         return fitted_table(columns, droppable, width, left=("progress",), styles=styles)
 
     def _bar(self, layer: LayerProgress) -> Text:
-        """Return the progress bar of a layer, which also shows how many of the shared trials it
-        got."""
+        """Return the progress bar of a layer, with the number of shared trials that it got."""
         most, done = self.trials, layer.trials
         if self.shared:
-            most = max(most, *(each.trials for each in self.layers.values()))
+            most = max(most, *(layer.trials for layer in self.layers.values()))
         elif layer.done:
             done = most
         filled = len(BAR) * min(done, most) // most
@@ -270,21 +275,21 @@ class LiveDisplay:
 
 def shared_text(event: RoundScheduled) -> str:
     """Return how many of the shared trials are spent."""
-    return f"{event.trials:,} of at most {counted(event.most, 'trial')}"
+    return f"{event.trials:,} of at most {count_text(event.most, 'trial')}"
 
 
 def tuned_line(outcome: TunedWorkload) -> str:
     """Return one line about a tuned workload."""
     row, chosen = outcome.summary(), outcome.chosen
     rule = four_figures(row).rule
-    earlier = f"rule {_short(rule)}" if rule else "no rule"
-    after = latency_text(chosen.latency) if chosen else "nothing valid"
+    earlier = f"rule {_short(rule)}" if rule else "no rule schedule"
+    after = latency_text(chosen.latency) if chosen else "no valid schedule"
     after += f" ({sure})" if (sure := sure_time(row)) else ""
     bound = f", bound {_short(outcome.bound)}" if outcome.bound else ""
     reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""
     return (
         f"{layer(outcome.names, outcome.workload)}: {earlier} → {after}{bound}; "
-        f"{counted(outcome.trials, 'trial')}, "
+        f"{count_text(outcome.trials, 'trial')}, "
         f"{outcome.invalid_trials} invalid{reused}"
     )
 
@@ -295,4 +300,6 @@ def _short(latency: Latency | None) -> str:
 
 
 def _layers(event: NetworkFound | WorkloadsAdded) -> dict[str, LayerProgress]:
-    return {each.id: LayerProgress(each.title, each.count) for each in event.workloads}
+    return {
+        workload.id: LayerProgress(workload.title, workload.count) for workload in event.workloads
+    }

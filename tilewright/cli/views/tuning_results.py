@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from tilewright.cli.views.convergence import convergence_lines
 from tilewright.cli.views.terminal import (
     BREAK,
     cycles_text,
     fitted_table,
-    say,
+    print_line,
     time_text,
 )
+from tilewright.core.errors import TilewrightError
 from tilewright.core.user_text import printable
-from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole
+from tilewright.reports.number_format import (
+    count_text,
+    duration,
+    integer_text,
+    percent,
+    pluralise,
+    speedup,
+)
 from tilewright.reports.run_results import figures_text, sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
@@ -25,6 +35,7 @@ from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE, SCHEDULES, SU
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
 from tilewright.tuning.run_figures import above_limit, valid_share
+from tilewright.tuning.run_trials import finished_trials
 
 _SHORT = {"bound": "bound", "roofline": "roof"}
 DROPPABLE = (
@@ -52,14 +63,18 @@ def show_results(
         console: the terminal.
     """
     console.print(results_table(summary, console.width))
-    say(
+    if console.is_terminal:
+        with suppress(TilewrightError, OSError):
+            for line in convergence_lines(finished_trials(folder)):
+                print_line(console, line)
+    print_line(
         console,
         f"{headline(summary)}\n{coverage(summary)}\n"
         + _sharing(summary)
-        + _reused(summary, reused_stages)
+        + _reuse_text(summary, reused_stages)
         + _validation(summary)
         + _proof(summary)
-        + _fused(summary)
+        + _fusion_text(summary)
         + f"; {summary['wall_seconds']:.0f} s\n"
         f"results in {folder}: {SUMMARY}, {SCHEDULES}, {TRIALS}, {CONVERGENCE}"
         + f", {FUSION_PAGE}" * ("fusion" in summary)
@@ -101,7 +116,7 @@ def headline(summary: Summary) -> str:
     total = summary["total"]
     subject = f"{printable(summary['network'])} on {printable(summary['target'])}"
     if four_figures(total).tuned is None:
-        return f"{subject}: nothing that was tried is valid for some layer"
+        return f"{subject}: at least one layer has no valid schedule among its trials"
     return f"{subject}: {figures_text(total)}"
 
 
@@ -109,8 +124,8 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str
     """Return the cells of a line by heading: latencies of `row`, and trials of `rows`."""
     figures, (limit, above) = four_figures(row), above_limit(row)
     roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
-    trials = sum(each["trials"] for each in rows)
-    invalid = sum(each["invalid_trials"] for each in rows)
+    trials = sum(row["trials"] for row in rows)
+    invalid = sum(row["invalid_trials"] for row in rows)
     return {
         "fallback\ncycles": cycles_text(figures.fallback),
         "fallback\nms": time_text(figures.fallback),
@@ -126,7 +141,7 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str
         "gain\n95 %": sure_gain(row),
         "over\nfallback": speedup(figures.gain_over(FALLBACK), 1.0),
         f"above\n{_SHORT[limit]}": "" if above is None else f"{above:.1%}",
-        "trials": whole(trials),
+        "trials": integer_text(trials),
         "valid": f"{valid_share(invalid, trials):.0%}",
     }
 
@@ -146,18 +161,19 @@ def coverage(summary: Summary) -> str:
     """
     rows, part = summary["workloads"], summary.get("part", {})
     share = share_of(summary["macs"])
-    said = f"{percent(share)} of the network's MACs"
+    message = f"{percent(share)} of the network's MACs"
     if "layers" in part:
-        said = (
-            f"a part: {len(rows)} of the network's {part['workloads_of_network']} workloads, "
-            f"counted as often as an inference runs them, {said}"
+        message = (
+            f"only part of the network: {len(rows)} of its "
+            f"{part['workloads_of_network']} workloads, weighted by how often an "
+            f"inference runs them, {message}"
         )
     elif share < 1:
-        said += ", the rest is not tuned"
-    return "; ".join(filter(None, (said, _published(summary))))
+        message += "; the rest is not tuned"
+    return "; ".join(filter(None, (message, _published_text(summary))))
 
 
-def _published(summary: Summary) -> str:
+def _published_text(summary: Summary) -> str:
     """Return for how many workloads the rule is a schedule that the stock compiler publishes.
 
     Returns an empty text if there are no such workloads.
@@ -166,7 +182,8 @@ def _published(summary: Summary) -> str:
     if not known:
         return ""
     return (
-        f"the rule is the stock compiler's published schedule for {known} of {len(rows)} workloads"
+        f"the rule schedule is the stock compiler's published schedule for {known} of "
+        f"{len(rows)} workloads"
     )
 
 
@@ -177,22 +194,23 @@ def _validation(summary: Summary) -> str:
         return ""
     count, seconds = (sum(row[name] for row in rows) for name in ("measurements", "seconds"))
     gain = sure_gain(summary["total"])
+    speedup = f"the speedup of the whole network is {gain} with 95 % confidence\n" if gain else ""
     return (
-        f"{counted(int(count), 'validation measurement')} ({duration(seconds)}) gave winners and "
-        "latencies" + (f"\nthe gain in all is {gain} with 95 % confidence" if gain else "") + "\n"
+        f"{count_text(int(count), 'validation measurement')} ({duration(seconds)}) determined the "
+        f"schedules and latencies\n{speedup}"
     )
 
 
 def _proof(summary: Summary) -> str:
     timed = "every schedule timed again"
     if not summary.get("verified", True):
-        return f"{timed}, none verified: the target runs nothing on data"
+        return f"{timed}, none verified: the target cannot run data"
     rows = summary["workloads"]
     exact = all(parse_workload(row["workload"]).dtype == "int8" for row in rows)
     return f"{timed} and verified {'bit for bit' if exact else 'against numpy'}"
 
 
-def _fused(summary: Summary) -> str:
+def _fusion_text(summary: Summary) -> str:
     """Return how much was fused, if that was decided, and the latency of the whole network."""
     if "fusion" not in summary:
         return ""
@@ -201,15 +219,15 @@ def _fused(summary: Summary) -> str:
     rows = said["decisions"]
     fused = sum(row["fused"] for row in rows)
     beside = [
-        f"{name} {whole(cycles[name])}" for name in cycles if name != mode
+        f"{name} {integer_text(cycles[name])}" for name in cycles if name != mode
     ]  # fmt: skip
     rest = f" ({', '.join(beside)})" if beside else ""
     return (
-        f"\n{fused} of {len(rows)} {plural(len(rows), 'decision')} fused, {mode}: the whole "
-        f"network takes {whole(cycles[mode])} cycles{rest}, "
-        f"{whole(said['dram_bytes'][mode])} bytes moved; "
-        f"{said['evaluations']} labelled graphs simulated, {said['tuned']} more "
-        f"{plural(said['tuned'], 'workload')} tuned"
+        f"\n{fused} of {len(rows)} fusion {pluralise(len(rows), 'decision')} taken, "
+        f"{mode}: the whole network takes {integer_text(cycles[mode])} cycles{rest} and "
+        f"moves {integer_text(said['dram_bytes'][mode])} bytes; {said['evaluations']} fusion "
+        f"plans simulated, {said['tuned']} additional "
+        f"{pluralise(said['tuned'], 'workload')} tuned"
     )
 
 
@@ -220,25 +238,27 @@ def _sharing(summary: Summary) -> str:
     sharing = summary["stop_gain"]
     expected = sharing["expected_gain"]
     why = {
-        "gain": "no next round is expected to save more than "
-        f"{sharing['share']:.3g} of the latency",
-        "trials": "they are spent",
-        "exhausted": "nothing is left to try",
-        "time": "the time is over",
+        "gain": (
+            "no further round is expected to reduce the latency by more than "
+            f"{sharing['share']:.3g} of its value"
+        ),
+        "trials": "all trials are used",
+        "exhausted": "no candidate is left",
+        "time": "the time limit is reached",
     }
-    best = "" if expected is None else f" (the best one: {expected:.2g})"
+    best = "" if expected is None else f" (largest expected reduction: {expected:.2g})"
     reason = f"{why[sharing['why']]}{best}"
-    most = counted(sharing["most_trials"], "trial")
+    most = count_text(sharing["most_trials"], "trial")
     return f"{sharing['trials']:,} of at most {most}: {reason}\n"
 
 
-def _reused(summary: Summary, stages: int) -> str:
+def _reuse_text(summary: Summary, stages: int) -> str:
     """Return how much was reused; empty if nothing was."""
     rows = summary["workloads"]
     held = sum(row["reused_trials"] for row in rows)
     if not held and not stages:
         return ""
     trials = sum(row["trials"] for row in rows)
-    whose = " of the network's own workloads" if "fusion" in summary else ""
-    also = f" and {counted(stages, 'finished stage')}" if stages else ""
-    return f"reused {held} of {counted(trials, 'trial')}{whose}{also}; --fresh starts over\n"
+    whose = " of this network's own workloads" if "fusion" in summary else ""
+    also = f" and {count_text(stages, 'finished stage')}" if stages else ""
+    return f"reused {held} of {count_text(trials, 'trial')}{whose}{also}; --fresh starts over\n"

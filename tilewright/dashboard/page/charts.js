@@ -51,7 +51,7 @@ function lineChart({ series, levels = [], x, y, label, width = 600 }) {
   const shown = series.filter((each) => each.points.length);
   const points = shown.flatMap((each) => each.points);
   const known = levels.filter((each) => each.value);
-  if (!points.length) return el("p", { class: "note" }, "No valid trial of every layer yet.");
+  if (!points.length) return el("p", { class: "note" }, "Not every layer has a valid trial yet.");
   const values = [...points.map((each) => each[1]), ...known.map((each) => each.value)];
   const low = Math.min(...values), high = Math.max(...values);
   const log = low > 0 && high / low > 3;

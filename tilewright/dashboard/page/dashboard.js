@@ -7,8 +7,8 @@ const COLORS = 10;
 const byId = (id) => document.getElementById(id);
 const state = { runs: [], text: "", order: "began", ascending: false, layer: "", detail: "", curves: new Map(), comparisons: [], meanings: {} };
 
-async function ask(path) {
-  const reply = await fetch(path, { headers: { Accept: "application/json" } });
+async function ask(path, method = "GET") {
+  const reply = await fetch(path, { method, headers: { Accept: "application/json" } });
   const text = await reply.text();
   let found;
   try { found = JSON.parse(text); } catch { throw new Error(text || reply.statusText); }
@@ -23,6 +23,7 @@ const day = (run) => date(run).toLocaleString("sv").slice(0, 16); // 2026-11-25 
 const ms = (value) => (value === null ? "" : figure(value));
 const room = () => Math.min(600, document.documentElement.clientWidth - 28);
 const gain = (value) => (value === null ? "" : `${value.toFixed(2)}×`);
+const percent = (share) => `${(100 * share).toFixed(Math.abs(share) < 0.0995 ? 1 : 0)} %`;
 const runLink = (run, text) => el("a", { href: `#run=${encodeURIComponent(run.id)}` }, text);
 const dot = (tuner) => { const mark = el("i"); mark.style.background = colorOf(tuner); return mark; };
 
@@ -41,21 +42,40 @@ function links(run) {
 
 // The four latencies of a run or a layer, and what was gained: the same names and order everywhere.
 const MEANING = {
-  fallback: "The stock compiler's schedule where it publishes none",
-  rule: "The schedule that Tilewright uses without a trial",
-  tuned: "The schedule that tuning chose",
-  bound: "What no schedule beats",
+  fallback: "Latency of the stock compiler's schedule for layers without a published schedule",
+  rule: "Latency of the schedule that Tilewright uses without a trial",
+  tuned: "Latency of the schedule that tuning chose",
+  bound: "Lower bound of the latency",
 };
 const FIGURES = [
   ...Object.entries(MEANING).map(([name, note]) => ({ key: `${name}_ms`, head: `${name[0].toUpperCase()}${name.slice(1)} ms`, note, cell: (row) => [ms(row[`${name}_ms`])] })),
-  { key: "gain", head: "Over rule", note: "How many times as fast as the rule", cell: (row) => [gain(row.gain)] },
-  { key: "gain_over_fallback", head: "Over fallback", note: "How many times as fast as the fallback", cell: (row) => [gain(row.gain_over_fallback)] },
+  { key: "gain", head: "Over rule", note: "Speedup over the rule schedule", cell: (row) => [gain(row.gain)] },
+  { key: "gain_over_fallback", head: "Over fallback", note: "Speedup over the fallback schedule", cell: (row) => [gain(row.gain_over_fallback)] },
+  { key: "above", head: "Above bound", note: "By how much the tuned latency exceeds the bound: the most that better schedules could save", cell: (row) => [above(row)] },
 ];
+const above = (row) => (row.above === null || row.above === undefined ? "" : percent(row.above));
+const withAbove = (row) => ({ ...row, above: row.tuned_ms && row.bound_ms ? row.tuned_ms / row.bound_ms - 1 : null });
 
-// `failed` as in Prefect; a run that is slower than the last one like it says so.
+// What the columns mean, for those who cannot point at a heading.
+function legendOfFigures() {
+  return el("details", { class: "meanings" }, el("summary", {}, "What the figures mean"),
+    el("dl", {}, ...FIGURES.flatMap(({ head, note }) => [el("dt", {}, head), el("dd", {}, note)])));
+}
+
+// `failed` and `crashed` as in Prefect; a run that is slower than the last one like it says so.
 function stateOf(run) {
-  const slower = run.watch === "worse" ? [" ", el("span", { class: "state failed", title: "Slower than the last run like it" }, "slower")] : [];
-  return [el("span", { class: `state ${run.state}` }, run.state), ...slower];
+  const slower = run.watch === "worse" ? [" ", el("span", { class: "state failed", title: "Slower than the previous run of this network, target and tuner" }, "slower")] : [];
+  return [el("span", { class: `state ${run.state}`, title: run.message || "" }, run.state), ...slower];
+}
+
+// What went wrong since yesterday: a card for each failed run, with the reason.
+function drawFailures() {
+  const failed = state.runs.filter((run) => ["failed", "crashed"].includes(run.state) && Date.now() - date(run) < 864e5);
+  byId("failures").hidden = !failed.length;
+  document.querySelector("#failures .cards").replaceChildren(...failed.map((run) => el("div", { class: "card" },
+    el("h3", {}, runLink(run, run.question)),
+    el("p", { class: "note" }, ...stateOf(run), ` ${run.tuner}, seed ${run.seed}, ${day(run)} `, ...links(run)),
+    el("p", { class: "reason" }, run.message || "See the log of the run in Prefect."))));
 }
 
 // Runs of one command, such as nightly runs, are a row: the latest, with those before it.
@@ -111,7 +131,7 @@ function table(node, columns, rows) {
 }
 
 function sortBy(key) {
-  const upwards = ["network", "target", "tuner", "state", "fallback_ms", "rule_ms", "tuned_ms", "bound_ms"].includes(key);
+  const upwards = ["network", "target", "tuner", "state", "fallback_ms", "rule_ms", "tuned_ms", "bound_ms", "above"].includes(key);
   state.ascending = state.order === key ? !state.ascending : upwards;
   state.order = key;
   byId("order").value = key;
@@ -178,9 +198,25 @@ const LEADERS = [
   { head: "Trials", cell: (row) => [row.trials.toLocaleString("en")] },
   { head: "Runs", cell: (row) => [String(row.runs)] },
   { head: "Median ms", cell: (row) => [ms(row.median)] },
+  { head: "Above bound", note: "Of the best run", cell: (row) => [above(withAbove(row.best))] },
   { head: "Best ms", cell: (row) => [runLink(row.best, ms(row.best.tuned_ms)), " ", el("small", {}, gain(row.best.gain))] },
   { head: "Last ms", cell: (row) => [runLink(row.last, ms(row.last.tuned_ms)), " ", el("small", {}, day(row.last).slice(5, 10) + change(row))] },
 ];
+// Who won, among the tuners with the most trials that more than one of them had.
+function verdict(rows) {
+  const counts = [...new Set(rows.map((row) => row.trials))].sort((a, b) => b - a);
+  const same = counts.map((trials) => rows.filter((row) => row.trials === trials)).find((group) => group.length > 1);
+  if (!same) return rows.length ? `${rows[0].tuner} is ${distance(rows[0])}. Run another tuner with as many trials to compare the two.` : "";
+  const [first, second] = same, ahead = second.median / first.median - 1;
+  const runs = Math.min(first.runs, second.runs);
+  const sure = runs < 3 ? ` With ${runs} run${runs === 1 ? "" : "s"} each, the order may be chance.` : "";
+  const won = ahead ? `${first.tuner} wins with ${first.trials} trials per layer: ${percent(ahead)} faster than ${second.tuner}` : `${first.tuner} and ${second.tuner} are equally fast with ${first.trials} trials per layer`;
+  return `${won}, and ${distance(first)}.${sure}`;
+}
+function distance(row) {
+  const { above: share } = withAbove(row.best);
+  return share === null ? `${ms(row.best.tuned_ms)} ms at best` : `${percent(share)} above the bound at best`;
+}
 function change({ last, before }) {
   if (!before) return "";
   const share = (100 * (last.tuned_ms - before.tuned_ms)) / before.tuned_ms;
@@ -192,7 +228,8 @@ async function drawCompare() {
   const runs = state.runs.filter((run) => run.question === question);
   const rows = standings(runs);
   table(byId("leaders"), LEADERS, rows);
-  if (!rows.length) byId("leaders").replaceChildren(el("caption", { class: "note" }, "No run on this has finished yet."));
+  byId("winner").textContent = verdict(rows);
+  if (!rows.length) byId("leaders").replaceChildren(el("caption", { class: "note" }, "No run of this network and target has finished yet."));
   const some = runs.slice(0, 40);
   await readCurves(some);
   if (byId("question").value !== question) return;
@@ -204,7 +241,7 @@ async function drawCompare() {
   byId("convergence").replaceChildren(
     el("figcaption", {}, "Best so far over all trials of the network"),
     legend([...names.map((name) => ({ name, color: colorOf(name) })), ...levels.map((each) => ({ ...each, name: "bound (dashed)" }))]),
-    lineChart({ series, levels, width: room(), x: "trials", y: "ms an inference", label: `Best latency over trials, ${question}: ${rows.map((row) => `${row.tuner} ${ms(row.best.tuned_ms)} ms`).join(", ")}` }));
+    lineChart({ series, levels, width: room(), x: "trials", y: "ms per inference", label: `Best latency over trials, ${question}: ${rows.map((row) => `${row.tuner} ${ms(row.best.tuned_ms)} ms`).join(", ")}` }));
 }
 
 async function readCurves(runs) {
@@ -259,19 +296,18 @@ async function drawLive() {
 function relative(layers) {
   const begun = layers.filter((each) => each.points.length);
   const series = begun.map((each, k) => ({ name: each.name, color: `var(--c${k % COLORS})`, points: each.points.map(([at, value]) => [at, (100 * value) / each.points[0][1]]) }));
-  return lineChart({ series, width: Math.min(380, room()), x: "trials of a layer", y: "% of its first valid", label: `Best so far of ${begun.length} layers` });
+  return lineChart({ series, width: Math.min(380, room()), x: "trials per layer", y: "% of the first valid trial", label: `Best so far of ${begun.length} layers` });
 }
 
 // -- a run -------------------------------------------------------------------------------------
 
 async function drawRun(id) {
   const run = state.runs.find((each) => each.id === id);
-  if (!run) return byId("run").replaceChildren(el("h2", {}, "No such run"), el("p", {}, el("a", { href: "#" }, "All runs")));
+  if (!run) return byId("run").replaceChildren(el("h2", {}, "This run does not exist"), el("p", {}, el("a", { href: "#" }, "All runs")));
   if (!state.curves.has(id)) byId("run").replaceChildren(el("p", { class: "note", role: "status" }, "Reading the trials of this run …"));
   await readCurves([run]);
   const found = state.curves.get(id) || {};
   const layers = found.layers || [];
-  const weight = (each) => (tunedMs(each) ?? 0) * each.count;
   if (!layers.some((each) => each.id === state.layer))
     state.layer = [...layers].sort((a, b) => weight(b) - weight(a))[0]?.id || "";
   let knobs = null;
@@ -287,44 +323,106 @@ async function drawRun(id) {
     el("p", {}, el("a", { href: "#" }, "← All runs")),
     el("h2", {}, `${run.question}: ${run.tuner}, seed ${run.seed}`),
     el("p", {}, ...stateOf(run), ` ${day(run)} `, ...links(run)),
+    ...(run.message ? [el("p", { class: "reason" }, run.message)] : []),
     el("div", { class: "facts" }, ...FIGURES.flatMap(({ head, note, cell }) => fact(head.toLowerCase(), cell(run)[0], note)),
       ...fact("trials", found.of ? `${found.trials.toLocaleString("en")} of ${found.of.toLocaleString("en")}` : "")),
   ];
+  content.push(legendOfFigures());
+  if (run.command) content.push(el("h3", {}, "Repeat this run"), el("pre", {}, el("code", {}, run.command)));
   if (found.error) content.push(el("p", { class: "note" }, `Trials: ${found.error}`));
+  if (found.network?.length) content.push(networkCurve(run, found));
   if (layers.length) content.push(...layerView(layers, knobs));
   const settings = Object.entries(run.settings).filter(([name]) => !(name in run)); // others stand above
   if (settings.length) content.push(el("h3", {}, "Settings"), el("dl", {}, ...settings.flatMap(([name, value]) => [el("dt", { title: state.meanings[name] || "" }, name), el("dd", {}, String(value))])));
-  if (run.command) content.push(el("h3", {}, "Repeat this run"), el("pre", {}, el("code", {}, run.command)));
+  if (run.state !== "running") {
+    const button = el("button", { type: "button", class: "danger" }, "Delete this run …");
+    button.addEventListener("click", () => confirmDeletion(run));
+    content.push(el("p", { class: "delete" }, button));
+  }
   const focused = document.activeElement?.id;
   byId("run").replaceChildren(...content);
   if (focused === "layer") byId("layer")?.focus();
 }
 
+// The server says what a deletion includes; nothing is deleted before the answer in the dialog.
+async function confirmDeletion(run) {
+  const address = `api/deletion?id=${encodeURIComponent(run.id)}`;
+  const told = (texts) => byId("confirm-what").replaceChildren(...texts.map((text) => el("p", {}, text)));
+  const answer = (method) => ask(address, method).then((reply) => reply.found, (error) => ({ error: error.message }));
+  const what = await answer("GET");
+  const title = `${run.question}: ${run.tuner}, seed ${run.seed}, ${day(run)}`;
+  told([title, ...(what.error ? [`It cannot be deleted: ${what.error}`] : [...what.sentences, "This cannot be undone here."])]);
+  byId("confirm-yes").hidden = Boolean(what.error);
+  byId("confirm-yes").disabled = false;
+  byId("confirm-yes").onclick = async () => {
+    byId("confirm-yes").disabled = true;
+    const done = await answer("DELETE");
+    if (done.error) return told([`It was not deleted: ${done.error}`]);
+    state.runs = state.runs.filter((each) => each.id !== run.id);
+    state.text = "";
+    byId("confirm").close();
+    location.hash = "";
+    return drawAll();
+  };
+  byId("confirm").showModal();
+  byId("confirm-no").focus();
+}
+byId("confirm-no").addEventListener("click", () => byId("confirm").close());
+
 // While a run goes on, what its best trial takes stands in for the tuned schedule.
 const tunedMs = (layer) => layer.tuned_ms ?? layer.points.at(-1)?.[1] ?? null;
+const weight = (each) => (tunedMs(each) ?? 0) * each.count;
 const LAYERS = [
   { head: "Layer", text: true, cell: (each) => [each.name] },
   { head: "Calls", cell: (each) => [String(each.count)] },
-  ...FIGURES.map((column) => (column.key === "tuned_ms" ? { ...column, cell: (each) => [ms(tunedMs(each))] } : column)),
+  ...FIGURES,
+  { head: "Share", note: "Share of the latency of an inference", cell: (each) => [each.share === null ? "" : percent(each.share)] },
   { head: "Trials", cell: (each) => [each.trials.toLocaleString("en")] },
   { head: "Valid", cell: (each) => [each.valid.toLocaleString("en")] },
 ];
 
+// The layer at which most could be saved: the one whose calls are farthest above their bound.
+function whereToWork(layers) {
+  const total = layers.reduce((sum, each) => sum + weight(each), 0);
+  const known = layers.filter((each) => each.bound_ms && tunedMs(each));
+  const saved = (each) => weight(each) - each.bound_ms * each.count;
+  const most = known.reduce((a, b) => (a && saved(a) >= saved(b) ? a : b), null);
+  if (!most || saved(most) <= 0 || layers.length < 2) return [];
+  const far = percent(tunedMs(most) / most.bound_ms - 1);
+  return [el("p", {}, "Most can be saved at ", el("b", {}, most.name),
+    `: it takes ${percent(weight(most) / total)} of an inference and is ${far} above its bound. At its bound, an inference would take ${percent(saved(most) / total)} less.`)];
+}
+
+// The levels beside a curve. A fallback that is far above the rule would leave no room for the curve.
+function levelsOf(row) {
+  const known = [["fallback", "var(--c3)"], ["rule", "var(--c1)"], ["bound", "var(--muted)"]].map(([name, color]) => ({ name, color, value: row[`${name}_ms`] }));
+  return known.filter(({ name, value }) => value && (name !== "fallback" || value < 2 * (row.rule_ms ?? 0)));
+}
+
+// The curve of the whole network, as the terminal, Prefect and MLflow show it.
+function networkCurve(run, found) {
+  const levels = levelsOf(run);
+  return el("figure", {}, el("figcaption", {}, "Best so far over all trials of the network"),
+    legend([{ name: "best so far", color: "var(--c0)" }, ...levels.map((each) => ({ ...each, name: `${each.name} (dashed)` }))]),
+    lineChart({ series: [{ name: run.tuner, color: "var(--c0)", points: found.network }], levels, width: room(), x: "trials", y: "ms per inference", label: `Best latency of ${run.network} over trials` }));
+}
+
 function layerView(layers, knobs) {
   const rows = el("table", { class: "stack" });
-  table(rows, LAYERS, layers);
+  const total = layers.reduce((sum, each) => sum + weight(each), 0);
+  table(rows, LAYERS, layers.map((each) => withAbove({ ...each, tuned_ms: tunedMs(each), share: total ? weight(each) / total : null })));
   const choice = el("select", { id: "layer" }, ...layers.map((each) => el("option", { value: each.id }, each.name)));
   choice.value = state.layer;
   choice.addEventListener("change", () => { state.layer = choice.value; refresh(); });
   const layer = layers.find((each) => each.id === state.layer);
-  const levels = [["fallback", "var(--c3)", layer.fallback_ms], ["rule", "var(--c1)", layer.rule_ms], ["bound", "var(--muted)", layer.bound_ms]].map(([name, color, value]) => ({ name, color, value })).filter((each) => each.value);
+  const levels = levelsOf(layer);
   const chart = el("figure", {}, el("figcaption", {}, "Best so far"),
     legend([{ name: "best so far", color: "var(--c0)" }, ...levels.map((each) => ({ ...each, name: `${each.name} (dashed)` }))]),
-    lineChart({ series: [{ name: layer.name, color: "var(--c0)", points: layer.points }], levels, width: room(), x: "trials", y: "ms a call", label: `Best latency of ${layer.name} over trials` }));
-  const shown = [el("h3", {}, "Layers"), el("div", { class: "scroll" }, rows), el("div", { class: "head" }, el("h3", {}, "Trials"), el("label", {}, "Layer ", choice)), el("div", { class: "pair" }, chart, importance(knobs))];
+    lineChart({ series: [{ name: layer.name, color: "var(--c0)", points: layer.points }], levels, width: room(), x: "trials", y: "ms per call", label: `Best latency of ${layer.name} over trials` }));
+  const shown = [el("h3", {}, "Layers"), ...whereToWork(layers), el("div", { class: "scroll" }, rows), el("div", { class: "head" }, el("h3", {}, "Trials"), el("label", {}, "Layer ", choice)), el("div", { class: "pair" }, chart, importance(knobs))];
   if (knobs?.rows) {
     const part = knobs.rows.length < knobs.trials ? `, ${knobs.rows.length} of ${knobs.trials} trials` : "";
-    shown.push(el("figure", {}, el("figcaption", {}, `Knobs of every trial: green is fast, red is slow, grey is not valid${part}`),
+    shown.push(el("figure", {}, el("figcaption", {}, `Knobs of every trial: green is fast, red is slow, grey is invalid${part}`),
       el("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": "Knobs of every trial" }, parallelCoordinates(knobs.knobs, knobs.rows, `Knobs of ${knobs.rows.length} trials of ${layer.name}; the fastest has ${fastest(knobs)}`, room()))));
   }
   return shown;
@@ -332,16 +430,16 @@ function layerView(layers, knobs) {
 
 function fastest({ knobs, rows }) {
   const valid = rows.filter((row) => row[1] !== null);
-  if (!valid.length) return "none that is valid";
+  if (!valid.length) return "no valid trial";
   const best = valid.reduce((a, b) => (b[1] < a[1] ? b : a));
   return knobs.map((name, k) => `${name} ${best[k + 4]}`).join(", ");
 }
 
 function importance(knobs) {
-  const box = el("figure", {}, el("figcaption", {}, "Which knobs latency depends on (fANOVA)"));
+  const box = el("figure", {}, el("figcaption", {}, "How much each knob affects the latency (fANOVA)"));
   if (!knobs || knobs.error) return box.append(el("p", { class: "note" }, knobs?.error || "")), box;
   const shares = Object.entries(knobs.importance || {}).slice(0, 10);
-  const why = knobs.importance ? "Too few valid trials, or all take the same." : "Shown once the run has ended.";
+  const why = knobs.importance ? "Too few valid trials, or all have the same latency." : "Shown when the run has ended.";
   if (!shares.length) return box.append(el("p", { class: "note" }, why)), box;
   const bars = el("div", { class: "bars" });
   for (const [name, share] of shares)
@@ -373,6 +471,7 @@ function drawAll() {
   const questions = [...new Set([...ended, ...state.runs].map((run) => run.question))];
   options(byId("question"), questions, "");
   drawList();
+  drawFailures();
   return state.runs.length ? drawCompare() : undefined;
 }
 
@@ -384,7 +483,7 @@ async function poll() {
     if (changed) {
       for (const run of found.runs) // its last trials came after they were asked for
         if (run.state !== state.runs.find((each) => each.id === run.id)?.state) state.curves.delete(run.id);
-      [state.runs, state.text, state.meanings] = [found.runs, text, found.meanings];
+      [state.runs, state.text, state.meanings] = [found.runs.map(withAbove), text, found.meanings];
       byId("workspace").textContent = found.workspace.split("/").slice(-2).join("/");
       byId("workspace").title = found.workspace;
       const pages = Object.entries(found.pages).filter(([, address]) => reachable(address));
@@ -404,6 +503,7 @@ async function poll() {
   setTimeout(poll, document.hidden ? SLOW : wait);
 }
 
+byId("meanings").append(legendOfFigures());
 byId("filters").addEventListener("input", drawList);
 byId("filters").addEventListener("submit", (event) => event.preventDefault());
 byId("question").addEventListener("change", drawCompare);

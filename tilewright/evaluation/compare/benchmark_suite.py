@@ -14,8 +14,8 @@ from tilewright.targets.base import Target
 from tilewright.targets.ground_truth import (
     ground_truth_path,
     ground_truth_table,
+    make_replay_target,
     read_ground_truth,
-    replayed,
 )
 from tilewright.targets.replay import MeasurementTable, ReplayTarget
 from tilewright.targets.workload import Workload
@@ -76,10 +76,12 @@ class RecordedTestBed:
     space: str = "template"
 
     def open(self, name: str) -> Target:
-        return _recorded(self.files)
+        """Return a target that replays the recorded trials."""
+        return _recorded_target(self.files)
 
     def table(self, name: str) -> MeasurementTable:
-        return _recorded(self.files).tables[dict(self.workloads)[name].id]
+        """Return the recorded trials of a workload."""
+        return _recorded_target(self.files).tables[dict(self.workloads)[name].id]
 
 
 @dataclass(frozen=True)
@@ -103,14 +105,16 @@ class EnumeratedTestBed:
     live: bool = False
 
     def open(self, name: str) -> Target:
+        """Return the target itself if it is `live`, otherwise a replay of its enumerated space."""
         if self.live:
             return _target(self.target, self.space)
-        return _replayed(self.target, self.space, dict(self.workloads)[name], self.folder)
+        return _replayed_target(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def table(self, name: str) -> MeasurementTable:
+        """Return the measurements of every config of a workload."""
         return _known_table(self.target, self.space, dict(self.workloads)[name], self.folder)
 
-    def missing(self) -> list[tuple[Workload, int]]:
+    def unmeasured_workloads(self) -> list[tuple[Workload, int]]:
         """Return the workloads that are not enumerated yet, with the number of configs of each."""
         target = _target(self.target, self.space)
         return [
@@ -132,7 +136,7 @@ class EnumeratedTestBed:
 
 def recorded_test_bed(files: Sequence[Path]) -> RecordedTestBed:
     """Return a test bed from recorded tables. Raise `TableError` if a file is not a table."""
-    return RecordedTestBed(tuple(files), tuple(_recorded(tuple(files)).workloads.items()))
+    return RecordedTestBed(tuple(files), tuple(_recorded_target(tuple(files)).workloads.items()))
 
 
 def enumerated_test_bed(
@@ -157,7 +161,7 @@ def enumerated_test_bed(
         WorkloadError: the space offers none of the workloads.
     """
     hardware, offered, left_out = _target(target, space), [], {}
-    for name, workload in named(workloads):
+    for name, workload in name_workloads(workloads):
         try:
             hardware.space(workload)
             offered.append((name, workload))
@@ -165,13 +169,13 @@ def enumerated_test_bed(
             left_out[name] = str(error)
     if not offered:
         raise WorkloadError(
-            f"{target} offers no {space} schedule for any of the workloads; the first: "
-            f"{next(iter(left_out.values()))}"
+            f"{target} has no {space} schedule for any of the workloads; the reason for the "
+            f"first one: {next(iter(left_out.values()))}"
         )
     return EnumeratedTestBed(target, space, tuple(offered), folder, live), left_out
 
 
-def named(workloads: Sequence[Workload]) -> Named:
+def name_workloads(workloads: Sequence[Workload]) -> Named:
     """Return the workloads as pairs of name and workload; the name is the workload's text.
 
     The epilogue is added to the name if workloads differ only in their epilogues.
@@ -188,7 +192,7 @@ def _epilogue(workload: Workload) -> str:
 
 
 @lru_cache(maxsize=1)
-def _recorded(files: tuple[Path, ...]) -> ReplayTarget:
+def _recorded_target(files: tuple[Path, ...]) -> ReplayTarget:
     target = make_target(f"replay:{','.join(map(str, files))}")
     assert isinstance(target, ReplayTarget)
     return target
@@ -205,6 +209,6 @@ def _known_table(target: str, space: str, workload: Workload, folder: Path) -> M
 
 
 @lru_cache(maxsize=2)
-def _replayed(target: str, space: str, workload: Workload, folder: Path) -> Target:
+def _replayed_target(target: str, space: str, workload: Workload, folder: Path) -> Target:
     hardware = _target(target, space)
-    return replayed(hardware, [_known_table(target, space, workload, folder)])
+    return make_replay_target(hardware, [_known_table(target, space, workload, folder)])

@@ -28,10 +28,14 @@ from tilewright.evaluation.compare.benchmark_suite import (
 from tilewright.evaluation.compare.plan import ComparisonJob, ComparisonPlan, TunerConfig
 from tilewright.evaluation.compare.workload_runs import TunerRun, run_job
 from tilewright.targets.base import Target
-from tilewright.targets.cluster.connection import accepted, cluster_for, connect
+from tilewright.targets.cluster.connection import check_answer, cluster_for, connect
 from tilewright.targets.cluster.remote_worker import check_version, rebuild_target
 from tilewright.targets.cluster.target import recipe_of
-from tilewright.targets.ground_truth import ground_truth_path, ground_truth_table, replayed
+from tilewright.targets.ground_truth import (
+    ground_truth_path,
+    ground_truth_table,
+    make_replay_target,
+)
 from tilewright.targets.registry import make_target
 from tilewright.targets.replay import MeasurementTable
 from tilewright.targets.workload import Workload
@@ -65,8 +69,8 @@ def run_jobs(
         yield from (run_job(plan, job) for job in jobs)
         return
     calls = (_call(plan, job) for job in jobs)
-    for _, found in connect(cluster).each(run_job_remotely, calls):
-        yield TunerRun(**accepted(cluster, found))
+    for _, result in connect(cluster).call_each(run_job_remotely, calls):
+        yield TunerRun(**check_answer(cluster, result))
 
 
 # -- the command's side ------------------------------------------------------------------------
@@ -92,21 +96,23 @@ def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any]
     elif isinstance(bed, EnumeratedTestBed):
         about |= {"recipe": _recipe(bed.target, bed.space), "live": bed.live}
         bed.table(job.workload)  # makes the file if it is missing
-        file = ground_truth_path(_made(bed.target, bed.space), workload, bed.folder)
+        file = ground_truth_path(_cached_target(bed.target, bed.space), workload, bed.folder)
     else:
-        raise TilewrightError(f"{type(bed).__name__} cannot be sent to a cluster; leave it out")
+        raise TilewrightError(
+            f"{type(bed).__name__} cannot be sent to a cluster; leave out --cluster"
+        )
     files = [file, file.with_name(REFERENCE)] if isinstance(bed, RecordedTestBed) else [file]
     about["table"] = file.name
-    return version("tilewright"), about, {each.name: each.read_bytes() for each in files}
+    return version("tilewright"), about, {file.name: file.read_bytes() for file in files}
 
 
 @lru_cache(maxsize=4)
-def _made(target: str, space: str) -> Target:
+def _cached_target(target: str, space: str) -> Target:
     return make_target(target, space)
 
 
 def _recipe(target: str, space: str) -> dict[str, Any]:
-    return recipe_of(_made(target, space), target, space)
+    return recipe_of(_cached_target(target, space), target, space)
 
 
 # -- the worker's side -------------------------------------------------------------------------
@@ -171,21 +177,21 @@ class _SentTestBed:
     live: bool
 
     def open(self, name: str) -> Target:
-        hardware = _rebuilt(self.recipe)
-        return hardware if self.live else replayed(hardware, [self.table(name)])
+        hardware = _rebuilt_target(self.recipe)
+        return hardware if self.live else make_replay_target(hardware, [self.table(name)])
 
     def table(self, name: str) -> MeasurementTable:
         return _table(self.recipe, dict(self.workloads)[name], self.folder)
 
 
 @lru_cache(maxsize=4)
-def _rebuilt(recipe: str) -> Target:
+def _rebuilt_target(recipe: str) -> Target:
     return rebuild_target(**json.loads(recipe))
 
 
 @lru_cache(maxsize=2)
 def _table(recipe: str, workload: Workload, folder: Path) -> MeasurementTable:
-    return ground_truth_table(_rebuilt(recipe), workload, folder)
+    return ground_truth_table(_rebuilt_target(recipe), workload, folder)
 
 
 def _scratch(files: dict[str, bytes]) -> Path:

@@ -108,7 +108,7 @@ class Results:
         Int array of shape (tuners, workloads, seeds). For a run that did not reach the goal, it is
         the whole budget (see `reached`).
         """
-        first = np.argmax(self._near, axis=-1) + 1
+        first = np.argmax(self._within_goal, axis=-1) + 1
         return np.where(self.reached, first, self.trials)
 
     @cached_property
@@ -127,10 +127,10 @@ class Results:
 
         Bool array of shape (tuners, workloads, seeds).
         """
-        return self._near[..., -1]
+        return self._within_goal[..., -1]
 
     @cached_property
-    def _near(self) -> NDArray[np.bool_]:
+    def _within_goal(self) -> NDArray[np.bool_]:
         """Whether the regret is at most `GOAL` after each trial, with a tolerance for rounding."""
         return np.asarray(self.regret <= GOAL + 1e-9)
 
@@ -187,15 +187,15 @@ def results_of(runs: Sequence[TunerRun], optimum: Mapping[str, float], trials: i
         seeds=seeds,
         trials=trials,
         regret=grid([_regret(run, optimum[run.workload], trials) for run in runs]),
-        invalid=grid([_invalid(run, trials) for run in runs]),
+        invalid=grid([_invalid_shares(run, trials) for run in runs]),
         spent=np.array([len(run.statuses) for run in runs]).reshape(shape),
         lowered=each("lowered").astype(np.int64),
         failed=each("failed_compiles").astype(np.int64),
         seconds=each("wall_seconds"),
-        measured=grid([_held(_batch_ends(run), trials) for run in runs]).astype(np.int64),
-        compiled=grid([_held(run.compiled, trials) for run in runs]),
-        elapsed=grid([_held(run.elapsed_seconds, trials) for run in runs]),
-        stack=grid([_held(run.stack_seconds, trials) for run in runs]),
+        measured=grid([_extend_curve(_batch_ends(run), trials) for run in runs]).astype(np.int64),
+        compiled=grid([_extend_curve(run.compiled, trials) for run in runs]),
+        elapsed=grid([_extend_curve(run.elapsed_seconds, trials) for run in runs]),
+        stack=grid([_extend_curve(run.stack_seconds, trials) for run in runs]),
     )
 
 
@@ -371,12 +371,12 @@ def leaderboard(
         seeds: figures of each tuner and seed.
     """
     costs: dict[int, list[float]] = {}
-    for each in seeds:
-        costs.setdefault(each.seed, []).append(_number(each.cost))
+    for item in seeds:
+        costs.setdefault(item.seed, []).append(_number(item.cost))
     least = {seed: min(some) for seed, some in costs.items()}
-    names = dict.fromkeys(each.tuner for each in seeds)
+    names = dict.fromkeys(seed.tuner for seed in seeds)
     ranked = sorted(
-        (_ranked_row([each for each in seeds if each.tuner == name], least) for name in names),
+        (_ranked_row([seed for seed in seeds if seed.tuner == name], least) for name in names),
         key=lambda pair: pair[0],
     )
     first, _ = ranked[0]
@@ -398,16 +398,16 @@ def _ranked_row(
     """
     medians = {}
     for name in seeds[0].figures:
-        values = [each.figures[name] for each in seeds]
+        values = [seed.figures[name] for seed in seeds]
         if None not in values:
             medians[name] = interval(np.array(values, np.float64))
 
     def figure(name: str) -> float | None:
         return _finite(medians[name].middle) if name in medians else None
 
-    within = [share for each in seeds if (share := each.figures.get("within_goal")) is not None]
+    within = [share for seed in seeds if (share := seed.figures.get("within_goal")) is not None]
     regrets = {
-        name: float(median(each.workload_regrets[name] for each in seeds))
+        name: float(median(seed.workload_regrets[name] for seed in seeds))
         for name in seeds[0].workload_regrets
     }
     worst = max(regrets, key=lambda name: regrets[name], default=None)
@@ -417,7 +417,7 @@ def _ranked_row(
         gain=figure("gain"),
         tuned_cycles=figure("tuned_cycles"),
         tuned_seconds=figure("tuned_seconds"),
-        fastest_on=sum(_number(each.cost) == least[each.seed] < math.inf for each in seeds),
+        fastest_on=sum(_number(seed.cost) == least[seed.seed] < math.inf for seed in seeds),
         regret=figure("regret"),
         # a share of all runs: a median over seeds would hide the runs that failed
         within_goal=sum(within) / len(within) if within else None,
@@ -433,12 +433,12 @@ def _ranked_row(
         worst_workload=worst,
         worst_regret=None if worst is None else _finite(regrets[worst]),
         intervals={
-            name: (_finite(each.low), _finite(each.high))
-            for name, each in medians.items()
+            name: (_finite(median.low), _finite(median.high))
+            for name, median in medians.items()
             if name != "within_goal"
         },
     )
-    costs = [each.cost for each in seeds if each.cost is not None]
+    costs = [seed.cost for seed in seeds if seed.cost is not None]
     cost = float(median(costs)) if len(costs) == len(seeds) else math.inf
     return (cost, _number(row.trials_to_goal)), row
 
@@ -575,12 +575,12 @@ def _regret(run: TunerRun, optimum: float, trials: int) -> Floats:
         optimum: latency of the best config in the workload's space.
         trials: length of the result.
     """
-    best = [np.inf if each is None else max(each / optimum - 1.0, 0.0) for each in run.best]
-    return _held(best, trials, np.inf)
+    best = [np.inf if item is None else max(item / optimum - 1.0, 0.0) for item in run.best]
+    return _extend_curve(best, trials, np.inf)
 
 
-def _invalid(run: TunerRun, trials: int) -> Floats:
-    return _held(np.cumsum([status != "valid" for status in run.statuses]).tolist(), trials)
+def _invalid_shares(run: TunerRun, trials: int) -> Floats:
+    return _extend_curve(np.cumsum([status != "valid" for status in run.statuses]).tolist(), trials)
 
 
 def _batch_ends(run: TunerRun) -> list[int]:
@@ -593,7 +593,7 @@ def _batch_ends(run: TunerRun) -> list[int]:
     return [int(end) for end in np.searchsorted(compiled, compiled, side="right")]
 
 
-def _held(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:
+def _extend_curve(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:
     """Extend the curve of a run that ended early to `trials` entries, by repeating its last value.
 
     Args:

@@ -16,9 +16,9 @@ from tilewright.evaluation.compare.network_plan import NetworkJob, NetworksPlan
 from tilewright.evaluation.compare.network_runs import (
     KeptNetworkRuns,
     NetworkRun,
-    NetworksBegan,
     RunTuned,
 )
+from tilewright.evaluation.compare.plan import ComparisonBegan
 from tilewright.evaluation.compare.record import FILES, to_json
 from tilewright.flows.tuning import import_network
 from tilewright.search import LocalRunner
@@ -61,7 +61,7 @@ def read_networks(jobs: Sequence[NetworkJob]) -> None:
     Raises:
         TilewrightError: a network cannot be imported, see `flows.tuning.import_network`.
     """
-    for job in {(each.network, each.target): each for each in jobs}.values():
+    for job in {(job.network, job.target): job for job in jobs}.values():
         import_network(LocalRunner(), job.options, target_of(job.options))
 
 
@@ -73,7 +73,7 @@ def log_networks_began(plan: NetworksPlan, kept: int, emit: Listener) -> None:
         kept: number of finished runs.
         emit: called with the event.
     """
-    emit(NetworksBegan(kept, len(plan.jobs)))
+    emit(ComparisonBegan(kept, len(plan.jobs)))
 
 
 def keep_run(kept: KeptNetworkRuns, job: NetworkJob, summary: Summary, emit: Listener) -> None:
@@ -101,16 +101,16 @@ def judge_networks(plan: NetworksPlan, kept: KeptNetworkRuns) -> NetworkComparis
     Raises:
         ComparisonError: the results of a run are missing.
     """
-    found = []
+    networks = []
     for job in plan.jobs:
         run = kept.find(job)
         if run is None:
             raise ComparisonError(
-                f"the results of {job.title} are gone from {job.options.folder}, or another run "
-                "is there; repeat the command, which makes that run again"
+                f"the results of {job.title} were removed from {job.options.folder} or "
+                "replaced by another run; repeat the command to run it again"
             )
-        found.append(run)
-    return NetworkComparison(plan, tuple(found), network_leaderboards(found))
+        networks.append(run)
+    return NetworkComparison(plan, tuple(networks), network_leaderboards(networks))
 
 
 def log_networks(compared: NetworkComparison, folder: Path) -> None:

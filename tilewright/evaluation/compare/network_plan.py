@@ -103,7 +103,7 @@ def plan_networks(options: CompareOptions) -> NetworksPlan:
     ]
     for job in jobs:
         check(job.options)
-    content = {each: _content(each, options) for each in options.networks}
+    content = {network: _content(network, options) for network in options.networks}
     return NetworksPlan(
         options, tuple(replace(job, key=_key(job.options, content)) for job in jobs)
     )
@@ -112,13 +112,15 @@ def plan_networks(options: CompareOptions) -> NetworksPlan:
 def _job(
     options: CompareOptions, network: str, target: str, tuner: TunerConfig, seed: int
 ) -> NetworkJob:
-    place = "/".join([*map(_folder_name, (network, target)), _plain(tuner.label), f"seed-{seed}"])
+    place = "/".join(
+        [*map(_folder_name, (network, target)), _folder_text(tuner.label), f"seed-{seed}"]
+    )
     run = TuningOptions.parse(
         model=network, target=target, tuner=tuner.tuner, tuner_options=dict(tuner.settings),
         seed=seed, out=str(options.folder / place),
         **{name: getattr(options, name) for name in SHARED},
     )  # fmt: skip
-    typed = [printable(as_typed(each)) for each in (network, target, tuner.label)]
+    typed = [printable(as_typed(item)) for item in (network, target, tuner.label)]
     return NetworkJob(typed[0], typed[1], typed[2], seed, run, place)
 
 
@@ -130,10 +132,10 @@ def _folder_name(text: str) -> str:
     """
     origin = origin_of(text)
     known = origin["digest"][:_DIGEST]
-    return f"{_plain(origin['name'])}-{known}" if known else _plain(text)
+    return f"{_folder_text(origin['name'])}-{known}" if known else _folder_text(text)
 
 
-def _plain(text: str) -> str:
+def _folder_text(text: str) -> str:
     """Replace the characters of a text that a folder name must not contain."""
     name = re.sub(r"[^\w.+=:-]+", "-", text)
     return name if name == text else f"{name}-{digest(text.encode())[:_DIGEST]}"

@@ -68,19 +68,6 @@ class NetworkRun:
 
 
 @dataclass(frozen=True)
-class NetworksBegan(Event):
-    """Event: the comparison starts.
-
-    Attributes:
-        kept: number of runs that an earlier call finished.
-        runs: number of all runs.
-    """
-
-    kept: int
-    runs: int
-
-
-@dataclass(frozen=True)
 class RunBegan(Event):
     """Event: a tuning run starts.
 

@@ -55,37 +55,40 @@ class CompareOptions(CommandOptions):
         CliOption(positional=True, metavar="NETWORK|TABLE", value="model", default=""),
     ] = Field(
         default=(),
-        description="Networks to tune as a whole: ONNX, .tflite or torch.export files, or names "
-        "from 'tilewright zoo'. Or tables of a real stack, as --replay.",
+        description="Networks to tune completely: ONNX, .tflite or torch.export files, or "
+        "names from 'tilewright zoo'. Or recorded tables, as for --replay.",
         json_schema_extra=with_networks_in_list,
     )
     tuners: Annotated[
         tuple[str, ...],
         CliOption(
-            default="default,default-blind,ml2tuner,autotvm,random; of networks default,random"
+            default="default,default-blind,ml2tuner,autotvm,random; for networks default,random"
         ),
     ] = Field(
         default=_BY_SUBJECT,
         min_length=1,
-        description="Comma-separated; options behind colons: default,ml2tuner:alpha=2:first=32",
+        description="Tuners to compare, separated by commas; options follow a colon: "
+        "default,ml2tuner:alpha=2:first=32",
         json_schema_extra=with_tuners_in_list,
     )
-    seeds: Annotated[str, CliOption(default="0-9; of networks 0-4")] = Field(
-        default=_BY_SUBJECT, description="0-19 or 0,3,7: a run for each."
+    seeds: Annotated[str, CliOption(default="0-9; for networks 0-4")] = Field(
+        default=_BY_SUBJECT, description="Seeds, such as 0-19 or 0,3,7; one run per seed."
     )
     network: Annotated[str, CliOption(value="model")] = Field(
         default="",
-        description="A model file or a built-in network to take layers from.",
+        description="A model file or built-in network whose layers are the workloads.",
         json_schema_extra=with_networks,
     )
     replay: Annotated[tuple[str, ...], CliOption(value="model", repeated=True)] = Field(
         default=(),
-        description="Tables of a real stack instead; reference.json lies beside them.",
+        description="Recorded tables of real hardware instead of a network; reference.json "
+        "must be next to them.",
     )
     workloads: Annotated[tuple[str, ...], CliOption(repeated=True)] = Field(
         default=(),
-        description="Which of them: places like 1,3-5, names like C4, or whole texts like "
-        "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1' (repeat the option).",
+        description="Workloads to use: positions such as 1,3-5, names such as C4, or "
+        "complete texts such as 'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1' "
+        "(repeat the option).",
     )
     targets: Annotated[
         tuple[str, ...],
@@ -93,49 +96,56 @@ class CompareOptions(CommandOptions):
     ] = Field(
         default=(DEFAULTS.target,),
         min_length=1,
-        description="A preset, a file, or KIND:…; 'tilewright targets' lists them. Of networks "
-        "several, comma-separated.",
+        description="The hardware: a preset, a specification file, or KIND:…; 'tilewright "
+        "targets' lists the presets. For networks, several are possible, "
+        "separated by commas.",
         json_schema_extra=with_targets_in_list,
     )
-    trials: Annotated[int, CliOption(default="128; of networks 64")] = Field(
-        default=_BY_SUBJECT, ge=1, le=100_000, description="Measurements a workload."
+    trials: Annotated[int, CliOption(default="128; for networks 64")] = Field(
+        default=_BY_SUBJECT, ge=1, le=100_000, description="Measurements per workload."
     )
     stop_gain: Annotated[float | None, CliOption(metavar="SHARE")] = Field(
         default=None,
         ge=0,
         lt=1,
-        description="Share the trials of a network's workloads, as 'tilewright tune --stop-gain'.",
+        description="Allocate the trials of a network to its workloads by expected "
+        "improvement, as 'tilewright tune --stop-gain'.",
     )
-    batch: Annotated[int, CliOption(default="8; of networks 16")] = Field(
-        default=_BY_SUBJECT, ge=1, le=10_000, description="Measurements a round."
+    batch: Annotated[int, CliOption(default="8; for networks 16")] = Field(
+        default=_BY_SUBJECT, ge=1, le=10_000, description="Measurements per round."
     )
     space: Space = ""
     epilogue: Annotated[str, CliOption(metavar="network|per-channel|plain")] = Field(
         default=DEFAULTS.epilogue,
-        description="What follows the sums of a network, as 'tilewright tune --epilogue'.",
+        description="Operations after each layer of a network, as for 'tilewright tune "
+        "--epilogue'.",
     )
     layers: Annotated[tuple[str, ...], CliOption(metavar="NAME,…")] = Field(
-        default=(), description="Tune these layers of a network only, NAME,NAME,…"
+        default=(), description="Tune only these layers of a network: NAME,NAME,…"
     )
     input_shapes: InputShapes = Field(default_factory=dict)
     max_waste: MaxWaste = DEFAULTS.max_waste
-    jobs: Annotated[int | None, CliOption(default="all cores; of networks 1")] = Field(
+    jobs: Annotated[int | None, CliOption(default="all cores; for networks 1")] = Field(
         default=_BY_SUBJECT,
         ge=1,
         le=256,
-        description="Runs at a time: N is short for --cluster local:N. Of networks: workloads of a "
-        "run at a time.",
+        description="Number of runs at the same time; N is a short form of --cluster "
+        "local:N. For networks: number of workloads of a run at the same time.",
     )
     cluster: Cluster = ""
     store: Store = ""
-    out: Annotated[str, CliOption(value="path", default="compared; of networks swept")] = Field(
-        default=_BY_SUBJECT, min_length=1, description="Folder for the results."
+    out: Annotated[str, CliOption(value="path", default="compared; for networks swept")] = Field(
+        default=_BY_SUBJECT, min_length=1, description="Output directory."
     )
     live: bool = Field(
         default=False,
-        description="Tune workloads on the target itself, so that seconds include it.",
+        description="Tune workloads on the target itself instead of an enumerated table, so "
+        "that the times are realistic.",
     )
-    fresh: bool = Field(default=False, description="Start over; do not reuse finished runs.")
+    fresh: bool = Field(
+        default=False,
+        description="Delete the earlier results and start over instead of reusing finished runs.",
+    )
 
     @field_validator("tuners", mode="before")
     @classmethod
@@ -154,9 +164,9 @@ class CompareOptions(CommandOptions):
         if isinstance(values.get("targets"), str):
             values["targets"] = split_targets(values["targets"], "--target")
         named = tuple(values.get("networks") or ())
-        tables = tuple(each for each in named if str(each).endswith(TABLE_SUFFIXES))
+        tables = tuple(item for item in named if str(item).endswith(TABLE_SUFFIXES))
         if tables:
-            values["networks"] = tuple(each for each in named if each not in tables)
+            values["networks"] = tuple(item for item in named if item not in tables)
             values["replay"] = (*values.get("replay", ()), *tables)
         given = {name: value for name, value in values.items() if value is not None}
         return (_OF_NETWORKS if values.get("networks") else _OF_WORKLOADS) | given
@@ -167,8 +177,9 @@ class CompareOptions(CommandOptions):
             for name in _ONLY_WORKLOADS:
                 if getattr(self, name):
                     raise ValueError(
-                        f"--{name} is about single workloads, and {printable(self.subject)} is "
-                        "tuned as a whole; leave one of the two out"
+                        f"--{name} only applies to single workloads, but "
+                        f"{printable(self.subject)} is tuned completely; leave one of the "
+                        "two out"
                     )
             return self
         for name in _ONLY_NETWORKS:
@@ -176,25 +187,28 @@ class CompareOptions(CommandOptions):
                 call_default_factory=True
             ):
                 raise ValueError(
-                    f"--{name.replace('_', '-')} is about whole networks; name one to tune, or "
-                    "leave the option out"
+                    f"--{name.replace('_', '-')} only applies to whole networks; name a "
+                    "network to tune, or leave the option out"
                 )
         if self.network and self.replay:
             raise ValueError(
-                f"either --network {self.network} or --replay {self.replay[0]}, not both"
+                f"--network {self.network} and --replay {self.replay[0]} cannot be combined; "
+                "leave one of the two out"
             )
         if len(self.targets) > 1:
             raise ValueError(
-                "workloads are compared on one --target; name NETWORKS to tune them on several"
+                "single workloads are compared on one --target; name NETWORKS to compare on "
+                "several targets"
             )
         if self.cluster and self.jobs:
             raise ValueError(
-                f"--jobs {self.jobs} is short for --cluster local:{self.jobs}, and --cluster "
-                f"{self.cluster} is given, too; leave one of the two out"
+                f"--jobs {self.jobs} is a short form of --cluster local:{self.jobs}, but "
+                f"--cluster {self.cluster} is given, too; leave one of the two out"
             )
         return self
 
     def default_value(self, name: str) -> Any:
+        """Return the default of an option, which may depend on whether networks are compared."""
         usual = _OF_NETWORKS if self.networks else _OF_WORKLOADS
         return usual[name] if name in usual else super().default_value(name)
 

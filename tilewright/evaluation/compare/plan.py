@@ -12,6 +12,7 @@ from tilewright.evaluation.compare.benchmark_suite import TestBed
 from tilewright.evaluation.compare.options import CompareOptions
 from tilewright.models import make_explorer
 from tilewright.search import Explorer
+from tilewright.search.events import Event
 
 Setting = tuple[str, str]
 SEED_LIMIT = 2**31 - 1
@@ -22,6 +23,19 @@ GOAL = 0.01
 
 class PlanError(TilewrightError):
     """An argument of a comparison is invalid."""
+
+
+@dataclass(frozen=True)
+class ComparisonBegan(Event):
+    """Event: the runs of a comparison start.
+
+    Attributes:
+        kept: number of runs that an earlier call finished.
+        runs: number of all runs.
+    """
+
+    kept: int
+    runs: int
 
 
 @dataclass(frozen=True)
@@ -138,9 +152,9 @@ def plan_workloads(options: CompareOptions, test_bed: TestBed) -> ComparisonPlan
 def check_budget(trials: int, batch: int) -> None:
     """Raise `PlanError` if a run has no trials or a batch has no configs."""
     if trials < 1:
-        raise PlanError(f"--trials {trials}: give every run at least 1 measurement")
+        raise PlanError(f"--trials {trials} is too small; give every run at least 1 measurement")
     if batch < 1:
-        raise PlanError(f"--batch {batch}: measure at least 1 config a round")
+        raise PlanError(f"--batch {batch} is too small; measure at least 1 config per round")
 
 
 def parse_tuner_configs(text: str) -> tuple[TunerConfig, ...]:
@@ -181,11 +195,11 @@ def parse_seeds(text: str) -> tuple[int, ...]:
             raise PlanError(f"--seeds {text}: cannot read '{part.strip()}'; write 0-19 or 0,3,7")
         begin, end = int(first), int(last)
         if begin > end:
-            raise PlanError(f"--seeds {text}: {begin} is above {end}; write {end}-{begin}")
+            raise PlanError(f"--seeds {text}: {begin} is larger than {end}; write {end}-{begin}")
         if end > SEED_LIMIT:
-            raise PlanError(f"--seeds {text}: a seed lies between 0 and {SEED_LIMIT}")
+            raise PlanError(f"--seeds {text}: a seed must be between 0 and {SEED_LIMIT}")
         if end - begin >= MOST_SEEDS or len(seeds) > MOST_SEEDS:
-            raise PlanError(f"--seeds {text}: these are more than {MOST_SEEDS:,} seeds")
+            raise PlanError(f"--seeds {text}: at most {MOST_SEEDS:,} seeds are possible")
         seeds.update(range(begin, end + 1))
     return tuple(sorted(seeds))
 

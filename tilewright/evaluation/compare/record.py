@@ -52,23 +52,25 @@ def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
             if said := form.refusal(path, form.version_in(record)):
                 raise RecordError(said)
             if "leaderboards" in record:
-                return _checked(_BOARDS.validate_python(record["leaderboards"]))
+                return _check_boards(_BOARDS.validate_python(record["leaderboards"]))
             return (_of_runs(_EarlierRecord.model_validate(record)),)
         except (ValueError, LookupError, TypeError, ArithmeticError) as error:
             raise RecordError(f"cannot read {path}: {error}; repeat the comparison") from None
-    raise RecordError(f"{folder} holds no comparison; name the --out folder of one")
+    raise RecordError(
+        f"{folder} contains no comparison; give the output directory of 'tilewright compare'"
+    )
 
 
-def _checked(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
+def _check_boards(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
     """Check that leaderboards have tuners and finite figures. Raise `ValueError` if not."""
     for board in boards:
         if not board.tuners:
             raise ValueError(f"the leaderboard of {board.network} has no tuners")
         for row in board.tuners:
             ends = [end for pair in row.intervals.values() for end in pair]
-            figures = [each for each in (*vars(row).values(), *ends) if isinstance(each, float)]
+            figures = [var for var in (*vars(row).values(), *ends) if isinstance(var, float)]
             if not all(map(math.isfinite, figures)):
-                raise ValueError(f"a figure of {row.tuner} is not finite")
+                raise ValueError(f"a number of {row.tuner} is not finite")
     return boards
 
 
@@ -129,7 +131,7 @@ def _seed_figures(record: _EarlierRecord, runs: Sequence[_EarlierRun]) -> SeedFi
             "regret": regret,
             "within_goal": sum(at is not None for at in reached) / len(reached),
             "trials_to_goal": math.exp(_mean(math.log(at or record.trials) for at in reached)),
-            "invalid_share": sum(each != "valid" for each in statuses) / max(len(statuses), 1),
+            "invalid_share": sum(status != "valid" for status in statuses) / max(len(statuses), 1),
             "wall_seconds": _mean(run.wall_seconds for run in runs),
         },
     )

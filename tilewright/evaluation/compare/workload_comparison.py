@@ -17,7 +17,7 @@ from tilewright.evaluation.compare.leaderboard import (
     results_of,
     workload_leaderboard,
 )
-from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
+from tilewright.evaluation.compare.plan import GOAL, ComparisonBegan, ComparisonPlan
 from tilewright.evaluation.compare.record import RECORD, to_json
 from tilewright.evaluation.compare.workload_runs import KeptRuns, TunerRun, ordered
 from tilewright.search.events import Event, Listener
@@ -97,19 +97,6 @@ class Enumerated(Event):
 
 
 @dataclass(frozen=True)
-class TuningBegan(Event):
-    """Event: the runs start.
-
-    Attributes:
-        kept: number of runs that an earlier call finished.
-        runs: number of all runs.
-    """
-
-    kept: int
-    runs: int
-
-
-@dataclass(frozen=True)
 class RunFinished(Event):
     """Event: a tuner run was finished and stored.
 
@@ -132,7 +119,7 @@ def enumerate_spaces(plan: ComparisonPlan, emit: Listener) -> None:
     """
     if not isinstance(plan.test_bed, EnumeratedTestBed):
         return
-    missing = plan.test_bed.missing()
+    missing = plan.test_bed.unmeasured_workloads()
     for place, (workload, size) in enumerate(missing, 1):
         emit(Enumerating(workload, size, place, len(missing)))
         plan.test_bed.enumerate(workload, lambda configs: emit(Enumerated(configs)))
@@ -156,10 +143,10 @@ def run_tuners(
         TilewrightError: a tuner fails.
     """
     kept = KeptRuns(folder, plan, fresh)
-    found = [(job, kept.find(job)) for job in plan.jobs]
-    runs = [run for _, run in found if run is not None]
-    missing = [job for job, run in found if run is None]
-    emit(TuningBegan(len(runs), len(found)))
+    tuners = [(job, kept.find(job)) for job in plan.jobs]
+    runs = [run for _, run in tuners if run is not None]
+    missing = [job for job, run in tuners if run is None]
+    emit(ComparisonBegan(len(runs), len(tuners)))
     for run in run_jobs(plan, missing, cluster):
         kept.add(run)
         runs.append(run)

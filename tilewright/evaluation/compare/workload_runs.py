@@ -116,9 +116,9 @@ def ordered(plan: ComparisonPlan, runs: Sequence[TunerRun]) -> list[TunerRun]:
     Raises:
         KeyError: a run of the plan is missing.
     """
-    found = {(run.tuner, run.workload, run.seed): run for run in runs}
+    result = {(run.tuner, run.workload, run.seed): run for run in runs}
     return [
-        found[tuner_config.label, name, seed]
+        result[tuner_config.label, name, seed]
         for tuner_config in plan.tuner_configs
         for name, _ in plan.test_bed.workloads
         for seed in plan.seeds
@@ -198,7 +198,7 @@ class _Notes:
             elapsed_seconds=self.elapsed,
             compiled=self.compiled,
             stack_seconds=self.stack,
-            model_errors={name: float(np.mean(each)) for name, each in self.errors.items()},
+            model_errors={name: float(np.mean(error)) for name, error in self.errors.items()},
             best_seconds=[p if p is None else self.seconds[p] for p in best],
         )
 
@@ -213,9 +213,9 @@ def _best_places(latency: Sequence[float]) -> list[int | None]:
     """
     places: list[int | None] = []
     best, least = None, np.inf
-    for place, each in enumerate(latency):
-        if each < least:
-            best, least = place, each
+    for place, item in enumerate(latency):
+        if item < least:
+            best, least = place, item
         places.append(best)
     return places
 
@@ -249,20 +249,26 @@ class Metered:
         self.seconds = 0.0
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the features of the wrapped target."""
         return self._target.hardware_features()
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the wrapped target."""
         return self._target.space(workload)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs, and count them and their compile seconds."""
         self.compiled += len(configs)
         if self._table.spent is not None:
-            self.seconds += float(self._table.spent.compiling[self._table.at(configs)].sum())
+            self.seconds += float(
+                self._table.spent.compiling[self._table.rows_of_configs(configs)].sum()
+            )
         return self._target.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
+        """Measure programs, and count the seconds that this took when the table was made."""
         if self._table.spent is not None:
-            rows = self._table.at(lowered.configs)
+            rows = self._table.rows_of_configs(lowered.configs)
             self.seconds += float(self._table.spent.measuring[rows].sum())
         return self._target.measure(lowered)
 

@@ -13,7 +13,7 @@ from tilewright.evaluation.compare.benchmark_suite import (
     RecordedTestBed,
     TestBed,
     enumerated_test_bed,
-    named,
+    name_workloads,
     recorded_test_bed,
 )
 from tilewright.evaluation.compare.options import CompareOptions
@@ -40,11 +40,11 @@ def test_bed_of(options: CompareOptions, tables: Path) -> tuple[TestBed, dict[st
         The test bed, and the reason for each omitted workload, by name.
 
     Raises:
-        TilewrightError: see `recorded` and `enumerated`.
+        TilewrightError: see `recorded` and `make_test_bed`.
     """
     if options.replay:
         return recorded(options.replay, options.workloads), {}
-    return enumerated(
+    return make_test_bed(
         options.network or None, options.workloads, options.target, options.space, options.live,
         options.max_waste, tables,
     )  # fmt: skip
@@ -55,17 +55,17 @@ def recorded(files: Sequence[str], wanted: Sequence[str]) -> RecordedTestBed:
 
     Args:
         files: paths of the tables, one per workload.
-        wanted: selection of workloads, see `chosen`.
+        wanted: selection of workloads, see `select_workloads`.
 
     Raises:
         SelectionError: the selection is invalid.
         TableError: a file is not a table.
     """
     test_bed = recorded_test_bed([Path(file) for file in files])
-    return replace(test_bed, workloads=chosen(test_bed.workloads, wanted))
+    return replace(test_bed, workloads=select_workloads(test_bed.workloads, wanted))
 
 
-def enumerated(
+def make_test_bed(
     network: str | None, wanted: Sequence[str], target: str, space: str, live: bool,
     max_waste: float, tables: Path,
 ) -> tuple[EnumeratedTestBed, dict[str, str]]:  # fmt: skip
@@ -96,7 +96,7 @@ def enumerated(
     return enumerated_test_bed(target, name, workloads, tables, live)
 
 
-def chosen(known: Named, wanted: Sequence[str]) -> Named:
+def select_workloads(known: Named, wanted: Sequence[str]) -> Named:
     """Select workloads by positions such as `1,3-5`, by names or by IDs.
 
     Args:
@@ -112,11 +112,11 @@ def chosen(known: Named, wanted: Sequence[str]) -> Named:
     parts = [part.strip() for text in wanted for part in text.split(",") if part.strip()]
     if not parts:
         return known
-    picked = {place for part in parts for place in _places(part, known)}
+    picked = {place for part in parts for place in _parse_positions(part, known)}
     return tuple(known[place] for place in sorted(picked))
 
 
-def _places(part: str, known: Named) -> range:
+def _parse_positions(part: str, known: Named) -> range:
     first, dash, last = part.partition("-")
     if first.isdecimal() and (last.isdecimal() or not dash):
         begin, end = int(first), int(last or first)
@@ -126,7 +126,9 @@ def _places(part: str, known: Named) -> range:
         if part in (name, workload.id):
             return range(place, place + 1)
     names = ", ".join(f"{place}: {name}" for place, (name, _) in enumerate(known, 1))
-    raise SelectionError(f"--workloads: there is no '{part}'; choose by place or name: {names}")
+    raise SelectionError(
+        f"--workloads: the workload '{part}' does not exist; choose by position or name: {names}"
+    )
 
 
 def _workloads(
@@ -145,11 +147,11 @@ def _workloads(
     picks = [text for text in wanted if ":" not in text]
     known: Named = ()
     if network is not None and (picks or not texts):
-        known = chosen(named(_layers(network, target, max_waste)), picks)
+        known = select_workloads(name_workloads(_layers(network, target, max_waste)), picks)
     elif picks or not texts:
         raise SelectionError(
-            "compare on what? give --network NAME, --replay TABLE, or --workloads "
-            "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1'"
+            "no workloads to compare on were given; add --network NAME, --replay TABLE, or "
+            "--workloads 'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1'"
         )
     workloads = [workload for _, workload in known] + [parse_workload(text) for text in texts]
     return list(dict.fromkeys(workloads))
@@ -157,9 +159,10 @@ def _workloads(
 
 def _layers(network: str, target: Target, max_waste: float) -> list[Workload]:
     check_source(network)
-    found = load(network).workloads_on(Accelerator.of(target, max_waste=max_waste))
-    if not found:
+    workloads = load(network).workloads_on(Accelerator.for_target(target, max_waste=max_waste))
+    if not workloads:
         raise SelectionError(
-            f"{network} has no layer for {target.name}; 'tilewright inspect {network}' shows why"
+            f"no layer of {network} can run on {target.name}; 'tilewright inspect {network}' "
+            "shows the reasons"
         )
-    return [workload for workload, _, _ in found]
+    return [workload for workload, _, _ in workloads]

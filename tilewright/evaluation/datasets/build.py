@@ -43,7 +43,7 @@ from tilewright.evaluation.datasets.rows import (
 )
 from tilewright.search.events import Event, Listener
 from tilewright.targets.base import Target
-from tilewright.targets.cluster.connection import accepted, connect
+from tilewright.targets.cluster.connection import check_answer, connect
 from tilewright.targets.cluster.remote_worker import check_version
 from tilewright.targets.features import Feature
 from tilewright.targets.registry import rebuild
@@ -118,8 +118,8 @@ def measure_parts_on(
     if not parts:
         return
     calls = ((version("tilewright"), part_order(plan, part)) for part in parts)
-    for place, found in connect(cluster).each(measure_part_remotely, calls):
-        yield parts[place], accepted(cluster, found)
+    for place, result in connect(cluster).call_each(measure_part_remotely, calls):
+        yield parts[place], check_answer(cluster, result)
 
 
 def receive_part(plan: DatasetPlan, part: PlanPart, data: bytes, tell: Progress) -> bytes:
@@ -174,8 +174,8 @@ def _target(kind: str, specification: str, space: str, fingerprint: str) -> Targ
     target = rebuild(kind, as_object(read_json(specification)), space)
     if target.fingerprint != fingerprint:
         raise DatasetError(
-            f"{target.name} no longer is what it was when this build began (its compiler, "
-            "simulator or processor is another); build again into another folder"
+            f"{target.name} has changed since this build was started (its compiler, "
+            "simulator or processor is different); build again into another folder"
         )
     return target
 
@@ -209,8 +209,8 @@ def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
     if plan.options != options:
         asked = ", ".join(f"{key}={value}" for key, value in plan.options.to_json().items())
         raise DatasetError(
-            f"{folder} holds a dataset, or one half built, of other options ({asked}); name these, "
-            "or another folder"
+            f"{folder} contains a complete or incomplete dataset with other options "
+            f"({asked}); use these options, or another folder"
         )
     check_unchanged(options.targets, plan.hardware)
     return plan
@@ -230,7 +230,9 @@ def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
 def _refuse_foreign(folder: Path) -> None:
     """Raise `DatasetError` if a folder without a plan contains a dataset from elsewhere."""
     if (folder / ABOUT).exists():
-        raise DatasetError(f"{folder} holds a dataset that was not built here; name another folder")
+        raise DatasetError(
+            f"{folder} contains a dataset that was built elsewhere; choose another folder"
+        )
 
 
 def finished_files(folder: Path) -> dict[str, str]:
@@ -255,10 +257,10 @@ def kept_part(
     path = folder / plan.path(part)
     try:
         data = read_plain(path)
-        found = part_record(plan, part, data)
+        record = part_record(plan, part, data)
     except (FileNotFoundError, ValueError):
         return None
-    return found if finished.get(found[0].path, found[0].sha256) == found[0].sha256 else None
+    return record if finished.get(record[0].path, record[0].sha256) == record[0].sha256 else None
 
 
 def part_record(plan: DatasetPlan, part: PlanPart, data: bytes) -> HeldPart:
@@ -304,26 +306,28 @@ def log_dataset(folder: Path, plan: DatasetPlan, parts: Sequence[HeldPart]) -> D
         OSError: the file cannot be written.
     """
     columns = dict[str, Feature]()
-    for _, found in parts:
-        for column in found:
+    for _, result in parts:
+        for column in result:
             columns.setdefault(column.name, column)
-    names = in_order([tuple(column.name for column in found) for _, found in parts])
-    about = _about(plan, [file for file, _ in parts], tuple(columns[name] for name in names))
+    names = in_order([tuple(column.name for column in features) for _, features in parts])
+    about = _make_metadata(
+        plan, [file for file, _ in parts], tuple(columns[name] for name in names)
+    )
     write_atomically(folder / ABOUT, about.to_json())
     return about
 
 
-def _about(
+def _make_metadata(
     plan: DatasetPlan, files: list[FileRecord], columns: tuple[Feature, ...]
 ) -> DatasetMetadata:
     return DatasetMetadata(
         hardware=tuple(
             HardwareRecord(
-                each.id, each.name, each.kind, each.id,
-                "cycles" if each.kind in SIMULATED else "seconds",
-                each.features, each.specification,
+                device.id, device.name, device.kind, device.id,
+                "cycles" if device.kind in SIMULATED else "seconds",
+                device.features, device.specification,
             )
-            for each in plan.hardware
+            for device in plan.hardware
         ),
         workloads=plan.workloads,
         columns=columns,

@@ -115,7 +115,7 @@ class DatasetMetadata:
     @cached_property
     def parsed(self) -> tuple[Workload, ...]:
         """The workloads. Raises an error like `Workload.from_json` if one is invalid."""
-        return tuple(Workload.from_json(each) for each in self.workloads)
+        return tuple(Workload.from_json(workload) for workload in self.workloads)
 
     @cached_property
     def families(self) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class DatasetMetadata:
         """
         first: dict[Workload, int] = {}
         return tuple(
-            first.setdefault(shape_of(each), place) for place, each in enumerate(self.parsed)
+            first.setdefault(shape_of(item), place) for place, item in enumerate(self.parsed)
         )
 
     def to_json(self) -> bytes:
@@ -146,8 +146,8 @@ def read_about(folder: Path) -> DatasetMetadata:
         data = read_plain(path, limit=MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetError(
-            f"{folder} holds no finished dataset ({ABOUT} is missing): name another folder, or "
-            f"finish it by 'tilewright dataset build --out {folder}'"
+            f"{folder} contains no finished dataset ({ABOUT} is missing); give another "
+            f"folder, or finish it with 'tilewright dataset build --out {folder}'"
         ) from None
     try:
         values = as_object(read_json(data))
@@ -156,19 +156,20 @@ def read_about(folder: Path) -> DatasetMetadata:
         _check(about)
     except (ValueError, LookupError, TypeError, WorkloadError, RecursionError) as error:
         raise DatasetError(
-            f"{path} describes no dataset: {_first_line(error)}; {_GET_FOLDER_AGAIN}"
+            f"{path} does not describe a dataset: {_first_line(error)}; {_GET_FOLDER_AGAIN}"
         ) from None
     return about
 
 
-_GET_FOLDER_AGAIN = "get the folder again from where it came from, or build it again"
+_GET_FOLDER_AGAIN = "copy the folder again from its source, or build it again"
 
 
 def _check_version(path: Path, values: Mapping[str, Any]) -> None:
     """Raise `DatasetError` if the format or its version is not supported."""
     if values.get("format") != FORMAT:
         raise DatasetError(
-            f"{path} is not about a dataset (its format is no '{FORMAT}'); {_GET_FOLDER_AGAIN}"
+            f"{path} does not describe a dataset (its format is not '{FORMAT}'); "
+            f"{_GET_FOLDER_AGAIN}"
         )
     if refusal := DATASET.refusal(path, DATASET.version_in(values)):
         raise DatasetError(refusal)
@@ -176,35 +177,35 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
 
 def _check(about: DatasetMetadata) -> None:
     """Raise `ValueError` if the entries of the metadata contradict each other."""
-    known = _distinct("hardware", [each.id for each in about.hardware])
-    _distinct("column", [each.name for each in about.columns])
-    _distinct("file", [each.path for each in about.files])
+    known = _check_distinct("hardware", [device.id for device in about.hardware])
+    _check_distinct("column", [column.name for column in about.columns])
+    _check_distinct("file", [item.path for item in about.files])
     if len(about.columns) > MOST_COLUMNS or len(about.files) > MOST_FILES:
-        raise ValueError(f"more than {MOST_COLUMNS} columns or {MOST_FILES} files")
-    for each in about.files:
-        if not _PATH.fullmatch(each.path):
+        raise ValueError(f"it lists more than {MOST_COLUMNS} columns or {MOST_FILES} files")
+    for file in about.files:
+        if not _PATH.fullmatch(file.path):
             raise ValueError(
-                f"a file is called rows/hardware=ID/NAME.parquet, not {each.path!r:.80}"
+                f"files must be called rows/hardware=ID/NAME.parquet, not {file.path!r:.80}"
             )
-        if each.hardware not in known:
+        if file.hardware not in known:
             raise ValueError(
-                f"{each.path} is of hardware {each.hardware!r:.40}, which is not listed"
+                f"{file.path} belongs to the hardware {file.hardware!r:.40}, which is not listed"
             )
-        if each.rows < 0 or each.bytes < 0:
-            raise ValueError(f"{each.path} has a negative size")
-    if about.rows > FREE_ROWS + sum(each.bytes for each in about.files):
-        raise ValueError("it says to have more rows than its files can hold")
-    if sum(each.rows for each in about.files) != about.rows:
-        raise ValueError("its rows are not those of its files")
+        if file.rows < 0 or file.bytes < 0:
+            raise ValueError(f"{file.path} has a negative size")
+    if about.rows > FREE_ROWS + sum(item.bytes for item in about.files):
+        raise ValueError("it states more rows than its files can hold")
+    if sum(item.rows for item in about.files) != about.rows:
+        raise ValueError("its number of rows does not match its files")
     if not set(about.statuses) <= set(STATUSES):
-        raise ValueError(f"statuses other than {', '.join(STATUSES)}")
+        raise ValueError(f"it has statuses other than {', '.join(STATUSES)}")
     _ = about.families
 
 
-def _distinct(what: str, names: Sequence[str]) -> set[str]:
-    if len(found := set(names)) != len(names):
+def _check_distinct(what: str, names: Sequence[str]) -> set[str]:
+    if len(result := set(names)) != len(names):
         raise ValueError(f"the same {what} is listed twice")
-    return found
+    return result
 
 
 def _first_line(error: Exception) -> str:
@@ -218,7 +219,7 @@ def _first_line(error: Exception) -> str:
 FREE_BYTES, MOST_RATIO = 1 << 30, 64
 """Limits on the size of a table in memory: `FREE_BYTES` plus `MOST_RATIO` times the bytes of its
 files. Tables of our datasets have 2.3 times the bytes of their files."""
-_STEP = "get it again from where it came from, or build the dataset again"
+_STEP = "copy it again from its source, or build the dataset again"
 
 
 @dataclass(frozen=True)
@@ -264,15 +265,15 @@ def read_table(
         OSError: a file cannot be read.
     """
     about = read_about(folder)
-    of = _places(about, hardware)
+    of = _hardware_indices(about, hardware)
     only = None if workloads is None else _workloads(about, workloads)
-    found = [
+    results = [
         _rows_of(folder, about, file, only) for file in about.files if of[file.hardware] is not None
     ]
-    found = _drawn(found, rows, seed)
-    if not found:
-        raise DatasetError(f"{folder} has no rows of what was asked for; ask for more")
-    return _table(folder, about, found)
+    results = _draw_rows(results, rows, seed)
+    if not results:
+        raise DatasetError(f"{folder} contains no rows for this selection; select more")
+    return _table(folder, about, results)
 
 
 def digest_of(folder: Path) -> str:
@@ -286,7 +287,9 @@ def digest_of(folder: Path) -> str:
     return read_about(folder).digest
 
 
-def _places(about: DatasetMetadata, wanted: Sequence[str] | None) -> dict[str, int | None]:
+def _hardware_indices(
+    about: DatasetMetadata, wanted: Sequence[str] | None
+) -> dict[str, int | None]:
     """Return the index of each selected piece of hardware, by its ID; None if it is not selected.
 
     Args:
@@ -296,13 +299,13 @@ def _places(about: DatasetMetadata, wanted: Sequence[str] | None) -> dict[str, i
     Raises:
         UnknownName: the dataset does not contain a piece of hardware.
     """
-    known = {each.id for each in about.hardware} | {each.name for each in about.hardware}
+    known = {device.id for device in about.hardware} | {device.name for device in about.hardware}
     for name in wanted or ():
         if name not in known:
             raise UnknownName("hardware", name, sorted(known))
     return {
-        each.id: place if wanted is None or {each.id, each.name} & set(wanted) else None
-        for place, each in enumerate(about.hardware)
+        device.id: place if wanted is None or {device.id, device.name} & set(wanted) else None
+        for place, device in enumerate(about.hardware)
     }
 
 
@@ -330,56 +333,56 @@ def _rows_of(
     try:
         workload = reader.workloads(len(about.workloads))
     except ValueError as error:
-        raise _damaged(folder, file, error) from None
+        raise _damaged_error(folder, file, error) from None
     which = np.arange(file.rows) if only is None else np.flatnonzero(only[workload])
     return _RowsOfFile(file, which, workload[which])
 
 
-def _drawn(found: list[_RowsOfFile], rows: int | None, seed: int) -> list[_RowsOfFile]:
+def _draw_rows(files: list[_RowsOfFile], rows: int | None, seed: int) -> list[_RowsOfFile]:
     """Draw rows at random, and keep their order within each file.
 
     Args:
-        found: the rows to draw from, one entry per file.
+        files: the rows to draw from, one entry per file.
         rows: maximum number of rows; None to keep all.
         seed: seed of the draw.
 
     Returns:
         The drawn rows, without files of which no row was drawn.
     """
-    total = sum(len(each.which) for each in found)
+    total = sum(len(item.which) for item in files)
     if rows is not None and rows < total:
         kept = np.zeros(total, np.bool_)
         kept[np.random.default_rng(seed).choice(total, max(rows, 0), replace=False)] = True
-        ends = np.cumsum([len(each.which) for each in found])[:-1]
-        found = [
-            _RowsOfFile(each.file, each.which[mask], each.workload[mask])
-            for each, mask in zip(found, np.split(kept, ends), strict=True)
+        ends = np.cumsum([len(item.which) for item in files])[:-1]
+        files = [
+            _RowsOfFile(item.file, item.which[mask], item.workload[mask])
+            for item, mask in zip(files, np.split(kept, ends), strict=True)
         ]
-    return [each for each in found if len(each.which)]
+    return [item for item in files if len(item.which)]
 
 
-def _table(folder: Path, about: DatasetMetadata, found: list[_RowsOfFile]) -> TrainingTable:
-    ends = np.cumsum([0, *(len(each.which) for each in found)])
+def _table(folder: Path, about: DatasetMetadata, result: list[_RowsOfFile]) -> TrainingTable:
+    ends = np.cumsum([0, *(len(element.which) for element in result)])
     size = int(ends[-1]) * len(about.columns) * np.dtype(np.float32).itemsize
-    if size > FREE_BYTES + MOST_RATIO * sum(each.file.bytes for each in found):
+    if size > FREE_BYTES + MOST_RATIO * sum(element.file.bytes for element in result):
         raise DatasetError(
-            f"{folder} asks for a table of {size / (1 << 30):.1f} GiB ({ends[-1]:,} rows of "
-            f"{len(about.columns)} columns), more than its files can hold; read fewer rows, "
-            f"or {_STEP}"
+            f"{folder} needs a table of {size / (1 << 30):.1f} GiB ({ends[-1]:,} rows of "
+            f"{len(about.columns)} columns), which is more than its files can hold; read "
+            f"fewer rows, or {_STEP}"
         )
     matrix = np.full((int(ends[-1]), len(about.columns)), np.nan, np.float32)
     latency = np.empty(len(matrix))
     valid = about.statuses.index("valid") if "valid" in about.statuses else None
-    for each, first, end in zip(found, ends[:-1], ends[1:], strict=True):
-        reader = _reader(folder, about, each.file)
+    for item, first, end in zip(result, ends[:-1], ends[1:], strict=True):
+        reader = _reader(folder, about, item.file)
         try:
-            latency[first:end] = reader.log_latency(valid)[each.which]
-            reader.features(each.which, matrix[first:end])
+            latency[first:end] = reader.log_latency(valid)[item.which]
+            reader.features(item.which, matrix[first:end])
         except ValueError as error:
-            raise _damaged(folder, each.file, error) from None
-    places = {each.id: place for place, each in enumerate(about.hardware)}
-    hardware = np.repeat([places[each.file.hardware] for each in found], np.diff(ends))
-    workload = np.concatenate([each.workload for each in found]).astype(np.int64)
+            raise _damaged_error(folder, item.file, error) from None
+    places = {device.id: place for place, device in enumerate(about.hardware)}
+    hardware = np.repeat([places[element.file.hardware] for element in result], np.diff(ends))
+    workload = np.concatenate([element.workload for element in result]).astype(np.int64)
     return TrainingTable(
         features=Features(cast("NDArray[np.float64]", matrix), about.columns),
         log_latency=latency,
@@ -406,12 +409,14 @@ def _reader(folder: Path, about: DatasetMetadata, file: FileRecord) -> Reader:
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing; {_STEP}") from None
     if len(data) != file.bytes or digest(data) != file.sha256:
-        raise DatasetError(f"{path} is damaged: its digest is not the one in dataset.json; {_STEP}")
+        raise DatasetError(
+            f"{path} is damaged: its digest differs from that in dataset.json; {_STEP}"
+        )
     try:
         return Reader(data, file.rows, about.columns)
     except ValueError as error:
-        raise _damaged(folder, file, error) from None
+        raise _damaged_error(folder, file, error) from None
 
 
-def _damaged(folder: Path, file: FileRecord, error: ValueError) -> DatasetError:
+def _damaged_error(folder: Path, file: FileRecord, error: ValueError) -> DatasetError:
     return DatasetError(f"{folder / file.path} cannot be used: {error}; {_STEP}")

@@ -61,14 +61,14 @@ def score(table: TrainingTable, predicted: NDArray[np.float64], seed: int = 0) -
     """
     if predicted.shape != table.log_latency.shape:
         raise DatasetError(
-            f"{len(table)} rows cannot be judged by predictions of shape {predicted.shape}: give "
-            "one number a row"
+            f"predictions of shape {predicted.shape} do not match {len(table)} rows; give "
+            "one number per row"
         )
     valid = table.valid
     if np.isnan(predicted[valid]).any():
         raise DatasetError(
-            f"{int(np.isnan(predicted[valid]).sum())} of {int(valid.sum())} predictions are not "
-            "numbers; a model has to answer for every row"
+            f"{int(np.isnan(predicted[valid]).sum())} of {int(valid.sum())} predictions are "
+            "NaN; a model must predict a number for every row"
         )
     figures, eighth, rows = [], [], 0
     for latency, guess in _tasks(table.rows(valid), predicted[valid]):
@@ -79,7 +79,10 @@ def score(table: TrainingTable, predicted: NDArray[np.float64], seed: int = 0) -
                 eighth.append(_regret(latency, guess, 8))
             rows += len(latency)
     if not figures:
-        raise DatasetError("no task has two valid rows of different latency; read more rows")
+        raise DatasetError(
+            "no task has two valid rows of different latency, so nothing can be evaluated; read "
+            "more rows"
+        )
     accuracies, first = np.array(figures).T
     return Scores(
         pairwise_accuracy=float(accuracies.mean()),

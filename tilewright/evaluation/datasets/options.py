@@ -15,9 +15,9 @@ from tilewright.tuning.options import Seed
 
 def _with_kinds(schema: dict[str, JsonValue]) -> None:
     """Let a form offer the kinds of models as choices."""
-    from tilewright.models.transfer.registry import kinds
+    from tilewright.models.transfer.registry import list_kinds
 
-    schema["enum"] = list[JsonValue](kinds())
+    schema["enum"] = list[JsonValue](list_kinds())
 
 
 def _with_splits(schema: dict[str, JsonValue]) -> None:
@@ -40,22 +40,22 @@ class DatasetOptions(CommandOptions):
     """
 
     rows: Annotated[int, CliOption(shows_limits=True)] = Field(
-        default=2_000_000, ge=0, description="How many rows of simulated accelerators."
+        default=2_000_000, ge=0, description="Number of rows from simulated accelerators."
     )
     cpu_rows: Annotated[int, CliOption(shows_limits=True)] = Field(
         default=256,
         ge=0,
-        description="How many measured on this processor, half a second each; none are without a C "
-        "compiler.",
+        description="Number of rows measured on this CPU, half a second each; 0 if there is "
+        "no C compiler.",
     )
     seed: Annotated[int, CliOption(shows_limits=True)] = Field(
-        default=0, ge=0, description="Same seed, same rows."
+        default=0, ge=0, description="Random seed; the same seed gives the same rows."
     )
     specs: int = Field(
-        default=48, ge=1, description="Accelerators that the rows are spread over, at most."
+        default=48, ge=1, description="Largest number of accelerators in the dataset."
     )
     workloads: int = Field(
-        default=128, ge=1, description="Workloads that the rows are spread over, at most."
+        default=128, ge=1, description="Largest number of workloads in the dataset."
     )
     targets: Annotated[
         tuple[str, ...],
@@ -63,11 +63,12 @@ class DatasetOptions(CommandOptions):
             flag="--target",
             value="target",
             repeated=True,
-            default="accelerators drawn by the seed, and this processor",
+            default="accelerators drawn at random with the seed, and this CPU",
         ),
     ] = Field(
         default=(),
-        description="Hardware that the rows are of, may be given again: a preset, a file, cpu:…",
+        description="Hardware to measure on (repeat the option for more): a preset, a file, "
+        "or cpu:…",
         json_schema_extra=with_targets_in_list,
     )
 
@@ -84,40 +85,44 @@ class TrainingOptions(CommandOptions):
     """Options that determine how a model is trained and evaluated."""
 
     dataset: Annotated[str, CliOption(value="path")] = Field(
-        min_length=1, description="Folder of a dataset ('tilewright dataset build')."
+        min_length=1, description="Folder of a dataset that 'tilewright dataset build' wrote."
     )
     out: Annotated[str, CliOption(value="path")] = Field(
         min_length=1, description="Folder for the model."
     )
     start: Annotated[str, CliOption(value="path")] = Field(
         default="",
-        description="Fine-tune the model of this folder, usually on rows of few targets.",
+        description="Fine-tune the model of this folder, usually on rows of a few targets.",
     )
-    kind: Annotated[str, CliOption(metavar="KIND", default="xgboost, or that of --start")] = Field(
-        default="xgboost",
-        description="xgboost, lightgbm, mlp or attention.",
-        json_schema_extra=_with_kinds,
+    kind: Annotated[str, CliOption(metavar="KIND", default="xgboost, or the kind of --start")] = (
+        Field(
+            default="xgboost",
+            description="Kind of model: xgboost, lightgbm, mlp or attention.",
+            json_schema_extra=_with_kinds,
+        )
     )
     split: Annotated[
         str, CliOption(metavar="SPLIT", default="by_target, with --start within_task")
     ] = Field(
         default="by_target",
-        description="What the rows it is judged on are new in: within_task (rows of known tasks), "
-        "by_task (workloads it has not seen), by_target (hardware it has not seen).",
+        description="What the test rows have that the training rows lack: within_task "
+        "(nothing, other rows of the same tasks), by_task (new workloads), "
+        "by_target (new hardware).",
         json_schema_extra=_with_splits,
     )
     minutes: float = Field(
-        default=30.0, gt=0, allow_inf_nan=False, description="Training ends after so long at most."
+        default=30.0, gt=0, allow_inf_nan=False, description="Stop training after this time."
     )
     rows: Annotated[int | None, CliOption(shows_limits=True)] = Field(
-        default=None, ge=2, description="Read so many rows only, drawn at random."
+        default=None, ge=2, description="Use only this many rows, drawn at random."
     )
     seed: Seed = 0
-    threads: int = Field(default=2, ge=1, le=256, description="Threads that learn.")
+    threads: int = Field(default=2, ge=1, le=256, description="Number of threads for training.")
     held_out: Annotated[float, CliOption(offered=False)] = Field(
-        default=0.2, gt=0, lt=1, description="Share of the rows that the model is judged on."
+        default=0.2, gt=0, lt=1, description="Fraction of the rows that the model is evaluated on."
     )
     options: Annotated[dict[str, OptionValue], CliOption(flag="--option")] = Field(
         default_factory=dict,
-        description="An option of the kind, NAME=VALUE (docs/explanation/transfer.md).",
+        description="Set an option of this kind of model: NAME=VALUE "
+        "(docs/explanation/transfer.md).",
     )

@@ -87,16 +87,18 @@ def check_targets(names: Sequence[str], rows: Mapping[str, int]) -> None:
         kind = kind_of(name)[0].name
         if kind not in rows:
             raise DatasetError(
-                f"{name} is a target of kind {kind}, of which a build cannot make rows again; name "
-                f"targets of kind {' or '.join(rows)}"
+                f"{name} is a target of kind {kind}, for which rows cannot be built again; "
+                f"choose targets of kind {' or '.join(rows)}"
             )
         if rows[kind] < 1:
             option = "--rows" if kind in SIMULATED else "--cpu-rows"
-            raise DatasetError(f"{name} gets no rows; give {option} 1 or more, or leave it out")
+            raise DatasetError(
+                f"{name} would get no rows; set {option} to 1 or more, or leave {name} out"
+            )
         check_target(name)
 
 
-def named(names: Sequence[str], kind: str) -> Found:
+def select_targets(names: Sequence[str], kind: str) -> Found:
     """Return the targets among `names` that are of a given kind, in the given order.
 
     Args:
@@ -107,16 +109,19 @@ def named(names: Sequence[str], kind: str) -> Found:
         DatasetError: a target is named twice, or cannot be rebuilt from its specification.
         TilewrightError: a target cannot be built.
     """
-    found: Found = []
-    for name, target in _made(names, kind):
+    results: Found = []
+    for name, target in _make_targets(names, kind):
         specification = specification_of(target)
         if specification is None:
-            raise DatasetError(f"{name} has no specification to build it again by; name another")
-        each = _known(kind, specification)
-        if twin := next((other for other, _ in found if other.id == each[0].id), None):
+            raise DatasetError(
+                f"{name} has no specification from which it can be built again; choose another "
+                "target"
+            )
+        hardware = _rebuild_target(kind, specification)
+        if twin := next((other for other, _ in results if other.id == hardware[0].id), None):
             raise DatasetError(f"{name} is the same hardware as {twin.name}; name it once")
-        found.append(each)
-    return found
+        results.append(hardware)
+    return results
 
 
 def check_unchanged(names: Sequence[str], hardware: Sequence[DatasetHardware]) -> None:
@@ -130,24 +135,24 @@ def check_unchanged(names: Sequence[str], hardware: Sequence[DatasetHardware]) -
         DatasetError: a target has changed.
         TilewrightError: a target cannot be built.
     """
-    known = {each.id for each in hardware}
+    known = {device.id for device in hardware}
     for kind in (*SIMULATED, MEASURED):
-        for name, target in _made(names, kind):
+        for name, target in _make_targets(names, kind):
             if target.fingerprint not in known:
                 raise DatasetError(
-                    f"{name} no longer is what it was when this build began; build again into "
+                    f"{name} has changed since this build was started; build again into "
                     "another folder"
                 )
 
 
-def _made(names: Sequence[str], kind: str) -> Iterator[tuple[str, Target]]:
+def _make_targets(names: Sequence[str], kind: str) -> Iterator[tuple[str, Target]]:
     for name in names:
         maker, rest = kind_of(name)
         if maker.name == kind:
             yield name, maker.make(rest, _SPACES[kind])
 
 
-def drawn(kind: str, count: int, seed: int) -> Found:
+def draw_hardware(kind: str, count: int, seed: int) -> Found:
     """Draw different pieces of hardware of a kind at random.
 
     Args:
@@ -164,10 +169,10 @@ def drawn(kind: str, count: int, seed: int) -> Found:
         specifications = target_kinds()[kind].variants(count, seed)
     except TilewrightError:
         return []
-    return [_known(kind, specification) for specification in specifications]
+    return [_rebuild_target(kind, specification) for specification in specifications]
 
 
-def _known(kind: str, specification: Mapping[str, Json]) -> tuple[DatasetHardware, Target]:
+def _rebuild_target(kind: str, specification: Mapping[str, Json]) -> tuple[DatasetHardware, Target]:
     """Rebuild a target from its specification, and describe it for the plan of a dataset.
 
     Every part of a build rebuilds its target in the same way.
@@ -204,8 +209,8 @@ def check_options(options: DatasetOptions) -> None:
     """
     if not 1 <= options.rows + options.cpu_rows <= MOST_ROWS:
         raise DatasetError(
-            f"a dataset of {options.rows} rows and {options.cpu_rows} of the processor cannot be "
-            f"built; ask for 1 to {MOST_ROWS} rows"
+            f"a dataset of {options.rows} rows and {options.cpu_rows} rows of the CPU cannot "
+            f"be built; choose 1 to {MOST_ROWS} rows"
         )
     rows = dict.fromkeys(SIMULATED, options.rows) | {MEASURED: options.cpu_rows}
     check_targets(options.targets, rows)
@@ -308,7 +313,7 @@ class DatasetPlan:
             for place in range(len(plan.workloads)):
                 plan.workload(place)
         except (ValidationError, LookupError, TypeError, WorkloadError, RecursionError) as error:
-            raise ValueError(f"no plan of a dataset: {error}") from None
+            raise ValueError(f"not the plan of a dataset: {error}") from None
         return plan
 
 
@@ -326,11 +331,11 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
     """
     check_options(options)
     rng = np.random.default_rng([options.seed, 1])
-    accelerators = [each for kind in SIMULATED for each in _hardware(options, kind)]
+    accelerators = [device for kind in SIMULATED for device in _hardware(options, kind)]
     cpu = _hardware(options, MEASURED) if options.cpu_rows else []
     shapes = _shapes_of(make_target(DEFAULTS.target)) if accelerators else []
-    simulated = _drawn(shapes, options.workloads, rng)
-    measured = _drawn(_shapes_of(cpu[0][1]), CPU_WORKLOADS, rng) if cpu else []
+    simulated = _draw_workloads(shapes, options.workloads, rng)
+    measured = _draw_workloads(_shapes_of(cpu[0][1]), CPU_WORKLOADS, rng) if cpu else []
     workloads = [*simulated, *measured]
     cells = _cells(accelerators, list(enumerate(simulated)), options.rows, rng)
     own = list(enumerate(measured, len(simulated)))
@@ -338,21 +343,22 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
         (len(accelerators) + h, w): rows
         for (h, w), rows in _cells(cpu, own, options.cpu_rows, rng).items()
     }
-    hardware = [each for each, _ in (*accelerators, *cpu)]
+    hardware = [item for item, _ in (*accelerators, *cpu)]
     parts = tuple(_parts(cells, hardware))
     wanted = options.rows if accelerators else 1
     if sum(part.rows for part in parts) < wanted:
         raise DatasetError(
-            f"{len(hardware)} pieces of hardware and {options.workloads} workloads have no "
-            f"{wanted:,} different schedules; ask for fewer rows, or for more of these"
+            f"{len(hardware)} pieces of hardware and {options.workloads} workloads do not "
+            f"have {wanted:,} different schedules; choose fewer rows, or more hardware or "
+            "workloads"
         )
     return DatasetPlan(
         options, version("tilewright"), tuple(hardware),
-        tuple(each.to_json() for each in workloads), parts,
+        tuple(workload.to_json() for workload in workloads), parts,
     )  # fmt: skip
 
 
-def fitted(workload: Workload, target: Target) -> Workload:
+def fit_workload(workload: Workload, target: Target) -> Workload:
     """Adapt a workload to a target.
 
     The channels are padded to the target's blocks, and the rounding becomes the one of the target.
@@ -383,23 +389,25 @@ def shape_of(workload: Workload) -> Workload:
 def _hardware(options: DatasetOptions, kind: str) -> Found:
     """Return the hardware of a kind that the options name, or draw some if they name none."""
     if options.targets:
-        return named(options.targets, kind)
-    return drawn(kind, options.specs, options.seed) if kind in (DRAWN, MEASURED) else []
+        return select_targets(options.targets, kind)
+    return draw_hardware(kind, options.specs, options.seed) if kind in (DRAWN, MEASURED) else []
 
 
 def _shapes_of(target: Target) -> list[Workload]:
     """Return the workloads of the built-in networks on a target, one per shape, sorted by text."""
-    found: dict[Workload, Workload] = {}
+    shapes: dict[Workload, Workload] = {}
     for name in zoo.names():
         extracted = extract_subgraphs(import_model(name, {}), target, "full", MAX_WASTE, {})
-        for each in extracted.subgraphs:
-            found.setdefault(shape_of(each.workload), each.workload)
-    return sorted(found.values(), key=lambda workload: (str(workload), workload.id))
+        for subgraph in extracted.subgraphs:
+            shapes.setdefault(shape_of(subgraph.workload), subgraph.workload)
+    return sorted(shapes.values(), key=lambda workload: (str(workload), workload.id))
 
 
-def _drawn(found: Sequence[Workload], count: int, rng: np.random.Generator) -> list[Workload]:
-    kept = rng.permutation(len(found))[:count]
-    return [found[place] for place in sorted(kept.tolist())]
+def _draw_workloads(
+    workloads: Sequence[Workload], count: int, rng: np.random.Generator
+) -> list[Workload]:
+    kept = rng.permutation(len(workloads))[:count]
+    return [workloads[place] for place in sorted(kept.tolist())]
 
 
 def _cells(
@@ -428,7 +436,7 @@ def _cells(
             break
         target, (number, workload) = hardware[h][1], workloads[w]
         try:
-            sizes[h, number] = target.space(fitted(workload, target)).size
+            sizes[h, number] = target.space(fit_workload(workload, target)).size
         except WorkloadError:  # it cannot run there
             continue
         known += sizes[h, number]
@@ -460,8 +468,8 @@ def _shared_out(
 def _parts(
     cells: Mapping[tuple[int, int], int], hardware: Sequence[DatasetHardware]
 ) -> Iterator[PlanPart]:
-    for h, each in enumerate(hardware):
-        limit = PART_ROWS[each.kind]
+    for h, device in enumerate(hardware):
+        limit = PART_ROWS[device.kind]
         number, held = 0, list[PlanCell]()
         for (place, workload), rows in cells.items():
             if place != h:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tilewright.core.files import as_text, read_json
-from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart, fitted
+from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart, fit_workload
 from tilewright.models.transfer.columns import columns_of
 from tilewright.targets.base import STATUSES, Configs, Lowered, Measurements, Target
 from tilewright.targets.capabilities import MeasuresInOnePass, capability
@@ -58,7 +58,7 @@ class Sample:
         return len(self.workload)
 
     @staticmethod
-    def joined(parts: Sequence[Sample]) -> Sample:
+    def concatenate(parts: Sequence[Sample]) -> Sample:
         """Concatenate the rows of several samples.
 
         A feature that a sample lacks is NaN in its rows.
@@ -89,16 +89,16 @@ def in_order(every: Sequence[tuple[str, ...]]) -> list[str]:
     Args:
         every: the lists.
     """
-    found: list[str] = []
+    results: list[str] = []
     for names in dict.fromkeys(every):
         place = 0
         for name in names:
-            if name in found:
-                place = found.index(name) + 1
+            if name in results:
+                place = results.index(name) + 1
             else:
-                found.insert(place, name)
+                results.insert(place, name)
                 place += 1
-    return found
+    return results
 
 
 def part_order(plan: DatasetPlan, part: PlanPart) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sa
     rows = []
     for place, written, count in order["cells"]:
         described = Workload.from_json(written)
-        workload = fitted(described, target)
+        workload = fit_workload(described, target)
         space = target.space(workload)
         text = f"{hardware['id']} {described.id}".encode()  # of a cell, wherever in the plan it is
         rng = np.random.default_rng([order["seed"], int.from_bytes(text, "little")])
@@ -144,14 +144,14 @@ def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sa
         flat = places if space.listed is None else np.asarray(space.listed)[places]
         for first in range(0, count, _AT_ONCE):
             configs = space.unravel(flat[first : first + _AT_ONCE])
-            lowered, measured = _measured(target, workload, configs, tell)
+            lowered, measured = _measure_configs(target, workload, configs, tell)
             rows.append(
-                _described(hardware["features"], target, place, workload, lowered, measured)
+                _describe_sample(hardware["features"], target, place, workload, lowered, measured)
             )
-    return Sample.joined(rows)
+    return Sample.concatenate(rows)
 
 
-def _measured(
+def _measure_configs(
     target: Target, workload: Workload, configs: Configs, tell: Progress
 ) -> tuple[Lowered, Measurements]:
     at_once = capability(target, MeasuresInOnePass)
@@ -164,7 +164,7 @@ def _measured(
     return lowered, measured
 
 
-def _described(
+def _describe_sample(
     features: dict[str, float], target: Target, place: int, workload: Workload,
     lowered: Lowered, measured: Measurements,
 ) -> Sample:  # fmt: skip
@@ -232,11 +232,11 @@ def columns_in(data: bytes, plan: str, rows: int) -> tuple[Feature, ...]:
     Raises:
         ValueError: the file is damaged or belongs to another plan.
     """
-    file = _opened(data)
-    found = file.schema_arrow.metadata or {}
-    if found.get(_PLAN, b"").decode(errors="replace") != plan or file.metadata.num_rows != rows:
+    file = _open_file(data)
+    result = file.schema_arrow.metadata or {}
+    if result.get(_PLAN, b"").decode(errors="replace") != plan or file.metadata.num_rows != rows:
         raise ValueError("it belongs to another plan")
-    return read_columns(read_json(as_text(found[_COLUMNS].decode())))
+    return read_columns(read_json(as_text(result[_COLUMNS].decode())))
 
 
 class Reader:
@@ -251,15 +251,17 @@ class Reader:
     """
 
     def __init__(self, data: bytes, rows: int, known: tuple[Feature, ...]) -> None:
-        self._file, self.rows = _opened(data), rows
+        self._file, self.rows = _open_file(data), rows
         schema, about = self._file.schema_arrow, self._file.metadata
         if about.num_rows != rows or rows > MOST_ROWS:
-            raise ValueError(f"it has {about.num_rows} rows, {rows} are said (at most {MOST_ROWS})")
+            raise ValueError(
+                f"it has {about.num_rows} rows instead of {rows} (at most {MOST_ROWS})"
+            )
         if len(set(schema.names)) != len(schema.names):
-            raise ValueError("it has a column twice")
+            raise ValueError("it has a column with the same name twice")
         for name, kind in _TYPES.items():
             if name not in schema.names or not _reads_as(schema.field(name).type, kind):
-                raise ValueError(f"it lacks a column {name} of type {kind}")
+                raise ValueError(f"it lacks the column {name} of type {kind}")
         places = {column.name: place for place, column in enumerate(known)}
         self._features = {
             name: places[name] for name in schema.names if name in places and name not in _TYPES
@@ -267,7 +269,7 @@ class Reader:
         for name in schema.names:
             if name in self._features and not _reads_as(schema.field(name).type, pa.float32()):
                 raise ValueError(
-                    f"its column {name!r:.60} is {schema.field(name).type}; write it as float32"
+                    f"its column {name!r:.60} has type {schema.field(name).type} instead of float32"
                 )
             if name not in self._features and name not in (*_TYPES, CONFIG):
                 raise ValueError(f"its column {name!r:.60} is not listed")
@@ -278,10 +280,10 @@ class Reader:
         Args:
             count: number of workloads of the dataset, which all indices must be below.
         """
-        found = self._numbers(WORKLOAD, np.int32)
-        if len(found) and not 0 <= found.min() <= found.max() < count:
-            raise ValueError(f"its column {WORKLOAD} names workloads that are not listed")
-        return found
+        numbers = self._numbers(WORKLOAD, np.int32)
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
+            raise ValueError(f"its column {WORKLOAD} contains workloads that are not listed")
+        return numbers
 
     def log_latency(self, valid: int | None) -> NDArray[np.float64]:
         """Return log2 of the latencies, shape (rows,); NaN for invalid rows.
@@ -289,11 +291,11 @@ class Reader:
         Args:
             valid: index of the status "valid"; None if the dataset has no such status.
         """
-        found, status = self._numbers(LATENCY, np.float64), self._numbers(STATUS, np.int8)
-        measured = np.isfinite(found)
-        if np.isinf(found).any() or not np.array_equal(measured, status == valid):
-            raise ValueError(f"{LATENCY} is a number in other rows than those that are valid")
-        return found
+        numbers, status = self._numbers(LATENCY, np.float64), self._numbers(STATUS, np.int8)
+        measured = np.isfinite(numbers)
+        if np.isinf(numbers).any() or not np.array_equal(measured, status == valid):
+            raise ValueError(f"{LATENCY} must be a number exactly in the valid rows")
+        return numbers
 
     def features(self, which: NDArray[np.int64], into: NDArray[np.float32]) -> None:
         """Copy the features of some rows into a matrix.
@@ -317,7 +319,7 @@ class Reader:
             if kind in (np.int32, np.int8):
                 column = column.cast(_TYPES[name])  # refuses what does not fit
             if len(column) != self.rows or (column.null_count and kind in (np.int32, np.int8)):
-                raise ValueError(f"its column {name!r:.60} lacks values")
+                raise ValueError(f"its column {name!r:.60} has missing values")
             with np.errstate(over="ignore"):  # infinite then, which is refused
                 return np.asarray(column.to_numpy(), dtype=kind)
         except (pa.ArrowException, OSError, MemoryError, LookupError) as error:
@@ -336,14 +338,14 @@ def _reads_as(given: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(pa.types.is_floating(given) or pa.types.is_integer(given))
 
 
-def _opened(data: bytes) -> pq.ParquetFile:
+def _open_file(data: bytes) -> pq.ParquetFile:
     try:
-        found = pq.ParquetFile(
+        file = pq.ParquetFile(
             pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False, **_LIMITS
         )
-        groups = (found.metadata.row_group(k) for k in range(found.metadata.num_row_groups))
-        if sum(each.total_byte_size for each in groups) > MOST_UNPACKED:
-            raise ValueError(f"it unpacks to more than {MOST_UNPACKED >> 30} GiB")
+        groups = (file.metadata.row_group(k) for k in range(file.metadata.num_row_groups))
+        if sum(group.total_byte_size for group in groups) > MOST_UNPACKED:
+            raise ValueError(f"it takes more than {MOST_UNPACKED >> 30} GiB when unpacked")
     except (pa.ArrowException, OSError, MemoryError, OverflowError) as error:
         raise ValueError(f"it is not a Parquet file ({error!s:.80})") from None
-    return found
+    return file

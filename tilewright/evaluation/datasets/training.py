@@ -23,7 +23,7 @@ from tilewright.evaluation.datasets.plan import DatasetError
 from tilewright.models.transfer.contract import Training, TransferError
 from tilewright.models.transfer.files import identity_of, read_index
 from tilewright.models.transfer.model import Transferred
-from tilewright.models.transfer.registry import kinds, load_model, make_model, refined
+from tilewright.models.transfer.registry import continue_from, list_kinds, load_model, make_model
 from tilewright.models.transfer.training_data import TrainingTable
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
@@ -57,8 +57,8 @@ def check_training(options: TrainingOptions) -> TrainingOptions:
         options = options.model_copy(update=usual | given)
     if options.split not in KINDS:
         raise UnknownName("split", options.split, list(KINDS))
-    if options.kind not in kinds():
-        raise UnknownName("kind of model", options.kind, kinds())
+    if options.kind not in list_kinds():
+        raise UnknownName("kind of model", options.kind, list_kinds())
     _make_model(options, _start_of(options))
     return options
 
@@ -71,17 +71,17 @@ def _start_of(options: TrainingOptions) -> Transferred | None:
     """
     if not options.start:
         return None
-    found = load_model(Path(options.start))
-    if found.kind != options.kind:
+    model = load_model(Path(options.start))
+    if model.kind != options.kind:
         raise TransferError(
-            f"{options.start} is a model of kind {found.kind}, which cannot become one of kind "
-            f"{options.kind}; leave --kind out, or train again without --start"
+            f"{options.start} is a model of kind {model.kind} and cannot be fine-tuned to "
+            f"kind {options.kind}; leave --kind out, or train without --start"
         )
     if Path(options.start).resolve() == Path(options.out).resolve():
         raise TransferError(
-            f"{options.start} would be written over; name another folder with --out"
+            f"{options.start} would be overwritten; choose another folder with --out"
         )
-    return found
+    return model
 
 
 def _make_model(options: TrainingOptions, start: Transferred | None) -> Transferred:
@@ -97,7 +97,7 @@ def _make_model(options: TrainingOptions, start: Transferred | None) -> Transfer
     """
     given = {"minutes": options.minutes, "threads": options.threads} | dict(options.options)
     if start is not None:
-        return refined(start, options.seed, given)
+        return continue_from(start, options.seed, given)
     return make_model(options.kind, options.seed, given)
 
 
@@ -147,7 +147,7 @@ def fit_model(
         TransferError: there is nothing to learn from.
         UnsafeFile: a path is not a regular file.
     """
-    kind: Kind = next(each for each in KINDS if each == options.split)
+    kind: Kind = next(kind for kind in KINDS if kind == options.split)
     train, test = split(table, kind, options.seed, options.held_out)
     start = _start_of(options)
     model = _make_model(options, start)
@@ -183,11 +183,11 @@ def _knows(
         table: the training rows.
         start: the model that was fine-tuned; None if there is none.
     """
-    found = {}
+    result = {}
     for of, ids in _ids(about, table).items():
         before = "" if start is None else str(start.facts.get(_KNOWN[of], ""))
-        found[_KNOWN[of]] = " ".join(sorted({*before.split(), *ids}))
-    return found
+        result[_KNOWN[of]] = " ".join(sorted({*before.split(), *ids}))
+    return result
 
 
 def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
@@ -215,7 +215,7 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
         DatasetError: the rows cannot be evaluated.
     """
     trained = fitted.training
-    found = figures(fitted.model, fitted.test, fitted.start) | {
+    result = evaluate_model(fitted.model, fitted.test, fitted.start) | {
         "rows": trained.rows,
         "seconds": round(trained.seconds, 3),
         "kind": options.kind,
@@ -227,11 +227,11 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
         "dataset": digest,
     }
     if fitted.start is not None:
-        found[START] = fitted.model.facts[START]
+        result[START] = fitted.model.facts[START]
     fitted.model.facts.update(
-        {name: value for name, value in found.items() if isinstance(value, int | float | str)}
+        {name: value for name, value in result.items() if isinstance(value, int | float | str)}
     )
-    return found
+    return result
 
 
 def store_model(options: TrainingOptions, fitted: FittedCostModel) -> Path:
@@ -270,16 +270,16 @@ def judge_elsewhere(
     model = load_model(folder)
     table = read_table(dataset, rows=rows, seed=seed)
     begun, digest = time.monotonic(), digest_of(dataset)
-    found = figures(model, table)
+    result = evaluate_model(model, table)
     learned = f"{model.facts.get('dataset', '')} {model.facts.get(_EARLIER, '')}"
-    return found | {
+    return result | {
         "rows": len(table), "seconds": round(time.monotonic() - begun, 3), "kind": model.kind,
         "dataset": digest, "seen": digest in learned.split(),
-        **_seen(model, _ids(read_about(dataset), table)),
+        **_count_seen(model, _ids(read_about(dataset), table)),
     }  # fmt: skip
 
 
-def _seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
+def _count_seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
     """Count the hardware and workloads in a table, and those that the model was trained on.
 
     Args:
@@ -290,15 +290,15 @@ def _seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
         The numbers by name. The numbers that the model has seen are None if the model does not
         record what it was trained on.
     """
-    found: dict[str, Json] = {}
+    result: dict[str, Json] = {}
     for of, these in ids.items():
         known = model.facts.get(_KNOWN[of])
         seen = None if known is None else len(these & set(str(known).split()))
-        found |= {of: len(these), f"{of}_seen": seen}
-    return found
+        result |= {of: len(these), f"{of}_seen": seen}
+    return result
 
 
-def figures(
+def evaluate_model(
     model: Transferred, table: TrainingTable, start: Transferred | None = None
 ) -> dict[str, Json]:
     """Evaluate how well a model ranks rows, with and without features of the compiled program.
@@ -386,20 +386,20 @@ def split(table: TrainingTable, kind: Kind, seed: int, held_out: float = 0.2) ->
         DatasetError: there are too few rows or groups, or `held_out` is not between 0 and 1.
     """
     if not 0.0 < held_out < 1.0:
-        raise DatasetError(f"a share of {held_out:g} cannot be held out; give one between 0 and 1")
+        raise DatasetError(f"the fraction of held-out rows, {held_out:g}, must be between 0 and 1")
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     if kind == "within_task":
-        test = _within(table.task, rng, held_out)
+        test = _hold_out_rows(table.task, rng, held_out)
     else:
         test = _whole_groups(table, kind, rng, held_out)
     if not test.any() or test.all():
         raise DatasetError(
-            f"{len(table)} rows are too few to split {kind}; read more rows of the dataset"
+            f"{len(table)} rows are too few for the split {kind}; read more rows of the dataset"
         )
     return ~test, test
 
 
-def _within(task: NDArray[np.int64], rng: np.random.Generator, held_out: float) -> Mask:
+def _hold_out_rows(task: NDArray[np.int64], rng: np.random.Generator, held_out: float) -> Mask:
     """Return the mask of held-out rows, which are drawn within each task.
 
     Args:
@@ -426,8 +426,8 @@ def _whole_groups(
     known = np.unique(groups)
     if len(known) < 2:
         raise DatasetError(
-            f"the rows are of {len(known)} {what}: to hold one out takes two; read more of the "
-            "dataset, or split within_task"
+            f"the rows contain only {len(known)} {what}, but one must be held out and one is "
+            "needed for training; read more of the dataset, or use the split within_task"
         )
     count = int(_share(np.array(len(known)), held_out))
     return np.asarray(np.isin(groups, rng.permutation(known)[:count]), np.bool_)

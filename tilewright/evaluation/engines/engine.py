@@ -47,7 +47,8 @@ def check_engines(names: tuple[str, ...]) -> None:
         if find_spec(package) is None:
             raise EngineError(
                 f"{name} needs the package {package}, which is not installed; "
-                f"{INSTALL.get(package, f'pip install {package}')}, or leave it out of --against"
+                f"{INSTALL.get(package, f'pip install {package}')}, or leave {name} out of "
+                "--against"
             )
 
 
@@ -102,7 +103,7 @@ def _openvino(source: Path, threads: int, inputs: Arrays, *, chooses: bool) -> I
     model.reshape({name: list(array.shape) for name, array in inputs.items()})
     request = openvino.Core().compile_model(model, "CPU", wanted).create_infer_request()
     for port in model.inputs:
-        request.set_tensor(port.get_any_name(), openvino.Tensor(_named(port, inputs)))
+        request.set_tensor(port.get_any_name(), openvino.Tensor(_input_of_port(port, inputs)))
     outputs = range(len(model.outputs))
 
     def infer() -> list[NDArray[Any]]:
@@ -112,6 +113,6 @@ def _openvino(source: Path, threads: int, inputs: Arrays, *, chooses: bool) -> I
     return infer
 
 
-def _named(port: Any, inputs: Arrays) -> NDArray[Any]:
-    name = next(each for each in port.get_names() if each in inputs)
+def _input_of_port(port: Any, inputs: Arrays) -> NDArray[Any]:
+    name = next(item for item in port.get_names() if item in inputs)
     return np.ascontiguousarray(inputs[name])

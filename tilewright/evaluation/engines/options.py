@@ -22,32 +22,35 @@ class BenchmarkOptions(CommandOptions):
     )
     against: Annotated[tuple[str, ...], CliOption(metavar="NAME,…")] = Field(
         default=("onnxruntime",),
-        description="onnxruntime, openvino (in float32), openvino-default (in the precision that "
-        "it chooses).",
+        description="Engines to compare with: onnxruntime, openvino (in float32), "
+        "openvino-default (in the precision that it chooses).",
     )
     artifact: Annotated[OptionalPath, CliOption(value="path", metavar="ART")] = Field(
         default=None,
-        description="A library that 'tilewright build' made, instead of a new one. Its code runs "
-        "with your rights.",
+        description="Use a library that 'tilewright build' built instead of building one. "
+        "Its code runs with your user's rights.",
     )
     schedules: Annotated[OptionalPath, CliOption(value="path", metavar="DIR")] = Field(
-        default=None, description="A folder that 'tilewright tune' wrote."
+        default=None, description="Use the schedules of this output directory of 'tilewright tune'."
     )
     trials: Annotated[int, CliOption(shows_limits=True)] = Field(
         default=0,
         ge=0,
         le=100_000,
-        description="Measurements a workload; 0 takes the kernels' own rules.",
+        description="Measurements per workload; 0 uses the rule schedules.",
     )
     threads: Annotated[int, CliOption(shows_limits=True)] = Field(
-        default=0, ge=0, description="Threads of every engine; 0 for all cores."
+        default=0, ge=0, description="Number of threads of every engine; 0 for all cores."
     )
     # A benchmark ends after so many quiet rounds, or three times as many of any kind.
     rounds: Annotated[int, CliOption(shows_limits=True)] = Field(
-        default=20, ge=3, le=1000, description="Rounds in which no engine waited for a core."
+        default=20,
+        ge=3,
+        le=1000,
+        description="Number of rounds in which no engine had to wait for a core.",
     )
     seconds: Annotated[float, CliOption(shows_limits=True)] = Field(
-        default=0.2, ge=0.01, le=60, description="What a round takes an engine."
+        default=0.2, ge=0.01, le=60, description="Duration of a round per engine."
     )
     precision: Precision = ""
     input_shapes: InputShapes = Field(default_factory=dict)

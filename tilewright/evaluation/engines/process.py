@@ -52,7 +52,7 @@ class _Engine:
         """
         self.infer()
         taken: list[float] = []
-        waited, used, begun = _waited(), time.process_time(), time.perf_counter()
+        waited, used, begun = _waited_seconds(), time.process_time(), time.perf_counter()
         while time.perf_counter() - begun < seconds or not taken:
             start = time.perf_counter()
             self.infer()
@@ -60,7 +60,7 @@ class _Engine:
         whole = time.perf_counter() - begun
         return {
             "cpu": (time.process_time() - used) / len(taken),
-            "waited": (_waited() - waited) / whole,
+            "waited": (_waited_seconds() - waited) / whole,
         }, {"seconds": np.array(taken)}
 
 
@@ -73,15 +73,15 @@ def _peak_bytes() -> int:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
 
 
-def _waited() -> float:
+def _waited_seconds() -> float:
     """Return the seconds for which threads of this process waited for a core; 0 if unknown."""
-    found = 0
+    result = 0
     for task in TASKS.glob("*/schedstat"):
         try:
-            found += int(task.read_text().split()[1])
+            result += int(task.read_text().split()[1])
         except (OSError, IndexError, ValueError):
             continue
-    return found / 1e9
+    return result / 1e9
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ class Timed:
     load: float
 
     @property
-    def counted(self) -> NDArray[np.bool_]:
+    def counted_rounds(self) -> NDArray[np.bool_]:
         """Mask of the rounds that are used: the quiet ones, or all if too few are quiet."""
         return self.quiet if self.trustworthy else np.ones_like(self.quiet)
 
@@ -118,7 +118,7 @@ class Timed:
 
     def milliseconds(self, engine: str) -> float:
         """Return the median duration of an inference with an engine in milliseconds."""
-        return 1e3 * float(np.median(self.engines[engine].wall[self.counted]))
+        return 1e3 * float(np.median(self.engines[engine].wall[self.counted_rounds]))
 
     def ratio(self, engine: str, rival: str, *, cpu: bool = False) -> Ratio:
         """Return the duration of one engine relative to another one.
@@ -130,7 +130,7 @@ class Timed:
         """
         mine, theirs = self.engines[engine], self.engines[rival]
         above, below = (mine.cpu, theirs.cpu) if cpu else (mine.wall, theirs.wall)
-        return ratio_of(above[self.counted] / below[self.counted])
+        return ratio_of(above[self.counted_rounds] / below[self.counted_rounds])
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,10 @@ def ratio_of(ratios: Floats) -> Ratio:
     middle = float(np.median(ratios))
     if len(ratios) < 2:
         return Ratio(middle, middle, middle)
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         (ratios,), np.median, method="percentile", n_resamples=2000, rng=np.random.default_rng(0)
     ).confidence_interval
-    return Ratio(middle, float(found.low), float(found.high))
+    return Ratio(middle, float(interval.low), float(interval.high))
 
 
 def time_engines(
@@ -188,7 +188,7 @@ def time_engines(
     with ExitStack() as stack:
         processes = {name: _process(stack) for name in sources}
         opened = {
-            name: _opened(name, processes[name], source, threads, inputs)
+            name: _open_engine(name, processes[name], source, threads, inputs)
             for name, source in sources.items()
         }
         rows: list[tuple[dict[str, float], dict[str, float], bool]] = []
@@ -218,7 +218,7 @@ def _process(stack: ExitStack) -> RpcProcess:
     return process
 
 
-def _opened(
+def _open_engine(
     name: str, process: RpcProcess, source: Path, threads: int, inputs: Arrays
 ) -> tuple[list[NDArray[Any]], int]:
     """Load a network into an engine that runs in a child process, and run it once.
@@ -236,26 +236,26 @@ def _opened(
     header: Header = {
         "call": "open", "engine": name, "source": str(source), "threads": threads,
     }  # fmt: skip
-    reply, arrays = _asked(name, process, header, inputs)
+    reply, arrays = _ask_engine(name, process, header, inputs)
     return [arrays[key] for key in sorted(arrays, key=int)], as_int(reply["peak_bytes"])
 
 
-def _asked(
+def _ask_engine(
     name: str, process: RpcProcess, header: Header, arrays: Arrays | None = None
 ) -> tuple[Header, dict[str, NDArray[Any]]]:
     try:
-        reply, found = process.call(
+        reply, result = process.call(
             header, arrays, seconds=OPEN_SECONDS if header["call"] == "open" else TURN_SECONDS
         )
     except RpcFailed as error:
-        raise EngineError(f"{name} did not run the network: {error}; leave it out") from None
+        raise EngineError(f"{name} cannot run the network: {error}; leave {name} out") from None
     if "error" in reply:
         said = str(reply.get("message", "")).strip().splitlines()
         raise EngineError(
-            f"{name} does not run the network: {reply['error']}: {said[0] if said else ''}; leave "
-            "it out"
+            f"{name} cannot run the network: {reply['error']}: {said[0] if said else ''}; "
+            f"leave {name} out"
         )
-    return reply, found
+    return reply, result
 
 
 def _round(
@@ -264,22 +264,22 @@ def _round(
     names = list(processes)
     wall: dict[str, float] = {}
     cpu: dict[str, float] = {}
-    stolen, quiet = _stolen(), True
-    for name in _rotated(names, number):
-        reply, arrays = _asked(name, processes[name], {"call": "time", "seconds": seconds})
+    stolen, quiet = _stolen_ticks(), True
+    for name in _rotate_names(names, number):
+        reply, arrays = _ask_engine(name, processes[name], {"call": "time", "seconds": seconds})
         wall[name], cpu[name] = float(np.median(arrays["seconds"])), as_number(reply["cpu"])
         quiet = quiet and as_number(reply["waited"]) <= MOST_WAITING * threads
         time.sleep(PAUSE_SECONDS)
-    return wall, cpu, quiet and _stolen() == stolen
+    return wall, cpu, quiet and _stolen_ticks() == stolen
 
 
-def _rotated(names: Sequence[str], number: int) -> Iterator[str]:
+def _rotate_names(names: Sequence[str], number: int) -> Iterator[str]:
     start = number % len(names)
     yield from names[start:]
     yield from names[:start]
 
 
-def _stolen() -> int:
+def _stolen_ticks() -> int:
     """Return the clock ticks that the machine's host gave to other machines; 0 if unknown."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
@@ -288,19 +288,19 @@ def _stolen() -> int:
         return 0
 
 
-def _difference(found: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> float:
+def _difference(outputs: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> float:
     """Return the largest relative difference between two engines' outputs.
 
     The result is infinite if their shapes differ.
 
     Args:
-        found: outputs of an engine.
+        outputs: outputs of an engine.
         wanted: outputs of the first engine.
     """
-    if [array.shape for array in found] != [array.shape for array in wanted]:
+    if [array.shape for array in outputs] != [array.shape for array in wanted]:
         return float("inf")
     worst = 0.0
-    for mine, theirs in zip(found, wanted, strict=True):
+    for mine, theirs in zip(outputs, wanted, strict=True):
         apart = np.abs(np.subtract(mine, theirs, dtype=np.float64)).max(initial=0)
         largest = np.abs(theirs.astype(np.float64)).max(initial=0)
         worst = max(worst, float(apart / largest) if largest else float(apart))

@@ -33,7 +33,7 @@ class ModelSummary:
     corrects: bool
     features: tuple[Ranked, ...]
 
-    def most(self, count: int) -> list[Ranked]:
+    def top_features(self, count: int) -> list[Ranked]:
         """Return the first `count` features that have any influence.
 
         The result is empty if the model is constant.
@@ -93,18 +93,22 @@ def model_summaries(explained: Sequence[Explained]) -> list[ModelSummary]:
     """Return summaries of the models that the tuner trained, in the order of `ROLES`."""
     summaries = []
     for role in ROLES:
-        influences = [each.influences[role] for each in explained if role in each.influences]
+        influences = [
+            explanation.influences[role]
+            for explanation in explained
+            if role in explanation.influences
+        ]
         if influences:
             exact = influences[-1].exact
             corrects = any(influence.corrects for influence in influences)
-            features = tuple(ranked(explained, role))
+            features = tuple(rank_features(explained, role))
             summaries.append(ModelSummary(role, exact, corrects, features))
     return summaries
 
 
 def accuracy(judged: Sequence[JudgedWorkload]) -> ModelAccuracy:
     """Return the accuracy of the models over the predictions for all workloads."""
-    p, a, v = (pooled(judged, role) for role in "PAV")
+    p, a, v = (pool_predictions(judged, role) for role in "PAV")
     return ModelAccuracy(
         p_rmse=rmse(p),
         p_rank=mean_rank(judged, "P"),
@@ -120,7 +124,7 @@ def vetoed_shares(explained: Sequence[Explained]) -> Vetoed:
 
     Only configs that were never tried are considered.
     """
-    return Vetoed(vetoed(explained), vetoed(explained, FASTEST))
+    return Vetoed(vetoed_fraction(explained), vetoed_fraction(explained, FASTEST))
 
 
 # -- of single models ---------------------------------------------------------------------------
@@ -144,7 +148,7 @@ class Ranked:
     text: str = ""
 
 
-def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
+def rank_features(explained: Sequence[Explained], role: str) -> list[Ranked]:
     """Return the features of a model, most influential first.
 
     Workloads for which the model is constant are left out. If it is always constant, all shares are
@@ -158,10 +162,10 @@ def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
     directions: dict[str, list[float]] = {}
     texts: dict[str, str] = {}
     count = 0
-    for each in explained:
-        if role not in each.influences:
+    for explanation in explained:
+        if role not in explanation.influences:
             continue
-        influence = each.influences[role]
+        influence = explanation.influences[role]
         texts |= dict(zip(influence.names, influence.texts, strict=False))
         size = np.abs(influence.values).mean(axis=0)
         learned = bool(size.sum() > 0)
@@ -175,16 +179,16 @@ def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
     rows = [
         Ranked(
             name,
-            sum(each) / max(count, 1),
+            sum(share) / max(count, 1),
             float(np.mean(directions.get(name, [0.0]))),
             texts.get(name, ""),
         )
-        for name, each in shares.items()
+        for name, share in shares.items()
     ]
     return sorted(rows, key=lambda row: -row.share)
 
 
-def pooled(judged: Sequence[JudgedWorkload], role: str) -> Floats:
+def pool_predictions(judged: Sequence[JudgedWorkload], role: str) -> Floats:
     """Return the predictions of a model and the true values, over all workloads.
 
     Args:
@@ -194,7 +198,7 @@ def pooled(judged: Sequence[JudgedWorkload], role: str) -> Floats:
     Returns:
         Float array of shape (2, n).
     """
-    parts = [each.pairs[role][:2] for each in judged if role in each.pairs]
+    parts = [workload.pairs[role][:2] for workload in judged if role in workload.pairs]
     return np.concatenate([np.empty((2, 0)), *parts], axis=1)
 
 
@@ -214,7 +218,7 @@ def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
         judged: predictions for each workload.
         role: the model: "P" or "A".
     """
-    pairs = [each.pairs[role] for each in judged if role in each.pairs]
+    pairs = [workload.pairs[role] for workload in judged if role in workload.pairs]
     return float(np.mean([rank_correlation(*pair) for pair in pairs])) if pairs else float("nan")
 
 
@@ -227,7 +231,7 @@ def brier(pair: Floats) -> float:
     return float(np.mean((pair[0] - pair[1]) ** 2)) if pair.shape[1] else float("nan")
 
 
-def vetoed(explained: Sequence[Explained], fastest: float = 1.0) -> float:
+def vetoed_fraction(explained: Sequence[Explained], fastest: float = 1.0) -> float:
     """Return the fraction of valid untried configs that Model V (validity) would reject.
 
     V rejects a config if the predicted probability is below its threshold. The result is NaN if
@@ -238,14 +242,14 @@ def vetoed(explained: Sequence[Explained], fastest: float = 1.0) -> float:
         fastest: consider only this fraction of each workload's configs, the fastest ones.
     """
     below: list[bool] = []
-    for each in explained:
-        if "V" not in each.unseen.pairs:
+    for explanation in explained:
+        if "V" not in explanation.unseen.pairs:
             continue
-        chance, valid, cycles = each.unseen.pairs["V"]
+        chance, valid, cycles = explanation.unseen.pairs["V"]
         known = valid == 1
         if known.any():
             good = known & (cycles <= np.nanquantile(cycles, fastest))
-            below += (chance[good] < each.threshold).tolist()
+            below += (chance[good] < explanation.threshold).tolist()
     return float(np.mean(below)) if below else float("nan")
 
 
@@ -301,6 +305,6 @@ def calibration(positive: Floats, chance: Floats, bins: int) -> tuple[Floats, Fl
     place = np.searchsorted(edges, chance)
     total = np.bincount(place, minlength=bins)
     filled = total > 0
-    sums = (np.bincount(place, each, minlength=bins)[filled] for each in (chance, positive))
-    mean, share = (each / total[filled] for each in sums)
+    sums = (np.bincount(place, item, minlength=bins)[filled] for item in (chance, positive))
+    mean, share = (item / total[filled] for item in sums)
     return mean, share

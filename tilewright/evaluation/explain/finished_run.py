@@ -21,7 +21,7 @@ from tilewright.targets.display_names import layer
 from tilewright.targets.registry import rebuild
 from tilewright.targets.workload import Workload, parse_workload
 from tilewright.tuning.output_dir import SCHEDULES, STORE, SUMMARY
-from tilewright.tuning.read_run import foreign, read_written
+from tilewright.tuning.read_run import read_written, unreadable_message
 from tilewright.tuning.run_figures import best_so_far
 
 
@@ -64,7 +64,7 @@ class TunedFolder:
     problems: list[str] = field(default_factory=list)
 
     @property
-    def changed(self) -> bool:
+    def target_changed(self) -> bool:
         """Whether the lowering or the simulator has changed since the run."""
         return self.target.fingerprint != self.recorded_on
 
@@ -77,18 +77,18 @@ class TunedFolder:
         """
         cold = run_id(self.tuner_config.explorer, self.seed, self.batch)
         space = self.target.space(workload)
-        found: list[FinishedRound] = []
+        rounds: list[FinishedRound] = []
         with suppress(FileNotFoundError), read_store(self.path) as store:
             runs = [
                 key for key in store.runs().values() if key[:2] == (workload.id, self.recorded_on)
             ]
             # A run that did not start cold has another name.
             for key in sorted(runs, key=lambda key: (key[2] != cold, key[2])):
-                found = found or StoredRun(store, key, space).finished()
+                rounds = rounds or StoredRun(store, key, space).finished_rounds()
             self.problems.extend(text for text in store.problems if text not in self.problems)
-        if not found:
+        if not rounds:
             raise FolderError(f"{self.path / STORE} has no trial of {workload}; tune again")
-        return found
+        return rounds
 
 
 class _WrittenTarget(BaseModel):
@@ -164,10 +164,10 @@ def read_folder(path: Path) -> TunedFolder:
             tuner_config=TunerConfig(summary.tuner, summary.tuner, tuple(sorted(options.items()))),
             seed=summary.seed,
             batch=summary.batch,
-            counts={each.id: each.count for each in summary.workloads},
+            counts={workload.id: workload.count for workload in summary.workloads},
         )
     except (ValueError, TilewrightError) as error:
-        raise FolderError(foreign(path, error)) from None
+        raise FolderError(unreadable_message(path, error)) from None
 
 
 LATE = 0.25
@@ -224,8 +224,10 @@ class Trajectory:
     @property
     def last_improvement(self) -> int:
         """Number of the best trial, from 1; 0 if no trial is valid."""
-        found = np.flatnonzero(self.best == self.best[-1]) if self.trials else np.empty(0, np.int64)
-        return int(found[0]) + 1 if len(found) else 0
+        result = (
+            np.flatnonzero(self.best == self.best[-1]) if self.trials else np.empty(0, np.int64)
+        )
+        return int(result[0]) + 1 if len(result) else 0
 
 
 def trajectory_of(folder: TunedFolder, workload: Workload) -> Trajectory:
@@ -239,10 +241,10 @@ def trajectory_of(folder: TunedFolder, workload: Workload) -> Trajectory:
         FolderError: there are no trials of the workload.
     """
     rounds = [done.measured for done in folder.rounds(workload)]
-    valid = np.concatenate([each.valid for each in rounds])
-    latency = np.concatenate([each.latency for each in rounds])
-    status = np.concatenate([each.status for each in rounds])
-    reason = np.concatenate([each.reason for each in rounds])
+    valid = np.concatenate([round_.valid for round_ in rounds])
+    latency = np.concatenate([round_.latency for round_ in rounds])
+    status = np.concatenate([round_.status for round_ in rounds])
+    reason = np.concatenate([round_.reason for round_ in rounds])
     return Trajectory(
         best=best_so_far(np.where(valid, latency, np.nan)),
         limit=_limit(folder, workload),
@@ -256,5 +258,5 @@ def _limit(folder: TunedFolder, workload: Workload) -> float:
     known = capability(folder.target, Bounds)
     if known is None:
         return float("nan")
-    found = limit_of(known, workload)
-    return float(found.cycles) if found.cycles > 0 else found.seconds
+    limit = limit_of(known, workload)
+    return float(limit.cycles) if limit.cycles > 0 else limit.seconds

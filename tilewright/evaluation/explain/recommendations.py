@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.core.errors import TilewrightError
-from tilewright.evaluation.explain.figures import FASTEST, pooled, vetoed_shares
+from tilewright.evaluation.explain.figures import FASTEST, pool_predictions, vetoed_shares
 from tilewright.evaluation.explain.finished_run import TunedFolder
 from tilewright.evaluation.explain.refitted_models import Explained
 from tilewright.targets.registry import kind_of
@@ -43,33 +43,35 @@ def advice_of(folder: TunedFolder, explained: Sequence[Explained]) -> list[Advic
         explained: explanation of each workload.
     """
     rules: list[Callable[[TunedFolder, Sequence[Explained]], Advice | None]] = [
-        _without_valid, _failing, _far, _unfinished, _veto, _too_long,
+        _without_valid, _advise_on_failures, _advise_on_bounds, _advise_on_trials, _veto, _too_long,
     ]  # fmt: skip
-    found = [rule(folder, explained) for rule in rules]
-    return [each for each in found if each is not None]
+    results = [rule(folder, explained) for rule in rules]
+    return [item for item in results if item is not None]
 
 
 def _without_valid(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    without = [each for each in explained if not each.trajectory.last_improvement]
+    without = [
+        explanation for explanation in explained if not explanation.trajectory.last_improvement
+    ]
     if not without:
         return None
     return Advice(
-        f"No trial of {_named(without)} is valid.",
-        f"Give them more trials: --trials {2 * _most(explained)}; 'tilewright trials "
-        f"{folder.path}' says why each failed.",
+        f"{_list_titles(without)} {'has' if len(without) == 1 else 'have'} no valid trial.",
+        f"Increase the number of trials: --trials {2 * _most_trials(explained)}; "
+        f"'tilewright trials {folder.path}' shows why each trial failed.",
     )
 
 
-def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+def _advise_on_failures(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise what to do if many trials are invalid.
 
     Either the space is unsuitable, or Model V (validity) has not learned enough.
     """
     failures, reasons, trials = Counter[str](), Counter[str](), 0
-    for each in explained:
-        failures += each.trajectory.failures
-        reasons += each.trajectory.reasons
-        trials += each.trajectory.trials
+    for explanation in explained:
+        failures += explanation.trajectory.failures
+        reasons += explanation.trajectory.reasons
+        trials += explanation.trajectory.trials
     lost = failures.total()
     if lost < _FAILING * trials:
         return None
@@ -80,65 +82,73 @@ def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | No
     }.get(status, status)  # fmt: skip
     reason, _ = reasons.most_common(1)[0]
     usual = _usual_space(folder)
-    other = f"tune in the space whose schedules mostly run: --space {usual}" if usual else (
-        "let a veto learn them: --tuner default"
+    other = f"choose a space in which most schedules run: --space {usual}" if usual else (
+        "use a tuner with a validity model: --tuner default"
         if folder.tuner_config.tuner != "default"
-        else f"give V more to learn from: --trials {2 * _most(explained)}"
+        else f"collect more training data for Model V: --trials {2 * _most_trials(explained)}"
     )  # fmt: skip
     return Advice(
-        f"{lost} of {trials} trials are not valid; {count} {kind}, most often: {reason}.",
+        f"{lost} of {trials} trials are invalid; {count} {kind}, most often: {reason}.",
         f"{other[0].upper()}{other[1:]}.",
     )
 
 
-def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+def _advise_on_bounds(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise what to do if expensive layers are far from their lower bounds."""
-    total = float(np.nansum([each.trajectory.cost for each in explained]))
+    total = float(np.nansum([explanation.trajectory.cost for explanation in explained]))
     far = [
-        each
-        for each in explained
-        if each.trajectory.above > _FAR and each.trajectory.cost > _HEAVY * total
+        explanation
+        for explanation in explained
+        if explanation.trajectory.above > _FAR and explanation.trajectory.cost > _HEAVY * total
     ]
     if not far:
         return None
-    far.sort(key=lambda each: each.trajectory.cost * (1 - 1 / each.trajectory.above), reverse=True)
+    far.sort(key=lambda item: item.trajectory.cost * (1 - 1 / item.trajectory.above), reverse=True)
     first = far[0].trajectory
     finding = (
-        f"{_named(far)} {'is' if len(far) == 1 else 'are'} more than {_FAR - 1:.0%} above the "
-        f"bound; {far[0].title} takes {first.above:.2f}× its bound and "
+        f"{_list_titles(far)} {'is' if len(far) == 1 else 'are'} more than {_FAR - 1:.0%} above "
+        f"the bound; {far[0].title} takes {first.above:.2f}× its bound and "
         f"{first.cost / total:.0%} of an inference."
     )
     usual = _usual_space(folder)
     if usual:
         return Advice(finding, f"Tune in the larger space: --space {usual}.")
-    if max(each.trajectory.late_gain for each in far) > _GAIN:
-        return Advice(finding, f"They still improve: --trials {2 * _most(explained)}.")
+    if max(item.trajectory.late_gain for item in far) > _GAIN:
+        return Advice(
+            finding,
+            "They were still improving; increase the number of trials: --trials "
+            f"{2 * _most_trials(explained)}.",
+        )
     return Advice(
         finding,
-        "More trials find little here: what is left is in the space of schedules or in the "
-        "machine; 'tilewright vta cycles --plot' shows what a program waits for."
+        (
+            "More trials will help little; the limit is the schedule space or the machine. "
+            "'tilewright vta cycles --plot' shows what a program waits for."
+        )
         if folder.kind == "vta"
-        else "More trials find little here: what is left is in the space of schedules or in the "
-        "machine.",
+        else "More trials will help little; the limit is the schedule space or the machine.",
     )
 
 
-def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    late = [each for each in explained if each.trajectory.late_gain > _GAIN]
+def _advise_on_trials(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+    late = [explanation for explanation in explained if explanation.trajectory.late_gain > _GAIN]
     if not late:
         return None
-    late.sort(key=lambda each: each.trajectory.late_gain * each.trajectory.cost, reverse=True)
+    late.sort(key=lambda item: item.trajectory.late_gain * item.trajectory.cost, reverse=True)
     gain = late[0].trajectory.late_gain
     by = "found its first valid schedule" if np.isinf(gain) else f"by {gain:.1%}"
     return Advice(
-        f"{_named(late)} still improved in the last quarter of the trials ({late[0].title}: {by}).",
-        f"Repeat the same command with --trials {2 * _most(explained)}: what is measured is kept.",
+        f"{_list_titles(late)} {'was' if len(late) == 1 else 'were'} still improving in the last "
+        f"quarter of the trials "
+        f"({late[0].title}: {by}).",
+        f"Repeat the command with --trials {2 * _most_trials(explained)}; existing measurements "
+        "are kept.",
     )
 
 
 def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise if the probabilities of Model V (validity) are wrong or it rejects good schedules."""
-    pair = pooled([each.unseen for each in explained], "V")
+    pair = pool_predictions([explanation.unseen for explanation in explained], "V")
     if not pair.shape[1] or np.ptp(pair[1]) == 0:
         return None
     missed = vetoed_shares(explained).fast
@@ -147,34 +157,37 @@ def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
         options = folder.tuner_config.explorer.options.model_dump()
         lower = f" or a lower --option veto={options['veto'] / 2:g}" if "veto" in options else ""
         return Advice(
-            f"V's veto would cost {missed:.0%} of the fastest {FASTEST:.0%} of the schedules that "
-            "run.",
-            f"It has seen too few failures: --trials {2 * _most(explained)}{lower}.",
+            f"The veto of Model V would exclude {missed:.0%} of the fastest {FASTEST:.0%} of "
+            "the schedules that run.",
+            "Model V has seen too few failures; increase the number of trials: --trials "
+            f"{2 * _most_trials(explained)}{lower}.",
         )
     if abs(off) < _SURE:
         return None
     much = "much" if off > 0 else "little"
     return Advice(
-        f"V expects too {much} to run: {np.mean(pair[0]):.0%} of random configs, and "
-        f"{np.mean(pair[1]):.0%} do.",
-        f"Do not read V's chances as such; --trials {2 * _most(explained)} would correct them.",
+        f"Model V expects too {much} configs to run: it predicts {np.mean(pair[0]):.0%} of "
+        f"random configs, but {np.mean(pair[1]):.0%} run.",
+        f"Do not use the predicted probabilities as such; --trials {2 * _most_trials(explained)} "
+        "would correct "
+        "them.",
     )
 
 
 def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Advise what to do if all layers stopped improving long before the end."""
-    last = max(each.trajectory.last_improvement for each in explained)
+    last = max(explanation.trajectory.last_improvement for explanation in explained)
     whole = -(-last // folder.batch) * folder.batch
-    if not last or 2 * whole > _most(explained):
+    if not last or 2 * whole > _most_trials(explained):
         return None
     return Advice(
-        f"No layer improved after trial {last} of {_most(explained)}.",
-        f"For a run like this --trials {whole} is enough.",
+        f"No layer improved after trial {last} of {_most_trials(explained)}.",
+        f"For such a run, --trials {whole} is enough.",
     )
 
 
-def _most(explained: Sequence[Explained]) -> int:
-    return max(each.trajectory.trials for each in explained)
+def _most_trials(explained: Sequence[Explained]) -> int:
+    return max(explanation.trajectory.trials for explanation in explained)
 
 
 def _usual_space(folder: TunedFolder) -> str:
@@ -186,7 +199,7 @@ def _usual_space(folder: TunedFolder) -> str:
     return "" if usual == folder.space else usual
 
 
-def _named(explained: Sequence[Explained]) -> str:
-    names = [each.title for each in explained[:_NAMED]]
+def _list_titles(explained: Sequence[Explained]) -> str:
+    names = [explanation.title for explanation in explained[:_NAMED]]
     others = len(explained) - len(names)
     return ", ".join(names) + (f" and {others} more" if others else "")

@@ -44,7 +44,7 @@ from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
 _EXPLAINED = {True: 256, False: 96}  # rows explained by exact and by sampled values
-_BACKGROUND = 128
+_BACKGROUND = 128  # rows that stand for the absence of a feature
 Floats = NDArray[np.float64]
 
 
@@ -134,38 +134,39 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
         session = learn(run, task, session)
         if session.models.models:
             rows = target.lower(workload, done.configs)
-            asked = _asked(explorer, problem, session.models, session.history, rows)
-            for role, pair in _judged(asked, done.measured).items():
+            asked = _predict_configs(explorer, problem, session.models, session.history, rows)
+            for role, pair in _pair_with_results(asked, done.measured).items():
                 before.setdefault(role, []).append(pair)
-        session = session.after(recorded_batch(task, done))
+        session = session.extend(recorded_batch(task, done))
     session = learn(run, task, session)
     state, history = session.models, session.history
     if not set(ROLES) & set(state.models):
         raise ExplainError(
-            f"'{explorer.name}' learned no model of {workload} in {len(history)} trials: there is "
-            "nothing to explain; tune with 'default' or 'ml2tuner', or longer"
+            f"'{explorer.name}' has no model of {workload} after {len(history)} trials, so "
+            "there is nothing to explain; tune with 'default' or 'ml2tuner', or with more "
+            "trials"
         )
-    unseen, measured = _unseen(target, problem, history, samples, seed)
-    asked = _asked(explorer, problem, state, history, unseen)
+    unseen, measured = _measure_unseen(target, problem, history, samples, seed)
+    asked = _predict_configs(explorer, problem, state, history, unseen)
     if not asked:
         raise ExplainError(
-            f"'{explorer.name}' asks its models only within its own search, never about configs "
-            "put to it: there is nothing to judge; tune with 'default' or 'ml2tuner'"
+            f"the models of '{explorer.name}' cannot predict given configs, so they cannot "
+            "be evaluated; tune with 'default' or 'ml2tuner'"
         )
-    learned = _asked(explorer, problem, state, history, trials_of(problem, history))
+    learned = _predict_configs(explorer, problem, state, history, trials_of(problem, history))
     return Explained(
         workload=workload,
         title=folder.titles[workload.id],
         trials=len(history),
         valid_share=float(measured.valid.mean()) if len(measured) else 1.0,
         influences={
-            role: _influence(state.models[role], each, learned[role], seed)
-            for role, each in asked.items()
+            role: _influence(state.models[role], item, learned[role], seed)
+            for role, item in asked.items()
         },
         before=JudgedWorkload(
-            {role: np.concatenate(each, axis=1) for role, each in before.items()}
+            {role: np.concatenate(item, axis=1) for role, item in before.items()}
         ),
-        unseen=JudgedWorkload(_judged(asked, measured)),
+        unseen=JudgedWorkload(_pair_with_results(asked, measured)),
         threshold=veto_threshold(explorer, state),
         trajectory=trajectory_of(folder, workload),
     )
@@ -185,7 +186,7 @@ class _Asked:
     said: Floats
 
 
-def _asked(
+def _predict_configs(
     explorer: Explorer, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
 ) -> dict[str, _Asked]:
     """Predict the latency and validity of configs with the models P, V and A, as the tuner does.
@@ -209,7 +210,7 @@ def _asked(
     }  # fmt: skip
 
 
-def _judged(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Floats]:
+def _pair_with_results(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Floats]:
     """Combine predictions with the measured results of the same configs.
 
     Args:
@@ -220,17 +221,17 @@ def _judged(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Float
         The arrays of `JudgedWorkload.pairs`.
     """
     pairs = {}
-    for role, each in asked.items():
-        valid = measured.valid[each.input.rows]
-        truth = np.log2(np.where(valid, measured.latency[each.input.rows], np.nan))
+    for role, item in asked.items():
+        valid = measured.valid[item.input.rows]
+        truth = np.log2(np.where(valid, measured.latency[item.input.rows], np.nan))
         if role == "V":
-            pairs[role] = np.stack([each.said, valid.astype(np.float64), truth])
+            pairs[role] = np.stack([item.said, valid.astype(np.float64), truth])
         else:
-            pairs[role] = np.stack([each.said[valid], truth[valid]])
+            pairs[role] = np.stack([item.said[valid], truth[valid]])
     return pairs
 
 
-def _unseen(
+def _measure_unseen(
     target: Target, problem: Problem, history: History, samples: int, seed: int
 ) -> tuple[Lowered, Measurements]:
     """Draw random configs that the run has never tried, and measure them.
@@ -246,7 +247,7 @@ def _unseen(
         The compiled configs and their measurements.
     """
     rng = np.random.default_rng(seed)
-    flat = sample(problem.space, samples, history.tried(problem.space), rng)
+    flat = sample(problem.space, samples, history.tried_indices(problem.space), rng)
     lowered = target.lower(problem.workload, problem.space.unravel(flat))
     return lowered, target.measure(lowered)
 
@@ -273,6 +274,8 @@ def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> I
 
 xgboost = lazy_module("xgboost")
 
+# Random orders of the features per explained row. Each order is also used in reverse, which reduces
+# the variance of the sampled values.
 _ORDERS = 8
 
 
@@ -292,14 +295,14 @@ def shapley_values(model: CostModel, x: Features, background: Features, seed: in
         Float array of shape (rows, features).
     """
     if not isinstance(model, Boosted):
-        return _sampled(model, x, background, seed)
+        return _sample_influences(model, x, background, seed)
     if model.suffix == ".ubj":
         data = xgboost.DMatrix(x.matrix, nthread=1)
         return np.asarray(
             model.booster.predict(data, pred_contribs=True, validate_features=False), np.float64
         )[:, :-1]
-    found = model.booster.predict(x.matrix, pred_contrib=True, num_threads=1)
-    return np.asarray(found, np.float64)[:, :-1]
+    result = model.booster.predict(x.matrix, pred_contrib=True, num_threads=1)
+    return np.asarray(result, np.float64)[:, :-1]
 
 
 def is_exact(model: CostModel) -> bool:
@@ -307,7 +310,7 @@ def is_exact(model: CostModel) -> bool:
     return isinstance(model, Boosted)
 
 
-def _sampled(model: CostModel, x: Features, background: Features, seed: int) -> Floats:
+def _sample_influences(model: CostModel, x: Features, background: Features, seed: int) -> Floats:
     rng = np.random.default_rng(seed)
     here, there = np.nan_to_num(x.matrix), np.nan_to_num(background.matrix)
     rows, features = here.shape
@@ -345,7 +348,9 @@ def explain_run(
         FolderError: trials are missing.
     """
     if samples < 1:
-        raise ExplainError(f"--samples {samples}: judge the models on at least 1 config")
+        raise ExplainError(
+            f"--samples {samples} is too small; evaluate the models on at least 1 config"
+        )
     explained = []
     with BLAS_ON_ONE_THREAD:  # matrices are small: threads would wait for each other
         for place, workload in enumerate(folder.workloads):

@@ -70,7 +70,7 @@ class GraphModel:
             self._correction = None
             return
         self._correction = XGBoost(self.seed, False, dict(_CORRECT))
-        self._correction.fit(x, y - self._told(x))
+        self._correction.fit(x, y - self._predict_uncorrected(x))
 
     def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
         """Return the predicted cycles of each network, float array of shape (graphs,).
@@ -79,7 +79,9 @@ class GraphModel:
             ModelError: the model was trained on other columns.
         """
         x = _rows(graphs)
-        factor = np.exp2(self._told(x) if self._first is not None else np.zeros(len(x)))
+        factor = np.exp2(
+            self._predict_uncorrected(x) if self._first is not None else np.zeros(len(x))
+        )
         if self._correction is not None:
             factor *= np.exp2(self._correction.predict(x))
         cycles = factor * np.concatenate([graph.prior for graph in graphs])
@@ -99,7 +101,7 @@ class GraphModel:
             OSError: the file cannot be written.
         """
         if self._first is None:
-            raise ModelError("this model has learned nothing; fit it before it is saved")
+            raise ModelError("this model was not trained; fit it before saving it")
         self._first.save(path)
 
     def load(self, path: Path) -> None:
@@ -113,10 +115,12 @@ class GraphModel:
             model = XGBoost(self.seed, False, {})
             model.load(path)
         except ValueError as error:
-            raise ModelError(f"{path} holds no such model: {error}; train it again") from None
+            raise ModelError(
+                f"{path} does not contain this kind of model: {error}; train it again"
+            ) from None
         self._first, self._read = model, True
 
-    def _told(self, x: Features) -> NDArray[np.float64]:
+    def _predict_uncorrected(self, x: Features) -> NDArray[np.float64]:
         """Return the predictions without the correction, float array of shape (rows,).
 
         Args:
@@ -130,4 +134,4 @@ class GraphModel:
 
 
 def _rows(graphs: Sequence[GraphTable]) -> Features:
-    return Features.of(np.concatenate([graph.nodes for graph in graphs]), graphs[0].columns)
+    return Features.from_names(np.concatenate([graph.nodes for graph in graphs]), graphs[0].columns)

@@ -81,15 +81,15 @@ class Policy:
         """
         x = unit_features(problem, figures, labels)
         ratio = x.matrix[:, x.names.index("log2 ratio")]
-        found = 1.0 / (1.0 + np.exp(np.clip(_STEEP * ratio, -30, 30)))
+        result = 1.0 / (1.0 + np.exp(np.clip(_STEEP * ratio, -30, 30)))
         if self._model is not None:
             try:
-                found = (found + self._model.predict(x)) / 2
+                result = (result + self._model.predict(x)) / 2
             except WrongFeatures as error:
                 raise ModelError(str(error)) from None
         told = np.array([seen.get(unit, np.nan) for unit in list_units(problem)], np.float64)
         return np.where(
-            np.isnan(told), correct_chances(x, found, told), np.abs(told - (1.0 - _SEEN))
+            np.isnan(told), correct_chances(x, result, told), np.abs(told - (1.0 - _SEEN))
         )
 
     def labels(self, problem: FusionProblem, chances: NDArray[np.float64]) -> Labelling:
@@ -109,7 +109,7 @@ class Policy:
             OSError: the file cannot be written.
         """
         if self._model is None:
-            raise ModelError("this policy has learned nothing; fit it before it is saved")
+            raise ModelError("this policy was not trained; fit it before saving it")
         self._model.save(path)
 
     def load(self, path: Path) -> None:
@@ -123,7 +123,9 @@ class Policy:
         try:
             model.load(path)
         except ValueError as error:
-            raise ModelError(f"{path} holds no such policy: {error}; train it again") from None
+            raise ModelError(
+                f"{path} does not contain such a policy: {error}; train it again"
+            ) from None
         self._model = model
 
 
@@ -152,8 +154,8 @@ def correct_chances(
         column = x.matrix[:, x.names.index(name)] / scale
         near *= np.exp(-0.5 * (column[:, None] - column[known]) ** 2)
     misjudged = told[known] - chances[known]
-    found: NDArray[np.float64] = np.clip(chances + near @ misjudged / (1 + near.sum(axis=1)), 0, 1)
-    return found
+    result: NDArray[np.float64] = np.clip(chances + near @ misjudged / (1 + near.sum(axis=1)), 0, 1)
+    return result
 
 
 def fuse_units(problem: FusionProblem, fused: NDArray[np.bool_]) -> Labelling:

@@ -30,7 +30,9 @@ def shipped_digest(folder: Path = FOLDER) -> str:
         except FileNotFoundError:
             held.append("")
         except OSError as error:
-            raise ModelError(f"cannot read {path}: {error.strerror}") from None
+            raise ModelError(
+                f"cannot read {path}: {error.strerror}; reinstall the package"
+            ) from None
     return digest(" ".join(held).encode())
 
 
@@ -47,12 +49,14 @@ def shipped_models(seed: int = 0, folder: Path = FOLDER) -> tuple[GraphModel, Po
         ModelError: a file is damaged or cannot be read.
     """
     model, policy = GraphModel(seed), Policy(seed)
-    for each, name in ((model, MODEL), (policy, POLICY)):
+    for item, name in ((model, MODEL), (policy, POLICY)):
         path = folder / name
         try:
-            each.load(path)
+            item.load(path)
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise ModelError(f"cannot read {path}: {error.strerror}") from None
+            raise ModelError(
+                f"cannot read {path}: {error.strerror}; reinstall the package"
+            ) from None
     return model, policy

@@ -67,7 +67,7 @@ class FusionSurrogate:
         self.tables = tables
         self.model = model
         self.base = base
-        self._whole = float(model.predict([tables.of(base)])[0])
+        self._whole = float(model.predict([tables.graph_table(base)])[0])
         self._changes: dict[tuple[int, tuple[bool, ...]], float] = {}
 
     def __call__(self, several: Sequence[Labelling]) -> list[float]:
@@ -82,12 +82,12 @@ class FusionSurrogate:
         Returns:
             Index and labels of each such segment.
         """
-        found = []
+        parts = []
         for number, places in enumerate(self.problem.segments):
-            own = tuple(labels[place] for place in places)
-            if own != tuple(self.base[place] for place in places):
-                found.append((number, own))
-        return found
+            matching = tuple(labels[place] for place in places)
+            if matching != tuple(self.base[place] for place in places):
+                parts.append((number, matching))
+        return parts
 
     def _price(self, keys: Sequence[tuple[int, tuple[bool, ...]]]) -> None:
         new = [key for key in dict.fromkeys(keys) if key not in self._changes]
@@ -98,10 +98,10 @@ class FusionSurrogate:
             labels = list(self.base)
             for place, label in zip(self.problem.segments[number], own, strict=True):
                 labels[place] = label
-            tables.append(self.tables.of(tuple(labels)))
+            tables.append(self.tables.graph_table(tuple(labels)))
         cycles = self.model.predict(tables)
         self._changes.update(
-            {key: float(each) - self._whole for key, each in zip(new, cycles, strict=True)}
+            {key: float(cycle) - self._whole for key, cycle in zip(new, cycles, strict=True)}
         )
 
 
@@ -137,23 +137,23 @@ def learned_search(
     for turn in range(plan.rounds):
         seen = judged_units(problem, evaluator)
         chances = policy.chances(problem, figures, best, seen)
-        first = _tried(evaluator, policy.labels(problem, chances)) if turn == 0 else None
+        first = _try_labels(evaluator, policy.labels(problem, chances)) if turn == 0 else None
         if first is not None and first.cost < evaluator(best).cost:
             best = first.labels
-        model.fit([tables.of(each.labels) for each in evaluator.known()])
-        begin = [best, *starts, *_drawn(problem, chances, plan.drawn, rng)]
+        model.fit([tables.graph_table(item.labels) for item in evaluator.evaluations()])
+        begin = [best, *starts, *_draw_labellings(problem, chances, plan.drawn, rng)]
         said = FusionSurrogate(problem, tables, model, best)
         objective = Objective(said, plan.asked, problem.segments, problem.groups)
         search_all(plan.search, objective, list(dict.fromkeys(begin)), rng)
-        new = [each for each in sorted(objective.asked, key=objective.asked.__getitem__)
-               if evaluator.seen(each) is None]  # fmt: skip
+        new = [item for item in sorted(objective.asked, key=objective.asked.__getitem__)
+               if evaluator.find_evaluation(item) is None]  # fmt: skip
         before = evaluator(best).cost
         simulated = evaluator.count
         for labels in new[:_LOOKED_AT]:
             if evaluator.count - simulated >= plan.confirmed:
                 break
-            found = _tried(evaluator, labels)
-            if found is not None and found.cost < evaluator(best).cost:
+            result = _try_labels(evaluator, labels)
+            if result is not None and result.cost < evaluator(best).cost:
                 best = labels
         idle = 0 if evaluator(best).cost < before else idle + 1
         if idle >= plan.patience or not new:
@@ -171,8 +171,8 @@ def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionG
         problem: the possible fusions of a network.
         evaluator: the labellings that were simulated.
     """
-    known = {each.labels: each.cycles for each in evaluator.known()}
-    found: dict[DecisionGroup, bool] = {}
+    known = {item.labels: item.cycles for item in evaluator.evaluations()}
+    result: dict[DecisionGroup, bool] = {}
     units = list_units(problem)
     for labels, cycles in known.items():
         for unit in units:
@@ -180,11 +180,11 @@ def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionG
                 continue
             other = known.get(label_unit(labels, unit, False))
             if other is not None and other != cycles:
-                found[unit] = cycles < other
-    return found
+                result[unit] = cycles < other
+    return result
 
 
-def _tried(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
+def _try_labels(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
     """Simulate the network of a labelling.
 
     Returns:
@@ -196,7 +196,7 @@ def _tried(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
         return None
 
 
-def _drawn(
+def _draw_labellings(
     problem: FusionProblem, chances: NDArray[np.float64], count: int, rng: np.random.Generator
 ) -> list[Labelling]:
     """Draw random labellings, in which a unit is fused with the probability that fusing it helps.

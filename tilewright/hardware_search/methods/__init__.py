@@ -78,15 +78,15 @@ def make_method(name: str, options: Mapping[str, object] | None = None) -> Codes
     """
     if name not in _METHODS:
         raise UnknownName("method", name, method_names())
-    absent = [each for each in _NEEDS.get(name, ()) if find_spec(each) is None]
+    absent = [item for item in _NEEDS.get(name, ()) if find_spec(item) is None]
     if absent:
         raise MissingExtra(
-            f"method '{name}' needs {' and '.join(absent)}, which is missing; install it: "
-            "pip install 'tilewright[neural]'"
+            f"the method '{name}' needs the missing package {' and '.join(absent)}; install "
+            "it: pip install 'tilewright[neural]'"
         )
     module, _, attribute = _METHODS[name].partition(":")
-    found = importlib.import_module(f"tilewright.hardware_search.methods.{module}")
-    kind = getattr(found, attribute)
+    result = importlib.import_module(f"tilewright.hardware_search.methods.{module}")
+    kind = getattr(result, attribute)
     try:
         table = kind.Options.model_validate(dict(options or {}))
     except ValidationError as error:

@@ -13,18 +13,22 @@ from pydantic import Field
 from tilewright.hardware_search.methods.joint_space import Floats, JointSpace, Places
 from tilewright.hardware_search.methods.published_method import PublishedMethod, PublishedOptions
 from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
-from tilewright.search.tuners.autotvm import cooled, keep_best
+from tilewright.search.tuners.autotvm import keep_best, run_annealing
 
 
 class AutoTvmCodesignOptions(PublishedOptions):
     """Options of the co-design method `autotvm`, mostly those of AutoTVM's XGBTuner."""
 
     chains: int = Field(128, ge=1, description="parallel annealing chains")
-    steps: int = Field(500, ge=1, description="annealing steps at most")
-    patience: int = Field(50, ge=1, description="steps without a change of the best to stop")
+    steps: int = Field(500, ge=1, description="largest number of annealing steps")
+    patience: int = Field(
+        50, ge=1, description="steps without an improvement, after which annealing stops"
+    )
     hardware: float = Field(
-        3 / 7, ge=0, le=1, description="share of moves that redraw a knob of the machine: 3 of "
-        "the 7 knobs in the paper are the machine's, and a network has hundreds of others",
+        3 / 7, ge=0, le=1,
+        description="fraction of moves that redraw a knob of the machine. In the paper, 3 "
+            "of 7 knobs belong to the machine, but a network has hundreds of other "
+            "knobs",
     )  # fmt: skip
 
 
@@ -41,6 +45,7 @@ class AutoTvmCodesign(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
+        """Start without chains of simulated annealing."""
         self.chains: Places | None = None
 
     def promising(
@@ -52,14 +57,15 @@ class AutoTvmCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
+        """Return the points that simulated annealing finds to be the best by the reward model."""
         if self.chains is None:
             self.chains = points.random(self.options.chains, rng)
         kept = _Kept(points, tried, max(self.options.plan, count))
-        self.chains = cooled(
+        self.chains = run_annealing(
             self.chains,
             rewards,
             lambda places: redraw_knobs(points, places, self.options.hardware, rng),
-            kept.look,
+            kept.offer,
             self.options.steps,
             self.options.patience,
             rng,
@@ -84,7 +90,7 @@ class _Kept:
         self.scores = np.full(size, -np.inf)
         self.places: dict[int, NDArray[np.int64]] = {}
 
-    def look(self, places: Places, scores: Floats) -> bool:
+    def offer(self, places: Places, scores: Floats) -> bool:
         """Add points that the chains have visited.
 
         Args:
@@ -104,8 +110,8 @@ class _Kept:
     def best(self) -> Places:
         """Return the points, best first, int array of shape (points, knobs)."""
         order = np.argsort(-self.scores, kind="stable")
-        found = [self.places[key] for key in self.top[order].tolist() if key >= 0]
-        return np.array(found, np.int64).reshape(-1, len(self.points.cardinalities))
+        results = [self.places[key] for key in self.top[order].tolist() if key >= 0]
+        return np.array(results, np.int64).reshape(-1, len(self.points.cardinalities))
 
 
 def redraw_knobs(

@@ -25,20 +25,29 @@ class ChameleonCodesignOptions(CodesignPpoOptions):
     """Options of the co-design method `chameleon`."""
 
     temperature: float = Field(
-        1.0, gt=0, description="of the softmax over down, stay, up (its code: 0.1, with which "
-        "hundreds of knobs stand still at once and a walk ends)",
+        1.0, gt=0,
+        description="temperature of the softmax over down, stay and up (original code: 0.1, "
+            "with which hundreds of knobs stay unchanged at once and a walk ends)",
     )  # fmt: skip
-    entropy: float = Field(0.1, ge=0, description="weight of the policy's entropy (code: 0.3)")
-    kept: int = Field(
-        64, ge=1, description="untried points met that are clustered, best first (open there)"
+    entropy: float = Field(
+        0.1, ge=0, description="weight of the policy's entropy (original code: 0.3)"
     )
-    knee: float = Field(2.5, gt=1, description="factor by which more clusters must cut the error")
+    kept: int = Field(
+        64,
+        ge=1,
+        description="number of best visited, untried points to cluster (not given in the paper)",
+    )
+    knee: float = Field(
+        2.5, gt=1, description="factor by which more clusters must reduce the error"
+    )
     others: Literal["mode", "random"] = Field(
-        "mode", description="knobs beside those clustered: the cluster's mode, or random"
+        "mode",
+        description="values of the knobs that are not clustered: the most frequent one of "
+        "the cluster, or random",
     )
     clustered: Literal["machine", "widest"] = Field(
-        "machine", description="knobs that make clusters: the machine's, or, as in the paper "
-        "of one layer, the two of most values",
+        "machine", description="knobs that define the clusters: those of the machine or, as in the "
+            "paper with a single layer, the two knobs with most values",
     )  # fmt: skip
 
 
@@ -55,6 +64,7 @@ class ChameleonCodesign(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
+        """Create an untrained agent for the knobs of the space."""
         self.agent = Agent(self.options, points.cardinalities, seed, {})
 
     def promising(
@@ -66,6 +76,7 @@ class ChameleonCodesign(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
+        """Return the points that the agent visits, after training it with the reward model."""
         met = [
             self.agent.explore(points.random(self.options.starts, rng), rewards)
             for _ in range(self.options.episodes)

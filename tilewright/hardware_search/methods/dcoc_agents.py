@@ -119,7 +119,7 @@ class Team(ActorCritic):
         """Position of each knob's moves in the concatenated outputs of the kinds of agents."""
         moved = [np.arange(self.machine), np.array(self.mapping), np.array(self.scheduling)]
         place = np.zeros(self.knobs, np.int64)
-        flat = np.concatenate([each.ravel() for each in moved])
+        flat = np.concatenate([item.ravel() for item in moved])
         place[flat[flat >= 0]] = np.flatnonzero(flat >= 0)
         return place
 
@@ -129,8 +129,8 @@ class Team(ActorCritic):
         if not self.several:
             return np.ones((self.knobs, 1), np.float32)
         agents = [tuple(range(self.machine)), *self.mapping, *self.scheduling]
-        agents = [tuple(knob for knob in each if knob >= 0) for each in agents]
-        agents = [each for each in agents if each]
+        agents = [tuple(knob for knob in agent if knob >= 0) for agent in agents]
+        agents = [agent for agent in agents if agent]
         members = np.zeros((self.knobs, len(agents)), np.float32)
         for agent, knobs in enumerate(agents):
             members[list(knobs), agent] = 1

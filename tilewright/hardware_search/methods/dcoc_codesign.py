@@ -22,7 +22,7 @@ from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardM
 from tilewright.search.ppo import Agent
 
 
-def _whole(value: object) -> object:
+def _to_integer(value: object) -> object:
     """Convert the text of a whole number, as a command line passes it, to an integer."""
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
@@ -35,26 +35,35 @@ class DcocOptions(CodesignPpoOptions):
 
     entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
     epochs: int = Field(10, ge=1, description="passes over the steps of an episode (MAPPO's)")
-    agents: Annotated[Literal[1, 3], BeforeValidator(_whole)] = Field(
-        3, description="kinds of agents; 1: one moves all knobs"
+    agents: Annotated[Literal[1, 3], BeforeValidator(_to_integer)] = Field(
+        3,
+        description="number of agents, each for one kind of knobs; 1: a single agent moves "
+        "all knobs",
     )
-    critic: bool = Field(True, description="a critic says what is to be expected")
+    critic: bool = Field(True, description="let a critic predict the expected score")
     confidence: bool = Field(
-        True, description="confidence sampling; else what scores best is measured"
+        True,
+        description="use confidence sampling; otherwise measure the points with the best scores",
     )
-    units: int = Field(32, ge=1, description="of the layers of actors and critic")
+    units: int = Field(32, ge=1, description="width of the layers of actors and critic")
     elite: float = Field(
-        0.5, ge=0, le=1, description="share of walks that begin at the best points measured"
+        0.5, ge=0, le=1, description="fraction of walks that begin at the best measured points"
     )
     explored: int = Field(
-        256, ge=1, description="points met that the critic scores, those of the best scores"
+        256,
+        ge=1,
+        description="number of visited points with the best scores that the critic scores",
     )
     sharpness: float = Field(
-        1.0, ge=0, description="of the softmax over the critic's scores, which are standardised"
+        1.0,
+        ge=0,
+        description="sharpness (inverse temperature) of the softmax over the critic's "
+        "standardised scores",
     )
     threshold: float = Field(
-        0.5, ge=0, le=1, description="quantile of the critic's scores below which a draw is "
-        "replaced; 0.5 is the median",
+        0.5, ge=0, le=1,
+        description="quantile of the critic's scores below which a drawn point is replaced; "
+            "0.5 is the median",
     )  # fmt: skip
 
 
@@ -71,6 +80,7 @@ class Dcoc(PublishedMethod):
         self.options = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
+        """Create untrained agents for hardware, mapping and scheduling."""
         from tilewright.hardware_search.methods.dcoc_agents import Team
 
         options = self.options
@@ -91,6 +101,7 @@ class Dcoc(PublishedMethod):
         count: int,
         rng: np.random.Generator,
     ) -> Places:
+        """Return the points that the agents visit, after training them with the reward model."""
         met = []
         for _ in range(self.options.episodes):
             met.append(self.agent.explore(self._start(points, rewards, seen, rng), rewards))
@@ -99,14 +110,14 @@ class Dcoc(PublishedMethod):
         if not self.options.confidence or not len(places):
             return places[:count]
         if self.options.critic:
-            scores = self.agent.expects(places)
+            scores = self.agent.predict_returns(places)
         drawn = sample_by_confidence(
             places, scores, count, self.options.sharpness, self.options.threshold, rng
         )
-        found = np.concatenate([drawn, places])
+        result = np.concatenate([drawn, places])
         # What would overflow is measured last: a mixture of good points need not fit.
-        found = found[np.argsort(rewards.overflowing(found) > 0, kind="stable")]
-        return _first(points, found, tried, count)
+        result = result[np.argsort(rewards.overflowing(result) > 0, kind="stable")]
+        return _first_untried(points, result, tried, count)
 
     def _start(
         self,
@@ -145,7 +156,9 @@ def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
     return tuple(map(tuple, np.round(scaled, 6).tolist()))
 
 
-def _first(points: JointSpace, places: Places, tried: NDArray[np.int64], count: int) -> Places:
+def _first_untried(
+    points: JointSpace, places: Places, tried: NDArray[np.int64], count: int
+) -> Places:
     """Return the first `count` distinct points that can be built and were not tried.
 
     Args:

@@ -36,11 +36,11 @@ def sample_by_confidence(
     drawn = rng.choice(len(places), min(count, possible), False, weight / weight.sum())
     limit = np.quantile(scores, threshold)
     good = places[scores >= limit]
-    found = places[drawn].copy()
+    result = places[drawn].copy()
     for row in np.flatnonzero(scores[drawn] < limit).tolist():
         half = good[rng.choice(len(good), -(-len(good) // 2), False)]
-        found[row] = most_frequent_values(half)
-    return found
+        result[row] = most_frequent_values(half)
+    return result
 
 
 def most_frequent_values(places: Places) -> NDArray[np.int64]:

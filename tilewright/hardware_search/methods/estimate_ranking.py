@@ -87,7 +87,7 @@ class EstimateRanking:
 
     def _features(self, rows: Floats, known: Floats) -> Features:
         names = [*layer_names(self.points), "estimated latency", "estimated share"]
-        return Features.of(np.concatenate([rows, known], axis=1), names)
+        return Features.from_names(np.concatenate([rows, known], axis=1), names)
 
     def _estimates(self, places: Places) -> Floats:
         """Return the results of `estimate_layer` for all layers of points.
@@ -98,11 +98,11 @@ class EstimateRanking:
         Returns:
             Float array of shape (points, slots, 2); NaN for layers that a machine does not run.
         """
-        found = np.full((len(places), len(self.points.slots.names), 2), np.nan)
+        result = np.full((len(places), len(self.points.slots.names), 2), np.nan)
         machines: NDArray[np.int64] = self.points.rows(places)
         for at, (row, point) in enumerate(zip(machines.tolist(), places, strict=True)):
             design = self.points.problem.design(row)
             for slot, layer, config in self.points.schedules(design, point):
                 if slot >= 0:
-                    found[at, slot] = estimate_layer(design, layer, config)[0]
-        return found
+                    result[at, slot] = estimate_layer(design, layer, config)[0]
+        return result

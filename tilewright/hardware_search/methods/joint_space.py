@@ -115,10 +115,10 @@ class JointSpace:
 
     @cached_property
     def _machine_values(self) -> Floats:
-        found = np.full((len(self.machine), int(self.machine.max())), np.nan)
+        result = np.full((len(self.machine), int(self.machine.max())), np.nan)
         for k, knob in enumerate(self.hardware.space.knobs):
-            found[k, : len(knob.values)] = knob.values
-        return found
+            result[k, : len(knob.values)] = knob.values
+        return result
 
     def random(self, count: int, rng: np.random.Generator) -> Places:
         """Draw random points. Machines are drawn uniformly from those that can be built.
@@ -142,12 +142,12 @@ class JointSpace:
             Int array of shape (points,); -1 if the machine cannot be built or is too large.
         """
         flat = self._flat(places)
-        at = np.searchsorted(self._sorted[0], flat)
-        at = np.minimum(at, len(self._sorted[0]) - 1)
-        return np.where(self._sorted[0][at] == flat, self._sorted[1][at], -1)
+        at = np.searchsorted(self._sorted_rows[0], flat)
+        at = np.minimum(at, len(self._sorted_rows[0]) - 1)
+        return np.where(self._sorted_rows[0][at] == flat, self._sorted_rows[1][at], -1)
 
     @cached_property
-    def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _sorted_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         flat = self._flat(self.hardware.points.astype(np.int64))
         order = np.argsort(flat)
         return flat[order], order
@@ -204,8 +204,8 @@ class JointSpace:
         Returns:
             Float array of shape (points, slots, knobs); 0 for a knob with a single value.
         """
-        found = (places[:, self.column] + 0.5) / self.cardinalities[self.column]
-        return np.where(self.column >= 0, found, 0.0)
+        result = (places[:, self.column] + 0.5) / self.cardinalities[self.column]
+        return np.where(self.column >= 0, result, 0.0)
 
     def values(self, places: Places) -> Floats:
         """Return the value of each schedule knob.
@@ -232,7 +232,10 @@ class JointSpace:
             (1, knobs).
         """
         for layer in design.layers:
-            slot = next((self._of[name] for name in layer.names if name in self._of), -1)
+            slot = next(
+                (self._index_by_name[name] for name in layer.names if name in self._index_by_name),
+                -1,
+            )
             yield slot, layer, self.schedule(design, layer, slot, point)
 
     def schedule(
@@ -277,14 +280,16 @@ class JointSpace:
         return moved
 
     @cached_property
-    def _of(self) -> dict[tuple[str, str], int]:
+    def _index_by_name(self) -> dict[tuple[str, str], int]:
         return {name: slot for slot, name in enumerate(self.slots.names)}
 
 
 def _slots(designs: list[Design]) -> JointSlots:
     names: dict[tuple[str, str], int] = {}
     knobs: dict[str, int] = {}
-    spaces = [[each.target.space(layer.workload) for layer in each.layers] for each in designs]
+    spaces = [
+        [design.target.space(layer.workload) for layer in design.layers] for design in designs
+    ]
     for design, own in zip(designs, spaces, strict=True):
         for layer, space in zip(design.layers, own, strict=True):
             names.setdefault(layer.names[0], len(names))
@@ -299,7 +304,7 @@ def _slots(designs: list[Design]) -> JointSlots:
         for layer, space in zip(design.layers, own, strict=True):
             slot = names[layer.names[0]]
             calls[core, slot] += layer.calls
-            shapes[core, slot] = [getattr(layer.workload, each) for each in SHAPE]
+            shapes[core, slot] = [getattr(layer.workload, item) for item in SHAPE]
             for knob in space.knobs:
                 counts[core, slot, knobs[knob.name]] = len(knob.values)
                 values[core, slot, knobs[knob.name], : len(knob.values)] = knob.values

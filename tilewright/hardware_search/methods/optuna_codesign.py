@@ -38,8 +38,8 @@ class LibraryOptions(MethodOptions):
     We chose the defaults, because no such method is published.
     """
 
-    tuner: str = Field("default", description="tunes the layers of a machine")
-    trials: int = Field(2, ge=1, description="measurements of each layer of a machine")
+    tuner: str = Field("default", description="tuner for the layers of a machine")
+    trials: int = Field(2, ge=1, description="measurements per layer of a machine")
 
 
 class _OptunaSearch:
@@ -83,16 +83,16 @@ class _OptunaSearch:
                 tunings.append(
                     LayerTuning(problem.design(row), evaluator, seed, self.options.tuner)
                 )
-                idle, worth[row] = 0, self._worth(tunings[-1])
-            found = NOTHING if row is None else worth[row]
-            trial.set_constraint("runs", float(found == NOTHING))
-            study.tell(trial, found)
+                idle, worth[row] = 0, self._tune_machine(tunings[-1])
+            result = NOTHING if row is None else worth[row]
+            trial.set_constraint("runs", float(result == NOTHING))
+            study.tell(trial, result)
         # No machine is new any more: what is left is spent on the schedules of those there are.
         tried = -1
         while tried < evaluator.spent + evaluator.compiled:
             tried = evaluator.spent + evaluator.compiled
             for tuning in tunings:
-                self._worth(tuning)
+                self._tune_machine(tuning)
 
     def _study(
         self, problem: CodesignProblem, seed: int
@@ -104,7 +104,7 @@ class _OptunaSearch:
             for knob in problem.hardware.space.knobs
         }
 
-    def _worth(self, tuning: LayerTuning) -> Worth:
+    def _tune_machine(self, tuning: LayerTuning) -> Worth:
         """Tune each layer of a machine for another round, and return its area and objective."""
         design = tuning.design
         layers = [tuning.advance(k, self.options.trials) for k in range(len(design.layers))]
@@ -117,7 +117,7 @@ class Nsga2Options(LibraryOptions):
     """Options of the co-design method `nsga2`, which uses Optuna's `NSGAIISampler`."""
 
     population: int = Field(
-        12, ge=2, description="machines of a generation; few, as measurements are"
+        12, ge=2, description="machines per generation; few, because measurements are few"
     )
 
 
@@ -131,13 +131,14 @@ class Nsga2(_OptunaSearch):
         self.population = options.population
 
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        """Return Optuna's NSGA-II sampler."""
         return optuna.samplers.NSGAIISampler(population_size=self.population, seed=seed)
 
 
 class TpeOptions(LibraryOptions):
     """Options of the co-design method `tpe`, which uses Optuna's `TPESampler`."""
 
-    startup: int = Field(10, ge=1, description="random draws before the densities are asked")
+    startup: int = Field(10, ge=1, description="random draws before the densities are used")
 
 
 class Tpe(_OptunaSearch):
@@ -150,6 +151,7 @@ class Tpe(_OptunaSearch):
         self.startup = options.startup
 
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        """Return Optuna's multivariate TPE sampler."""
         return optuna.samplers.TPESampler(
             n_startup_trials=self.startup, multivariate=True, seed=seed
         )

@@ -18,9 +18,11 @@ class CodesignPpoOptions(PublishedOptions, PPOOptions):
     The defaults are those of CHAMELEON's code or paper, except where a description says otherwise.
     """
 
-    starts: int = Field(128, ge=1, description="points that walks begin at")
+    starts: int = Field(128, ge=1, description="number of points from which walks start")
     steps: int = Field(
-        100, ge=1, description="steps of an episode at most (paper: 500; here a step asks the cost "
-        "model about every layer of the networks)",
+        100, ge=1, description="largest number of steps of an episode (paper: 500; here each step "
+            "needs predictions for every layer of the networks)",
     )  # fmt: skip
-    episodes: int = Field(1, ge=1, description="episodes between two fits (open in the papers)")
+    episodes: int = Field(
+        1, ge=1, description="episodes between two fits (not given in the papers)"
+    )

@@ -32,11 +32,11 @@ class PublishedOptions(RewardOptions):
     """Options that the published co-design methods `autotvm`, `chameleon` and `dcoc` share."""
 
     plan: int = Field(64, ge=1, description="measurements between two fits of the cost model")
-    first: int = Field(64, ge=1, description="measurements of points at random before the first")
-    greed: float = Field(0.05, ge=0, le=1, description="share of points drawn at random")
+    first: int = Field(64, ge=1, description="random measurements before the first fit")
+    greed: float = Field(0.05, ge=0, le=1, description="fraction of points drawn at random")
     estimates: bool = Field(
-        False, description="let the target's closed-form estimates rank what is to be measured, "
-        "which the papers do not have",
+        False, description="let the target's closed-form estimates choose what is measured, which "
+            "the papers do not do",
     )  # fmt: skip
 
 
@@ -121,14 +121,14 @@ class PublishedMethod:
             return points.random(count, rng)
         rewards = RewardModel(points, self.table, seen, self.table.plan, int(rng.integers(1 << 31)))
         more = count * self.table.plan if self.table.estimates else count
-        found = self.promising(points, rewards, seen, tried, more, rng)
-        if self.table.estimates and len(found):
+        result = self.promising(points, rewards, seen, tried, more, rng)
+        if self.table.estimates and len(result):
             informed = EstimateRanking(
                 points, rewards, seen, self.table.plan, int(rng.integers(1 << 31))
             )
-            found = informed.best(found, count)
+            result = informed.best(result, count)
         lucky = points.random(count, rng)
-        kept = found[:count]
+        kept = result[:count]
         lucky[: len(kept)] = np.where(
             (rng.random(len(kept)) < self.table.greed)[:, None], lucky[: len(kept)], kept
         )
@@ -164,14 +164,14 @@ def measure_point(
         place = point
         for _ in range(RETRIES):
             before = evaluator.compiled
-            found = evaluator.evaluate(design, layer.workload, config)
+            result = evaluator.evaluate(design, layer.workload, config)
             if slot >= 0 and evaluator.compiled > before:
                 seen.places.append(place)
                 seen.slots.append(slot)
-                seen.seconds.append(float(found.seconds[0]))
+                seen.seconds.append(float(result.seconds[0]))
                 if estimates:
                     seen.estimates.append(estimate_layer(design, layer, config)[0])
-            if slot < 0 or found.status[0] != "compile_error":
+            if slot < 0 or result.status[0] != "compile_error":
                 break
             place = points.redraw_schedule(point, slot, rng)
             config = points.schedule(design, layer, slot, place)

@@ -57,15 +57,17 @@ class RandomCodesign:
         for place, layer in enumerate(design.layers):
             space, tried = (
                 design.target.space(layer.workload),
-                evaluator.tried(design, layer.workload),
+                evaluator.layer_trials(design, layer.workload),
             )
             rng = generator(seed, turn, design.row, place)
-            flat = _others(rng, space.size, list(tried.trials), RETRIES)
+            flat = _draw_untried(rng, space.size, list(tried.trials), RETRIES)
             configs = space.unravel(flat)
             evaluator.evaluate_until(design, layer.workload, configs, self.options.trials)
 
 
-def _others(rng: np.random.Generator, size: int, tried: list[int], most: int) -> NDArray[np.int64]:
+def _draw_untried(
+    rng: np.random.Generator, size: int, tried: list[int], most: int
+) -> NDArray[np.int64]:
     """Draw configs that were not tried yet.
 
     Args:

@@ -36,14 +36,14 @@ class RewardOptions(MethodOptions):
     """Options of the reward, the score of a point that published co-design methods maximise."""
 
     penalty: float = Field(
-        1.0, ge=0, description="taken off the score of a machine beyond the budget, and for the "
-        "share of layers whose tiles overflow (open in the paper)",
+        1.0, ge=0, description="penalty on the score of a machine beyond the budget, and for the "
+            "fraction of layers whose tiles overflow (not given in the paper)",
     )  # fmt: skip
     reward: Literal["throughput", "log"] = Field(
-        "log", description="score of a latency: one over it, as AutoTVM's, or its logarithm"
+        "log", description="score of a latency: its inverse, as in AutoTVM, or its logarithm"
     )
     area_weight: float = Field(
-        0.0, ge=0, description="power of the area by which scores are divided; the papers: none"
+        0.0, ge=0, description="power of the area by which scores are divided; 0 as in the papers"
     )
 
 
@@ -108,7 +108,7 @@ class RewardModel:
         order = np.random.default_rng(seed).permutation(len(slots))
         self.model: CostModel = AutoTVMRanker(seed, False, {"plan": plan})
         rows = layer_features(points, places)[np.arange(len(slots)), slots]
-        self.model.fit(Features.of(rows[order], layer_names(points)), throughput[order])
+        self.model.fit(Features.from_names(rows[order], layer_names(points)), throughput[order])
         every = np.arange(len(points.slots.cpu))
         self.reference = float(self.seconds(every, np.ones((len(every), len(self.best)))).min())
         self._last: tuple[Places, Floats] | None = None
@@ -157,7 +157,9 @@ class RewardModel:
         """
         features = layer_features(self.points, places)
         cores = self.points.cores(places)
-        asked = Features.of(features.reshape(-1, features.shape[2]), layer_names(self.points))
+        asked = Features.from_names(
+            features.reshape(-1, features.shape[2]), layer_names(self.points)
+        )
         throughput = self.model.predict(asked).reshape(features.shape[:2])
         return self.seconds(cores, throughput)
 
@@ -268,7 +270,7 @@ def overflow(points: JointSpace, places: Places) -> Floats:
         knob("acc_slots") * outputs * side["block_out"] * side["batch"] * rows * columns
         * ACCUMULATOR_BYTES,
     )  # fmt: skip
-    shares = [each / _power(size, name) for each, name in zip(needed, BUFFERS, strict=True)]
+    shares = [item / _power(size, name) for item, name in zip(needed, BUFFERS, strict=True)]
     return np.asarray(np.nan_to_num(np.max(shares, axis=0), nan=0.0))
 
 
@@ -284,11 +286,13 @@ class _Knobs:
         self.names, self.values = points.slots.knobs, points.values(places)
 
     def __call__(self, *names: str) -> Floats:
-        found = np.full(self.values.shape[:2], np.nan)
+        result = np.full(self.values.shape[:2], np.nan)
         for name in names:
             if name in self.names:
-                found = np.where(np.isnan(found), self.values[:, :, self.names.index(name)], found)
-        return np.where(np.isnan(found), 1.0, found)
+                result = np.where(
+                    np.isnan(result), self.values[:, :, self.names.index(name)], result
+                )
+        return np.where(np.isnan(result), 1.0, result)
 
 
 def _hardware(points: JointSpace, places: Places) -> dict[str, Floats]:

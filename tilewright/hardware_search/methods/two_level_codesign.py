@@ -100,7 +100,7 @@ class Machines:
         """
         return np.asarray(self.totals(layers).prod(axis=0))
 
-    def weighed(self, layers: PerLayer, changes: PerLayer) -> PerLayer:
+    def weigh_changes(self, layers: PerLayer, changes: PerLayer) -> PerLayer:
         """Return the first-order change of the objective due to changes of each layer's metrics.
 
         Args:
@@ -110,19 +110,19 @@ class Machines:
         Returns:
             Float array of shape (machines, layers).
         """
-        found, each = np.zeros(changes.shape[1:]), self.totals(layers)
+        result, totals = np.zeros(changes.shape[1:]), self.totals(layers)
         for metric, change in enumerate(changes):
-            others = np.delete(each, metric, axis=0).prod(axis=0)
-            found += change * others[:, None]
-        return found
+            others = np.delete(totals, metric, axis=0).prod(axis=0)
+            result += change * others[:, None]
+        return result
 
     @property
-    def whole(self) -> NDArray[np.bool_]:
+    def is_complete(self) -> NDArray[np.bool_]:
         """Whether all layers of a machine have a valid trial, bool array of shape (machines,)."""
         return np.asarray(np.isfinite(self.measured).all(axis=(0, 2)))
 
     @property
-    def hopeless(self) -> NDArray[np.bool_]:
+    def is_hopeless(self) -> NDArray[np.bool_]:
         """Whether a layer of the machine has no valid trial after more than two batches.
 
         Bool array of shape (machines,).
@@ -140,7 +140,7 @@ class Machines:
         """
         if not corrected:
             return np.maximum(self.estimated, self.bounds)
-        errors = np.stack([bias.of(self.names) for bias in self._biases])
+        errors = np.stack([bias.predict_errors(self.names) for bias in self._biases])
         return np.maximum(self.estimated * np.exp(errors), self.bounds)
 
     def learn(self, row: int, layers: Sequence[int]) -> None:
@@ -193,7 +193,7 @@ class _Bias:
         self._unseen[list(names)] = False
         self._found[self._unseen] = mean
 
-    def of(self, names: NDArray[np.int64]) -> PerLayer:
+    def predict_errors(self, names: NDArray[np.int64]) -> PerLayer:
         """Return the predicted errors of layers.
 
         Args:
@@ -212,11 +212,11 @@ class TwoLevelOptions(MethodOptions):
     were chosen by hand.
     """
 
-    screened: int = Field(512, ge=1, description="machines that estimates are asked about")
-    start: int = Field(64, ge=1, description="of these, drawn evenly at first")
-    sample: int = Field(4096, ge=64, description="schedules of a layer that are estimated")
-    tuner: str = Field("default", description="tunes the layers of a machine")
-    batch: int = Field(2, ge=1, description="trials of a layer at a time")
+    screened: int = Field(512, ge=1, description="number of machines to screen with estimates")
+    start: int = Field(64, ge=1, description="number of these machines that are first drawn evenly")
+    sample: int = Field(4096, ge=64, description="number of schedules per layer to estimate")
+    tuner: str = Field("default", description="tuner for the layers of a machine")
+    batch: int = Field(2, ge=1, description="trials per batch of a layer")
     halving: float = Field(
         0.5,
         gt=0,
@@ -224,17 +224,26 @@ class TwoLevelOptions(MethodOptions):
         description="fraction of a layer's remaining gain expected after one batch",
     )
     doubt: float = Field(
-        0.1, ge=0, le=1, description="of the way to a layer's bound, whatever estimates say"
+        0.1,
+        ge=0,
+        le=1,
+        description="smallest improvement that is assumed possible for a layer, as a "
+        "fraction of the gap to its bound",
     )
     part: float = Field(
-        0.3, gt=0, le=1, description="of a machine's time is measured before it is judged again"
+        0.3,
+        gt=0,
+        le=1,
+        description="fraction of a machine's latency whose layers are measured before the "
+        "machine is evaluated again",
     )
     estimates: bool = Field(
-        True, description="screen machines by estimates; else all look as fast as their bounds. "
-        "The tuner of layers has its own: `tuner=default-blind` takes them from it",
+        True, description="screen machines with estimates; otherwise all machines are rated by "
+            "their bounds. The tuner of the layers has its own estimates: "
+            "`tuner=default-blind` switches them off",
     )  # fmt: skip
-    bounds: bool = Field(True, description="know each layer's bound; else its roofline alone")
-    correct: bool = Field(True, description="learn what estimates err by from other machines")
+    bounds: bool = Field(True, description="use each layer's bound; otherwise only its roofline")
+    correct: bool = Field(True, description="learn the error of the estimates from other machines")
 
 
 class TwoLevel:
@@ -275,7 +284,7 @@ class _Search:
         options: TwoLevelOptions,
     ) -> None:
         self.problem, self.evaluator, self.seed, self.options = problem, evaluator, seed, options
-        self.machines = self._screened()
+        self.machines = self._screen_machines()
         latest = self.machines.costs(self.machines.estimated)
         slowest = float(latest.max()) if len(latest) else 0.5
         self.reference = problem.hardware.budget * 1.001, 2 * slowest
@@ -287,29 +296,29 @@ class _Search:
 
     # -- machines ------------------------------------------------------------------------------
 
-    def _screened(self) -> Machines:
+    def _screen_machines(self) -> Machines:
         """Select machines by their estimates, without those that cannot run every layer."""
         count = len(self.problem.hardware.points)
         drawn = generator(self.seed, 0).permutation(count)
         objective = self.evaluator.objective
-        found = Screening(self.problem, self.options.sample, self.seed, objective)
+        result = Screening(self.problem, self.options.sample, self.seed, objective)
         if self.options.estimates:
             ends = [0, count - 1]
             start = dict.fromkeys([*ends, *drawn[: self.options.start].tolist()])
-            found.climb(start, min(self.options.screened, count))
-            rows = found.rows
+            result.climb(start, min(self.options.screened, count))
+            rows = result.rows
         else:
             rows = drawn[: self.options.screened].tolist()
         designs = map(self.problem.design, rows)
         if self.options.estimates:
-            known = [(design, found.metrics(design.row)) for design in designs]
+            known = [(design, result.metrics(design.row)) for design in designs]
         else:
-            known = [(design, self._least(design)) for design in designs]
+            known = [(design, self._least_metrics(design)) for design in designs]
         able = [(design, metrics) for design, metrics in known if np.isfinite(metrics).all()]
-        least = [self._least(design) for design, _ in able]
+        least = [self._least_metrics(design) for design, _ in able]
         return Machines(able, self.problem.hardware.points, least, objective)
 
-    def _least(self, design: Design) -> NDArray[np.float64]:
+    def _least_metrics(self, design: Design) -> NDArray[np.float64]:
         """Return lower bounds of the metrics of a machine's layers, shape (metrics, layers).
 
         The options decide whether the latency bounds are the target's bounds or only rooflines.
@@ -334,20 +343,20 @@ class _Search:
         machines, options = self.machines, self.options
         optimum = machines.optimum(options.correct and options.estimates)
         likely = np.where(np.isfinite(machines.measured), machines.measured, optimum)
-        costs, whole = machines.costs(likely), machines.whole
+        costs, whole = machines.costs(likely), machines.is_complete
         front = np.stack([machines.areas, costs], axis=1)[whole]
         saved = self._savings(optimum, likely)
         costs = costs - saved.max(axis=1, initial=0.0)
         counts = np.where(whole, 1, np.isinf(machines.measured[0]).sum(axis=1))
         promised = np.stack([machines.areas, costs], axis=1)
         gains = added_hypervolume(front, promised, self.reference) / (options.batch * counts)
-        gains[machines.hopeless] = 0.0
+        gains[machines.is_hopeless] = 0.0
         if gains.max(initial=0.0) <= 1e-12:
             return None
         row = int(np.argmax(gains))
-        return row, [int(np.argmax(saved[row]))] if whole[row] else self._first(row, likely)
+        return row, [int(np.argmax(saved[row]))] if whole[row] else self._first_layers(row, likely)
 
-    def _first(self, row: int, likely: PerLayer) -> list[int]:
+    def _first_layers(self, row: int, likely: PerLayer) -> list[int]:
         """Choose the layers to measure first on a machine: its most expensive unmeasured layers.
 
         Args:
@@ -359,7 +368,7 @@ class _Search:
         """
         machines = self.machines
         left = np.flatnonzero(np.isinf(machines.measured[0, row]))
-        cost = machines.weighed(likely, likely * machines.calls)[row, left]
+        cost = machines.weigh_changes(likely, likely * machines.calls)[row, left]
         heavy = np.argsort(-cost, kind="stable")
         taken = np.cumsum(cost[heavy])
         enough = int(np.searchsorted(taken, self.options.part * taken[-1])) + 1
@@ -376,13 +385,15 @@ class _Search:
             Float array of shape (machines, layers); 0 for machines with unmeasured layers.
         """
         machines, options = self.machines, self.options
-        saved, whole = np.zeros_like(optimum), machines.whole
+        saved, whole = np.zeros_like(optimum), machines.is_complete
         measured, lowest = machines.measured[:, whole], optimum[:, whole]
         doubt = options.doubt * (measured - machines.bounds[:, whole])
-        each = np.maximum(measured - np.minimum(lowest, measured), doubt) * machines.calls[whole]
+        per_layer = (
+            np.maximum(measured - np.minimum(lowest, measured), doubt) * machines.calls[whole]
+        )
         left = options.halving ** (machines.batches[whole] - 1) * (1 - options.halving)
-        saved[:, whole] = np.where(machines.real[whole], each * left, 0.0)
-        return machines.weighed(likely, saved)
+        saved[:, whole] = np.where(machines.real[whole], per_layer * left, 0.0)
+        return machines.weigh_changes(likely, saved)
 
     # -- measuring -----------------------------------------------------------------------------
 

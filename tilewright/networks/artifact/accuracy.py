@@ -44,7 +44,7 @@ class Check:
     outputs: Sequence[Feed]
     reference: str
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Serialise the samples for the artifact."""
         arrays: dict[str, Array] = {"reference": np.array(self.reference)}
         for role, feeds in (("input", self.inputs), ("output", self.outputs)):
@@ -68,12 +68,12 @@ def unpack_check(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) 
     arrays = unpack_arrays(content)
     count = sum(name.startswith("output ") for name in arrays) // max(1, len(outputs))
     if count < 1:
-        raise ValueError(f"{CHECK_FILE} holds no samples")
-    found = [
+        raise ValueError(f"{CHECK_FILE} contains no samples")
+    check = [
         [{name: arrays[f"{role} {number} {name}"] for name in names} for number in range(count)]
         for role, names in (("input", inputs), ("output", outputs))
     ]
-    return Check(found[0], found[1], str(arrays["reference"]))
+    return Check(check[0], check[1], str(arrays["reference"]))
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,12 @@ def check_of(model: onnx.ModelProto, samples: Sequence[Feed]) -> Check:
     inputs: list[Feed] = []
     outputs: list[Feed] = []
     size = 0
-    for feed, found in zip(samples, run_feeds(model, names, samples[:SAMPLES]), strict=False):
-        size += sum(array.nbytes for each in (feed, found) for array in each.values())
+    for feed, result in zip(samples, run_feeds(model, names, samples[:SAMPLES]), strict=False):
+        size += sum(array.nbytes for item in (feed, result) for array in item.values())
         if inputs and size > MOST_BYTES:
             break
         inputs.append(dict(feed))
-        outputs.append(found)
+        outputs.append(result)
     return Check(inputs, outputs, "onnxruntime")
 
 
@@ -174,59 +174,65 @@ def accuracy(
     Returns:
         The error of each output over all samples.
     """
-    found = [infer(feed) for feed in check.inputs]
+    outputs = [infer(feed) for feed in check.inputs]
     return NetworkAccuracy(
         check.reference, len(check.inputs), tolerance,
         tuple(
-            _error(name, [each[name] for each in check.outputs], [each[name] for each in found],
-                   zeros.get(name), tolerance)
+            _error(
+                name, [expected[name] for expected in check.outputs],
+                [output[name] for output in outputs], zeros.get(name), tolerance,
+            )
             for name in check.outputs[0]
         ),
     )  # fmt: skip
 
 
-def refuse_inaccurate(found: NetworkAccuracy, network: str) -> None:
+def refuse_inaccurate(accuracy: NetworkAccuracy, network: str) -> None:
     """Raise an error if a network exceeds its tolerance.
 
     Args:
-        found: errors of the network's outputs.
+        accuracy: errors of the network's outputs.
         network: name of the network, for the message.
 
     Raises:
         InaccurateError: the largest relative error exceeds the tolerance.
     """
-    if not found.is_right:
-        worst = max(found.outputs, key=lambda output: output.relative)
+    if not accuracy.is_right:
+        worst = max(accuracy.outputs, key=lambda output: output.relative)
         if worst.problem:
             raise InaccurateError(
-                f"output '{worst.name}' of {network} differs from the source model: "
-                f"{worst.problem}; report the model"
+                f"the output '{worst.name}' of {network} differs from the source model: "
+                f"{worst.problem}; please report the model"
             )
         raise InaccurateError(
-            f"output '{worst.name}' of {network} is off by {worst.relative:.2g} of its size on "
-            f"{found.samples} samples, compared with {found.reference} on the source model, and "
-            f"the bound is {found.tolerance:g}; calibrate with real samples (--calibration), keep "
-            "the layers that lose most in float (--keep-float), or raise --tolerance"
+            f"the output '{worst.name}' of {network} is off by {worst.relative:.2g} "
+            f"(relative error on {accuracy.samples} samples), compared with {accuracy.reference} "
+            f"on the source model; the tolerance is {accuracy.tolerance:g}; "
+            "calibrate with real "
+            "samples (--calibration), keep the layers that lose most accuracy in floating "
+            "point (--keep-float), or raise --tolerance"
         )
 
 
 def _error(
-    name: str, expected: Sequence[Array], found: Sequence[Array], zero: int | None,
+    name: str, expected: Sequence[Array], result: Sequence[Array], zero: int | None,
     tolerance: float,
 ) -> OutputAccuracy:  # fmt: skip
-    for real, ours in zip(expected, found, strict=True):
+    for real, ours in zip(expected, result, strict=True):
         problem = ""
         if ours.dtype != real.dtype:
-            problem = f"it is {ours.dtype} instead of {real.dtype}"
+            problem = f"its type is {ours.dtype} instead of {real.dtype}"
         elif ours.shape != real.shape:
-            problem = f"it has shape {ours.shape} instead of {real.shape}"
+            problem = f"its shape is {ours.shape} instead of {real.shape}"
         if problem:
             return OutputAccuracy(name, float("inf"), float("inf"), None, problem=problem)
-    if len({each.shape for each in expected}) > 1:  # known only when the model runs
-        pairs = zip(expected, found, strict=True)
+    if len({item.shape for item in expected}) > 1:  # known only when the model runs
+        pairs = zip(expected, result, strict=True)
         alone = [_error(name, [real], [ours], zero, tolerance) for real, ours in pairs]
-        return max(alone, key=lambda each: each.relative)
-    wanted, got = (np.stack([np.asarray(each) for each in arrays]) for arrays in (expected, found))
+        return max(alone, key=lambda item: item.relative)
+    wanted, got = (
+        np.stack([np.asarray(array) for array in arrays]) for arrays in (expected, result)
+    )
     checked = bool(len(wanted) < 2 or (wanted[1:] != wanted[0]).any())
     top = None
     if wanted.ndim > 1 and wanted.shape[-1] > 1:
@@ -234,7 +240,7 @@ def _error(
     if wanted.dtype.kind != "f" and zero is None:
         unequal = float((wanted != got).mean()) if wanted.size else 0.0
         return OutputAccuracy(name, unequal, unequal, top, checked)
-    real, ours = (each.astype(np.float64) - (zero or 0) for each in (wanted, got))
+    real, ours = (item.astype(np.float64) - (zero or 0) for item in (wanted, got))
     same = (real == ours) | (np.isnan(real) & np.isnan(ours))
     off = np.where(same, 0.0, np.abs(real - ours))
     if not np.isfinite(off).all():

@@ -75,19 +75,19 @@ def build(
         library = files.get(CPU_LIBRARY)
         regions = ArtifactRegions(manifest["regions"], files)
         artifact = Artifact(manifest, builds.open(files, layers), library, regions=regions)
-        found = accuracy(check, artifact.infer_layers, tolerance, artifact.zero_points)
-        refuse_inaccurate(found, graph.name)
-        files[CHECK_FILE] = check.packed()
-        manifest["accuracy"] = found.to_json()
+        result = accuracy(check, artifact.infer_layers, tolerance, artifact.zero_points)
+        refuse_inaccurate(result, graph.name)
+        files[CHECK_FILE] = check.to_bytes()
+        manifest["accuracy"] = result.to_json()
     return write_folder(out, files, manifest)
 
 
 def _whole_network(last: LastRegions) -> dict[str, Json]:
     """Return the manifest's inputs and outputs of a network with regions after the last layer."""
     infos = {"inputs": last.inputs, "outputs": list(last.whole.graph.output)}
-    found: dict[str, Json] = {}
+    network: dict[str, Json] = {}
     for key, values in infos.items():
-        found[f"network_{key}"] = [
+        network[f"network_{key}"] = [
             {
                 "name": info.name,
                 "shape": list(last.shape_of(info)),
@@ -97,7 +97,7 @@ def _whole_network(last: LastRegions) -> dict[str, Json]:
             }
             for info in values
         ]
-    return found
+    return network
 
 
 def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False) -> Builds:
@@ -118,21 +118,22 @@ def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool
     """
     problem = in_the_way(out)
     if problem:
-        raise ArtifactError(f"{out} is not written to: {problem}; choose another folder with --out")
+        raise ArtifactError(f"cannot write to {out}: {problem}; choose another folder with --out")
     builds = capability(target, Builds)
     if builds is None:
         raise ArtifactError(
-            f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
+            f"programs of {target.name} cannot be executed here, so nothing can be built for "
+            "it; choose a VTA or a Gemmini"
         )
     if not graph.layers:
         raise ArtifactError(
-            f"no layer of {graph.name} runs on {target.name}, there is nothing to build; "
-            "'tilewright inspect' says why"
+            f"no layer of {graph.name} can run on {target.name}, so there is nothing to "
+            "build; 'tilewright inspect' shows the reason for each operator"
         )
     if bare and graph.islands:
         raise ArtifactError(
-            f"--bare: the CPU would have to compute {_named(graph.islands)}; leave out --bare, or "
-            "cut the model there"
+            f"--bare: the CPU would have to compute {_list_operators(graph.islands)}; leave out "
+            "--bare, or cut the model there"
         )
     return builds
 
@@ -160,7 +161,7 @@ def layer_graph(graph: IntegerGraph) -> LayerGraph:
         if isinstance(step, Layer):
             steps.append(step)
         else:
-            steps.append(HostStep(_named([step]), step.inputs, step.outputs))
+            steps.append(HostStep(_list_operators([step]), step.inputs, step.outputs))
             by_islands.update(step.inputs)
     inputs = {value.name: value for value in graph.inputs}
     loaded = {
@@ -188,7 +189,7 @@ def _is_int8(graph: IntegerGraph, name: str) -> bool:
     return graph.values[name].dtype == "int8"
 
 
-def _named(islands: Sequence[CpuIsland]) -> str:
+def _list_operators(islands: Sequence[CpuIsland]) -> str:
     """List the operators of islands by type, with the first node of each type."""
     kinds: dict[str, list[str]] = {}
     for island in islands:
@@ -249,7 +250,7 @@ def _manifest(
                 "name": island.name, "inputs": list(island.inputs),
                 "outputs": list(island.outputs),
                 "operators": [{"name": node, "operator": kind} for node, kind in island.nodes],
-                "estimated_seconds": _estimated(graph, island, cpu_seconds, slowdown),
+                "estimated_seconds": _island_seconds(graph, island, cpu_seconds, slowdown),
             }
             for island in graph.islands
         ],
@@ -274,7 +275,7 @@ def _manifest(
     }  # fmt: skip
 
 
-def _estimated(
+def _island_seconds(
     graph: IntegerGraph, island: CpuIsland, cpu_seconds: Mapping[str, float] | None,
     slowdown: float,
 ) -> float | None:  # fmt: skip

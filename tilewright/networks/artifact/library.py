@@ -34,9 +34,9 @@ from tilewright.core.process_info import usable_cores
 from tilewright.core.thread_pools import PerProcess, with_living_pool
 from tilewright.networks.artifact.library_check import (
     decisive_samples,
-    narrowed,
     pack_samples,
     samples_of,
+    to_float16,
     unchecked_outputs,
     unpack_samples,
     worst_output,
@@ -71,6 +71,7 @@ LIBRARY, CHECK = "network.so", "check.npz"
 LIBRARY_BYTES = 1 << 31
 """Maximum size in bytes of an artifact with a library, whose weights are stored in float32."""
 TIMED, PROFILED = 3, 15
+"""Number of inferences that are timed, without and with the time of each layer."""
 TIMED_SECONDS = 0.5
 """Maximum total time of the inferences that are timed, unless a single one takes longer."""
 
@@ -90,7 +91,7 @@ class KernelError:
     bound: float = OF_FLOAT32
 
     @property
-    def wrong(self) -> bool:
+    def is_wrong(self) -> bool:
         """Whether the error is larger than rounding explains."""
         return not self.error <= self.bound
 
@@ -138,12 +139,12 @@ def compile_files(
         ImportFailedError: no linker was found.
     """
     from tilewright.networks.compiled.attention import JoinedAttention
-    from tilewright.networks.compiled.kernel_calls import rewritten
+    from tilewright.networks.compiled.kernel_calls import rewrite_calls
     from tilewright.networks.compiled.library import compiled_library
 
     compiles = compiles_kernels(target)
     kernels = {workload: compiles.kernel(workload, pick.config) for workload, pick in picks.items()}
-    made = rewritten(whole.flat, layers, kernels, compiles.registers)
+    made = rewrite_calls(whole.flat, layers, kernels, compiles.registers)
     attention = JoinedAttention(made, compiles)
     library, weights = compiled_library(
         made.module,
@@ -156,8 +157,8 @@ def compile_files(
     samples = samples_of(last or whole)
     rows = [
         _row(layer, function, picks[layer.workload], target)
-        | ({"moved": [_moved(*each) for each in moved]} if moved else {})
-        | ({"bfloat16": [list(each) for each in stored]} if stored else {})
+        | ({"moved": [_moved_json(*item) for item in moved]} if moved else {})
+        | ({"bfloat16": [list(item) for item in stored]} if stored else {})
         | ({"frames": True} if frames else {})
         | _attention(number, attention)
         for number, (layer, function, moved, stored, frames) in enumerate(
@@ -169,12 +170,12 @@ def compile_files(
         files[WEIGHTS] = pack_weights(weights)
     if len(files.get(WEIGHTS, b"")) > LIBRARY_BYTES:
         raise ArtifactError(
-            f"the packed weights of {name} take more than {LIBRARY_BYTES >> 30} GiB, more than is "
-            "read again; build a smaller model"
+            f"the packed weights of {name} take more than {LIBRARY_BYTES >> 30} GiB, the "
+            "limit for an artifact; build a smaller model"
         )
     kernels_macs = sum(layer.workload.macs for layer in made.layers)
     manifest = {
-        **_described(last or whole, samples[0], target, target_kind, name, tolerance),
+        **_describe_source(last or whole, samples[0], target, target_kind, name, tolerance),
         "macs": {"total": total_macs, "kernels": kernels_macs},
         "layers": rows,
         "reads": list(whole.inputs),
@@ -185,14 +186,15 @@ def compile_files(
         "regions": write_regions(whole.regions, () if last is None else last.regions, files),
     }
     artifact = CompiledArtifact(manifest, files)
-    for found in artifact.verify(target):
-        if found.wrong:
+    for result in artifact.verify(target):
+        if result.is_wrong:
             raise ArtifactError(
-                f"the kernel of layer {as_text(rows[found.layer]['name'])} of {name} is off by "
-                f"{found.error:.2g} of its largest value on seeded tensors, and the bound is "
-                f"{found.bound:g}; build with more --trials, and report the model"
+                f"the kernel of layer {as_text(rows[result.layer]['name'])} of {name} is off "
+                f"by {result.error:.2g} of its largest value on random tensors, but at most "
+                f"{result.bound:g} is accepted; build with more --trials, and please report "
+                "the model"
             )
-    return _checked(artifact, files, manifest, samples, last or whole, tolerance)
+    return _check_outputs(artifact, files, manifest, samples, last or whole, tolerance)
 
 
 def region_files(
@@ -220,7 +222,7 @@ def region_files(
         first = NetworkSample("", last.seeded_inputs(), last.empty_outputs())
     files: dict[str, bytes] = {}
     manifest = {
-        **_described(last, first, target, target_kind, name, OF_FLOAT32),
+        **_describe_source(last, first, target, target_kind, name, OF_FLOAT32),
         "macs": {"total": total_macs, "kernels": 0},
         "layers": [],
         "reads": [],
@@ -230,10 +232,10 @@ def region_files(
         "regions": write_regions((), last.regions, files),
     }
     artifact = CompiledArtifact(manifest, files)
-    return _checked(artifact, files, manifest, samples, last, OF_FLOAT32)
+    return _check_outputs(artifact, files, manifest, samples, last, OF_FLOAT32)
 
 
-def _checked(
+def _check_outputs(
     artifact: CompiledArtifact, files: dict[str, bytes], manifest: dict[str, Json],
     samples: Sequence[NetworkSample], source: LastRegions | Whole, tolerance: float,
 ) -> CompiledFiles:  # fmt: skip
@@ -260,7 +262,7 @@ def _checked(
     return CompiledFiles(files, manifest, kept)
 
 
-def _described(
+def _describe_source(
     source: LastRegions | Whole, sample: NetworkSample, target: Target, target_kind: str,
     name: str, tolerance: float,
 ) -> dict[str, Json]:  # fmt: skip
@@ -312,10 +314,12 @@ def compiles_kernels(target: Target) -> CompilesKernels:
     Raises:
         ArtifactError: the target does not have this capability.
     """
-    found = capability(target, CompilesKernels)
-    if found is None:
-        raise ArtifactError(f"{target.name} compiles no kernels into libraries; choose cpu")
-    return found
+    result = capability(target, CompilesKernels)
+    if result is None:
+        raise ArtifactError(
+            f"{target.name} cannot compile kernels into libraries; choose the target cpu"
+        )
+    return result
 
 
 class CompiledArtifact:
@@ -381,7 +385,7 @@ class CompiledArtifact:
             known = {**arrays, **made}
             known |= self._regions.run_last(known)
             made = {value.name: known[value.name] for value in self.outputs}
-        return narrowed(made, self._halves) if self._halves else made
+        return to_float16(made, self._halves) if self._halves else made
 
     @with_living_pool
     def run(
@@ -407,16 +411,16 @@ class CompiledArtifact:
         whole, calls = np.zeros(times), list[Sequence[tuple[str, float]]]()
         if self._compiled:
             arrays = self._read(known)
-            whole = self._ready.timed(arrays, times)
+            whole = self._ready.time_inferences(arrays, times)
             calls = [self._ready.profiled(arrays) for _ in range(times if layers else 0)]
-        found = profile_of(self._call_times(), whole, calls)
+        profile = profile_of(self._call_times(), whole, calls)
         if self._regions:
             seconds = self._regions.time_last({**known, **self._run_compiled(known)}, times)
-            found = replace(
-                found, seconds=found.seconds + seconds,
-                others=(*found.others, ("onnxruntime", seconds)) if layers else (),
+            profile = replace(
+                profile, seconds=profile.seconds + seconds,
+                others=(*profile.others, ("onnxruntime", seconds)) if layers else (),
             )  # fmt: skip
-        return outputs, found
+        return outputs, profile
 
     def verify(self, target: Target | None = None) -> Iterator[KernelError]:
         """Compare every layer's kernel in the library with the reference, on random tensors.
@@ -447,8 +451,10 @@ class CompiledArtifact:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
                 config = tuple(map(as_int, as_list(row["config"])))
                 moved = map(as_object, as_list(row.get("moved", [])))
-                stored = [_stored(each) for each in as_list(row.get("bfloat16", []))]
-                function = self._ready.function(name, [_places(each) for each in moved], stored)
+                stored = [_parse_stored(item) for item in as_list(row.get("bfloat16", []))]
+                function = self._ready.function(
+                    name, [_parse_moved(item) for item in moved], stored
+                )
                 known[name] = compiles.kernel_error(workload, config, function)
             bound = OF_STORED if row.get("bfloat16") else OF_FLOAT32
             errors.append(KernelError(number, known[name], bound))
@@ -465,8 +471,9 @@ class CompiledArtifact:
         """
         if not self.has_samples:
             raise ArtifactError(
-                f"{self.name} holds no samples to compare outputs on, because onnxruntime accepted "
-                "none of the inputs that were drawn; compare it on inputs of your own"
+                f"{self.name} holds no samples for comparing outputs, because onnxruntime "
+                "rejected all random inputs that were tried; compare it on inputs of your "
+                "own"
             )
         return max(
             worst_output(self.infer(sample.inputs), sample.outputs, self.tolerance).error
@@ -534,7 +541,8 @@ class CompiledArtifact:
     def _network(self) -> LoadedLibrary:
         if (needed := as_text(self.manifest["tvm"])) != (own := version("apache-tvm")):
             raise ArtifactError(
-                f"{self.name} was compiled with TVM {needed}, this program has {own}; {BUILD_AGAIN}"
+                f"{self.name} was compiled with TVM {needed}, but this installation has "
+                f"{own}; {BUILD_AGAIN}"
             )
         from tilewright.networks.compiled.loaded_library import LoadedLibrary
 
@@ -568,7 +576,9 @@ def open_library(
     listed = as_object(manifest["files"])
     regions = tuple(name for name in listed if name.startswith(inner + PREFIX))
     if inner + LIBRARY not in listed and (manifest["layers"] or not regions):
-        raise ArtifactError(f"{folder / inner} lists no {LIBRARY} and no regions; {BUILD_AGAIN}")
+        raise ArtifactError(
+            f"{folder / inner} contains neither {LIBRARY} nor regions; {BUILD_AGAIN}"
+        )
     if inner + CHECK not in listed:
         raise KeyError(inner + CHECK)
     large = [name for name in (inner + WEIGHTS, inner + CHECK, *regions) if name in listed]
@@ -596,7 +606,7 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
     }
 
 
-def _stored(value: Json) -> tuple[int, int]:
+def _parse_stored(value: Json) -> tuple[int, int]:
     """Read the manifest entry of a parameter that the network stores in bfloat16.
 
     Returns:
@@ -620,12 +630,12 @@ def _call_time(row: Mapping[str, Json]) -> CallTime:
     )  # fmt: skip
 
 
-def _moved(parameter: int, axes: MovedAxes) -> dict[str, Json]:
+def _moved_json(parameter: int, axes: MovedAxes) -> dict[str, Json]:
     return {"parameter": parameter, "shape": list(axes.shape), "axes": list(axes.axes)}
 
 
-def _places(row: Mapping[str, Json]) -> Moved:
-    """Convert the output of `_moved` to arguments of `LoadedLibrary.function`."""
+def _parse_moved(row: Mapping[str, Json]) -> Moved:
+    """Convert the output of `_moved_json` to arguments of `LoadedLibrary.function`."""
     shape, axes = (list(map(as_int, as_list(row[key]))) for key in ("shape", "axes"))
     return as_int(row["parameter"]), shape, axes
 
@@ -636,10 +646,10 @@ def _tensor(name: str, array: Array) -> dict[str, Json]:
 
 
 def _values(rows: Json) -> tuple[Value, ...]:
-    found = map(as_object, as_list(rows))
+    result = map(as_object, as_list(rows))
     return tuple(
         Value(
             as_text(row["name"]), tuple(map(as_int, as_list(row["shape"]))), as_text(row["dtype"])
         )
-        for row in found
+        for row in result
     )

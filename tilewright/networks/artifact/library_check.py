@@ -23,7 +23,7 @@ from tilewright.networks.sample_values import (
     Kinds,
     NetworkSample,
     draw_samples,
-    perturbed,
+    perturb_inputs,
 )
 
 Array = NDArray[Any]
@@ -92,23 +92,23 @@ def samples_of(source: SourceModel) -> list[NetworkSample]:
         InputError: inputs cannot be generated, or the model rejects the first sample.
     """
     if source.is_undrawable:
-        raise InputError("inputs of the model cannot be drawn")
+        raise InputError("no valid random inputs of the model can be generated")
     kinds: Kinds = {
         name: (array.shape, TEXT if array.dtype.kind == "O" else array.dtype.name)
         for name, array in source.seeded_inputs().items()
     }
-    found: list[NetworkSample] = []
+    samples: list[NetworkSample] = []
     size = 0
     for drawn in draw_samples(kinds, source.reference, source.constants):
-        sample = replace(drawn, outputs=narrowed(drawn.outputs, source.halves))
+        sample = replace(drawn, outputs=to_float16(drawn.outputs, source.halves))
         size += sum(a.nbytes for feed in (sample.inputs, sample.outputs) for a in feed.values())
-        if found and size > MOST_BYTES:
+        if samples and size > MOST_BYTES:
             break
-        found.append(sample)
-    return found
+        samples.append(sample)
+    return samples
 
 
-def narrowed(outputs: Feed, halves: Collection[str]) -> dict[str, Array]:
+def to_float16(outputs: Feed, halves: Collection[str]) -> dict[str, Array]:
     """Convert the outputs named in `halves` to float16."""
     with np.errstate(over="ignore"):
         return {
@@ -143,7 +143,9 @@ def decisive_samples(
         made = infer(sample.inputs)
         worst = worst_output(made, sample.outputs, tolerance)
         if not worst.error <= tolerance:
-            reals = {k: each for k, each in sample.outputs.items() if each.dtype.kind not in "iub"}
+            reals = {
+                k: output for k, output in sample.outputs.items() if output.dtype.kind not in "iub"
+            }
             reals_fit = worst_output(made, reals, tolerance).error <= tolerance
             tie = sample.kind == SATURATING and reals_fit
             stable = worst.problem or not _is_unstable(sample, source, worst, tolerance)
@@ -172,19 +174,23 @@ def unchecked_outputs(samples: Sequence[NetworkSample]) -> list[str]:
     ]
 
 
-def worst_output(found: Mapping[str, Array], expected: Feed, tolerance: float) -> OutputDifference:
+def worst_output(
+    outputs: Mapping[str, Array], expected: Feed, tolerance: float
+) -> OutputDifference:
     """Return the output with the largest error.
 
     Args:
-        found: outputs of the library by name.
+        outputs: outputs of the library by name.
         expected: outputs of the source model by name.
         tolerance: largest accepted error, which `magnitude` needs.
     """
-    errors = [output_error(name, found[name], array, tolerance) for name, array in expected.items()]
-    return max(errors, key=lambda each: each.error, default=OutputDifference("", 0.0))
+    errors = [
+        output_error(name, outputs[name], array, tolerance) for name, array in expected.items()
+    ]
+    return max(errors, key=lambda error: error.error, default=OutputDifference("", 0.0))
 
 
-def output_error(name: str, found: Array, expected: Array, tolerance: float) -> OutputDifference:
+def output_error(name: str, output: Array, expected: Array, tolerance: float) -> OutputDifference:
     """Return the error of one output relative to its largest value.
 
     The error is infinite if the element type or shape differs, if only one of two values is NaN, or
@@ -192,19 +198,21 @@ def output_error(name: str, found: Array, expected: Array, tolerance: float) -> 
 
     Args:
         name: name of the output.
-        found: output of the library.
+        output: output of the library.
         expected: output of the source model.
         tolerance: largest accepted error, which `magnitude` needs.
     """
-    if found.dtype != expected.dtype:
-        return OutputDifference(name, np.inf, f"it is {found.dtype} instead of {expected.dtype}")
-    if found.shape != expected.shape:
+    if output.dtype != expected.dtype:
         return OutputDifference(
-            name, np.inf, f"it has shape {found.shape} instead of {expected.shape}"
+            name, np.inf, f"its type is {output.dtype} instead of {expected.dtype}"
+        )
+    if output.shape != expected.shape:
+        return OutputDifference(
+            name, np.inf, f"its shape is {output.shape} instead of {expected.shape}"
         )
     if expected.dtype.kind not in "fiub":
-        return OutputDifference(name, 0.0 if np.array_equal(found, expected) else np.inf)
-    ours, real = found.astype(np.float64), expected.astype(np.float64)
+        return OutputDifference(name, 0.0 if np.array_equal(output, expected) else np.inf)
+    ours, real = output.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         same = (ours == real) | (np.isnan(ours) & np.isnan(real))
         off = np.where(same, 0.0, np.abs(ours - real))
@@ -285,8 +293,8 @@ def _is_unstable(
         worst: the output with the largest error on this sample.
         tolerance: largest accepted error.
     """
-    outputs = source.reference(perturbed(sample.inputs, HARDLY * tolerance))
-    moved = narrowed(outputs, source.halves)[worst.name]
+    outputs = source.reference(perturb_inputs(sample.inputs, HARDLY * tolerance))
+    moved = to_float16(outputs, source.halves)[worst.name]
     changed = output_error(worst.name, moved, sample.outputs[worst.name], tolerance)
     return changed.error >= CHANGED * worst.error
 
@@ -294,11 +302,11 @@ def _is_unstable(
 def _refusal(name: str, sample: NetworkSample, worst: OutputDifference, tolerance: float) -> str:
     if worst.problem:
         return (
-            f"output '{worst.name}' of {name} differs from the source model: {worst.problem}; "
-            "report the model"
+            f"the output '{worst.name}' of {name} differs from the source model: "
+            f"{worst.problem}; please report the model"
         )
     return (
-        f"output '{worst.name}' of {name} is off by {worst.error:.2g} of its largest value on a "
-        f"sample of {sample.kind} inputs, compared with the source model, and the bound is "
-        f"{tolerance:g}; raise --tolerance, or report the model"
+        f"the output '{worst.name}' of {name} is off by {worst.error:.2g} of its largest "
+        f"value on a sample of {sample.kind} inputs, compared with the source model; the "
+        f"tolerance is {tolerance:g}; raise --tolerance, or please report the model"
     )

@@ -80,16 +80,16 @@ def profile_of(
         return LibraryProfile(seconds, (), ())
     names = [name for name, _ in inferences[0]]
     times = np.median([[spent for _, spent in calls] for calls in inferences], axis=0)
-    own: dict[str, deque[float]] = {layer.function: deque() for layer in layers}
+    matching: dict[str, deque[float]] = {layer.function: deque() for layer in layers}
     others: dict[str, float] = {}
     for name, spent in zip(names, times, strict=True):
-        if name in own:
-            own[name].append(float(spent))
+        if name in matching:
+            matching[name].append(float(spent))
         else:
             others[name] = others.get(name, 0.0) + float(spent)
     return LibraryProfile(
         seconds,
         # TVM may order branches anew, so only calls of one function come in the layers' order
-        tuple(replace(layer, seconds=own[layer.function].popleft()) for layer in layers),
+        tuple(replace(layer, seconds=matching[layer.function].popleft()) for layer in layers),
         tuple(sorted(others.items(), key=lambda item: -item[1])),
     )

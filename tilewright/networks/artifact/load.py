@@ -129,12 +129,12 @@ class Artifact:
             InputError: an input is missing or has another shape or type.
         """
         made, seconds = infer(self._order, self.program, self._cpu, self._read(inputs))
-        return self._finished(inputs, made), self.profile(seconds)
+        return self._finish_outputs(inputs, made), self.profile(seconds)
 
     @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one inference and return only the outputs, otherwise like `run`."""
-        return self._finished(inputs, self.infer_layers(self._read(inputs)))
+        return self._finish_outputs(inputs, self.infer_layers(self._read(inputs)))
 
     def infer_layers(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the network up to its last layer, without the onnxruntime regions after it.
@@ -161,7 +161,9 @@ class Artifact:
         arrays = check_arrays(self.inputs, inputs)
         return {value.name: arrays[value.name] for value in self._order.inputs}
 
-    def _finished(self, inputs: Mapping[str, Array], made: dict[str, Array]) -> dict[str, Array]:
+    def _finish_outputs(
+        self, inputs: Mapping[str, Array], made: dict[str, Array]
+    ) -> dict[str, Array]:
         """Run the onnxruntime regions after the last layer.
 
         Args:
@@ -192,18 +194,18 @@ class Artifact:
         """
         program = images_in_flight_of(self.program, self.target)
         slowdown = self.host_slowdown
-        estimated = [each for each in self._islands if each is not None]
+        estimated = [island for island in self._islands if island is not None]
         known = len(estimated) == len(self._islands)
         if not known:
             _, spent = infer(self._order, self.program, self._cpu, self._read(image))
-            estimated = [slowdown * spent[each.name] for each in self._order.islands]
+            estimated = [slowdown * spent[island.name] for island in self._order.islands]
         border = [
             (border_seconds(before, slowdown), border_seconds(after, slowdown))
             for before, after in program.border_work()
         ]
         cpu = CpuTimes(estimated, border, "estimated" if known else "measured")
         return plan_pipeline(
-            self._order, program, [each.total for each in self.times], self.clock_hz, cpu
+            self._order, program, [time.total for time in self.times], self.clock_hz, cpu
         )
 
     @with_living_pool
@@ -229,7 +231,7 @@ class Artifact:
         in_flight = planned.taken.steady.in_flight
         read = list(map(self._read, images))
         made = run_images(self._order, program, self._cpu, read, planned.stages, in_flight)
-        return list(map(self._finished, images, made))
+        return list(map(self._finish_outputs, images, made))
 
     def profile(self, cpu_seconds: Mapping[str, float] | None = None) -> Profile:
         """Return the profile of the accelerator. No inference is needed.
@@ -272,7 +274,7 @@ class Artifact:
             return accuracy(check, self.infer_layers, tolerance, self.zero_points)
         except (KeyError, ValueError, TypeError) as error:
             raise ArtifactError(
-                f"{CHECK_FILE} is not as it was written ({error}); {BUILD_AGAIN}"
+                f"{CHECK_FILE} was changed after the build ({error}); {BUILD_AGAIN}"
             ) from None
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
@@ -324,9 +326,9 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
         code = code_of(manifest)
         if code and not allow_code and (doubt := reason_for_doubt(manifest, folder)):
             raise ArtifactError(
-                f"{folder} holds machine code, which would run with your rights: "
-                f"{'; '.join(code)}; {doubt}; if you trust who built it, allow it with "
-                "--allow-code (allow_code=True)"
+                f"{folder} holds machine code, which would run with your user's rights: "
+                f"{'; '.join(code)}; {doubt}; if you trust the person who built it, allow it "
+                "with --allow-code (allow_code=True)"
             )
         spec = as_object(manifest["specification"])
         kind, keys = as_text(spec["kind"]), as_object(spec["keys"])
@@ -340,7 +342,10 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
         files = read_files(folder, manifest)
         builds = capability(target, Builds)
         if builds is None:
-            raise ArtifactError(f"{folder} is for {target.name}, which runs no programs of ours")
+            raise ArtifactError(
+                f"{folder} was built for {target.name}, whose programs cannot be executed here; "
+                "build it for a VTA or a Gemmini"
+            )
         layers = [as_object(row) for row in as_list(manifest["layers"])]
         return Artifact(
             manifest, builds.open(files, layers), files.get(CPU_LIBRARY), files.get(CHECK_FILE),
@@ -352,7 +357,7 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
         raise ArtifactError(f"{folder}: {error}") from None
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise ArtifactError(
-            f"{folder} is not as this program builds it ({error}); {BUILD_AGAIN}"
+            f"{folder} does not have the content that this version builds ({error}); {BUILD_AGAIN}"
         ) from None
 
 
@@ -364,9 +369,11 @@ def code_of(manifest: Mapping[str, Json]) -> list[str]:
         ValueError: an entry of the manifest is invalid.
     """
     files = as_object(manifest["files"])
-    islands = [as_object(each) for each in as_list(manifest.get("cpu", []))]
-    operators = [as_object(each) for island in islands for each in as_list(island["operators"])]
-    of_islands = ", ".join(dict.fromkeys(as_text(each["operator"]) for each in operators))
+    islands = [as_object(item) for item in as_list(manifest.get("cpu", []))]
+    operators = [
+        as_object(operator) for island in islands for operator in as_list(island["operators"])
+    ]
+    of_islands = ", ".join(dict.fromkeys(as_text(operator["operator"]) for operator in operators))
     known = {
         CPU_LIBRARY: of_islands or "changes of layout",
         LIBRARY: "the compiled part" if manifest.get("regions") else "the whole network",
@@ -379,7 +386,9 @@ def code_of(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def _no_cpu(name: str, arrays: Sequence[Array]) -> Sequence[Array]:
-    raise ArtifactError(f"the artifact has no {CPU_LIBRARY}, where {name} should be; {BUILD_AGAIN}")
+    raise ArtifactError(
+        f"the artifact has no {CPU_LIBRARY}, which should contain {name}; {BUILD_AGAIN}"
+    )
 
 
 def _order(manifest: Mapping[str, Json]) -> Order:
@@ -419,22 +428,22 @@ def _values(rows: Json, least: int = 0) -> tuple[Value, ...]:
         least: smallest size of an axis that is accepted; -1 accepts sizes that are known only at
             run time.
     """
-    found = map(as_object, as_list(rows))
-    return tuple(_value(as_text(row["name"]), row, least) for row in found)
+    result = map(as_object, as_list(rows))
+    return tuple(_value(as_text(row["name"]), row, least) for row in result)
 
 
 def _value(name: str, row: Mapping[str, Json], least: int = 0) -> Value:
     shape, dtype = tuple(map(as_int, as_list(row["shape"]))), as_text(row["dtype"])
     if len(shape) > MOST_AXES or min(shape, default=0) < least or prod(shape) > MOST_ELEMENTS:
-        raise ValueError(f"'{name:.60}' has a shape that cannot be")
+        raise ValueError(f"'{name:.60}' has an invalid shape")
     if dtype not in DTYPES:
-        raise ValueError(f"'{name:.60}' is of type {dtype:.20}")
+        raise ValueError(f"'{name:.60}' has the unsupported type {dtype:.20}")
     step, zero = row["scale"], row["zero_point"]
     if step is None:
         return Value(name, shape, dtype)
     scale = Scale(as_number(step), as_int(zero))
     if not (TINIEST <= scale.step <= LARGEST and -128 <= scale.zero_point <= 127):
-        raise ValueError(f"'{name:.60}' has a scale that cannot be")
+        raise ValueError(f"'{name:.60}' has an invalid scale")
     return Value(name, shape, dtype, scale)
 
 
@@ -449,7 +458,7 @@ def _row(row: Mapping[str, Json]) -> LayerTime:
 def _count(value: Json) -> int:
     count = as_int(value)
     if not 0 <= count <= MOST_COUNT:
-        raise ValueError("a count is negative, or larger than counts are")
+        raise ValueError("a count is negative or too large")
     return count
 
 
@@ -464,7 +473,7 @@ def _island_seconds(manifest: Mapping[str, Json]) -> list[float | None]:
 def _amount(value: Json) -> float:
     amount = as_number(value)
     if not 0 <= amount <= MOST_AMOUNT:
-        raise ValueError("a time, or a factor of times, is negative or larger than these are")
+        raise ValueError("a time or a time factor is negative or too large")
     return amount
 
 

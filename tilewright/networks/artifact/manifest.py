@@ -62,18 +62,18 @@ def in_the_way(folder: Path) -> str | None:
         return None
     if not folder.is_dir():
         return "it is not a folder"
-    if is_artifact(folder) or all(_IN_PROGRESS.fullmatch(each.name) for each in folder.iterdir()):
+    if is_artifact(folder) or all(_IN_PROGRESS.fullmatch(path.name) for path in folder.iterdir()):
         return None
-    return "it holds other files"
+    return "it contains other files"
 
 
 def is_artifact(folder: Path) -> bool:
     """Return whether a folder holds an artifact, even a damaged or an unfinished one."""
     try:
-        found = as_object(read_json_file(folder / MANIFEST))
+        result = as_object(read_json_file(folder / MANIFEST))
     except (OSError, ValueError, TilewrightError):
         return False
-    return found.get("format") in FORMATS
+    return result.get("format") in FORMATS
 
 
 def write_folder(
@@ -99,7 +99,7 @@ def write_folder(
     problem = in_the_way(folder)
     if problem:
         raise ArtifactError(
-            f"{folder} is not written to: {problem}; choose another folder with --out"
+            f"cannot write to {folder}: {problem}; choose another folder with --out"
         )
     listed: dict[str, Json] = {
         name: {"bytes": len(data), "sha256": digest(data)} for name, data in sorted(files.items())
@@ -110,14 +110,14 @@ def write_folder(
     begun = {**head, "unfinished": True, "files": listed, "earlier": earlier}
     for name in (MANIFEST, *listed):
         _path_of(folder, name)
-    write_atomically(folder / MANIFEST, sealed(begun))
+    write_atomically(folder / MANIFEST, serialise_manifest(begun))
     _remove_interrupted(folder, [MANIFEST, *earlier, *listed])
     _remove(folder, earlier)
     for name, data in files.items():
         write_atomically(folder / name, data)
     whole = {**head, **manifest, "files": listed}
     signed = _signed(whole, folder) if any(map(is_code, files)) else {}
-    write_atomically(folder / MANIFEST, sealed({**whole, **signed}))
+    write_atomically(folder / MANIFEST, serialise_manifest({**whole, **signed}))
     return {**manifest, "files": listed, **signed}
 
 
@@ -134,7 +134,7 @@ def _signed(manifest: Mapping[str, Json], folder: Path) -> dict[str, Json]:
         return {UNSIGNED: str(error)}
 
 
-def sealed(manifest: Mapping[str, Json]) -> bytes:
+def serialise_manifest(manifest: Mapping[str, Json]) -> bytes:
     """Serialise a manifest with its own digest.
 
     The digest is computed with zeros in its own place.
@@ -161,7 +161,7 @@ def read_manifest(folder: Path) -> dict[str, Json]:
     manifest = _read_manifest(folder)
     if "unfinished" in manifest:
         raise ArtifactError(
-            f"{folder} holds an artifact whose build was stopped; repeat 'tilewright build'"
+            f"the build of {folder} was stopped before it was complete; repeat 'tilewright build'"
         )
     return manifest
 
@@ -170,33 +170,34 @@ def _read_manifest(folder: Path) -> dict[str, Json]:
     """Read a manifest, also of an artifact whose build was stopped. Raise `ArtifactError`."""
     if not folder.is_dir():
         raise ArtifactError(
-            f"{folder} is not an artifact: there is no such folder; make one with "
-            "'tilewright build'"
+            f"{folder} is not an artifact: the folder does not exist; create an artifact "
+            "with 'tilewright build'"
         )
     try:
         raw = read_plain(folder / MANIFEST, limit=MAX_JSON_BYTES)
         manifest = as_object(read_json(raw))
     except FileNotFoundError:
         raise ArtifactError(
-            f"{folder} is not an artifact: it has no {MANIFEST}; make one with 'tilewright build'"
+            f"{folder} is not an artifact: it has no {MANIFEST}; create an artifact with "
+            "'tilewright build'"
         ) from None
     except ValueError:
         raise ArtifactError(f"{folder / MANIFEST} is damaged; {BUILD_AGAIN}") from None
     except OSError as error:
-        raise ArtifactError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
+        raise ArtifactError(
+            f"cannot read {folder / MANIFEST}: {error.strerror}; check the file and its permissions"
+        ) from None
     if manifest.get("format") not in FORMATS:
         raise ArtifactError(
-            f"{folder} is not an artifact: its {MANIFEST} is another program's; make one with "
-            "'tilewright build'"
+            f"{folder} is not an artifact: its {MANIFEST} was written by another program; "
+            "create an artifact with 'tilewright build'"
         )
     if refusal := ARTIFACT.refusal(folder, ARTIFACT.version_in(manifest)):
         raise ArtifactError(refusal)
     said = manifest.pop("sha256", None)
     before, _, after = raw.rpartition(str(said).encode())
     if said != digest(before + _BLANK.encode() + after):
-        raise ArtifactError(
-            f"{folder / MANIFEST} has other content than when it was built; {BUILD_AGAIN}"
-        )
+        raise ArtifactError(f"{folder / MANIFEST} was changed after the build; {BUILD_AGAIN}")
     names, earlier = manifest.get("files"), manifest.get("earlier", {})
     if not isinstance(names, dict) or not isinstance(earlier, dict):
         raise ArtifactError(
@@ -205,8 +206,8 @@ def _read_manifest(folder: Path) -> dict[str, Json]:
     for name in (*names, *earlier):
         if not _PLAIN.fullmatch(name):
             raise ArtifactError(
-                f"{folder / MANIFEST} lists {name!r:.80}, which is no name of a file in an "
-                f"artifact; {BUILD_AGAIN}"
+                f"{folder / MANIFEST} lists {name!r:.80}, which is not a valid file name in "
+                f"an artifact; {BUILD_AGAIN}"
             )
     return manifest
 
@@ -233,8 +234,8 @@ def read_files(
     sizes = {name: as_int(said["bytes"]) for name, said in listed.items()}
     if sum(map(abs, sizes.values())) > most:
         raise ArtifactError(
-            f"{folder / MANIFEST} lists files of more than {most >> 30} GiB, more than is read; "
-            f"{BUILD_AGAIN}"
+            f"{folder / MANIFEST} lists files of more than {most >> 30} GiB, the limit for "
+            f"an artifact; {BUILD_AGAIN}"
         )
     files = {}
     for name, known in listed.items():
@@ -276,7 +277,9 @@ def map_file(
     said, path = as_object(as_object(manifest["files"])[name]), _path_of(folder, name)
     size = as_int(said["bytes"])
     if not 0 < size <= most:
-        raise ArtifactError(f"{folder / MANIFEST} lists {name} with {size} bytes; {BUILD_AGAIN}")
+        raise ArtifactError(
+            f"{folder / MANIFEST} lists {name} with an invalid size of {size} bytes; {BUILD_AGAIN}"
+        )
     try:
         handle = open_to_read(path)
     except FileNotFoundError:
@@ -284,8 +287,8 @@ def map_file(
     except (OSError, TilewrightError) as error:
         raise ArtifactError(f"cannot read {path}: {error}; {BUILD_AGAIN}") from None
     with os.fdopen(handle, "rb", buffering=0) as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-        if os.fstat(handle).st_size != size or found != as_text(said["sha256"]):
+        result = hashlib.file_digest(file, "sha256").hexdigest()
+        if os.fstat(handle).st_size != size or result != as_text(said["sha256"]):
             raise ArtifactError(f"{path} has other bytes than when it was built; {BUILD_AGAIN}")
         # a copy on write, because arrays that cannot be written to are not shared with TVM
         return np.frombuffer(mmap.mmap(handle, size, access=mmap.ACCESS_COPY), np.uint8)
@@ -298,7 +301,9 @@ def _path_of(folder: Path, name: str) -> Path:
     must not refer to files outside its folder.
     """
     if link := _link_to(folder, name):
-        raise ArtifactError(f"{link} is a symbolic link, which no build makes; {BUILD_AGAIN}")
+        raise ArtifactError(
+            f"{link} is a symbolic link, which 'tilewright build' never creates; {BUILD_AGAIN}"
+        )
     return folder / name
 
 
@@ -319,8 +324,8 @@ def _files_of(folder: Path) -> dict[str, Json]:
     """
     try:
         manifest = _read_manifest(folder)
-        found = {**as_object(manifest.get("earlier", {})), **as_object(manifest["files"])}
-        return {name: said for name, said in found.items() if not _link_to(folder, name)}
+        files = {**as_object(manifest.get("earlier", {})), **as_object(manifest["files"])}
+        return {name: said for name, said in files.items() if not _link_to(folder, name)}
     except (OSError, ValueError, ArtifactError):
         return {}
 
@@ -346,10 +351,10 @@ def _remove_interrupted(folder: Path, names: Sequence[str]) -> None:
         names: names of the files that were being written.
     """
     for place in {(folder / name).parent for name in names}:
-        own = {(folder / name).name for name in names if (folder / name).parent == place}
+        matching = {(folder / name).name for name in names if (folder / name).parent == place}
         for path in list(place.iterdir()) if place.is_dir() else []:
-            found = _IN_PROGRESS.fullmatch(path.name)
-            if found and found[1] in own:
+            match = _IN_PROGRESS.fullmatch(path.name)
+            if match and match[1] in matching:
                 remove(path)
 
 
@@ -374,7 +379,7 @@ def sign(manifest: Mapping[str, Json], folder: Path) -> str:
     try:
         return signing.sign(_PURPOSE, _content(manifest, folder))
     except OSError as error:
-        raise SigningError(f"could not sign {folder}: {error.strerror or error}") from None
+        raise SigningError(f"cannot sign {folder}: {error.strerror or error}") from None
 
 
 def reason_for_doubt(manifest: Mapping[str, Json], folder: Path) -> str:
@@ -388,7 +393,7 @@ def reason_for_doubt(manifest: Mapping[str, Json], folder: Path) -> str:
     """
     signature = manifest.get(SIGNATURE)
     if not isinstance(signature, str):
-        return "it is not signed, so it was built by somebody else or by an earlier version"
+        return "it is not signed, so it was built by someone else or by an earlier version"
     try:
         if signing.is_own(_PURPOSE, _content(manifest, folder), signature):
             return ""
@@ -396,8 +401,8 @@ def reason_for_doubt(manifest: Mapping[str, Json], folder: Path) -> str:
     except (OSError, RuntimeError, SigningError) as error:
         return f"its signature cannot be checked ({error})"
     return (
-        f"its signature is not one of your workspace {root} for this folder, so it was built by "
-        "somebody else or in another workspace, or was copied or changed since"
+        f"its signature was not made in your workspace {root} for this folder, so it was "
+        "built by someone else or in another workspace, or was copied or changed afterwards"
     )
 
 

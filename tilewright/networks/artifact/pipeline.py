@@ -221,13 +221,13 @@ def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
     return states
 
 
-def choose_steady_state(found: Sequence[SteadyState]) -> SteadyState:
+def choose_steady_state(states: Sequence[SteadyState]) -> SteadyState:
     """Return the steady state with the fewest images in flight that is nearly the fastest.
 
     Its interval is within 1 % of the shortest one.
     """
-    least = min(state.interval for state in found)
-    return next(state for state in found if state.interval <= ENOUGH * least)
+    least = min(state.interval for state in states)
+    return next(state for state in states if state.interval <= ENOUGH * least)
 
 
 CpuSource = Literal["estimated", "measured"]
@@ -322,11 +322,13 @@ def plan_pipeline(
         clock_hz: clock frequency of the accelerator.
         cpu: times on the CPU.
     """
-    stages = stages_of(order, [each / clock_hz for each in cycles], cpu)
-    found = [Choice(each, program.room_bytes(each.in_flight)) for each in steady_states(stages)]
-    best = choose_steady_state([each.steady for each in found])
-    taken = next(each for each in found if each.steady is best)
-    return PipelinePlan(stages, cpu, found, taken, bool(order.islands))
+    stages = stages_of(order, [cycle / clock_hz for cycle in cycles], cpu)
+    choices = [
+        Choice(state, program.room_bytes(state.in_flight)) for state in steady_states(stages)
+    ]
+    best = choose_steady_state([item.steady for item in choices])
+    taken = next(item for item in choices if item.steady is best)
+    return PipelinePlan(stages, cpu, choices, taken, bool(order.islands))
 
 
 def stages_of(order: Order, segments: Sequence[float], cpu: CpuTimes) -> list[PipelineStage]:
@@ -426,7 +428,7 @@ def images_in_flight_of(program: object, target: str) -> HoldsImages:
     """
     if not isinstance(program, HoldsImages):
         raise ArtifactError(
-            f"programs of {target} have room for one image; leave out --pipeline, or build for a "
-            "VTA"
+            f"programs of {target} have memory for a single image only; leave out "
+            "--pipeline, or build for a VTA"
         )
     return program

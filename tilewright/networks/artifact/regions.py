@@ -66,9 +66,9 @@ def refuse_regions(folder: Path) -> None:
     ]
     if operators:
         raise ArtifactError(
-            f"C programs cannot run {folder}, because onnxruntime runs {len(operators)} of its "
-            f"operators: {', '.join(operators)}; export the model without them, or run it with "
-            "Python"
+            f"C programs cannot run {folder}, because onnxruntime runs {len(operators)} of "
+            f"its operators: {', '.join(operators)}; export the model without these "
+            "operators, or run it with Python"
         )
 
 

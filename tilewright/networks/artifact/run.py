@@ -258,16 +258,16 @@ def check_arrays(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[s
         if array is None:
             problems.append(f"'{value.name}' is missing")
         elif not isinstance(array, (np.ndarray, np.generic)):
-            problems.append(f"'{value.name}' is no array, but {type(array).__name__}")
+            problems.append(f"'{value.name}' is not an array but {type(array).__name__}")
         elif array.shape != value.shape:
             problems.append(
                 f"'{value.name}' has shape {_sizes(array.shape)} instead of {_sizes(value.shape)}"
             )
         elif array.dtype != (np.dtype(object) if value.dtype == TEXT else np.dtype(value.dtype)):
-            problems.append(f"'{value.name}' is {array.dtype} instead of {value.dtype}")
+            problems.append(f"'{value.name}' has type {array.dtype} instead of {value.dtype}")
     if problems:
         listed = ", ".join(f"{v.name} ({v.dtype} {_sizes(v.shape)})" for v in wanted)
-        raise InputError(f"{problems[0]}; the network takes {listed}")
+        raise InputError(f"{problems[0]}; the network expects {listed}")
     return {value.name: inputs[value.name] for value in wanted}
 
 
@@ -285,16 +285,16 @@ def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Array]:
     A sequence gives one array per element (`name.0`, `name.1`, …), and a map gives `name.keys` and
     `name.values`.
     """
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for name, value in outputs.items():
         if isinstance(value, Mapping):
             parts = {"keys": np.array(list(value)), "values": np.array(list(value.values()))}
-            found |= {f"{name}.{part}": array for part, array in parts.items()}
+            arrays |= {f"{name}.{part}": array for part, array in parts.items()}
         elif isinstance(value, list):
-            found |= as_arrays({f"{name}.{place}": each for place, each in enumerate(value)})
+            arrays |= as_arrays({f"{name}.{place}": item for place, item in enumerate(value)})
         elif value is not None:
-            found[name] = np.asarray(value)
-    return found
+            arrays[name] = np.asarray(value)
+    return arrays
 
 
 def layer_times(rows: Sequence[LayerTime], times: Sequence[StreamTimes]) -> tuple[LayerTime, ...]:
@@ -304,7 +304,7 @@ def layer_times(rows: Sequence[LayerTime], times: Sequence[StreamTimes]) -> tupl
         rows: the layers.
         times: cycles of each segment and of its layers.
     """
-    cycles = [each for stream in times for each in stream.layers]
+    cycles = [layer for stream in times for layer in stream.layers]
     return tuple(
         LayerTime(r.name, r.names, r.operator, r.macs, spent, r.alone, r.roofline, r.segment)
         for r, spent in zip(rows, cycles, strict=True)
@@ -330,20 +330,20 @@ def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
         value, source = order.values[name], order.quantised[name]
         real = tensors[source]
         if real.dtype.kind == "f" and np.isnan(real).any():
-            raise InputError(f"'{source}' has a NaN, which int8 does not have; take it out")
+            raise InputError(f"'{source}' contains NaN, which int8 cannot represent; remove it")
         tensors[name] = to_int8(real, value.scale).reshape(value.shape)
     return tensors[name]
 
 
 def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
     """Return an output, converted from its int8 tensor if necessary."""
-    found = tensors.get(value.name)
-    if found is None or (found.dtype == np.int8 and value.dtype != "int8"):
-        found = _tensor(order, tensors, order.results[value.name])
-        if found.dtype == np.int8 and value.dtype != "int8":
+    result = tensors.get(value.name)
+    if result is None or (result.dtype == np.int8 and value.dtype != "int8"):
+        result = _tensor(order, tensors, order.results[value.name])
+        if result.dtype == np.int8 and value.dtype != "int8":
             held = order.values[order.results[value.name]]
-            found = from_int8(found.view(np.int8), value.scale or held.scale, value.dtype)
-    return found.reshape(value.shape).astype(value.dtype, copy=False)
+            result = from_int8(result.view(np.int8), value.scale or held.scale, value.dtype)
+    return result.reshape(value.shape).astype(value.dtype, copy=False)
 
 
 Ports = Sequence[tuple[Sequence[Value], Sequence[Value]]]
@@ -360,9 +360,11 @@ def check_order(order: Order, ports: Ports) -> None:
     segments = [number for kind, number in order.steps if kind == "segment"]
     islands = [number for kind, number in order.steps if kind == "cpu"]
     if len(segments) + len(islands) != len(order.steps):
-        raise ValueError("a step is neither a segment nor work of the CPU")
+        raise ValueError("a step is neither a segment nor an operation of the CPU")
     if segments != list(range(len(ports))) or sorted(islands) != list(range(len(order.islands))):
-        raise ValueError("its steps are not each of its segments and islands, once")
+        raise ValueError(
+            "its steps do not contain each segment and each CPU operation exactly once"
+        )
     _Tensors(order).check(ports)
 
 
@@ -392,14 +394,14 @@ class _Tensors:
 
     def _segment(self, number: int, loads: Sequence[Value], stores: Sequence[Value]) -> None:
         if {port.name for port in loads} != set(self.order.loads[number]):
-            raise ValueError(f"segment {number} takes other tensors than are said")
+            raise ValueError(f"segment {number} reads other tensors than its description lists")
         for port in loads:
             if self._need(port.name)[0] != _elements(port):
-                raise ValueError(f"segment {number} takes '{port.name:.60}' of another size")
+                raise ValueError(f"segment {number} reads '{port.name:.60}' with another size")
         for port in stores:
             value = self.order.values.get(port.name)
             if value is not None and _elements(value) != _elements(port):
-                raise ValueError(f"segment {number} gives '{port.name:.60}' of another size")
+                raise ValueError(f"segment {number} writes '{port.name:.60}' with another size")
             self.known[port.name] = _elements(port), port.dtype
 
     def _need(self, name: str) -> tuple[int, str]:
@@ -408,27 +410,27 @@ class _Tensors:
             value = self._value(name)
             count, dtype = self.known.get(self.order.quantised.get(name, ""), (-1, ""))
             if count != _elements(value):
-                raise ValueError(f"'{name:.60}' is needed and not there")
+                raise ValueError(f"'{name:.60}' is needed but not computed")
             if dtype not in _OF_INT8 and value.scale is None:
-                raise ValueError(f"'{name:.60}' has no scale to quantise it by")
+                raise ValueError(f"'{name:.60}' has no scale for quantisation")
             self.known[name] = count, "int8"
         return self.known[name]
 
     def _result(self, value: Value) -> None:
         """Check that an output exists or can be made from its int8 tensor."""
-        found = self.known.get(value.name)
-        if found is None or (found[1] == "int8" and value.dtype != "int8"):
+        result = self.known.get(value.name)
+        if result is None or (result[1] == "int8" and value.dtype != "int8"):
             held = self.order.results.get(value.name, "")
-            found = self._need(held)
+            result = self._need(held)
             scale = value.scale or self._value(held).scale
-            if found[1] == "int8" and value.dtype not in _OF_INT8 and scale is None:
+            if result[1] == "int8" and value.dtype not in _OF_INT8 and scale is None:
                 raise ValueError(f"output '{value.name:.60}' has no scale")
-        if found[0] != _elements(value):
-            raise ValueError(f"output '{value.name:.60}' has another size")
+        if result[0] != _elements(value):
+            raise ValueError(f"output '{value.name:.60}' has a different size")
 
     def _value(self, name: str) -> Value:
         if name not in self.order.values:
-            raise ValueError(f"there is no tensor '{name:.60}'")
+            raise ValueError(f"the tensor '{name:.60}' does not exist")
         return self.order.values[name]
 
 

@@ -34,14 +34,17 @@ def split_images(wanted: Sequence[Value], arrays: Mapping[str, Array]) -> list[d
     several = {name: count for name, count in counts.items() if count > 1}
     if len(set(several.values())) > 1:
         listed = ", ".join(f"'{name}' {count}" for name, count in several.items())
-        raise InputError(f"inputs hold different numbers of images: {listed}; give as many of each")
+        raise InputError(
+            f"the inputs contain different numbers of images: {listed}; give the same number for "
+            "each input"
+        )
     images = max(several.values(), default=1)
     parts = {
         name: np.split(arrays[name], images) if count > 1 else [arrays[name]] * images
         for name, count in counts.items()
     }
     others = {name: array for name, array in arrays.items() if name not in counts}
-    return [others | {name: each[image] for name, each in parts.items()} for image in range(images)]
+    return [others | {name: part[image] for name, part in parts.items()} for image in range(images)]
 
 
 def join_outputs(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -54,7 +57,8 @@ def join_outputs(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
         Arrays by name, of shape (images · n, …); scalars give a vector of shape (images,).
     """
     return {
-        name: np.concatenate([np.atleast_1d(each[name]) for each in outputs]) for name in outputs[0]
+        name: np.concatenate([np.atleast_1d(output[name]) for output in outputs])
+        for name in outputs[0]
     }
 
 
@@ -110,10 +114,12 @@ class InferenceSession:
             if value.name == name:
                 sizes = [size for size in shape or value.shape if isinstance(size, int)]
                 if len(sizes) != len(value.shape):
-                    raise InputError(f"'{name}' has the shape {value.shape}; name one of its sizes")
+                    raise InputError(
+                        f"'{name}' has the shape {value.shape}; choose one of its sizes"
+                    )
                 return aligned_empty(sizes, np.dtype(value.dtype))
         known = ", ".join(value.name for value in self._artifact.inputs)
-        raise InputError(f"there is no input '{name}'; the network takes {known}")
+        raise InputError(f"the network has no input '{name}'; its inputs are {known}")
 
     def run(self, output_names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
         """Run one inference.
@@ -131,7 +137,8 @@ class InferenceSession:
         wanted = self._outputs if output_names is None else list(output_names)
         if unknown := [name for name in wanted if name not in self._outputs]:
             raise InputError(
-                f"there is no output '{unknown[0]}'; the network gives {', '.join(self._outputs)}"
+                f"the network has no output '{unknown[0]}'; its outputs are "
+                f"{', '.join(self._outputs)}"
             )
         made = self._artifact.infer(inputs)
         return [made[name] for name in wanted]

@@ -58,7 +58,7 @@ class Fit:
     inputs: dict[str, Array]
     crops: Mapping[str, tuple[slice, ...]]
 
-    def cropped(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    def crop_outputs(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs without the part that belongs to the padding."""
         return {
             name: array[self.crops[name]] if name in self.crops else array
@@ -98,7 +98,7 @@ class SizedLibrary:
         self.opened: dict[int, CompiledArtifact] = {}
         axes = {axis for value in self.inputs for axis in value.shape if isinstance(axis, str)}
         if set(self.sizes) != axes or len(self._at) != prod(map(len, self.sizes.values())):
-            raise ValueError("the sizes are not those of the inputs")
+            raise ValueError("the sizes do not match the inputs")
         for row in self._rows:
             as_text(row["folder"])
             as_list(as_object(row["library"])["layers"])
@@ -106,11 +106,11 @@ class SizedLibrary:
     @cached_property
     def sizes(self) -> dict[str, list[int]]:
         """The sizes of each dynamic dimension in ascending order."""
-        found: dict[str, set[int]] = {}
+        sizes: dict[str, set[int]] = {}
         for combination in self._at:
             for name, size in combination:
-                found.setdefault(name, set()).add(size)
-        return {name: sorted(each) for name, each in found.items()}
+                sizes.setdefault(name, set()).add(size)
+        return {name: sorted(item) for name, item in sizes.items()}
 
     @property
     def libraries(self) -> list[tuple[dict[str, int], CompiledArtifact]]:
@@ -130,7 +130,7 @@ class SizedLibrary:
             InputError: an input does not fit.
         """
         fit = self.fit(inputs)
-        return fit.cropped(fit.library.infer(fit.inputs))
+        return fit.crop_outputs(fit.library.infer(fit.inputs))
 
     def run(
         self, inputs: Mapping[str, Array], *, layers: bool = False
@@ -142,17 +142,17 @@ class SizedLibrary:
         """
         fit = self.fit(inputs)
         outputs, spent = fit.library.run(fit.inputs, layers=layers)
-        return fit.cropped(outputs), spent
+        return fit.crop_outputs(outputs), spent
 
     def fit(self, inputs: Mapping[str, Array]) -> Fit:
         """Return the smallest library that fits the inputs. Raise `InputError` if there is none."""
-        given = self._given(inputs)
+        given = self._given_sizes(inputs)
         chosen = {name: self._size_for(name, size) for name, size in given.items()}
         library = self._library(self._at[tuple(sorted(chosen.items()))])
         if given == chosen:
             return Fit(library, dict(inputs), {})
         shapes = {value.name: value.shape for value in library.inputs}
-        padded = {name: _padded(array, shapes.get(name)) for name, array in inputs.items()}
+        padded = {name: _pad_array(array, shapes.get(name)) for name, array in inputs.items()}
         crops = {
             named.name: tuple(
                 slice(size * given[axis] // chosen[axis] if isinstance(axis, str) else None)
@@ -162,12 +162,12 @@ class SizedLibrary:
         }
         return Fit(library, padded, crops)
 
-    def _given(self, inputs: Mapping[str, Array]) -> dict[str, int]:
+    def _given_sizes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
         """Return the size of each dynamic dimension in the inputs.
 
         Raises `InputError` if an input does not fit, or if inputs disagree on a size.
         """
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for value in self.inputs:
             array = inputs.get(value.name)
             if array is None:
@@ -182,12 +182,12 @@ class SizedLibrary:
                     f"{_sizes(value.shape)}"
                 )
             for axis, size in zip(value.shape, array.shape, strict=True):
-                if isinstance(axis, str) and found.setdefault(axis, size) != size:
+                if isinstance(axis, str) and result.setdefault(axis, size) != size:
                     raise InputError(
-                        f"'{axis}' is {found[axis]} in one input and {size} in '{value.name}'; "
-                        "give all inputs the same size"
+                        f"the dimension '{axis}' is {result[axis]} in one input and {size} in "
+                        f"'{value.name}'; give all inputs the same size"
                     )
-        return found
+        return result
 
     def _size_for(self, name: str, size: int) -> int:
         sizes = self.sizes[name]
@@ -195,13 +195,17 @@ class SizedLibrary:
         if size >= 1 and place < len(sizes) and (sizes[place] == size or name in self.padded):
             return sizes[place]
         listed = ", ".join(map(str, sizes))
-        why = "" if name in self.padded else f"; padding may change the outputs{self._why(name)}"
+        why = (
+            ""
+            if name in self.padded
+            else f"; padding may change the outputs{self._reason_against_padding(name)}"
+        )
         raise InputError(
-            f"'{name}' is {size}, and the library was built for {listed}{why}; give one of these "
-            "sizes, or build it with another --sizes"
+            f"the dimension '{name}' is {size}, but the library was built for {listed}{why}; "
+            "use one of these sizes, or build again with another --sizes"
         )
 
-    def _why(self, name: str) -> str:
+    def _reason_against_padding(self, name: str) -> str:
         """Return the reason in the manifest why a dimension must not be padded, if there is one."""
         reasons = as_object(self.manifest.get("not_padded", {}))
         return f": {as_text(reasons[name])}" if name in reasons else ""
@@ -211,8 +215,8 @@ class SizedLibrary:
             row = self._rows[place]
             prefix = as_text(row["folder"]) + "/"
             listed = as_object(self.manifest["files"])
-            own = {name: said for name, said in listed.items() if name.startswith(prefix)}
-            checked = {"files": own, "specification": self.manifest["specification"]}
+            matching = {name: said for name, said in listed.items() if name.startswith(prefix)}
+            checked = {"files": matching, "specification": self.manifest["specification"]}
             manifest = {**as_object(row["library"]), **checked}
             self.opened[place] = open_library(self._folder, manifest, self._threads, prefix)
         return self.opened[place]
@@ -251,7 +255,7 @@ def join_libraries(
         "padded": [],
         "sizes": rows,
     }
-    opened = [CompiledArtifact(each.manifest, each.files) for _, each in made]
+    opened = [CompiledArtifact(item.manifest, item.files) for _, item in made]
     reasons = {
         name: obstacles[name] or _difference(name, made, manifest, opened) for name in made[0][0]
     }
@@ -278,7 +282,7 @@ def _difference(
         How the outputs differ, or "" if no difference was found.
     """
     if any(UNKNOWN in value.shape for value in _values(manifest["outputs"])):
-        return "an output does not grow in proportion to it"
+        return "the size of an output does not grow in proportion to it"
     rows, sizes = as_list(manifest["sizes"]), sorted({at[name] for at, _ in made})
     for size in sizes[:-1]:
         left = [place for place, (at, _) in enumerate(made) if at[name] != size]
@@ -288,10 +292,13 @@ def _difference(
         for (at, library), own in zip(made, opened, strict=True):
             if at[name] == size:
                 for sample in library.samples:
-                    found = larger.infer(sample.inputs)
-                    worst = worst_output(found, sample.outputs, own.tolerance)
+                    result = larger.infer(sample.inputs)
+                    worst = worst_output(result, sample.outputs, own.tolerance)
                     if not worst.error <= own.tolerance:
-                        return f"output '{worst.name}' changes by {worst.error:.1g} of its size"
+                        return (
+                            f"padding changes the output '{worst.name}' by {worst.error:.1g} of "
+                            "its largest value"
+                        )
     return ""
 
 
@@ -323,7 +330,7 @@ def _proportional(axis: Sequence[int], at: Sequence[Mapping[str, int]]) -> str:
     return UNKNOWN
 
 
-def _padded(array: Array, shape: Sequence[int] | None) -> Array:
+def _pad_array(array: Array, shape: Sequence[int] | None) -> Array:
     """Pad an array with zeros at the end of each axis; return it unchanged if `shape` is None."""
     if shape is None or array.shape == tuple(shape):
         return array
@@ -337,12 +344,12 @@ def _sizes(shape: Sequence[int | str]) -> str:
 
 
 def _values(rows: Json) -> tuple[NamedValue, ...]:
-    found = map(as_object, as_list(rows))
+    result = map(as_object, as_list(rows))
     return tuple(
         NamedValue(
             as_text(row["name"]),
             tuple(a if isinstance(a, str) else as_int(a) for a in as_list(row["shape"])),
             as_text(row["dtype"]),
         )
-        for row in found
+        for row in result
     )

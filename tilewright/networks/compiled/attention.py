@@ -48,7 +48,7 @@ from tilewright.core.tvm_types import (
 )
 from tilewright.networks.compiled.default_schedules import rows_of_task
 from tilewright.networks.compiled.kernel_calls import KERNEL, Rewritten
-from tilewright.networks.compiled.operands_in_place import FindPlace, MovedAxes, elsewhere
+from tilewright.networks.compiled.operands_in_place import FindPlace, MovedAxes, redirect_accesses
 from tilewright.targets.capabilities import CompilesKernels
 from tilewright.targets.workload import Workload
 
@@ -76,7 +76,7 @@ class JoinedAttention:
         self.functions: dict[int, str] = {}
         self.scores: dict[int, int] = {}
 
-    def joining(self, lanes: int) -> Pass:
+    def make_pass(self, lanes: int) -> Pass:
         """Return the pass, which expects a module whose operators are functions already.
 
         Args:
@@ -84,11 +84,11 @@ class JoinedAttention:
         """
 
         def run(module: IRModule, _: object) -> IRModule:
-            return self._joined(module, lanes)
+            return self._join_attention(module, lanes)
 
         return module_pass(run, opt_level=0, name="TilewrightAttention")
 
-    def _joined(self, module: IRModule, lanes: int) -> IRModule:
+    def _join_attention(self, module: IRModule, lanes: int) -> IRModule:
         calls = _Calls(module, self._rewritten)
         builder = relax.BlockBuilder(module)
         fused_functions: dict[tuple[RelaxExpr, ...], RelaxExpr | None] = {}
@@ -110,7 +110,7 @@ class JoinedAttention:
                 number = calls.layers[var]
                 self.functions[number] = str(function.name_hint)
                 self.scores[calls.layers[attention.first]] = number
-        return _replaced(builder.get(), new) if new else module
+        return _replace_values(builder.get(), new) if new else module
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,12 +168,12 @@ class _Calls:
         if values is None:
             return None
         softmax, *_ = arguments = self._arguments(result)
-        between = self._before(softmax)
+        between = self._writing_call(softmax)
         if between is None or self._is_kernel(self._values[between]):
             return None
         other_arguments = self._arguments(between)
         for index, argument in enumerate(other_arguments):
-            first = self._before(argument)
+            first = self._writing_call(argument)
             scores = None if first is None else self._product(first)
             if scores is not None and _fit(scores, values):
                 del other_arguments[index]
@@ -192,7 +192,7 @@ class _Calls:
         """Return the arguments of the call that writes a variable."""
         return list(self._values[var].args[1].fields)
 
-    def _before(self, var: RelaxExpr) -> RelaxVar | None:
+    def _writing_call(self, var: RelaxExpr) -> RelaxVar | None:
         """Return the call that writes a variable, possibly followed by reshapes.
 
         Return None if it is no call or if the variable has other readers.
@@ -230,7 +230,7 @@ def _fit(scores: AttentionProduct, values: AttentionProduct) -> bool:
     return fit and unmoved and large
 
 
-def _replaced(module: IRModule, new: dict[RelaxVar, RelaxExpr]) -> IRModule:
+def _replace_values(module: IRModule, new: dict[RelaxVar, RelaxExpr]) -> IRModule:
     """Replace the values of variables in `main`, and remove functions that are no longer called."""
     old = module["main"]
     blocks = [
@@ -319,9 +319,9 @@ def joined_function(
     """
     w = scores.workload
     if w.dtype != "float32":
-        return _Heads(w, compiles).joined(scores, between, values, lanes)
+        return _Heads(w, compiles).build_function(scores, between, values, lanes)
     for rows in _shares(w):
-        function = _Tasks(w, rows, compiles).joined(scores, between, values, lanes)
+        function = _Tasks(w, rows, compiles).build_function(scores, between, values, lanes)
         if function is not None:
             return function
     return None
@@ -380,19 +380,19 @@ class _Rows:
         whole = self._heads * self._height, self._columns
         return rows_of_task(between.function, lanes, self._rows, whole, between.scores)
 
-    def _between(self, middle: PrimFunc, between: RowsBetween) -> Statement:
+    def _middle_statements(self, middle: PrimFunc, between: RowsBetween) -> Statement:
         """Return the statements between the products, on buffers of a task."""
         *middle_params, softmax, first = middle.params
         body = _with_variable(middle.body, first, self._row())
         for old, new in ((middle_params[between.scores], self._scores), (softmax, self._softmax)):
-            body = elsewhere(body, old, new, self._along(old))
+            body = redirect_accesses(body, old, new, self._map_indices(old))
         return body
 
     def _row(self) -> Expression:
         """Return the index of the current first row among the rows of all heads."""
         return tirx.Cast("int64", self._head * self._height + self._first)
 
-    def _placed(
+    def _place_product(
         self, product: AttentionProduct, params: Sequence[TirBuffer],
         body: Statement, task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement:  # fmt: skip
@@ -409,10 +409,10 @@ class _Rows:
         for number, old in enumerate(params):
             default = product.params[number], self._place(number, product.moved.get(number))
             new, place = task_buffers.get(number, default)
-            body = elsewhere(body, old, new, place)
+            body = redirect_accesses(body, old, new, place)
         return body
 
-    def _own(self, indices: Place) -> Place:
+    def _flat_index(self, indices: Place) -> Place:
         """Return the index in a task's flat buffer for the indices (head, row, column)."""
         return [indices[1] * self._columns + indices[2]]
 
@@ -431,7 +431,7 @@ class _Rows:
 
         return find_place
 
-    def _along(self, whole: TirBuffer) -> FindPlace:
+    def _map_indices(self, whole: TirBuffer) -> FindPlace:
         """Return a function that maps indices of a tensor of all rows to a task's flat buffer."""
         begin = self._row() * self._columns
 
@@ -447,7 +447,7 @@ class _Rows:
 class _Tasks(_Rows):
     """Fused function with one task per share of rows, for kernels that do not copy operands."""
 
-    def joined(
+    def build_function(
         self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
     ) -> PrimFunc | None:
         """Build the fused function.
@@ -465,15 +465,17 @@ class _Tasks(_Rows):
         shares = self._height // self._rows
         self._head = tirx.indexdiv(task, shares)
         self._first = tirx.indexmod(task, shares) * self._rows
-        first_product = self._product(scores, task, {OUT: (self._scores, self._own)})
-        second_product = self._product(values, task, {DATA: (self._softmax, self._own)})
+        first_product = self._product(scores, task, {OUT: (self._scores, self._flat_index)})
+        second_product = self._product(values, task, {DATA: (self._softmax, self._flat_index)})
         middle = self._middle(between, lanes)
         if first_product is None or second_product is None or middle is None:
             return None
         buffers = [tirx.AllocBuffer(self._scores), tirx.AllocBuffer(self._softmax)]
         loop = tirx.For(
             task, 0, self._heads * shares, tirx.ForKind.PARALLEL,
-            tirx.SeqStmt([*buffers, first_product, self._between(middle, between), second_product]),
+            tirx.SeqStmt(
+                [*buffers, first_product, self._middle_statements(middle, between), second_product]
+            ),
         )  # fmt: skip
         params = self._parameters(scores, middle, between, values)
         return tirx.PrimFunc(params, loop).with_attr("s_tir", True)
@@ -506,7 +508,7 @@ class _Tasks(_Rows):
         if not parallel or int(loop.extent) != count:
             return None
         body = _with_variable(loop.body, loop.loop_var, task)
-        return self._placed(product, function.params, body, task_buffers)
+        return self._place_product(product, function.params, body, task_buffers)
 
 
 class _Heads(_Rows):
@@ -523,7 +525,7 @@ class _Heads(_Rows):
         self._each = max(2, -(-shares // self._parts))
         super().__init__(scores, -(-scores.height // (self._parts * self._each)), compiles)
 
-    def joined(
+    def build_function(
         self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
     ) -> PrimFunc | None:
         """Build the fused function.
@@ -541,15 +543,17 @@ class _Heads(_Rows):
         self._head = tirx.indexdiv(task, self._parts)
         first = (tirx.indexmod(task, self._parts) * self._each + share) * self._rows
         self._first = tirx.min(first, self._height - self._rows)
-        first_part = self._product(scores, {OUT: (self._scores, self._own)})
-        second_part = self._product(values, {DATA: (self._softmax, self._own)})
+        first_part = self._product(scores, {OUT: (self._scores, self._flat_index)})
+        second_part = self._product(values, {DATA: (self._softmax, self._flat_index)})
         middle = self._middle(between, lanes)
         if first_part is None or second_part is None or middle is None:
             return None
         buffers = [self._scores, self._softmax, *first_part.buffers, *second_part.buffers]
         rows = tirx.For(
             share, 0, self._each, tirx.ForKind.SERIAL,
-            tirx.SeqStmt([*first_part.rows, self._between(middle, between), *second_part.rows]),
+            tirx.SeqStmt(
+                [*first_part.rows, self._middle_statements(middle, between), *second_part.rows]
+            ),
         )  # fmt: skip
         loop = tirx.For(
             task, 0, self._heads * self._parts, tirx.ForKind.PARALLEL,
@@ -582,7 +586,7 @@ class _Heads(_Rows):
 
         def placed(loops: Sequence[For]) -> list[Statement]:
             return [
-                self._placed(product, function.params, _serial(loop), task_buffers)
+                self._place_product(product, function.params, _serial(loop), task_buffers)
                 for loop in loops
             ]
 

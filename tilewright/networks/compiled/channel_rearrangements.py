@@ -117,19 +117,19 @@ def _shuffle_of(flat: FlatGraph, binding: Binding) -> ChannelShuffle | None:
     return ChannelShuffle(moved.source.var, shape, apart[1])
 
 
-def shuffle_function(found: ChannelShuffle, block: int) -> PrimFunc:
+def shuffle_function(shuffle: ChannelShuffle, block: int) -> PrimFunc:
     """Return a TensorIR function that shuffles the channels of a packed float32 image.
 
     Args:
-        found: the shuffle.
+        shuffle: the shuffle.
         block: number of channels per block.
 
     Returns:
         A function of the image and the result, both (n, c / block, h, w, block).
     """
-    n, channels, height, width = found.shape
+    n, channels, height, width = shuffle.shape
     shape = n, channels // block, height, width, block
-    sources = found.channels.reshape(-1, block)
+    sources = shuffle.channels.reshape(-1, block)
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         image, result = (T.arg(name, T.buffer(shape, "float32")) for name in ("image", "result"))

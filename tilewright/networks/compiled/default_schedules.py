@@ -34,7 +34,7 @@ WORTH_THREADS = 1 << 14
 """Number of iterations from which a loop nest takes longer than waking threads."""
 
 
-def scheduling(lanes: int) -> Pass:
+def make_schedule_pass(lanes: int) -> Pass:
     """Return a pass that schedules all functions without a kernel.
 
     It expects a module whose operators are functions already.

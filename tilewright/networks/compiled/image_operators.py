@@ -28,7 +28,7 @@ from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
 from tilewright.core.tvm_types import Array, Condition, Expression, RelaxVar, Tensor
-from tilewright.networks.compiled.vector_math import narrowed, widened
+from tilewright.networks.compiled.vector_math import bfloat16_to_float32, float32_to_bfloat16
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 from tilewright.networks.relax.nan_propagation import are_numbers
 
@@ -89,7 +89,7 @@ def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
     n, blocks, *size, block = map(int, image.shape)
     inside = window.is_inside(size)
     lowest = tirx.const(-np.inf, "float32")
-    read = widened if image.dtype == "uint16" else _same
+    read = bfloat16_to_float32 if image.dtype == "uint16" else _same
 
     def value(
         n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
@@ -102,7 +102,7 @@ def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
         )
         taps = []
         for row, column in product(rows, columns):
-            at = (row, column) if inside else _nearest((row, column), size)
+            at = (row, column) if inside else _nearest_pixel((row, column), size)
             number = read(image[(n, c, *at, i)])
             if not inside and window.mean:
                 number = number * tirx.Cast("float32", _is_within((row, column), size))
@@ -116,7 +116,7 @@ def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
         else:
             # One comparison per pair of pixels. A maximum that propagates NaN takes two per pixel.
             pooled = tirx.Select(are_numbers(taps), pooled, tirx.const(np.nan, "float32"))
-        return narrowed(pooled) if bfloat16 else pooled
+        return float32_to_bfloat16(pooled) if bfloat16 else pooled
 
     return te.compute((n, blocks, *window.out, block), value, name="pool")
 
@@ -129,7 +129,7 @@ def _plus(one: Expression, other: Expression) -> Expression:
     return one + other
 
 
-def _nearest(place: Pixel, size: Sequence[int]) -> Pixel:
+def _nearest_pixel(place: Pixel, size: Sequence[int]) -> Pixel:
     """Return the pixel of the image that is nearest to a pixel of the padding."""
     row, column = (tirx.max(tirx.min(at, of - 1), 0) for at, of in zip(place, size, strict=True))
     return row, column
@@ -207,7 +207,7 @@ def linear_taps(length: int, wanted: int, mode: str) -> ResizeTaps:
     return ResizeTaps(lower, upper, (positions - first).astype(np.float32))
 
 
-def along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+def interpolate_along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """Return a TE function that interpolates an image along one axis.
 
     The function takes an image, (n, c, h, w) or packed (n, c / block, h, w, block), and the three
@@ -318,22 +318,22 @@ def _response_window(pool: Binding) -> int:
     return size if usual and alone and pads == expected and attrs.count_include_pad else 0
 
 
-def normalised(image: Tensor, found: LocalResponse) -> Tensor:
+def local_response_norm(image: Tensor, response: LocalResponse) -> Tensor:
     """Return the local response normalisation of an image (n, c, h, w) as a TE tensor."""
     _, channels, *_ = map(int, image.shape)
-    share = np.float32(found.alpha / found.size)
+    share = np.float32(response.alpha / response.size)
 
     def value(n: Expression, c: Expression, y: Expression, x: Expression) -> Expression:
         total: Expression = tirx.const(0.0, "float32")
-        for tap in range(-((found.size - 1) // 2), found.size // 2 + 1):
+        for tap in range(-((response.size - 1) // 2), response.size // 2 + 1):
             at = c + tap
             near = image[n, tirx.max(tirx.min(at, channels - 1), 0), y, x]
             inside = tirx.Cast("float32", tirx.all(at >= 0, at < channels))
             total = total + near * near * inside
-        total = total * tirx.const(float(share), "float32") + tirx.const(found.bias, "float32")
-        if found.beta == USUAL:
+        total = total * tirx.const(float(share), "float32") + tirx.const(response.bias, "float32")
+        if response.beta == USUAL:
             root = tirx.sqrt(total)
             return image[n, c, y, x] / (root * tirx.sqrt(root))
-        return image[n, c, y, x] / tirx.pow(total, tirx.const(found.beta, "float32"))
+        return image[n, c, y, x] / tirx.pow(total, tirx.const(response.beta, "float32"))
 
     return te.compute(image.shape, value, name="local_response")

@@ -40,8 +40,8 @@ from tilewright.networks.compiled.packed_operators import (
     packed_concat,
     packed_norm,
     packed_result,
-    reduced,
-    resized,
+    reduce_pixels,
+    resize_image,
 )
 from tilewright.networks.compiled.packed_tensors import FLOAT_BLOCK, OPAQUE, PackedTensors
 from tilewright.networks.compiled.recurrences import (
@@ -91,7 +91,7 @@ class Rewritten:
     frames: Sequence[bool]
 
 
-def rewritten(
+def rewrite_calls(
     flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode],
     registers: int,
 ) -> Rewritten:  # fmt: skip
@@ -110,8 +110,8 @@ def rewritten(
     blocks = old.body.blocks
     if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
         raise ImportFailedError(
-            "the network has branches or loops, which are not compiled with kernels; export it "
-            "without them"
+            "the network contains branches or loops, which cannot be compiled with kernels; "
+            "export it without them"
         )
     other_functions = {
         var: f for var, f in flat.module.functions.items() if var.name_hint != "main"
@@ -123,7 +123,7 @@ def rewritten(
     in_bfloat16 = Bfloat16Tensors(flat, layers, kernels, taps)
     new_main = _RewrittenMain(builder, kernels, flat, in_bfloat16, taps, registers)
     for new_param, old_param in zip(params, old.params, strict=True):
-        new_main.tensors.put(old_param, plain=new_param)
+        new_main.tensors.record(old_param, plain=new_param)
     by_result = {layer.result.var: layer for layer in layers}
     anchors = frozenset(layer.match.anchor.var for layer in layers)
     loops = {
@@ -212,7 +212,7 @@ class _RewrittenMain:
             for array, shape in zip(layer.constants, wanted[len(arguments) :], strict=False)
         ]
         if layer.scaled_by is not None:
-            constants[:2] = self._scaled(constants[:2], *layer.scaled_by)
+            constants[:2] = self._runtime_scales(constants[:2], *layer.scaled_by)
         arguments += constants
         for var in layer.added:
             parameter_number = len(arguments)
@@ -234,14 +234,14 @@ class _RewrittenMain:
         for parameter_number, block_size in narrowed.items():
             wanted[parameter_number] = _in_blocks(wanted[parameter_number], block_size)
         fitting = [
-            self.tensors.reshaped(arg, shape)
+            self.tensors.reshape(arg, shape)
             for arg, shape in zip(arguments, wanted[:-1], strict=True)
         ]
         stored = tuple(sorted(narrowed.items()))
         function = self._function(layer.workload, code, tuple(moved), stored, taps)
         out = relax.TensorType(wanted[-1], BFLOAT16 if narrow else layer.workload.out_dtype)
         written = self.tensors.emit(relax.call_tir(function, fitting, out))
-        self._put(result, written, narrowed.get(len(wanted) - 1, code.out_block), narrow)
+        self._record_result(result, written, narrowed.get(len(wanted) - 1, code.out_block), narrow)
         self.layers.append(layer)
         self.called.append(str(function.name_hint))
         self.moved.append(tuple(moved))
@@ -259,26 +259,29 @@ class _RewrittenMain:
         # A split would copy all of its parts, including those that only a recurrence reads.
         part = part_of(self._flat, binding)
         if part is not None and part.axis == 0 and part.through is not None:
-            value = self.tensors.plain(part.source)
+            value = self.tensors.as_plain(part.source)
             result = self.tensors.emit(_some_rows(value, part.begin, part.begin + part.length))
-            self.tensors.put(binding.var, plain=result)
+            self.tensors.record(binding.var, plain=result)
             return
         if (response := self._responses.get(binding.var)) is not None:
             block = min(self.tensors.block_of(response.source), FLOAT_BLOCK)
-            self.tensors.put(binding.var, plain=self.tensors.normalised(response))
+            self.tensors.record(binding.var, plain=self.tensors.normalise(response))
             if block:
-                self.tensors.packed(binding.var, block)  # later operators read the packed form
+                self.tensors.as_packed(binding.var, block)  # later operators read the packed form
             return
         shuffle = self._shuffles.get(binding.var)
-        if shuffle is not None and (packed_form := self.tensors.shuffled(shuffle)) is not None:
-            self.tensors.put(binding.var, packed=packed_form[0], block=packed_form[1])
+        if (
+            shuffle is not None
+            and (packed_form := self.tensors.shuffle_channels(shuffle)) is not None
+        ):
+            self.tensors.record(binding.var, packed=packed_form[0], block=packed_form[1])
             return
-        if (result := resized(self.tensors, binding)) is not None:
+        if (result := resize_image(self.tensors, binding)) is not None:
             image, block = result
             if block:
-                self.tensors.put(binding.var, packed=image, block=block)
+                self.tensors.record(binding.var, packed=image, block=block)
             else:
-                self.tensors.put(binding.var, plain=image)
+                self.tensors.record(binding.var, plain=image)
             return
         narrow = binding.var in self._in_bfloat16
         wide = narrow or self._in_bfloat16.block(binding.var) > 0
@@ -297,39 +300,43 @@ class _RewrittenMain:
             elif narrow and binding.op in NARROWED:
                 self.tensors.put_bfloat16(binding.var, self.tensors.narrow(result), block)
             else:
-                self.tensors.put(binding.var, packed=result, block=block)
+                self.tensors.record(binding.var, packed=result, block=block)
             return
-        if (result := reduced(self.tensors, binding)) is not None:
-            self.tensors.put(binding.var, plain=result)
+        if (result := reduce_pixels(self.tensors, binding)) is not None:
+            self.tensors.record(binding.var, plain=result)
             return
-        known = {var: self.tensors.plain(var) for var in variables(binding.value)}
+        known = {var: self.tensors.as_plain(var) for var in variables(binding.value)}
         if binding.op in SHAPES and binding.shape is not None and len(known) == 1:
             (value,) = known.values()
-            self.tensors.put(binding.var, plain=self.tensors.reshaped(value, binding.shape))
+            self.tensors.record(binding.var, plain=self.tensors.reshape(value, binding.shape))
             return
-        self.tensors.put(binding.var, plain=self.tensors.emit(_replaced(binding.value, known)))
+        self.tensors.record(
+            binding.var, plain=self.tensors.emit(_replace_variables(binding.value, known))
+        )
 
-    def recurrence(self, found: Recurrence) -> None:
+    def recurrence(self, recurrence: Recurrence) -> None:
         """Emit a call of a function that computes all steps of a recurrence."""
-        gates, *begin = (self.tensors.plain(var) for var in (found.given, *found.begin))
+        gates, *begin = (
+            self.tensors.as_plain(var) for var in (recurrence.given, *recurrence.begin)
+        )
         bfloat16 = self._in_bfloat16.used
-        width = sums_of(found.weights.shape[1], self._registers)
-        function = recurrence_function(found, shape_of(gates) or (), width, bfloat16)
+        width = sums_of(recurrence.weights.shape[1], self._registers)
+        function = recurrence_function(recurrence, shape_of(gates) or (), width, bfloat16)
         function = function.with_attrs({KERNEL: 1, "op_pattern": OPAQUE})
         name = self._builder.add_func(function.without_attr("global_symbol"), "recurrence")
-        weights = packed_weights(found.weights, width, bfloat16)
-        arrays = [_constant(array) for array in (weights, *found.constants)]
-        steps = len(found.results)
+        weights = packed_weights(recurrence.weights, width, bfloat16)
+        arrays = [_constant(array) for array in (weights, *recurrence.constants)]
+        steps = len(recurrence.results)
         state_rows = self.tensors.emit(
             relax.call_tir(
                 name, [gates, arrays[0], *begin, *arrays[1:]],
-                relax.TensorType((steps, found.weights.shape[0]), "float32"),
+                relax.TensorType((steps, recurrence.weights.shape[0]), "float32"),
             )
         )  # fmt: skip
-        for step, var in enumerate(found.results):
-            row = step if found.by == 1 else steps - 1 - step
+        for step, var in enumerate(recurrence.results):
+            row = step if recurrence.by == 1 else steps - 1 - step
             self._rows[var] = state_rows, row
-            self.tensors.put(var, plain=self.tensors.emit(_some_rows(state_rows, row, row + 1)))
+            self.tensors.record(var, plain=self.tensors.emit(_some_rows(state_rows, row, row + 1)))
 
     def _joined_rows(self, binding: Binding) -> bool:
         """Emit a concatenation of rows that a recurrence wrote one after another.
@@ -344,7 +351,7 @@ class _RewrittenMain:
             return False
         pieces: list[tuple[RelaxExpr, int, int]] = []  # tensor, first row, one past the last row
         for field in parts.fields:
-            rows, row = self._rows.get(field, (self.tensors.plain(field), -1))
+            rows, row = self._rows.get(field, (self.tensors.as_plain(field), -1))
             if pieces and row > 0 and pieces[-1][0].same_as(rows) and pieces[-1][2] == row:
                 pieces[-1] = rows, pieces[-1][1], row + 1
             else:
@@ -355,7 +362,7 @@ class _RewrittenMain:
             for rows, row, end in pieces
         ]  # fmt: skip
         whole = joined[0] if len(joined) == 1 else self.tensors.emit(relax.op.concat(joined, 0))
-        self.tensors.put(binding.var, plain=whole)
+        self.tensors.record(binding.var, plain=whole)
         return True
 
     def _put_beside(self, binding: Binding, beside: PixelsBeside) -> bool:
@@ -364,31 +371,31 @@ class _RewrittenMain:
         Returns whether that is possible.
         """
         narrow = binding.var in self._in_bfloat16
-        rearranged = self.tensors.beside(beside, bfloat16=narrow)
+        rearranged = self.tensors.channels_to_pixels(beside, bfloat16=narrow)
         if rearranged is None:
             return False
         image, block = rearranged
         if narrow:
             self.tensors.put_bfloat16(binding.var, image, block)
         else:
-            self.tensors.put(binding.var, packed=image, block=block)
+            self.tensors.record(binding.var, packed=image, block=block)
         return True
 
     def result(self, expression: RelaxExpr) -> RelaxExpr:
         """Return the network's results in the model's layout."""
-        known = {var: self.tensors.plain(var) for var in variables(expression)}
-        return _replaced(expression, known)
+        known = {var: self.tensors.as_plain(var) for var in variables(expression)}
+        return _replace_variables(expression, known)
 
-    def _scaled(
+    def _runtime_scales(
         self, constants: Sequence[RelaxExpr], scale: RelaxExpr, zero: RelaxExpr
     ) -> list[RelaxExpr]:
         """Return the scales that an epilogue reads if those of the data are only known at run time.
 
-        These are the array of `targets.steps.quantised.packed`, with the zero point inserted, and
-        one scale per channel.
+        These are the array of `targets.steps.quantised.pack_scales`, with the zero point inserted,
+        and one scale per channel.
         """
         numbers, scales = constants
-        scale, zero = self.tensors.plain(scale), self.tensors.plain(zero)
+        scale, zero = self.tensors.as_plain(scale), self.tensors.as_plain(zero)
         packed = self._builder.emit_te(_with_zero, numbers, zero, primfunc_name_hint="with_zero")
         return [packed, self.tensors.emit(relax.op.multiply(scales, scale))]
 
@@ -396,8 +403,8 @@ class _RewrittenMain:
         """Return a tensor that is read in blocks of channels, reshaped to an image if necessary."""
         if not block or shape_of(var) == shape_of(image):
             return var
-        reshaped = self.tensors.reshaped(self.tensors.plain(var), shape_of(image) or ())
-        self.tensors.put(reshaped, plain=reshaped)
+        reshaped = self.tensors.reshape(self.tensors.as_plain(var), shape_of(image) or ())
+        self.tensors.record(reshaped, plain=reshaped)
         return reshaped
 
     def _operand(
@@ -419,11 +426,11 @@ class _RewrittenMain:
         """
         permuted = moved_operand(self._flat, var)
         if permuted is None or not permuted[1].fits(wanted[number]):
-            return self.tensors.plain(var)
+            return self.tensors.as_plain(var)
         before, axes = permuted
         moved.append((number, axes))
         wanted[number] = axes.shape
-        return self.tensors.plain(before)
+        return self.tensors.as_plain(before)
 
     def _read_narrowed(
         self, var: RelaxVar, code: KernelCode, block: int, narrowed: dict[int, int], number: int
@@ -447,19 +454,21 @@ class _RewrittenMain:
         return self.tensors.bfloat16(var, stored)
 
     def _read(self, var: RelaxVar, block: int) -> RelaxExpr:
-        return self.tensors.packed(var, block) if block else self.tensors.plain(var)
+        return self.tensors.as_packed(var, block) if block else self.tensors.as_plain(var)
 
-    def _put(self, result: Binding, written: RelaxExpr, block: int, narrowed: bool) -> None:
+    def _record_result(
+        self, result: Binding, written: RelaxExpr, block: int, narrowed: bool
+    ) -> None:
         shape = result.shape or ()
         if not block:
-            self.tensors.put(result.var, plain=self.tensors.reshaped(written, shape))
+            self.tensors.record(result.var, plain=self.tensors.reshape(written, shape))
             return
         n, c, h, w = shape
-        packed = self.tensors.reshaped(written, (n, c // block, h, w, block))
+        packed = self.tensors.reshape(written, (n, c // block, h, w, block))
         if narrowed:
             self.tensors.put_bfloat16(result.var, packed, block)
         else:
-            self.tensors.put(result.var, packed=packed, block=block)
+            self.tensors.record(result.var, packed=packed, block=block)
 
     def _function(
         self, workload: Workload, code: KernelCode, moved: Moved, narrowed: Stored,
@@ -487,7 +496,7 @@ def shape_of_parameter(parameter: TirBuffer) -> tuple[int, ...]:
 def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
     """Insert the zero point, as an integer's bits, as the first element.
 
-    This is the form that `targets.steps.quantised.packed` produces for known zero points.
+    This is the form that `targets.steps.quantised.pack_scales` produces for known zero points.
     """
     bits = tirx.reinterpret("float32", tirx.Cast("int32", zero[(0,) * zero.ndim]))
     return te.compute(
@@ -509,15 +518,15 @@ def _constant(array: Array) -> RelaxConstant:
     return relax.const(np.ascontiguousarray(array), str(array.dtype))
 
 
-def _replaced(value: RelaxExpr, known: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
+def _replace_variables(value: RelaxExpr, known: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
     """Return an expression with variables replaced."""
     if isinstance(value, relax.Var):
         return known.get(value, value)
     if isinstance(value, relax.Tuple):
-        return relax.Tuple([_replaced(field, known) for field in value.fields])
+        return relax.Tuple([_replace_variables(field, known) for field in value.fields])
     if isinstance(value, relax.TupleGetItem):
-        return relax.TupleGetItem(_replaced(value.tuple_value, known), value.index)
+        return relax.TupleGetItem(_replace_variables(value.tuple_value, known), value.index)
     if isinstance(value, relax.Call):
-        arguments = [_replaced(argument, known) for argument in value.args]
+        arguments = [_replace_variables(argument, known) for argument in value.args]
         return relax.Call(value.op, arguments, value.attrs, value.ty_args)
     return value

@@ -39,7 +39,7 @@ from tilewright.networks.relax.partition import fused_call
 from tilewright.targets.anchor import DType
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.steps.float_activations import FUNCTIONS, erf
-from tilewright.targets.steps.quantised import packed
+from tilewright.targets.steps.quantised import pack_scales
 from tilewright.targets.workload import Workload
 
 Float32 = NDArray[np.float32]
@@ -138,7 +138,9 @@ def _layer(
     if bias is None:
         return None
     constants = (bias,) if any(link.kind == "bias" for link in links) else ()
-    return KernelLayer(call, match, links, workload, data, weight, constants, _added(links))
+    return KernelLayer(
+        call, match, links, workload, data, weight, constants, _added_variables(links)
+    )
 
 
 def _quantised_layer(
@@ -157,11 +159,11 @@ def _quantised_layer(
         step, zero = of_data.scale[0], of_data.zero_point[0]
     else:
         scaled_by = read.args[1], read.args[2]
-    numbers = packed(zero, kinds, quantised_scales(steps))
+    numbers = pack_scales(zero, kinds, quantised_scales(steps))
     constants = [numbers, (weights.scale * step).astype(np.float32)]
     if any(link.kind == "bias" for link in links):
         constants.append(bias)
-    added = tuple(integer_tensor(flat, var) for var in _added(links))
+    added = tuple(integer_tensor(flat, var) for var in _added_variables(links))
     return KernelLayer(
         call, match, links, workload, read.args[0], weights.numbers, tuple(constants), added,
         scaled_by,
@@ -181,7 +183,7 @@ def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Float32 | No
     return total.astype(np.float32)
 
 
-def _added(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
+def _added_variables(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
     """Return the variables that are added."""
     return tuple(link.binding.args[1 - link.position] for link in links if link.kind == "add")
 

@@ -35,7 +35,7 @@ from tilewright.core.tvm_types import (
     VMExecutable,
 )
 from tilewright.networks.compiled.attention import JoinedAttention
-from tilewright.networks.compiled.default_schedules import joining_rows, scheduling
+from tilewright.networks.compiled.default_schedules import joining_rows, make_schedule_pass
 from tilewright.networks.compiled.kernel_calls import KERNEL
 from tilewright.networks.compiled.scatter import OPERATOR, scatter_nd
 from tilewright.networks.compiled.vector_math import vector_legalizations
@@ -43,7 +43,7 @@ from tilewright.networks.compiled.weights_parameter import taking_out
 from tilewright.networks.errors import ImportFailedError, UncompilableError
 from tilewright.networks.relax.bindings import FlatGraph
 from tilewright.networks.relax.execute import uncompilable_nodes
-from tilewright.networks.relax.failures import plain
+from tilewright.networks.relax.failures import plain_message
 from tilewright.networks.relax.nan_propagation import propagating_nan
 
 
@@ -70,13 +70,13 @@ def compiled_library(
         ImportFailedError: there is no linker.
     """
     with tempfile.TemporaryDirectory() as folder:
-        executable, weights = _compiled(
+        executable, weights = _compile_objects(
             module, target, pipeline, source, attention, Path(folder), ignore_nan
         )
-        return _linked(executable, Path(folder)), weights
+        return _link_library(executable, Path(folder)), weights
 
 
-def _compiled(
+def _compile_objects(
     module: IRModule, target: TvmTarget, pipeline: str, source: FlatGraph | None,
     attention: JoinedAttention | None, folder: Path, ignore_nan: bool,
 ) -> tuple[VMExecutable, Sequence[Array]]:  # fmt: skip
@@ -105,8 +105,8 @@ def _compiled(
         relax.transform.FoldConstant(), joining_rows(lanes),
         relax.transform.FuseOps(), relax.transform.FuseTIR(),
         relax.transform.RewriteDataflowReshape(),  # of functions in TVM's own form
-        *([] if attention is None else [attention.joining(lanes)]),
-        scheduling(lanes), taking_out(weights), relax.transform.ToNonDataflow(),
+        *([] if attention is None else [attention.make_pass(lanes)]),
+        make_schedule_pass(lanes), taking_out(weights), relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(), relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(), relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(), relax.transform.LowerRuntimeBuiltin(),
@@ -121,9 +121,9 @@ def _compiled(
                 relax_pipeline=tvm.ir.transform.Sequential(passes),
             )
     except Exception as error:
-        said = f": {plain(error)}" if plain(error) else ""
+        said = f": {plain_message(error)}" if plain_message(error) else ""
         raise UncompilableError(
-            f"TVM {tvm.__version__} cannot compile it for this processor{said}",
+            f"TVM {tvm.__version__} cannot compile the network for this CPU{said}",
             () if source is None else uncompilable_nodes(source),
         ) from error
     return made, weights
@@ -135,11 +135,12 @@ def _lanes(target: TvmTarget) -> int:
     return next((n for name, n in lanes.items() if target_has_features(name, target)), 4)
 
 
-def _linked(executable: VMExecutable, folder: Path) -> bytes:
+def _link_library(executable: VMExecutable, folder: Path) -> bytes:
     """Link an executable and its object files into a shared library, returned as bytes."""
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         raise ImportFailedError(
-            "a network's library is linked by a C compiler, and there is none: install gcc or clang"
+            "linking the library of a network needs a C compiler, and none was found; "
+            "install gcc or clang"
         )
     path = folder / "network.so"
     executable.export_library(str(path), options=["-s", "-Wl,--build-id=none"])

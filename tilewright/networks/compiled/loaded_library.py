@@ -81,7 +81,7 @@ class LoadedLibrary:
         main, thread_tensors = self._main, self._caller.tensors
         inputs = list(map(thread_tensors.input, count(), arrays))
         try:
-            with self._regions.raising() if self._regions else nullcontext():
+            with self._regions.reraise_errors() if self._regions else nullcontext():
                 result = main(*inputs, *self._weights)
         except ValueError as error:
             raise refused_inputs(error) from error
@@ -123,7 +123,7 @@ class LoadedLibrary:
             kernel = _narrowing(kernel, bfloat16)
         return _moving(kernel, moved) if moved else kernel
 
-    def timed(self, arrays: Sequence[Array], times: int) -> NDArray[np.float64]:
+    def time_inferences(self, arrays: Sequence[Array], times: int) -> NDArray[np.float64]:
         """Measure the time of several inferences, without passing arrays in and out.
 
         Args:
@@ -211,7 +211,9 @@ def _load_runtime() -> object:
     """Load TVM's runtime as `import tvm` does before it loads the compiler."""
     spec = find_spec("tvm")
     if spec is None or spec.origin is None:
-        raise ImportFailedError("libraries are run by TVM, which is missing; install apache-tvm")
+        raise ImportFailedError(
+            "running libraries needs TVM, which is not installed; install apache-tvm"
+        )
     folder = Path(spec.origin).parent / "lib"
     return load_lib_ctypes("tvm", "tvm_runtime", "RTLD_GLOBAL", extra_lib_paths=[folder])
 

@@ -93,7 +93,7 @@ def moved_operand(flat: FlatGraph, var: RelaxVar) -> tuple[RelaxVar, MovedAxes] 
     binding = flat.by_var.get(var)
     while binding is not None and binding.op in SHAPES:
         binding = flat.by_var.get(binding.args[0])
-    return _moved(binding) if binding is not None and binding.op == MOVED else None
+    return _moved_axes(binding) if binding is not None and binding.op == MOVED else None
 
 
 def moved_result(flat: FlatGraph, result: Binding) -> tuple[Binding, MovedAxes] | None:
@@ -106,7 +106,7 @@ def moved_result(flat: FlatGraph, result: Binding) -> tuple[Binding, MovedAxes] 
         return None
     if any(var.same_as(result.var) for var in _results(flat)):
         return None
-    _, permutation = _moved(user) or (None, None)
+    _, permutation = _moved_axes(user) or (None, None)
     if permutation is None:
         return None
     inverse = tuple(permutation.axes.index(axis) for axis in range(len(permutation.axes)))
@@ -117,7 +117,7 @@ def _results(flat: FlatGraph) -> Sequence[RelaxVar]:
     return tuple(variables(flat.module["main"].body.body))
 
 
-def _moved(binding: Binding) -> tuple[RelaxVar, MovedAxes] | None:
+def _moved_axes(binding: Binding) -> tuple[RelaxVar, MovedAxes] | None:
     shape, axes = shape_of(binding.args[0]), binding.value.attrs.axes
     if shape is None or axes is None or len(shape) < 3:
         return None
@@ -135,12 +135,14 @@ def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> Prim
     for number, axes in moved:
         old = params[number]
         new = tirx.decl_buffer(axes.shape, old.dtype, name=str(old.name))
-        body = elsewhere(body, old, new, axes.place)
+        body = redirect_accesses(body, old, new, axes.place)
         params[number] = new
     return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
 
 
-def elsewhere(body: Statement, old: TirBuffer, new: TirBuffer, place: FindPlace) -> Statement:
+def redirect_accesses(
+    body: Statement, old: TirBuffer, new: TirBuffer, place: FindPlace
+) -> Statement:
     """Return a statement that accesses a different buffer.
 
     Args:
@@ -216,17 +218,17 @@ def frame_taps(
 
 def _taps(flat: FlatGraph, data: RelaxVar) -> FrameTaps | None:
     chain, mask, var, shape = [], None, data, shape_of(data)
-    if (beside := _alone(flat, var, RESHAPE)) is not None:
+    if (beside := _single_reader(flat, var, RESHAPE)) is not None:
         var = beside.args[0]
         chain.append(beside)
-    if (chosen := _alone(flat, var, WHERE)) is not None:
+    if (chosen := _single_reader(flat, var, WHERE)) is not None:
         which, var, other = chosen.args
         mask, zero = value_of(flat, which), value_of(flat, other)
         if mask is None or zero is None or zero.any():
             return None
         chain.append(chosen)
     places = None
-    if (taken := _alone(flat, var, TAKE)) is not None:
+    if (taken := _single_reader(flat, var, TAKE)) is not None:
         places = value_of(flat, taken.args[1])
         if places is None or taken.value.attrs.axis != 0 or places.ndim != 1:
             return None
@@ -251,7 +253,7 @@ def _taps(flat: FlatGraph, data: RelaxVar) -> FrameTaps | None:
     return None if line is None else FrameTaps(var, source, *line, [step.var for step in chain])
 
 
-def _alone(flat: FlatGraph, var: RelaxVar, operator: str) -> Binding | None:
+def _single_reader(flat: FlatGraph, var: RelaxVar, operator: str) -> Binding | None:
     """Return the operator with this name that writes a variable for a single reader, or None."""
     binding = flat.by_var.get(var)
     results = variables(flat.module["main"].body.body)

@@ -81,7 +81,7 @@ def packed_result(
     if binding.op in EACH or (binding.op in QUANTISING and _is_by_tensor(binding)):
         first, *rest = binding.args
         result = relax.Call(
-            binding.value.op, [tensors.packed(first, block), *rest], binding.value.attrs
+            binding.value.op, [tensors.as_packed(first, block), *rest], binding.value.attrs
         )
         return result, block
     if binding.op in PAIRS:
@@ -93,7 +93,7 @@ def packed_result(
     return _pool(tensors, binding, block, bfloat16)
 
 
-def reduced(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
+def reduce_pixels(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
     """Reduce a packed tensor over its pixels to (n, c), or return None for any other operator.
 
     Args:
@@ -106,9 +106,9 @@ def reduced(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
     block = tensors.block_of(binding.args[0])
     if not block or not _is_over_pixels(binding):
         return None
-    packed = tensors.packed(binding.args[0], block)
+    packed = tensors.as_packed(binding.args[0], block)
     reduction = tensors.emit(REDUCTIONS[binding.op](packed, list(SPATIAL)))
-    return tensors.reshaped(reduction, shape)
+    return tensors.reshape(reduction, shape)
 
 
 def packed_concat(
@@ -135,7 +135,7 @@ def packed_concat(
     block = _block(int(np.gcd.reduce([size for size in blocks if size])), bfloat16)
     if any((shape_of(field) or (0, 1))[1] % block for field in parts.fields) or block < 4:
         return None
-    form = tensors.bfloat16 if bfloat16 else tensors.packed
+    form = tensors.bfloat16 if bfloat16 else tensors.as_packed
     packed = [form(field, block) for field in parts.fields]
     return relax.op.concat(packed, axis=1), block
 
@@ -168,7 +168,7 @@ def packed_norm(
         blocked = values.reshape(1, shape[1] // block, 1, 1, block)
         return relax.const(np.ascontiguousarray(blocked, np.float32), "float32")
 
-    scaled = relax.op.multiply(tensors.packed(data, block), by_block(factor))
+    scaled = relax.op.multiply(tensors.as_packed(data, block), by_block(factor))
     return relax.op.add(tensors.emit(scaled), by_block(beta - mean * factor)), block
 
 
@@ -216,7 +216,7 @@ def _operand(
         return None
     if not isinstance(arg, relax.Var) or shape is None or len(shape) != 4 or shape[1] != channels:
         return None
-    return tensors.packed(arg, block)
+    return tensors.as_packed(arg, block)
 
 
 def _pool(
@@ -224,21 +224,23 @@ def _pool(
 ) -> tuple[RelaxExpr, int] | None:
     attrs = binding.value.attrs
     if binding.op == ADAPTIVE_POOL and (binding.shape or ())[2:] == (1, 1):
-        return relax.op.mean(tensors.packed(binding.args[0], block), SPATIAL, keepdims=True), block
+        return relax.op.mean(
+            tensors.as_packed(binding.args[0], block), SPATIAL, keepdims=True
+        ), block
     if binding.op in REDUCTIONS:
         if not attrs.keepdims or not _is_over_pixels(binding):
             return None
-        packed = tensors.packed(binding.args[0], block)
+        packed = tensors.as_packed(binding.args[0], block)
         return REDUCTIONS[binding.op](packed, list(SPATIAL), keepdims=True), block
     if binding.op == RESIZE:
-        return _nearest(tensors, binding, block)
+        return _resize_to_nearest(tensors, binding, block)
     if binding.op not in POOLS or attrs.layout != "NCHW":
         return None
     if (window := _window(binding)) is not None:
-        return tensors.pooled(binding.args[0], block, window, bfloat16=bfloat16), block
+        return tensors.pool(binding.args[0], block, window, bfloat16=bfloat16), block
     pool = relax.op.nn.max_pool2d if binding.op == MAX_POOL else relax.op.nn.avg_pool2d
     pooled = pool(
-        tensors.packed(binding.args[0], block),
+        tensors.as_packed(binding.args[0], block),
         pool_size=list(attrs.pool_size), strides=list(attrs.strides),
         padding=list(attrs.padding), dilation=list(attrs.dilation),
         ceil_mode=bool(attrs.ceil_mode), count_include_pad=bool(attrs.count_include_pad),
@@ -262,7 +264,7 @@ def _window(binding: Binding) -> PoolWindow | None:
     )  # fmt: skip
 
 
-def resized(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, int] | None:
+def resize_image(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, int] | None:
     """Resize an image (n, c, h, w) linearly.
 
     Args:
@@ -286,16 +288,18 @@ def resized(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, int] |
     block = min(tensors.block_of(binding.args[0]), FLOAT_BLOCK)
     if before[2:] == (1, 1) or (not block and before[1] == 1):
         return None
-    return tensors.resized(binding.args[0], block if is_vector(block) else 0, shape[2:], mode)
+    return tensors.resize(binding.args[0], block if is_vector(block) else 0, shape[2:], mode)
 
 
-def _nearest(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
+def _resize_to_nearest(
+    tensors: PackedTensors, binding: Binding, block: int
+) -> tuple[RelaxExpr, int] | None:
     """Resize a packed image to the nearest pixels, with one index for all channels of a block."""
     attrs = binding.value.attrs
     if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
         return None
     resized_image = relax.op.image.resize2d(
-        tensors.packed(binding.args[0], block), binding.args[1],
+        tensors.as_packed(binding.args[0], block), binding.args[1],
         layout=f"NCHW{block}c", method=attrs.method,
         coordinate_transformation_mode=attrs.coordinate_transformation_mode,
         rounding_method=attrs.rounding_method, cubic_alpha=float(attrs.cubic_alpha),
@@ -318,10 +322,10 @@ def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Relax
     inside = ((known >= 0) & (known < shape[0])).all()
     if binding.value.attrs.axis != 0 or known.ndim != 1 or not inside:
         return None
-    return _copied(tensors, data, block, known), block
+    return _copy_images(tensors, data, block, known), block
 
 
-def _copied(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) -> RelaxExpr:
+def _copy_images(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) -> RelaxExpr:
     """Return the images with the given indices; an index of −1 gives an image of zeros.
 
     Images are copied as rows, which needs one index per image instead of one per block of channels.
@@ -333,9 +337,9 @@ def _copied(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) 
         places: image indices, of shape (m,).
     """
     n, c, h, w = shape_of(data) or ()
-    rows = tensors.reshaped(tensors.packed(data, block), (n, c * h * w))
+    rows = tensors.reshape(tensors.as_packed(data, block), (n, c * h * w))
     copied_rows = tensors.copied_rows(rows, relax.const(places, "int64"))
-    return tensors.reshaped(copied_rows, (len(places), c // block, h, w, block))
+    return tensors.reshape(copied_rows, (len(places), c // block, h, w, block))
 
 
 def _choice(
@@ -365,7 +369,9 @@ def _choice(
         or other.value.numpy().any()
     ):
         return None
-    return _copied(tensors, data, block, np.where(flags.ravel(), places.value.numpy(), -1)), block
+    return _copy_images(
+        tensors, data, block, np.where(flags.ravel(), places.value.numpy(), -1)
+    ), block
 
 
 def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
@@ -374,4 +380,4 @@ def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Rela
     before = shape_of(data) or ()
     if len(before) != 4 or before[2:] != (h, w) or c % block:
         return None
-    return tensors.reshaped(tensors.packed(data, block), (n, c // block, h, w, block)), block
+    return tensors.reshape(tensors.as_packed(data, block), (n, c // block, h, w, block)), block

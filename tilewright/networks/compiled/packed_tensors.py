@@ -24,12 +24,12 @@ from tilewright.networks.compiled.channel_rearrangements import (
 from tilewright.networks.compiled.image_operators import (
     LocalResponse,
     PoolWindow,
-    along,
+    interpolate_along,
     linear_taps,
-    normalised,
+    local_response_norm,
     pool,
 )
-from tilewright.networks.compiled.vector_math import narrowed, widened
+from tilewright.networks.compiled.vector_math import bfloat16_to_float32, float32_to_bfloat16
 from tilewright.networks.relax.bindings import shape_of
 from tilewright.networks.relax.nan_propagation import NAN_SAFE
 
@@ -81,7 +81,7 @@ class PackedTensors:
         """Bind an expression to a new variable and return the variable."""
         return self._builder.emit(expression)
 
-    def reshaped(self, expression: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
+    def reshape(self, expression: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
         """Return a value in another shape.
 
         A reshape of a reshape refers to the original value, because TVM would fuse both and copy
@@ -94,7 +94,7 @@ class PackedTensors:
         self._source[result] = source
         return result
 
-    def put(
+    def record(
         self,
         var: RelaxVar,
         *,
@@ -138,12 +138,12 @@ class PackedTensors:
                 stored = next(iter(known.bfloat16.values()))
                 known.bfloat16[block] = self._in_blocks(stored, block)
             else:
-                known.bfloat16[block] = self.narrow(self.packed(var, block))
+                known.bfloat16[block] = self.narrow(self.as_packed(var, block))
         return known.bfloat16[block]
 
     def narrow(self, expression: RelaxExpr) -> RelaxExpr:
         """Round float32 to bfloat16."""
-        return self._builder.emit_te(_narrow, expression, primfunc_name_hint="narrow")
+        return self._builder.emit_te(_narrow_tensor, expression, primfunc_name_hint="narrow")
 
     def _in_blocks(self, packed: RelaxExpr, block: int) -> RelaxExpr:
         """Return a packed value with another block size."""
@@ -164,7 +164,7 @@ class PackedTensors:
             _copy_rows, rows, places, primfunc_name_hint="copy_rows", primfunc_attrs=whole
         )
 
-    def pooled(self, var: RelaxVar, block: int, window: PoolWindow, *, bfloat16: bool) -> RelaxExpr:
+    def pool(self, var: RelaxVar, block: int, window: PoolWindow, *, bfloat16: bool) -> RelaxExpr:
         """Apply a pool to a value and return the result in blocks of `block` channels.
 
         Args:
@@ -174,7 +174,7 @@ class PackedTensors:
             bfloat16: store the result in bfloat16.
         """
         stored = self._known[var].bfloat16
-        image = self.bfloat16(var, block) if stored else self.packed(var, block)
+        image = self.bfloat16(var, block) if stored else self.as_packed(var, block)
         name = f"{'avg' if window.mean else 'max'}_pool2d"
         # If the operators before were fused, they would be computed again for every window.
         whole = {"op_pattern": OPAQUE, NAN_SAFE: 1}
@@ -183,53 +183,55 @@ class PackedTensors:
             primfunc_attrs=whole,
         )  # fmt: skip
 
-    def beside(self, found: PixelsBeside, *, bfloat16: bool) -> tuple[RelaxExpr, int] | None:
+    def channels_to_pixels(
+        self, rearrangement: PixelsBeside, *, bfloat16: bool
+    ) -> tuple[RelaxExpr, int] | None:
         """Rearrange channels to pixels.
 
         Args:
-            found: the rearrangement.
+            rearrangement: the rearrangement.
             bfloat16: store the result in bfloat16.
 
         Returns:
             The result and its block size, or None if a block contains channels of several pixels.
         """
-        known = self._known[found.source]
+        known = self._known[rearrangement.source]
         stored = bool(known.bfloat16) and bfloat16
         block = known.block if stored else min(known.block, FLOAT_BLOCK)
-        if not block or found.channels % block:
+        if not block or rearrangement.channels % block:
             return None
-        form = self.bfloat16 if stored else self.packed
-        image = form(found.source, block)
+        form = self.bfloat16 if stored else self.as_packed
+        image = form(rearrangement.source, block)
         result = self._builder.emit_te(
-            put_beside(image, found), image, primfunc_name_hint="pixels_beside"
+            put_beside(image, rearrangement), image, primfunc_name_hint="pixels_beside"
         )
         return (self.narrow(result) if bfloat16 and not stored else result), block
 
-    def shuffled(self, found: ChannelShuffle) -> tuple[RelaxExpr, int] | None:
+    def shuffle_channels(self, shuffle: ChannelShuffle) -> tuple[RelaxExpr, int] | None:
         """Shuffle channels on packed tensors.
 
         Returns:
             The result and its block size, or None if the tensor is not packed.
         """
-        block = min(self.block_of(found.source), FLOAT_BLOCK)
+        block = min(self.block_of(shuffle.source), FLOAT_BLOCK)
         if block < 4:
             return None
-        function = shuffle_function(found, block).with_attr("op_pattern", OPAQUE)
+        function = shuffle_function(shuffle, block).with_attr("op_pattern", OPAQUE)
         name = self._builder.add_func(function.without_attr("global_symbol"), "shuffled")
-        image = self.packed(found.source, block)
+        image = self.as_packed(shuffle.source, block)
         result = self.emit(
             relax.call_tir(name, [image], relax.TensorType(shape_of(image), "float32"))
         )
         return result, block
 
-    def normalised(self, found: LocalResponse) -> RelaxExpr:
+    def normalise(self, response: LocalResponse) -> RelaxExpr:
         """Return a local response normalisation in the model's layout, (n, c, h, w)."""
         return self._builder.emit_te(
-            lambda image: normalised(image, found), self.plain(found.source),
+            lambda image: local_response_norm(image, response), self.as_plain(response.source),
             primfunc_name_hint="local_response", primfunc_attrs={"op_pattern": OPAQUE},
         )  # fmt: skip
 
-    def resized(
+    def resize(
         self, var: RelaxVar, block: int, size: Sequence[int], mode: str
     ) -> tuple[RelaxExpr, int]:
         """Resize a value (n, c, h, w) linearly.
@@ -243,7 +245,7 @@ class PackedTensors:
         Returns:
             The result and its block size.
         """
-        image = self.packed(var, block) if block else self.plain(var)
+        image = self.as_packed(var, block) if block else self.as_plain(var)
         for axis, wanted in ((3, size[1]), (2, size[0])):
             taps = linear_taps((shape_of(image) or ())[axis], wanted, mode)
             arrays = [
@@ -254,7 +256,11 @@ class PackedTensors:
             # fused.
             whole = {"op_pattern": OPAQUE} if axis == 3 else None
             image = self._builder.emit_te(
-                along(axis), image, *arrays, primfunc_name_hint="resize2d", primfunc_attrs=whole
+                interpolate_along(axis),
+                image,
+                *arrays,
+                primfunc_name_hint="resize2d",
+                primfunc_attrs=whole,
             )
         return image, block
 
@@ -265,17 +271,17 @@ class PackedTensors:
     def _value(self, var: RelaxVar) -> PackedTensor:
         """Return the forms of a variable. A constant is added on first use."""
         if var not in self._known and isinstance(var, GenericConst):
-            self.put(var, plain=var)
+            self.record(var, plain=var)
         return self._known[var]
 
-    def plain(self, var: RelaxVar) -> RelaxExpr:
+    def as_plain(self, var: RelaxVar) -> RelaxExpr:
         """Return a value in the model's layout."""
         known = self._value(var)
         if known.plain is None:
-            known.plain = self._unpacked(known)
+            known.plain = self._unpack_tensor(known)
         return known.plain
 
-    def packed(self, var: RelaxVar, block: int) -> RelaxExpr:
+    def as_packed(self, var: RelaxVar, block: int) -> RelaxExpr:
         """Return a value packed in float32, (n, c / block, h, w, block)."""
         known = self._value(var)
         if block not in known.packed and known.bfloat16:
@@ -284,7 +290,7 @@ class PackedTensors:
                 stored = self._in_blocks(next(iter(known.bfloat16.values())), block)
             return self._widen(stored)
         if block not in known.packed:
-            known.packed[block] = self._packed(known, block)
+            known.packed[block] = self._pack_tensor(known, block)
         return known.packed[block]
 
     def _widen(self, stored: RelaxExpr) -> RelaxExpr:
@@ -297,36 +303,36 @@ class PackedTensors:
             return block, self._widen(stored)
         return next(iter(known.packed.items()), None)
 
-    def _packed(self, known: PackedTensor, block: int) -> RelaxExpr:
+    def _pack_tensor(self, known: PackedTensor, block: int) -> RelaxExpr:
         n, c, h, w = known.shape or ()
         if (form := self._some_form(known)) is not None:
             old, source = form
             if (h, w) != (1, 1) and old % block == 0:  # split each block into smaller blocks
-                split = self.reshaped(source, (n, c // old, h, w, old // block, block))
+                split = self.reshape(source, (n, c // old, h, w, old // block, block))
                 moved = self.emit(relax.op.permute_dims(split, [0, 1, 4, 2, 3, 5]))
-                return self.reshaped(moved, (n, c // block, h, w, block))
+                return self.reshape(moved, (n, c // block, h, w, block))
             if (h, w) == (1, 1):
-                return self.reshaped(source, (n, c // block, 1, 1, block))
+                return self.reshape(source, (n, c // block, 1, 1, block))
         if known.plain is None:
-            known.plain = self._unpacked(known)
+            known.plain = self._unpack_tensor(known)
         if isinstance(known.plain, GenericConst):
             # constants are packed here, instead of at every inference
             blocks = known.plain.value.numpy().reshape(n, c // block, block, h, w)
             array = np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
             return relax.const(array, str(array.dtype))
         if (h, w) == (1, 1) or block == 1:
-            return self.reshaped(known.plain, (n, c // block, h, w, block))
-        split = self.reshaped(known.plain, (n, c // block, block, h, w))
+            return self.reshape(known.plain, (n, c // block, h, w, block))
+        split = self.reshape(known.plain, (n, c // block, block, h, w))
         return self.emit(relax.op.permute_dims(split, [0, 1, 3, 4, 2]))
 
-    def _unpacked(self, known: PackedTensor) -> RelaxExpr:
+    def _unpack_tensor(self, known: PackedTensor) -> RelaxExpr:
         shape = known.shape or ()
         form = self._some_form(known)
         assert form is not None, "a value has a form"
         block, source = form
         if shape[2:] == (1, 1) or block == 1:
-            return self.reshaped(source, shape)
-        return self.reshaped(self.emit(relax.op.permute_dims(source, [0, 1, 4, 2, 3])), shape)
+            return self.reshape(source, shape)
+        return self.reshape(self.emit(relax.op.permute_dims(source, [0, 1, 4, 2, 3])), shape)
 
 
 def _copy_rows(rows: Tensor, places: Tensor) -> Tensor:
@@ -355,8 +361,8 @@ def _in_blocks(packed: Tensor, block: int) -> Tensor:
 
 
 def _widen(stored: Tensor) -> Tensor:
-    return te.compute(stored.shape, lambda *at: widened(stored[at]), name="widen")
+    return te.compute(stored.shape, lambda *at: bfloat16_to_float32(stored[at]), name="widen")
 
 
-def _narrow(x: Tensor) -> Tensor:
-    return te.compute(x.shape, lambda *at: narrowed(x[at]), name="narrow")
+def _narrow_tensor(x: Tensor) -> Tensor:
+    return te.compute(x.shape, lambda *at: float32_to_bfloat16(x[at]), name="narrow")

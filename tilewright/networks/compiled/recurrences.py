@@ -30,7 +30,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilewright.core.bfloat16 import rounded_array
 from tilewright.core.tvm_types import Array, Expression, PrimFunc, RelaxExpr, RelaxVar, TirBuffer
-from tilewright.networks.compiled.vector_math import sigmoid_of, tanh_of, widened
+from tilewright.networks.compiled.vector_math import bfloat16_to_float32, sigmoid_of, tanh_of
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
 from tilewright.targets.anchor import DType
 
@@ -142,17 +142,17 @@ class _Steps:
         if len(self.products) < FEWEST:
             return None
         try:
-            return self._found()
+            return self._find_recurrence()
         except _Unlike:
             return None
 
-    def _found(self) -> Recurrence:
+    def _find_recurrence(self) -> Recurrence:
         weights = self._weights()
         last = self.products[-1]
         # Results have the same name in every step.
         name = self.flat.by_var[last.args[0]].node.rpartition("/")[2]
         results = [product.args[0] for product in self.products[1:]]
-        results.append(self._named(f"{last.node.rpartition('/')[0]}/{name}"))
+        results.append(self._find_variable(f"{last.node.rpartition('/')[0]}/{name}"))
         steps = [_Step(self, product, weights.shape[0]) for product in self.products]
         shown = _same(step.expression(result) for step, result in zip(steps, results, strict=True))
         later_states = _same(
@@ -187,7 +187,7 @@ class _Steps:
             raise _Unlike
         return np.ascontiguousarray(first)
 
-    def _named(self, node: str) -> RelaxVar:
+    def _find_variable(self, node: str) -> RelaxVar:
         for binding in self.flat.bindings[self.order[self.products[-1].var] :]:
             if binding.node == node and binding.shape is not None:
                 return binding.var
@@ -222,14 +222,14 @@ class _Step:
 
     def expression(self, var: RelaxVar) -> Formula:
         """Return the expression of one element of a state after the step."""
-        return self._of(var, 0)
+        return self._element_of(var, 0)
 
-    def _of(self, value: RelaxExpr, offset: int) -> Formula:
+    def _element_of(self, value: RelaxExpr, offset: int) -> Formula:
         if isinstance(value, GenericConst):
             return self._constant(value, offset)
         if value.same_as(self._product.var):
             return "sums", offset
-        if (input_element := self._given(value, offset)) is not None:
+        if (input_element := self._input_element(value, offset)) is not None:
             return input_element
         binding = self._flat.by_var.get(value)
         # What was computed before the product belongs to an earlier step: it is a state.
@@ -239,11 +239,11 @@ class _Step:
         if (part := part_of(self._flat, binding)) is not None:
             if part.through is not None:
                 self.inside.add(part.through)
-            return self._of(part.source, offset + part.begin)
+            return self._element_of(part.source, offset + part.begin)
         if binding.op in EACH or binding.op in PAIRS:
             if binding.shape is None or len(binding.shape) != 2 or binding.shape[0] != 1:
                 raise _Unlike
-            return binding.op, *(self._of(arg, offset) for arg in binding.args)
+            return binding.op, *(self._element_of(arg, offset) for arg in binding.args)
         raise _Unlike
 
     def _state(self, var: RelaxVar, offset: int) -> Formula:
@@ -270,7 +270,7 @@ class _Step:
         constants.append(np.ascontiguousarray(array.ravel()))
         return "constant", len(constants) - 1, offset
 
-    def _given(self, var: RelaxVar, offset: int) -> Formula | None:
+    def _input_element(self, var: RelaxVar, offset: int) -> Formula | None:
         """Return the expression for an element of the inputs, in the row of this step, or None."""
         seen: list[RelaxVar] = []
         while (binding := self._flat.by_var.get(var)) is not None:
@@ -483,7 +483,7 @@ def _multiply(
             for number, buffer in enumerate(held):
                 with T.vectorized(0, VECTOR) as i:
                     weight = weights[tile, k, number * VECTOR + i]
-                    weight = widened(weight) if bfloat16 else weight
+                    weight = bfloat16_to_float32(weight) if bfloat16 else weight
                     T.buffer_store(buffer, buffer[i] + state[k] * weight, [i])
         for number, buffer in enumerate(held):
             with T.vectorized(0, VECTOR) as i:

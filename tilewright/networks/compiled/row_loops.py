@@ -153,7 +153,7 @@ def by_rows(
     Raises:
         NoRows: the function does not reduce rows, or its nests do not match.
     """
-    return _writer(function, blocks, lanes).written(worth_threads)
+    return _writer(function, blocks, lanes).build_function(worth_threads)
 
 
 def by_task(
@@ -188,7 +188,7 @@ def _writer(function: PrimFunc, blocks: Sequence[SBlock], lanes: int) -> _Writer
     outer, inner = _row_sizes(blocks)
     nests = [_nest(block, outer, inner) for block in blocks]
     _check_places(nests)
-    rows = Rows(outer, inner, _joined(nests, inner))
+    rows = Rows(outer, inner, _joined_axes(nests, inner))
     return _Writer(function, nests, rows, lanes)
 
 
@@ -289,7 +289,7 @@ def _same(one: LoopVar, other: LoopVar) -> bool:
     return bool(one.same_as(other))
 
 
-def _joined(nests: Sequence[RowNest], inner: Sequence[int]) -> int:
+def _joined_axes(nests: Sequence[RowNest], inner: Sequence[int]) -> int:
     """Return the number of last axes of a row that are contiguous.
 
     Raises `NoRows` if not even the last one is.
@@ -374,7 +374,7 @@ class _Writer:
         ] = {}  # buffer of one row, by the buffer of all rows
         self._flat: dict[TirBuffer, TirBuffer] = {}  # parameters with one axis
 
-    def written(self, worth_threads: int) -> PrimFunc:
+    def build_function(self, worth_threads: int) -> PrimFunc:
         """Build the function for all rows."""
         count = math.prod(self._rows.outer)
         threads = count > 1 and count * math.prod(self._rows.inner) >= worth_threads
@@ -411,7 +411,7 @@ class _Writer:
     def _write_rows(self, begin: Expression, end: Expression) -> None:
         self._allocate()
         with T.serial(begin, end) as row:
-            self._row = _places(row, self._rows.outer)
+            self._row = _split_index(row, self._rows.outer)
             for step in _steps(self._nests):
                 if step[0].inner:
                     self._write_along(step)
@@ -452,7 +452,7 @@ class _Writer:
         for nest in nests:
             for store in nest.stores:
                 if nest.reduces:
-                    self._store(nest, store, self._whole(store, partial[store]))
+                    self._store(nest, store, self._combine_partial(store, partial[store]))
 
     def _pieces(self, chains: int) -> Iterator[_Piece]:
         """Yield the vectors of a row. Code that is written before the next one is in its loop."""
@@ -501,7 +501,7 @@ class _Writer:
             T.buffer_store(result, store.initial, [lane])
         return result
 
-    def _whole(self, store: RowStore, partial: Sequence[TirBuffer]) -> Expression:
+    def _combine_partial(self, store: RowStore, partial: Sequence[TirBuffer]) -> Expression:
         """Combine partial results into one number."""
         first = partial[0]
         for other in partial[1:]:
@@ -519,21 +519,21 @@ class _Writer:
 
         `at` contains the indices of the row's axes; the last one covers all joined axes.
         """
-        known = self._known(nest, at)
+        known = self._loop_values(nest, at)
 
         def placed(load: BufferLoad) -> Expression:
-            return tirx.BufferLoad(*self._placed(load.source, load.indices, at))
+            return tirx.BufferLoad(*self._storage_place(load.source, load.indices, at))
 
         variables = (tirx.Var, lambda var: known.get(var, var))
         return tvm_ffi.structural_map(store.value, [variables, (TensorLoad, placed)])
 
     def _store(self, nest: RowNest, store: RowStore, value: Expression, at: Place = ()) -> None:
-        known = self._known(nest, at)
+        known = self._loop_values(nest, at)
         indices = [_substitute(index, known) for index in store.indices]
-        buffer, place = self._placed(store.buffer, indices, at)
+        buffer, place = self._storage_place(store.buffer, indices, at)
         T.buffer_store(buffer, value, place)
 
-    def _known(self, nest: RowNest, at: Place) -> dict[LoopVar, Expression]:
+    def _loop_values(self, nest: RowNest, at: Place) -> dict[LoopVar, Expression]:
         """Return the values of the loop variables. The last joined axis gets the whole index."""
         if not at:
             return dict(zip(nest.outer, self._row, strict=True))
@@ -541,7 +541,9 @@ class _Writer:
         along = [*places, *[_index(0)] * (self._rows.joined - 1), run]
         return dict(zip([*nest.outer, *nest.inner], [*self._row, *along], strict=True))
 
-    def _placed(self, buffer: TirBuffer, indices: Place, at: Place) -> tuple[TirBuffer, Place]:
+    def _storage_place(
+        self, buffer: TirBuffer, indices: Place, at: Place
+    ) -> tuple[TirBuffer, Place]:
         """Return the buffer and the indices at which an element is stored in the new function.
 
         Args:
@@ -566,7 +568,7 @@ def _linear(indices: Place, sizes: Sequence[int]) -> Expression:
     return place
 
 
-def _places(index: Expression, sizes: Sequence[int]) -> list[Expression]:
+def _split_index(index: Expression, sizes: Sequence[int]) -> list[Expression]:
     """Return the indices for a linear index; the last index varies fastest."""
     indices = []
     for size in reversed(sizes):

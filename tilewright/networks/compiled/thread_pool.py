@@ -54,7 +54,7 @@ def chosen_threads(threads: int | None, built_for: int) -> int:
     cores = usable_cores()
     if threads is not None and not 1 <= threads <= cores:
         raise SpecError(
-            f"threads={threads}: this process may use {cores} {'core' if cores == 1 else 'cores'}; "
-            f"name 1 to {cores}"
+            f"threads={threads} is out of range, because this process may use {cores} "
+            f"{'core' if cores == 1 else 'cores'}; choose 1 to {cores}"
         )
     return threads or min(built_for, cores)

@@ -141,7 +141,9 @@ def _softmax(x: Tensor, axis: int) -> Tensor:
     _, exponentials, total = _exponentials(x, axis)
 
     def value(*place: Expression) -> Expression:
-        return exponentials[place] * (1.0 / total[_without(place, axis)])  # one division per row
+        return exponentials[place] * (
+            1.0 / total[_remove_axis(place, axis)]
+        )  # one division per row
 
     return te.compute(x.shape, value, name="softmax")
 
@@ -150,7 +152,7 @@ def _log_softmax(x: Tensor, axis: int) -> Tensor:
     most, _, total = _exponentials(x, axis)
 
     def value(*place: Expression) -> Expression:
-        row = _without(place, axis)
+        row = _remove_axis(place, axis)
         return x[place] - most[row] - tirx.log(total[row])
 
     return te.compute(x.shape, value, name="log_softmax")
@@ -158,7 +160,7 @@ def _log_softmax(x: Tensor, axis: int) -> Tensor:
 
 def _exponentials(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the maximum along an axis, exp(element − maximum), and the sum of the latter."""
-    size, shape = x.shape[axis], _without(x.shape, axis)
+    size, shape = x.shape[axis], _remove_axis(x.shape, axis)
 
     def along(place: Place, index: Expression) -> Place:
         return (*place[:axis], index, *place[axis:])
@@ -167,7 +169,7 @@ def _exponentials(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
     most = te.compute(shape, lambda *row: te.max(x[along(row, k)], axis=k), name="most")
     exponentials = te.compute(
         x.shape,
-        lambda *place: _exp_below_zero(x[place] - most[_without(place, axis)]),
+        lambda *place: _exp_below_zero(x[place] - most[_remove_axis(place, axis)]),
         name="exponentials",
     )
     total = te.compute(
@@ -176,7 +178,7 @@ def _exponentials(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
     return most, exponentials, total
 
 
-def _without(place: Sequence[Axis], axis: int) -> tuple[Axis, ...]:
+def _remove_axis(place: Sequence[Axis], axis: int) -> tuple[Axis, ...]:
     return (*place[:axis], *place[axis + 1 :])
 
 
@@ -255,13 +257,13 @@ def _float(value: float) -> Expression:
 _BITS = 16
 
 
-def widened(stored: Expression) -> Expression:
+def bfloat16_to_float32(stored: Expression) -> Expression:
     """Return the float32 for a bfloat16 that is stored as uint16."""
     bits = tirx.shift_left(tirx.Cast("uint32", stored), tirx.const(_BITS, "uint32"))
     return tirx.reinterpret("float32", bits)
 
 
-def narrowed(number: Expression) -> Expression:
+def float32_to_bfloat16(number: Expression) -> Expression:
     """Return a float32 rounded to bfloat16, as uint16.
 
     Ties are rounded to even, as in `targets.cpu.kernels.amx_tiles`.

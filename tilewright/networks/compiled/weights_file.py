@@ -34,12 +34,12 @@ _ROW = np.dtype([("dtype", "<u4"), ("axes", "<u4"), ("shape", "<i8", MOST_AXES),
 def pack_weights(weights: Sequence[NDArray[Any]]) -> bytes:
     """Return the content of a weights file for arrays with at most `MOST_AXES` axes."""
     rows = np.zeros(len(weights), _ROW)
-    end = _aligned(_HEAD.itemsize + rows.nbytes)
+    end = _align_size(_HEAD.itemsize + rows.nbytes)
     for row, array in zip(rows, weights, strict=True):
         row["dtype"], row["axes"] = DTYPES.index(str(array.dtype)), array.ndim
         row["shape"][: array.ndim] = array.shape
         row["at"] = end
-        end = _aligned(end + array.nbytes)
+        end = _align_size(end + array.nbytes)
     content = np.zeros(end, np.uint8)
     head = np.array((MAGIC, FORMAT.written, len(weights)), _HEAD).tobytes() + rows.tobytes()
     content[: len(head)] = np.frombuffer(head, np.uint8)
@@ -62,13 +62,13 @@ def unpack_weights(data: NDArray[np.uint8]) -> list[NDArray[Any]]:
             them.
     """
     if len(data) < _HEAD.itemsize or bytes(data[: len(MAGIC)]) != MAGIC:
-        raise ArtifactError(f"{WEIGHTS} is no file of weights; {BUILD_AGAIN}")
+        raise ArtifactError(f"{WEIGHTS} is not a weights file; {BUILD_AGAIN}")
     head = data[: _HEAD.itemsize].view(_HEAD)[0]
     if refusal := FORMAT.refusal(WEIGHTS, int(head["version"])):
         raise ArtifactError(refusal)
     rows_end = _HEAD.itemsize + int(head["arrays"]) * _ROW.itemsize
     if rows_end > len(data):
-        raise ArtifactError(f"{WEIGHTS} ends in its table; {BUILD_AGAIN}")
+        raise ArtifactError(f"{WEIGHTS} ends within its table; {BUILD_AGAIN}")
     return [_array(data, row) for row in data[_HEAD.itemsize : rows_end].view(_ROW)]
 
 
@@ -79,9 +79,9 @@ def _array(data: NDArray[np.uint8], row: np.void) -> NDArray[Any]:
     dtype, shape = np.dtype(DTYPES[kind]), [int(size) for size in row["shape"][:axes]]
     size = prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or at % ALIGNMENT or at + size > len(data):
-        raise ArtifactError(f"{WEIGHTS} has an array that does not lie in it; {BUILD_AGAIN}")
+        raise ArtifactError(f"{WEIGHTS} has an array that extends beyond the file; {BUILD_AGAIN}")
     return data[at : at + size].view(dtype).reshape(shape)
 
 
-def _aligned(size: int) -> int:
+def _align_size(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT

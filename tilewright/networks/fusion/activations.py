@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewright.networks.fusion.candidates import FusionChoice, unused, with_steps
+from tilewright.networks.fusion.candidates import FusionChoice, unused_name, with_steps
 from tilewright.networks.integer.graph import IntegerGraph, Step
-from tilewright.networks.integer.products import passing
+from tilewright.networks.integer.products import identity_workload
 from tilewright.networks.requantisation import INT8
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Layer, Value
@@ -18,7 +18,7 @@ _CLIPS = ("min", "max")
 _WHOLE = (EpilogueOp("min", INT8[1]), EpilogueOp("max", INT8[0]))
 
 
-def offered(graph: IntegerGraph) -> list[FusionChoice]:
+def find_choices(graph: IntegerGraph) -> list[FusionChoice]:
     """Return the choices: layers whose int8 results are clipped to a smaller range than int8."""
     return [
         FusionChoice("activation", layer.name, (layer.output,))
@@ -32,7 +32,7 @@ def is_cut_further(layer: Layer) -> bool:
     return layer.workload.operator != "max_pool" and bool(set(_clips(layer)) - set(_WHOLE))
 
 
-def apart(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
+def separate_clips(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Turn the clips at the end of some layers into separate layers.
 
     The network computes the same. A value that is clipped to int8 first and then to a smaller range
@@ -49,9 +49,9 @@ def apart(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
             steps.append(step)
             continue
         clips, value = _clips(step), graph.values[step.output]
-        before = replace(value, name=unused(graph, f"{step.output}.before_activation"))
+        before = replace(value, name=unused_name(graph, f"{step.output}.before_activation"))
         remaining_ops = step.workload.epilogue[: -len(clips)]
-        workload = passing(value.shape, graph.blocks)
+        workload = identity_workload(value.shape, graph.blocks)
         steps += [
             replace(
                 step, output=before.name,

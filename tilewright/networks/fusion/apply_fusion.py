@@ -16,17 +16,17 @@ def choices(graph: IntegerGraph) -> Choices:
         graph: a network that was extracted without merging pools into convolutions.
     """
     graph = averages.in_parts(graph)
-    pooled, no_pools = pools.offered(graph)
-    summed, no_shortcuts = shortcuts.offered(graph)
-    averaged, no_averages = averages.offered(graph)
-    beside, no_siblings = horizontal_fusion.offered(graph)
+    pooled, no_pools = pools.find_choices(graph)
+    summed, no_shortcuts = shortcuts.find_choices(graph)
+    averaged, no_averages = averages.find_choices(graph)
+    beside, no_siblings = horizontal_fusion.find_choices(graph)
     return Choices(
-        (*activations.offered(graph), *pooled, *summed, *averaged, *beside),
+        (*activations.find_choices(graph), *pooled, *summed, *averaged, *beside),
         (*no_pools, *no_shortcuts, *no_averages, *no_siblings),
     )
 
 
-def fused(
+def apply_labels(
     graph: IntegerGraph, labels: Sequence[bool], found: Choices | None = None
 ) -> IntegerGraph:
     """Apply a labelling: fuse what is labelled true, and keep the rest separate.
@@ -41,7 +41,7 @@ def fused(
     """
     found = found or choices(graph)
     if len(labels) != len(found):
-        raise ValueError(f"{len(labels)} labels for {len(found)} choices")
+        raise ValueError(f"{len(labels)} labels are given for {len(found)} fusion decisions")
 
     def labelled(kind: Kind, label: bool) -> list[str]:
         return [
@@ -58,9 +58,9 @@ def fused(
         if choice.kind in ("pool", "shortcut", "average") and own
         for output in (choice.layers if choice.kind == "average" else choice.layers[:1])
     }
-    graph = pools.merged(averages.in_parts(graph), labelled("pool", True))
-    graph = shortcuts.merged(graph, labelled("shortcut", True))
-    graph = averages.merged(graph, labelled("average", True))
+    graph = pools.fuse_pools(averages.in_parts(graph), labelled("pool", True))
+    graph = shortcuts.fuse_shortcuts(graph, labelled("shortcut", True))
+    graph = averages.fuse_averages(graph, labelled("average", True))
     cut = [behind.get(output, output) for output in labelled("activation", False)]
-    graph = activations.apart(graph, [output for output in cut if output is not None])
-    return horizontal_fusion.joined(graph, labelled("siblings", True))
+    graph = activations.separate_clips(graph, [output for output in cut if output is not None])
+    return horizontal_fusion.merge_siblings(graph, labelled("siblings", True))

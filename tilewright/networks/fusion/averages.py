@@ -15,10 +15,10 @@ from tilewright.networks.fusion.activations import is_cut_further
 from tilewright.networks.fusion.candidates import (
     FusionChoice,
     Refused,
-    divided,
     is_cut,
     is_read_once,
-    unused,
+    split_candidates,
+    unused_name,
     with_layers,
     with_steps,
 )
@@ -30,13 +30,13 @@ from tilewright.targets.patterns.average import Average
 from tilewright.targets.workload import Workload
 
 
-def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
+def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     """Return the global averages that can be fused with a convolution, and those that cannot.
 
     `graph` is a network after `in_parts`.
     """
-    _, whole = _divided(graph)
-    choices_found, refused = divided(
+    _, whole = _split_averages(graph)
+    choices_found, refused = split_candidates(
         "average",
         ((average.name, (before.output, average.output), _reason(graph, average, before))
          for average, before in _pairs(graph)),
@@ -44,22 +44,22 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     return choices_found, refused + whole
 
 
-def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
+def fuse_averages(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Fuse the averages that write the given tensors with the convolutions before them."""
-    fused_layers = {c.output: _averaged(c, a) for a, c in _pairs(graph) if a.output in outputs}
+    fused_layers = {c.output: _fuse_average(c, a) for a, c in _pairs(graph) if a.output in outputs}
     return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 
 
 def in_parts(graph: IntegerGraph) -> IntegerGraph:
     """Split each average of concatenated tensors into one average per layer that writes a part."""
-    return _divided(graph)[0]
+    return _split_averages(graph)[0]
 
 
-def _divided(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
+def _split_averages(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
     """Split averages as `in_parts`, and list those of concatenated tensors that cannot be split."""
     refused: list[Refused] = []
     for average in graph.layers:
-        inside = _inside(graph, average.data)
+        inside = _parts_of_tensor(graph, average.data)
         if not _is_global(average.workload) or len(inside) < 2:
             continue
         if reason := _why_whole(graph, average, inside):
@@ -69,7 +69,7 @@ def _divided(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
     return graph, refused
 
 
-def _inside(graph: IntegerGraph, name: str) -> dict[str, int]:
+def _parts_of_tensor(graph: IntegerGraph, name: str) -> dict[str, int]:
     """Return a tensor and all tensors that are part of it, each with its first channel."""
     first_channels, waiting = {name: 0}, [name]
     while waiting:
@@ -91,12 +91,12 @@ def _why_whole(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -
     """
     written = [layer.workload.out_channels for layer in graph.layers if layer.output in inside]
     if sum(written) != average.workload.out_channels:
-        return "what lies side by side is not what layers write"
+        return "the values that are joined are not written by layers"
     if not is_read_once(graph, inside):
-        return "what lies side by side is read elsewhere, too"
+        return "the joined tensor is read by other operators, too"
     if average.unfold is not None or average.weight is None:
-        return f"the weights of {average.name} are those of no average"
-    return "its results are cut further than to eight bits" if is_cut_further(average) else ""
+        return f"the weights of {average.name} are not those of an average"
+    return "its results are clipped to less than eight bits" if is_cut_further(average) else ""
 
 
 def _parts(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> list[Layer]:
@@ -114,7 +114,9 @@ def _parts(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> li
     """
     writers = {inside[layer.output]: layer for layer in graph.layers if layer.output in inside}
     return [
-        _of_channels(average, writers[first], first, unused(graph, f"{average.output} {place}"))
+        _of_channels(
+            average, writers[first], first, unused_name(graph, f"{average.output} {place}")
+        )
         for place, first in enumerate(sorted(writers))
     ]
 
@@ -189,18 +191,18 @@ def _is_global(w: Workload) -> bool:
     )
 
 
-def _averaged(convolution: Layer, average: Layer) -> Layer:
+def _fuse_average(convolution: Layer, average: Layer) -> Layer:
     """Return a convolution that is fused with the average after it."""
     return replace(
         convolution,
         names=(*convolution.names, *average.names),
-        workload=_together(convolution.workload, average.workload),
+        workload=_join_workloads(convolution.workload, average.workload),
         output=average.output,
         macs=convolution.macs + average.macs,
     )
 
 
-def _together(convolution: Workload, average: Workload) -> Workload:
+def _join_workloads(convolution: Workload, average: Workload) -> Workload:
     """Return one workload for a convolution and an average.
 
     Raises `WorkloadError` if there is none.
@@ -211,16 +213,16 @@ def _together(convolution: Workload, average: Workload) -> Workload:
 def _reason(graph: IntegerGraph, average: Layer, convolution: Layer) -> str:
     """Return why an average and the convolution before it cannot be fused, "" if they can."""
     if not is_read_once(graph, {convolution.output}):
-        return f"the result of {convolution.name} is read elsewhere, too"
+        return f"the result of {convolution.name} is read by other operators, too"
     taps, _ = average_weights(average.workload.height, average.workload.width)
     if average.unfold is not None or average.weight is None or (average.weight != taps).any():
-        return f"the weights of {average.name} are those of no average"
+        return f"the weights of {average.name} are not those of an average"
     if not is_cut(convolution.workload):
-        return f"the result of {convolution.name} is not cut to eight bits"
+        return f"the result of {convolution.name} is not clipped to eight bits"
     if not is_image_of(convolution, graph.values[convolution.data].shape):
-        return "rows of channels are no image"
+        return "rows of channels are not an image"
     try:
-        _together(convolution.workload, average.workload)
+        _join_workloads(convolution.workload, average.workload)
     except WorkloadError as error:
         return str(error)
     return ""

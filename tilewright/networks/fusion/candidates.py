@@ -76,7 +76,7 @@ class Choices:
         return len(self.offered)
 
 
-def divided(
+def split_candidates(
     kind: Kind, looked_at: Iterable[tuple[str, tuple[str, ...], str]]
 ) -> tuple[list[FusionChoice], list[Refused]]:
     """Split candidates into fusion choices and refused ones.
@@ -125,7 +125,7 @@ def with_steps(
             longer used are removed.
     """
     values = dict(graph.values) | {value.name: value for value in new}
-    used = {name for step in steps for name in (*read_by(step), *_written(step))}
+    used = {name for step in steps for name in (*read_by(step), *_written_tensors(step))}
     used |= {value.name for value in graph.inputs} | set(graph.results.values())
     used |= {name for s in graph.slices for name in (s.part, s.whole)}
     used |= {graph.quantised[name] for name in used if name in graph.quantised}
@@ -148,7 +148,7 @@ def with_layers(
     return with_steps(graph, [layers.get(id(step), step) for step in kept])
 
 
-def unused(graph: IntegerGraph, name: str) -> str:
+def unused_name(graph: IntegerGraph, name: str) -> str:
     """Return a tensor name that the graph does not use yet, derived from `name`."""
     free, count = name, 1
     while free in graph.values:
@@ -163,5 +163,5 @@ def is_cut(w: Workload) -> bool:
     return clips.get("min", 128) <= 127 and clips.get("max", -129) >= -128
 
 
-def _written(step: Step) -> tuple[str, ...]:
+def _written_tensors(step: Step) -> tuple[str, ...]:
     return (step.output,) if isinstance(step, Layer) else step.outputs

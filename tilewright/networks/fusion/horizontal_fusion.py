@@ -12,7 +12,7 @@ from itertools import combinations, permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.networks.fusion.candidates import FusionChoice, Refused, unused, with_steps
+from tilewright.networks.fusion.candidates import FusionChoice, Refused, unused_name, with_steps
 from tilewright.networks.integer.graph import IntegerGraph, Step
 from tilewright.networks.integer.tensor_views import fit
 from tilewright.networks.requantisation import shift_of_channels
@@ -27,7 +27,7 @@ Stacked = Callable[..., Array]
 _Key = tuple[str, Workload, tuple[EpilogueOp, ...]]
 
 
-def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
+def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     """Return the layers that can be merged with siblings, and those that cannot.
 
     Siblings are layers that read the same tensor.
@@ -41,12 +41,13 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
             refused.append(
                 Refused(
                     "siblings", members.pop().name,
-                    "its channels cannot lie beside its siblings' and where they are joined, too",
+                    "its channels cannot be next to those of its siblings and also where "
+                    "they are joined",
                 )
             )  # fmt: skip
         if len(members) < 2:
             continue
-        trial = _joined(trial, members)
+        trial = _replace_siblings(trial, members)
         choices += [
             FusionChoice("siblings", layer.name, (layer.output,), layer.data) for layer in members
         ]
@@ -59,7 +60,7 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     return choices, refused
 
 
-def joined(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
+def merge_siblings(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
     """Merge the named layers with their siblings, where at least two of them fit together.
 
     Siblings are layers that read the same tensor; only layers in `names` are merged. Layers that
@@ -72,7 +73,7 @@ def joined(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
     outputs = {layer.output for layer in graph.layers if layer.name in names}
     for layers in _groups(graph, outputs):
         if layers[0].workload.average is None or _order(graph, layers) is not None:
-            graph = _joined(graph, layers)
+            graph = _replace_siblings(graph, layers)
     return graph
 
 
@@ -108,12 +109,12 @@ def _why_alone(layer: Layer) -> str:
     if layer.weight is None:
         return "it has no weights of its own"
     if layer.unfold is not None:
-        return "what it reads is rearranged for it alone"
+        return "its input is rearranged for it alone"
     if layer.residual is not None or layer.shortcut is not None:
-        return "something is added to its sums"
+        return "a tensor is added to its sums"
     if layer.workload.groups > 1:
-        return "its channels are apart"
-    return "no other reads the same windows and cuts its results alike"
+        return "its channels are not contiguous"
+    return "no other convolution reads the same windows and clips its results in the same way"
 
 
 def _clips(layer: Layer) -> tuple[EpilogueOp, ...]:
@@ -131,7 +132,7 @@ def _always_fit(graph: IntegerGraph, layers: Sequence[Layer]) -> bool:
 def _order(graph: IntegerGraph, layers: Iterable[Layer]) -> Sequence[Layer] | None:
     """Return an order in which the layers' channels can be placed in memory, or None."""
     for order in permutations(layers):
-        whole, slices = _beside(graph, order)
+        whole, slices = _merged_output(graph, order)
         shapes = {name: value.shape for name, value in graph.values.items()}
         written = {layer.output for layer in graph.layers} - {layer.output for layer in order}
         shapes[whole.name] = whole.shape
@@ -142,7 +143,9 @@ def _order(graph: IntegerGraph, layers: Iterable[Layer]) -> Sequence[Layer] | No
     return None
 
 
-def _beside(graph: IntegerGraph, layers: Sequence[Layer]) -> tuple[Value, list[ChannelSlice]]:
+def _merged_output(
+    graph: IntegerGraph, layers: Sequence[Layer]
+) -> tuple[Value, list[ChannelSlice]]:
     """Return a tensor that contains the outputs of all siblings, and where each output lies in it.
 
     Each output begins at a block boundary.
@@ -151,28 +154,28 @@ def _beside(graph: IntegerGraph, layers: Sequence[Layer]) -> tuple[Value, list[C
         graph: the network.
         layers: the siblings, in the order of their channels.
     """
-    name = unused(graph, f"{layers[0].data}.siblings")
+    name = unused_name(graph, f"{layers[0].data}.siblings")
     first, slices = 0, []
     for layer in layers:
         slices.append(ChannelSlice(layer.output, name, first))
-        first += _padded(layer, graph)
+        first += _padded_channels(layer, graph)
     shape = list(graph.values[layers[0].output].shape)
     axis = channel_axis(tuple(shape))
-    shape[axis] = first - _padded(layers[-1], graph) + layers[-1].workload.out_channels
+    shape[axis] = first - _padded_channels(layers[-1], graph) + layers[-1].workload.out_channels
     return Value(name, tuple(shape)), slices
 
 
-def _padded(layer: Layer, graph: IntegerGraph) -> int:
+def _padded_channels(layer: Layer, graph: IntegerGraph) -> int:
     """Return a layer's output channels, rounded up to whole blocks."""
     block = graph.blocks.out_channels
     return -(-layer.workload.out_channels // block) * block
 
 
-def _joined(graph: IntegerGraph, layers: Sequence[Layer]) -> IntegerGraph:
+def _replace_siblings(graph: IntegerGraph, layers: Sequence[Layer]) -> IntegerGraph:
     """Replace siblings by one merged layer, at the position of the first one."""
     order = _order(graph, layers)
     assert order is not None, "choices() offers no other"
-    whole, slices = _beside(graph, order)
+    whole, slices = _merged_output(graph, order)
     together = _layer(graph, order, whole)
     steps: list[Step] = []
     for step in graph.steps:
@@ -193,7 +196,7 @@ def _layer(graph: IntegerGraph, layers: Sequence[Layer], whole: Value) -> Layer:
         layers: the siblings, in the order of their channels.
         whole: the tensor that the merged layer writes.
     """
-    widths = [_padded(layer, graph) for layer in layers[:-1]]
+    widths = [_padded_channels(layer, graph) for layer in layers[:-1]]
     widths.append(layers[-1].workload.out_channels)
 
     def stacked(parts: Sequence[Array], between: int = 0) -> Array:

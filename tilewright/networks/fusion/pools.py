@@ -8,33 +8,33 @@ from dataclasses import replace
 from tilewright.networks.fusion.candidates import (
     FusionChoice,
     Refused,
-    divided,
     is_read_once,
+    split_candidates,
     with_layers,
 )
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.networks.offloading.pooling import leaves_room, together
+from tilewright.networks.offloading.pooling import fuse_pool, leaves_room
 from tilewright.targets.layer import Layer
 
 
-def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
+def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     """Return the max-pools that can be fused with a convolution, and those that cannot."""
-    return divided(
+    return split_candidates(
         "pool",
         ((pool.name, (before.output, pool.output), _reason(graph, pool, before))
          for pool, before in _pairs(graph)),
     )  # fmt: skip
 
 
-def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
+def fuse_pools(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Fuse the max-pools that write the given tensors with the convolutions before them."""
-    fused_layers = {c.output: _pooled(c, p) for p, c in _pairs(graph) if p.output in outputs}
+    fused_layers = {c.output: _fuse_pool(c, p) for p, c in _pairs(graph) if p.output in outputs}
     return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 
 
-def _pooled(convolution: Layer, pool: Layer) -> Layer:
-    workload = together(convolution.workload, pool.workload)
-    assert workload is not None, "`offered` names no other"
+def _fuse_pool(convolution: Layer, pool: Layer) -> Layer:
+    workload = fuse_pool(convolution.workload, pool.workload)
+    assert workload is not None, "`find_choices` names no other"
     names = (*convolution.names, *pool.names)
     return replace(convolution, names=names, workload=workload, output=pool.output)
 
@@ -54,9 +54,9 @@ def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
 def _reason(graph: IntegerGraph, pool: Layer, convolution: Layer) -> str:
     """Return why a pool and the convolution before it cannot be fused, "" if they can."""
     if not is_read_once(graph, {convolution.output}):
-        return f"the result of {convolution.name} is read elsewhere, too"
+        return f"the result of {convolution.name} is read by other operators, too"
     if not leaves_room(convolution):
-        return f"the sums of {convolution.name} may overflow beside its bias"
-    if together(convolution.workload, pool.workload) is None:
-        return f"the largest sum of {convolution.name} need not give its largest result"
+        return f"the sums of {convolution.name} may overflow when its bias is added"
+    if fuse_pool(convolution.workload, pool.workload) is None:
+        return f"the largest sum of {convolution.name} may not give its largest result"
     return ""

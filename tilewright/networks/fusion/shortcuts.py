@@ -14,9 +14,9 @@ from tilewright.core.errors import WorkloadError
 from tilewright.networks.fusion.candidates import (
     FusionChoice,
     Refused,
-    divided,
     is_cut,
     is_read_once,
+    split_candidates,
     with_layers,
 )
 from tilewright.networks.integer.graph import IntegerGraph
@@ -30,22 +30,22 @@ _ADDED = {"bias", "offset"}
 """Operations that may come before or after adding a residual without changing the result."""
 
 
-def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
+def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
     """Return the shortcuts that can be fused with the last convolution of their block.
 
     The second list contains those that cannot be fused, with reasons.
     """
-    return divided(
+    return split_candidates(
         "shortcut",
         ((shortcut.name, (shortcut.output, last.output), _reason(graph, shortcut, last))
          for shortcut, last in _pairs(graph)),
     )  # fmt: skip
 
 
-def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
+def fuse_shortcuts(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Fuse the shortcuts with the convolutions that write the given tensors."""
     pairs = [(first, last) for first, last in _pairs(graph) if last.output in outputs]
-    fused_layers = {last.output: _summed(first, last) for first, last in pairs}
+    fused_layers = {last.output: _fuse_shortcut(first, last) for first, last in pairs}
     return with_layers(graph, fused_layers, {first.output for first, _ in pairs})
 
 
@@ -61,19 +61,19 @@ def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
     ]
 
 
-def _summed(shortcut: Layer, last: Layer) -> Layer:
+def _fuse_shortcut(shortcut: Layer, last: Layer) -> Layer:
     assert shortcut.weight is not None
     return replace(
         last,
         names=(*shortcut.names, *last.names),
-        workload=_together(shortcut.workload, last.workload),
+        workload=_join_workloads(shortcut.workload, last.workload),
         residual=None,
         shortcut=LayerShortcut(shortcut.data, shortcut.weight, shortcut.bias, shortcut.shifts),
         macs=shortcut.macs + last.macs,
     )
 
 
-def _together(shortcut: Workload, last: Workload) -> Workload:
+def _join_workloads(shortcut: Workload, last: Workload) -> Workload:
     """Return one workload for a shortcut and the last convolution of its block.
 
     Raises `WorkloadError` if there is none.
@@ -92,24 +92,24 @@ def _reason(graph: IntegerGraph, shortcut: Layer, last: Layer) -> str:
     """Return why a shortcut and the last convolution cannot be fused, "" if they can."""
     w = shortcut.workload
     if not is_read_once(graph, {shortcut.output}):
-        return f"the result of {shortcut.name} is read elsewhere, too"
+        return f"the result of {shortcut.name} is read by other operators, too"
     if any(layer.weight is None or layer.unfold is not None for layer in (shortcut, last)):
-        return "what one of the two works on is rearranged for it, or no constant"
+        return "the input of one of the two is rearranged for it, or its weights are not constant"
     if (w.kernel_h, w.kernel_w, w.groups) != (1, 1, 1) or w.pool is not None:
-        return f"{shortcut.name} is no 1×1 convolution"
+        return f"{shortcut.name} is not a 1×1 convolution"
     if max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right):
-        return f"{shortcut.name} pads its image"
+        return f"{shortcut.name} pads its input"
     if not all(is_image_of(layer, graph.values[layer.data].shape) for layer in (shortcut, last)):
-        return "rows of channels are no image"
+        return "rows of channels are not an image"
     if not is_cut(w):
-        return f"the result of {shortcut.name} is not cut to eight bits"
+        return f"the result of {shortcut.name} is not clipped to eight bits"
     kinds = [op.kind for op in last.workload.epilogue]
     if "residual" not in kinds:
-        return f"{last.name} adds it times a number that is no power of two"
+        return f"{last.name} adds it multiplied by a number that is not a power of two"
     if not set(kinds[: kinds.index("residual")]) <= _ADDED:
-        return f"the sums of {last.name} are shifted or cut before it is added"
+        return f"the sums of {last.name} are shifted or clipped before it is added"
     try:
-        _together(w, last.workload)
+        _join_workloads(w, last.workload)
     except WorkloadError as error:
         return str(error)
     return ""

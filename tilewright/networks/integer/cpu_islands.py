@@ -13,7 +13,7 @@ from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.partition.region_models import REGION
 from tilewright.networks.relax.cpu_subgraphs import compiled
 from tilewright.networks.relax.execute import first_uncompilable, uncompilable_variable
-from tilewright.networks.relax.failures import plain
+from tilewright.networks.relax.failures import plain_message
 
 SHOWN = 4
 """Operators that a message names at most."""
@@ -39,12 +39,13 @@ def compiled_islands(graph: IntegerGraph) -> VMExecutable:
         return compiled(functions)
     except Exception as error:  # TVM raises many kinds
         operators = _uncompilable(graph, functions)
-        which = "which is" if len(operators) == 1 else "together, which are"
-        said = plain(error)
+        which = "which runs" if len(operators) == 1 else "which run together"
+        said = plain_message(error)
         raise UncompilableError(
-            f"TVM {tvm.__version__} cannot compile {_listed(operators)}, {which} left to the CPU"
-            f"{': ' * bool(said)}{said}; export the model with simpler operators in place of "
-            f"{'it' if len(operators) == 1 else 'some'}, or cut the model before",
+            f"TVM {tvm.__version__} cannot compile {_list_operators(operators)}, {which} on "
+            f"the "
+            f"CPU{': ' * bool(said)}{said}; export the model with simpler operators in place "
+            f"of {'it' if len(operators) == 1 else 'some'}, or cut the model before",
             tuple(name for name, kind in operators if kind != REGION),
         ) from error
 
@@ -64,7 +65,7 @@ def _uncompilable(
     return [node for node in island.nodes if node[0] == name] or list(island.nodes)
 
 
-def _listed(operators: Sequence[tuple[str, str]]) -> str:
+def _list_operators(operators: Sequence[tuple[str, str]]) -> str:
     shown = ", ".join(f"'{name}' ({kind or '?'})" for name, kind in operators[:SHOWN])
     more = f" and {len(operators) - SHOWN} more" if len(operators) > SHOWN else ""
     return f"operator{'s' * (len(operators) != 1)} {shown}{more}"

@@ -30,7 +30,7 @@ from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import ChannelSlice, Layer, Value
 from tilewright.targets.workload import Workload
 
-AS_ASKED = "it is kept in float as asked"
+AS_ASKED = "it is kept in floating point, as requested"
 """Reason shown for an operator that the user keeps in float."""
 
 
@@ -202,8 +202,8 @@ class _Extraction:
             self._sources(results.values()),
         )  # fmt: skip
         steps = self._steps(runs, set(results.values()))
-        read = {name for step in steps for name in _touched(step)} | set(results.values())
-        slices = self._used(read)
+        read = {name for step in steps for name in _touched_values(step)} | set(results.values())
+        slices = self._used_slices(read)
         read |= {
             name for channel_slice in slices for name in (channel_slice.part, channel_slice.whole)
         }
@@ -230,7 +230,7 @@ class _Extraction:
         slices = self._tensors.slices
         return set(names) if slices is None else slices.sources(names)
 
-    def _used(self, read: Collection[str]) -> tuple[ChannelSlice, ...]:
+    def _used_slices(self, read: Collection[str]) -> tuple[ChannelSlice, ...]:
         """Return the slices that lead to one of the given values."""
         slices = self._tensors.slices
         return () if slices is None else slices.leading_to(read)
@@ -247,10 +247,10 @@ class _Extraction:
                 continue
             match = inside.get(binding.var)
             if match is None:
-                self._tensors.plain(binding)
+                self._tensors.add_plain(binding)
             elif binding is match.result and not self._is_layer(match):
                 for part in (match.anchor, *(link.binding for link in match.chain)):
-                    self._tensors.plain(part)
+                    self._tensors.add_plain(part)
 
     def _is_layer(self, match: Match) -> bool:
         if is_kept(match, self._keep_float):
@@ -276,7 +276,7 @@ class _Extraction:
         fields = list(bound.value.fields) if bound is not None and bound.op == "Tuple" else [body]
         outputs, results = [], {}
         for name, var in zip(self._names, fields, strict=True):
-            owner = self._tensors.owner(var)
+            owner = self._tensors.owner_name(var)
             if owner is None:
                 raise ImportFailedError(
                     f"output '{name}' of '{self._name}' does not depend on its inputs; "
@@ -306,7 +306,7 @@ class _Extraction:
                 name for name in (layer.data, layer.residual, layer.weight_from) if name
             }
         for node in self._tensors.nodes:
-            owners = (self._tensors.owner(var) for var in variables(node.value))
+            owners = (self._tensors.owner_name(var) for var in variables(node.value))
             reads[node.value_name] = {owner for owner in owners if owner is not None}
         return reads
 
@@ -344,13 +344,13 @@ class _Extraction:
             nodes=tuple((node, self._types.get(node, "")) for node in names),
             function=function_of(
                 self._flat, nodes, [t.holders[n] for n in inputs],
-                [t.holders[n] for n in outputs], t.held(),
+                [t.holders[n] for n in outputs], t.held_tensors(),
             ),
             written={str(node.var.name): node.node for node in nodes},
         )  # fmt: skip
 
 
-def _touched(step: Step) -> tuple[str, ...]:
+def _touched_values(step: Step) -> tuple[str, ...]:
     """Return the names of the values that a step reads and writes."""
     if isinstance(step, CpuIsland):
         return (*step.inputs, *step.outputs)
@@ -397,7 +397,7 @@ def order_steps(
     """
     written: dict[str, Item] = {layer.output: layer for layer in layers}
     written.update({node.value_name: node for node in nodes})
-    needed = _needed(wanted, reads)
+    needed = _needed_tensors(wanted, reads)
     available = set(ready)
     waiting = {
         True: [n.value_name for n in nodes if n.value_name in needed],
@@ -423,7 +423,7 @@ def _name(item: Item) -> str:
     return item.output if isinstance(item, Layer) else item.value_name
 
 
-def _needed(wanted: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
+def _needed_tensors(wanted: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
     """Return the tensors that the wanted tensors depend on, including themselves."""
     needed: set[str] = set()
     waiting = list(wanted)

@@ -117,7 +117,7 @@ class Layers:
             else:
                 self._bind(match, self._accumulate(match, rules[match.operator](match)))
         except SumsOverflow:
-            raise NotALayer("its sums could leave 32 bits") from None
+            raise NotALayer("its sums could overflow 32 bits") from None
 
     def _heads(self, match: Match) -> None:
         """Append one dense layer per attention head, whose stacked outputs are the result."""
@@ -132,7 +132,7 @@ class Layers:
             return
         holders = [self._t.holders[value.name] for value in outputs]
         view = self._t.integers(
-            cpu_subgraphs.stacked(holders, shape), shape, outputs[0].scale, node
+            cpu_subgraphs.stack_tensors(holders, shape), shape, outputs[0].scale, node
         )
         self._t.bind(match.result.var, view)
 
@@ -162,12 +162,12 @@ class Layers:
         output = steps.output
         if output is None:
             if match.operator != "elementwise" or steps.upper is not None:
-                raise NotALayer("nothing quantises its result")
+                raise NotALayer("its result is not quantised")
             # A ReLU without a quantisation after it keeps the scale of its input.
             output = product.scale
         bounds = bounds_of(output, steps.relu, steps.upper)
         layer_name, value = name or match.anchor.node, name or match.result.node
-        return self._requantised(
+        return self._append_requantised(
             IntegerCall(
                 match,
                 product,
@@ -182,7 +182,7 @@ class Layers:
             )
         )
 
-    def _requantised(self, call: IntegerCall) -> Value:
+    def _append_requantised(self, call: IntegerCall) -> Value:
         """Append the layers that write a call's result in the scale of its output.
 
         They shift the sums if the scales are a power of two apart. Otherwise the factor between the
@@ -197,19 +197,23 @@ class Layers:
         ):
             r = Requantisation(shifts, residual_op or None, call.bounds)
             if r.by_channel and call.residual is not None:
-                raise NotALayer("a tensor is added to its sums, which count differently by channel")
+                raise NotALayer(
+                    "a tensor is added to its sums, whose scales differ between channels"
+                )
             return self._layer(call, weight, r)
         if weight is None:
-            raise NotALayer("it multiplies two activations, and no shift requantises the products")
+            raise NotALayer(
+                "it multiplies two activations, and no shift can requantise the products"
+            )
         if call.match.operator == "average_pool":
-            return self._averaged(call)
+            return self._append_average(call)
         if call.match.operator == "add":
-            return self._weighted(call)
+            return self._append_weighted_sum(call)
         if call.residual is not None:
-            raise NotALayer("a tensor is added to its sums, in a scale that no shift reaches")
-        return self._scaled(call, weight)
+            raise NotALayer("a tensor is added to its sums with a scale that no shift can produce")
+        return self._append_scaled(call, weight)
 
-    def _scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
+    def _append_scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
         """Append the layers of a call whose scale factor is multiplied into its weights.
 
         There are two passes if rounding the scaled weights causes an error, otherwise one.
@@ -250,7 +254,7 @@ class Layers:
         self._append(call, weight, finished, value, None, name=name, macs=0)
         return value.name
 
-    def _averaged(self, call: IntegerCall) -> Value:
+    def _append_average(self, call: IntegerCall) -> Value:
         """Append an average pool as a layer whose weights contain the scale factor."""
         w = call.product.workload
         factor = call.product.scale.step / call.output.step
@@ -258,19 +262,21 @@ class Layers:
         weight = np.broadcast_to(taps, (w.out_channels, 1, *taps.shape)).astype(np.int64)
         return self._layer(call, weight, Requantisation(np.array([shift]), None, call.bounds))
 
-    def _weighted(self, call: IntegerCall) -> Value:
+    def _append_weighted_sum(self, call: IntegerCall) -> Value:
         """Append a sum of two tensors that multiplies each tensor by a factor for its scale."""
         assert call.residual is not None
-        if self._exact and call.channels <= WIDEST_SUM and (value := self._joined(call)):
+        if self._exact and call.channels <= WIDEST_SUM and (value := self._append_joined_sum(call)):
             return value
-        one, two = (s.step / call.output.step for s in (call.product.scale, call.residual.known))
+        one, two = (
+            s.step / call.output.step for s in (call.product.scale, call.residual.known_scale)
+        )
         # The operand with the finer scale comes first.
         first, second, shift = reached(weighted_pair(one, two))
         weight = np.full((call.channels, 1, 1, 1), first, np.int64)
         added = EpilogueOp("weighted", second)
         return self._layer(call, weight, Requantisation(np.array([shift]), added, call.bounds))
 
-    def _joined(self, call: IntegerCall) -> Value | None:
+    def _append_joined_sum(self, call: IntegerCall) -> Value | None:
         """Append a sum of two tensors as one convolution that reads both as adjacent channels.
 
         The weights of the convolution contain the scale factors. It runs in two passes if needed.
@@ -283,15 +289,15 @@ class Layers:
         whole = self._t.side_by_side([one, two], f"{node}.operands")
         if whole is None:
             return None
-        factors = [view.known.step / call.output.step for view in (one, two)]
+        factors = [view.known_scale.step / call.output.step for view in (one, two)]
         weight = np.concatenate([np.eye(c) * factor for factor in factors], axis=1)
         n, _, h, w = whole.shape
         workload = Workload("conv2d", n, 2 * c, h, w, c, post=())
         product = MatmulLayer(workload, whole.name, Scale(call.output.step), call.product.shape)
         # The bias subtracts the zero points, since the concatenated tensor has a scale of its own.
-        zeros = -sum(view.known.zero_point * view.known.step for view in (one, two))
+        zeros = -sum(view.known_scale.zero_point * view.known_scale.step for view in (one, two))
         joined = replace(call, product=product, bias=np.full(c, zeros), residual=None)
-        return self._scaled(joined, weight[:, :, None, None])
+        return self._append_scaled(joined, weight[:, :, None, None])
 
     def _layer(
         self,
@@ -313,7 +319,7 @@ class Layers:
         if not r.is_possible or (call.output.zero_point and r.shifts.min() < 0):
             raise NotALayer(FAR_APART)
         steps = call.output.step * np.exp2(-r.shifts.astype(np.float64))
-        zero = None if residual or call.residual is None else call.residual.known.zero_point
+        zero = None if residual or call.residual is None else call.residual.known_scale.zero_point
         zeros, activates = call.output.zero_point * np.exp2(r.shifts), call.activation is not None
         if activates:
             _check_behind(r, zeros)
@@ -345,7 +351,7 @@ class Layers:
     def _check_passes(self) -> None:
         """Raise `NotALayer` unless blocks are square, as multiplying by an identity requires."""
         if not self._passes:
-            raise NotALayer("tensors pass as they are only where blocks are square")
+            raise NotALayer("tensors can only pass through unchanged where blocks are square")
 
     def _bind(self, match: Match, value: Value) -> None:
         shape = match.result.shape or ()
@@ -387,14 +393,14 @@ class Layers:
     def _bias(self, link: Link, channels: int) -> Real:
         array = value_of(self._t.flat, link.binding.args[1 - link.position])
         if array is None:
-            raise NotALayer("its bias is computed by operators that are not known here")
+            raise NotALayer("its bias is computed by unsupported operators")
         return np.broadcast_to(array.astype(np.float64).ravel(), (channels,))
 
     def _residual(self, match: Match, link: Link, product: MatmulLayer) -> View:
         if match.operator == "add":
             return self._products.operands(match)[1]
         other = self._products.data(link.binding.args[1 - link.position])
-        return self._products.like(other, product.shape)
+        return self._products.reshape_residual(other, product.shape)
 
     def _maximum(self, match: Match) -> None:
         """Append a max-pool, which keeps its scale.
@@ -405,9 +411,9 @@ class Layers:
         view, (n, c, h, w) = self._products.image(match.anchor.args[0])
         read, following = window(match.anchor), Behind(match)
         if following.output is None and following.upper is not None:
-            raise NotALayer("nothing quantises its result")
-        rescales = following.output not in (None, view.known)
-        low, high = bounds_of(view.known, following.relu, following.upper)
+            raise NotALayer("its result is not quantised")
+        rescales = following.output not in (None, view.known_scale)
+        low, high = bounds_of(view.known_scale, following.relu, following.upper)
         epilogue: tuple[EpilogueOp, ...] = ()
         if high < INT8[1] and not rescales:
             epilogue += (EpilogueOp("min", high),)
@@ -418,26 +424,28 @@ class Layers:
         )
         shape = (n, c, workload.out_height, workload.out_width)
         name = match.result.node if not rescales else match.anchor.node
-        value = self._t.add(name, shape, view.known)
-        product = MatmulLayer(workload, view.value, view.known, shape)
+        value = self._t.add(name, shape, view.known_scale)
+        product = MatmulLayer(workload, view.value, view.known_scale, shape)
         layer_name = match.anchor.node
-        call = IntegerCall(match, product, view.known, (low, high), None, None, layer_name, name)
+        call = IntegerCall(
+            match, product, view.known_scale, (low, high), None, None, layer_name, name
+        )
         self._append(call, None, Finished(epilogue), value)
         if following.output is not None and rescales:
-            product = self._products.one_by_one(View(value.name, shape, view.known))
+            product = self._products.one_by_one(View(value.name, shape, view.known_scale))
             bounds = bounds_of(following.output, following.relu, following.upper)
             layer_name, name = f"{layer_name}.scale", match.result.node
             call = IntegerCall(
                 match, product, following.output, bounds, None, None, layer_name, name
             )
-            value = self._requantised(call)
+            value = self._append_requantised(call)
         self._bind(match, value)
 
 
 def _check_behind(r: Requantisation, zeros: Real) -> None:
     """Raise `NotALayer` if the offset after an activation does not fit into one immediate."""
     if r.by_channel:
-        raise NotALayer("its activation needs sums that count alike in all channels")
+        raise NotALayer("its activation needs sums with the same scale in all channels")
     half = 1 << max(int(r.shifts[0]) - 1, 0)
     if abs(zeros[0]) + half >= 1 << MAX_OFFSET_SHIFT:
-        raise NotALayer("what rounds behind its activation is more than an immediate holds")
+        raise NotALayer("the rounding after its activation does not fit into an immediate operand")

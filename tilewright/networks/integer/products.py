@@ -85,10 +85,10 @@ class Products:
         """Return the int8 value that a float tensor stands for."""
         view = self._t.real(value)
         if view is None:
-            raise NotALayer("its data are no int8 tensor times a scale")
+            raise NotALayer("its input is not an int8 tensor times a scale")
         return view
 
-    def like(self, view: View, shape: tuple[int, ...]) -> View:
+    def reshape_residual(self, view: View, shape: tuple[int, ...]) -> View:
         """Return a value in another shape, as a layer needs it for its residual."""
         own = self._t.values[view.value].shape
         image = len(shape) == 4
@@ -100,7 +100,7 @@ class Products:
         """Return the data of an operator on images as an int8 image, and its shape (n, c, h, w)."""
         view = self.data(value)
         if len(view.shape) != 4:
-            raise NotALayer("its data are no image")
+            raise NotALayer("its input is not an image")
         own = self._t.values[view.value].shape
         single = view.shape[0] == 1 == math.prod(view.shape[2:])
         if not (own == view.shape or (single and own[-1] == view.shape[1])):
@@ -118,35 +118,35 @@ class Products:
         Returns:
             Integers in the operator's shape, and scales of shape (1,) or (channels,).
         """
-        found = integers_of(self._t.flat, value)
-        if found is None:
-            raise NotALayer("its weights are no int8 constants")
-        integers, binding = found
+        result = integers_of(self._t.flat, value)
+        if result is None:
+            raise NotALayer("its weights are not int8 constants")
+        integers, binding = result
         given = quantisation(binding)
         assert given is not None
         steps, zeros = steps_of(binding.node, given)
         values = integers.astype(np.int64) - (128 if given.dtype == "uint8" else 0)
-        own = self._along(value, zeros.astype(np.float64), axis)
+        own = self._distribute_scales(value, zeros.astype(np.float64), axis)
         values = values - own.astype(np.int64).reshape(-1, *[1] * (values.ndim - axis - 1))
-        return values, self._along(value, steps, axis)
+        return values, self._distribute_scales(value, steps, axis)
 
-    def _along(self, value: RelaxExpr, each: Real, axis: int) -> Real:
+    def _distribute_scales(self, value: RelaxExpr, values: Real, axis: int) -> Real:
         """Distribute one value per quantisation scale to the indices of an axis of a constant.
 
         Args:
             value: the constant as a Relax expression.
-            each: one value per scale, of shape (scales,).
+            values: one value per scale, of shape (scales,).
             axis: the axis.
 
         Returns:
             Array of shape (1,), or with one value per index of the axis.
         """
-        if len(set(each.tolist())) == 1:
-            return each[:1]
-        whole = np.moveaxis(along_channels(self._t.flat, value, each), axis, 0)
+        if len(set(values.tolist())) == 1:
+            return values[:1]
+        whole = np.moveaxis(along_channels(self._t.flat, value, values), axis, 0)
         own = whole.reshape(len(whole), -1)
         if (own != own[:, :1]).any():
-            raise NotALayer("its weights have scales along what is summed")
+            raise NotALayer("its weights have different scales along the axis that is summed")
         return own[:, 0].astype(np.float64)
 
     def conv2d(self, match: Match) -> MatmulLayer:
@@ -163,7 +163,7 @@ class Products:
             groups=int(attrs.groups), post=(),
         )  # fmt: skip
         shape = match.anchor.shape or ()
-        return MatmulLayer(workload, view.value, view.known, shape, weight, steps)
+        return MatmulLayer(workload, view.value, view.known_scale, shape, weight, steps)
 
     def dense(self, match: Match) -> MatmulLayer:
         """Return the product of a dense layer with constant weights.
@@ -185,7 +185,7 @@ class Products:
         workload = Workload("dense", rows, inputs, 1, 1, outputs, post=())
         shape = match.anchor.shape or ()
         shape = shape if len(shape) != 4 else (rows, outputs)
-        return MatmulLayer(workload, view.value, view.known, shape, weight, steps)
+        return MatmulLayer(workload, view.value, view.known_scale, shape, weight, steps)
 
     def average(self, match: Match) -> MatmulLayer:
         """Return an average pool as a depthwise convolution.
@@ -195,13 +195,13 @@ class Products:
         view, (n, c, h, w) = self.image(match.anchor.args[0])
         read = window(match.anchor)
         if any(read.padding) and not read.count_include_pad:
-            raise NotALayer("an average of fewer pixels at the border")
+            raise NotALayer("it averages fewer pixels at the border")
         taps, shift = average_weights(*read.kernel)
         workload = depthwise(n, c, h, w, read.kernel, read.strides, read.padding)
         weight = np.broadcast_to(taps, (c, 1, *read.kernel)).astype(np.int64)
         shape = (n, c, workload.out_height, workload.out_width)
         return MatmulLayer(
-            workload, view.value, view.known, shape, weight, np.exp2([-float(shift)])
+            workload, view.value, view.known_scale, shape, weight, np.exp2([-float(shift)])
         )
 
     def identity(self, match: Match) -> MatmulLayer:
@@ -218,7 +218,7 @@ class Products:
         The other operand is shifted to that scale.
         """
         one, two = sorted((self.data(arg) for arg in match.anchor.args[:2]), key=_step)
-        return one, self.like(two, self._t.values[one.value].shape)
+        return one, self.reshape_residual(two, self._t.values[one.value].shape)
 
     def heads(self, match: Match) -> Iterator[MatmulLayer]:
         """Yield one product per attention head for a product of two activations.
@@ -231,37 +231,40 @@ class Products:
         outputs, heads = two.shape[-1], math.prod(one.shape[:-2])
         left = self._t.in_shape(one, (heads, rows, channels), f"{node}.data")
         right = self._t.in_shape(two, (heads, channels, outputs), f"{node}.weights")
-        right = self._t.derived(
+        right = self._t.derive_view(
             right, cpu_subgraphs.transposed, (heads, outputs, channels), f"{node}.turned"
         )
-        if one.known.zero_point or two.known.zero_point:
+        if one.known_scale.zero_point or two.known_scale.zero_point:
             raise NotALayer("it multiplies two activations, and one has a zero point")
         workload = Workload("dense", rows, channels, 1, 1, outputs, post=())
         for i in range(heads):
             data, weight = (
-                self._t.derived(
-                    side, partial(cpu_subgraphs.part, index=i), side.shape[1:], f"{node}.{role}.{i}"
+                self._t.derive_view(
+                    side,
+                    partial(cpu_subgraphs.select_part, index=i),
+                    side.shape[1:],
+                    f"{node}.{role}.{i}",
                 )
                 for side, role in ((left, "data"), (right, "weights"))
             )
             yield MatmulLayer(
-                workload, data.value, one.known, (rows, outputs), None,
-                np.array([two.known.step]), weight.value,
+                workload, data.value, one.known_scale, (rows, outputs), None,
+                np.array([two.known_scale.step]), weight.value,
             )  # fmt: skip
 
     def one_by_one(self, view: View) -> MatmulLayer:
         """Return a depthwise convolution that multiplies by 1, for a value of any shape."""
         shape = self._t.values[view.value].shape
-        workload = passing(shape, self._blocks)
+        workload = identity_workload(shape, self._blocks)
         weight = np.ones((workload.out_channels, 1, 1, 1), np.int64)
-        return MatmulLayer(workload, view.value, view.known, shape, weight)
+        return MatmulLayer(workload, view.value, view.known_scale, shape, weight)
 
 
 def _step(view: View) -> float:
-    return view.known.step
+    return view.known_scale.step
 
 
-def passing(shape: Shape, blocks: Blocks) -> Workload:
+def identity_workload(shape: Shape, blocks: Blocks) -> Workload:
     """Return a 1×1 depthwise convolution without epilogue for a tensor of any shape."""
     if len(shape) == 4:
         n, c, h, w = shape
@@ -383,7 +386,7 @@ def residual_step(call: IntegerCall, shifts: Integers) -> EpilogueOp | Literal[F
     """
     if call.residual is None:
         return False
-    ratio = call.residual.known.step / call.product.sums
+    ratio = call.residual.known_scale.step / call.product.sums
     left = shifts_of(np.unique(1 / ratio))
     if left is None or len(left) > 1 or not 0 <= int(left[0]) <= MAX_RESIDUAL_SHIFT:
         return None if len(set(shifts.tolist())) == 1 else EpilogueOp("residual", 0)
@@ -442,11 +445,11 @@ class Behind:
             if link.kind in ("relu", "clip"):
                 self.relu = True
                 bound = upper_bound(link.binding)
-                known = [each for each in (self.upper, bound) if each is not None]
+                known = [item for item in (self.upper, bound) if item is not None]
                 self.upper = min(known, default=None)
             elif link.kind == "activation":
                 self.activation = step_of(link.binding)
             elif link.kind == "quantise":
-                found = quantisation(link.binding)
-                assert found is not None
-                self.output = scale_of(link.binding.node, found)
+                result = quantisation(link.binding)
+                assert result is not None
+                self.output = scale_of(link.binding.node, result)

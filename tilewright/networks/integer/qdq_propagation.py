@@ -49,7 +49,7 @@ class View:
     scale: Scale | None = None
 
     @property
-    def known(self) -> Scale:
+    def known_scale(self) -> Scale:
         """The scale, which must not be None."""
         assert self.scale is not None
         return self.scale
@@ -129,8 +129,8 @@ class QdqTensors:
         """
         if var in self.errors:
             raise self.errors[var]
-        found = self._views.get(var)
-        return found if found is not None and found.scale is not None else None
+        result = self._views.get(var)
+        return result if result is not None and result.scale is not None else None
 
     def add(self, name: str, shape: Shape, scale: Scale | None) -> Value:
         """Add an int8 value that a layer or the host writes, and return its description.
@@ -150,24 +150,24 @@ class QdqTensors:
         """Define a variable as a view of an int8 value."""
         self._views[var] = view
 
-    def owner(self, var: RelaxVar) -> str | None:
+    def owner_name(self, var: RelaxVar) -> str | None:
         """Return the name of the value that a variable is or is a view of; None for a constant."""
         view = self._views.get(var)
         return self._owners.get(var) or (None if view is None else view.value)
 
-    def held(self) -> dict[RelaxVar, HeldTensor]:
+    def held_tensors(self) -> dict[RelaxVar, HeldTensor]:
         """Return, for each variable that is a view, the int8 tensor that islands read."""
-        found = {}
+        result = {}
         for var, view in self._views.items():
             holder = self.holders[view.value]
             if var not in self._owners:
                 dtype = str(var.ty.dtype)
-                found[var] = HeldTensor(
+                result[var] = HeldTensor(
                     holder, view.shape, None if "int" in dtype else view.scale, dtype
                 )
-        return found
+        return result
 
-    def computed(self, var: RelaxVar, value: RelaxExpr, node: str, name: str = "") -> str:
+    def compute_on_cpu(self, var: RelaxVar, value: RelaxExpr, node: str, name: str = "") -> str:
         """Let the CPU compute a variable.
 
         Args:
@@ -202,12 +202,12 @@ class QdqTensors:
             node: name of the source operator, "" for data that only a layer needs.
         """
         var = cpu_subgraphs.int8_variable(name, shape)
-        name = self.computed(var, value, node, name)
+        name = self.compute_on_cpu(var, value, node, name)
         self.values[name] = replace(self.values[name], scale=scale)
         self._views[var] = View(name, shape, scale)
         return self._views[var]
 
-    def derived(
+    def derive_view(
         self, view: View, move: Callable[[RelaxExpr], RelaxExpr], shape: Shape, name: str
     ) -> View:
         """Return a new value that `move` computes from the expression of another value.
@@ -233,7 +233,7 @@ class QdqTensors:
             return replace(view, shape=shape)
         if view.value in self.quantised:
             return self._input_in_shape(view, shape)
-        expression = cpu_subgraphs.reshaped(self.holders[view.value], shape)
+        expression = cpu_subgraphs.reshape_tensor(self.holders[view.value], shape)
         return self.integers(expression, shape, view.scale, name or f"{view.value}.reshaped")
 
     def _input_in_shape(self, view: View, shape: Shape) -> View:
@@ -247,7 +247,7 @@ class QdqTensors:
             self.quantised[name] = self.quantised[view.value]
         return View(name, shape, view.scale)
 
-    def plain(self, binding: Binding) -> None:
+    def add_plain(self, binding: Binding) -> None:
         """Process a binding outside of layers: as a view if possible, otherwise on the CPU."""
         op, var = binding.op, binding.var
         if not binding.args and binding.op.endswith("Var"):
@@ -256,15 +256,15 @@ class QdqTensors:
             self._quantisation(binding)
         elif op in RESHAPES and (view := self._views.get(binding.args[0])) and binding.shape:
             self._views[var] = replace(view, shape=binding.shape)
-        elif (beside := self._beside(binding)) is not None:
+        elif (beside := self._view_of_concatenation(binding)) is not None:
             self._views[var] = beside
         elif op in MOVES and (parts := self._parts(binding)) is not None:
             replaced, scale = parts
-            value, node = cpu_subgraphs.moved(binding.value, replaced), binding.node
+            value, node = cpu_subgraphs.redirect_move(binding.value, replaced), binding.node
             view = self.integers(value, binding.shape or (), scale, node, node)
             self._views[var] = view
         else:
-            self.computed(var, binding.value, binding.node)
+            self.compute_on_cpu(var, binding.value, binding.node)
 
     def _alias(self, var: RelaxVar, source: RelaxVar) -> None:
         if source in self._views:
@@ -282,7 +282,7 @@ class QdqTensors:
             scale = None
         view = self._views.get(source)
         if scale is None:
-            self.computed(var, binding.value, binding.node)
+            self.compute_on_cpu(var, binding.value, binding.node)
         elif view is not None and (
             binding.op == DEQUANTISE or (view.scale == scale and source not in self.errors)
         ):
@@ -291,11 +291,11 @@ class QdqTensors:
                 value = self.values[view.value]
                 self.values[value.name] = replace(value, scale=scale)
         elif binding.op == QUANTISE:
-            self._written(binding, scale)
+            self._process_quantised(binding, scale)
         else:
-            self.computed(var, binding.value, binding.node)
+            self.compute_on_cpu(var, binding.value, binding.node)
 
-    def _written(self, binding: Binding, scale: Scale) -> None:
+    def _process_quantised(self, binding: Binding, scale: Scale) -> None:
         """Process a quantisation of a float tensor that no layer computes.
 
         The host quantises the tensor if it is an input of the network. Otherwise the CPU, which
@@ -313,15 +313,15 @@ class QdqTensors:
             self._views[var] = View(value.name, value.shape, scale)
             return
         if str(var.ty.dtype) == "uint8":
-            expression = cpu_subgraphs.quantised(source, scale)
+            expression = cpu_subgraphs.quantise_tensor(source, scale)
             node = binding.node
             self._views[var] = self.integers(expression, binding.shape or (), scale, node, node)
             return
-        name = self.computed(var, binding.value, binding.node)
+        name = self.compute_on_cpu(var, binding.value, binding.node)
         self.values[name] = replace(self.values[name], scale=scale)
         self._views[var] = View(name, binding.shape or (), scale)
 
-    def _beside(self, binding: Binding) -> View | None:
+    def _view_of_concatenation(self, binding: Binding) -> View | None:
         """Return a concatenation or slice as a view of an existing value, if that needs no copy.
 
         Return None if the data have to be copied.
@@ -341,12 +341,12 @@ class QdqTensors:
             return None
         if binding.op == CONCAT:
             axis = int(binding.value.attrs.axis) % len(value.shape)
-            fits = axis == channel_axis(value.shape) and self.slices.concatenated(
+            fits = axis == channel_axis(value.shape) and self.slices.add_concatenation(
                 value, [view.value for view in read]
             )
         else:
             taken = channels_of(binding, read[0].shape)
-            fits = taken is not None and self.slices.taken(value, read[0].value, taken[0])
+            fits = taken is not None and self.slices.add_range(value, read[0].value, taken[0])
         if not fits:
             return None
         self.add(value.name, value.shape, scale)
@@ -363,7 +363,7 @@ class QdqTensors:
             return None
         n, c, h, w = shapes[0]
         whole = Value(self.unique(name), (n, c * len(shapes), h, w))
-        if not self.slices.concatenated(whole, [value.name for value in values]):
+        if not self.slices.add_concatenation(whole, [value.name for value in values]):
             return None
         self.values[whole.name] = whole
         self.holders[whole.name] = cpu_subgraphs.int8_variable(whole.name, whole.shape)

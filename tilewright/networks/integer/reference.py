@@ -33,7 +33,7 @@ def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Ar
         OverflowError: an accumulator overflows. `requantisation.check_sums` excludes such layers.
     """
     data = values[layer.data]
-    tensors: dict[str, Array] = {"data": packed(layer, data, block)}
+    tensors: dict[str, Array] = {"data": layer_data(layer, data, block)}
     if layer.weight is not None:
         tensors["weight"] = layer.weight
     elif layer.weight_from is not None:
@@ -69,7 +69,7 @@ def sums_of(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
     """
     assert layer.weight is not None
     tensors: dict[str, Array] = {
-        "data": packed(layer, values[layer.data], block), "weight": layer.weight
+        "data": layer_data(layer, values[layer.data], block), "weight": layer.weight
     }  # fmt: skip
     return reference(layer.workload.with_steps(()), tensors, out_bits=32)
 
@@ -97,7 +97,7 @@ def of_shortcut(
     return {f"shortcut_{name}": array for name, array in tensors.items()}
 
 
-def packed(layer: Layer, data: Array, block: int) -> Array:
+def layer_data(layer: Layer, data: Array, block: int) -> Array:
     """Return the data of a layer's workload, (n, c, h, w), from the value that the layer reads.
 
     Args:
@@ -112,7 +112,7 @@ def packed(layer: Layer, data: Array, block: int) -> Array:
     if data.shape == shape:
         return data
     if w.operator == "dense" and data.ndim == 4:
-        return _flattened(data, w.in_channels, block)
+        return _flatten_packed(data, w.in_channels, block)
     return _as_image(data, shape)
 
 
@@ -146,7 +146,7 @@ def _as_image(values: Array, shape: tuple[int, int, int, int]) -> Array:
     return whole.reshape(h, w, n, c).transpose(2, 3, 0, 1)
 
 
-def _flattened(image: Array, channels: int, block: int) -> Array:
+def _flatten_packed(image: Array, channels: int, block: int) -> Array:
     """Flatten an image in the order in which it is packed in blocks of channels.
 
     Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tilewright.core.tvm_types import RelaxExpr
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import ChannelSlice, Value, channel_axis
-from tilewright.targets.tensor_aliasing import lay_out, overlapping
+from tilewright.targets.tensor_aliasing import find_overlap, lay_out
 
 if TYPE_CHECKING:
     from tilewright.networks.relax.bindings import Binding
@@ -36,7 +36,7 @@ class Slices:
         self._made_of: dict[str, tuple[str, ...]] = {}
         self._by: dict[str, list[ChannelSlice]] = {}
 
-    def concatenated(self, whole: Value, parts: Iterable[str]) -> bool:
+    def add_concatenation(self, whole: Value, parts: Iterable[str]) -> bool:
         """Register a tensor as the concatenation of others, if that needs no copy.
 
         Returns:
@@ -50,7 +50,7 @@ class Slices:
             first += shape[channel_axis(shape)]
         return self._note(new, whole, names)
 
-    def taken(self, part: Value, whole: str, first: int) -> bool:
+    def add_range(self, part: Value, whole: str, first: int) -> bool:
         """Register a tensor as a range of channels of another, if that needs no copy.
 
         Args:
@@ -65,11 +65,11 @@ class Slices:
 
     def sources(self, names: Iterable[str]) -> set[str]:
         """Return the tensors that have to be computed before the given tensors exist."""
-        found: set[str] = set()
+        result: set[str] = set()
         for name in names:
             made_of = self._made_of.get(name)
-            found |= {name} if made_of is None else self.sources(made_of)
-        return found
+            result |= {name} if made_of is None else self.sources(made_of)
+        return result
 
     def leading_to(self, read: Iterable[str]) -> tuple[ChannelSlice, ...]:
         """Return the slices that are needed for the given tensors, directly or indirectly."""
@@ -79,8 +79,8 @@ class Slices:
             name = waiting.pop()
             if name not in wanted:
                 wanted.add(name)
-                waiting += [each for each in self._made_of[name] if each in self._made_of]
-        return tuple(each for name in self._made_of if name in wanted for each in self._by[name])
+                waiting += [item for item in self._made_of[name] if item in self._made_of]
+        return tuple(item for name in self._made_of if name in wanted for item in self._by[name])
 
     def _note(self, new: list[ChannelSlice], made: Value, of: tuple[str, ...]) -> bool:
         """Register a concatenation or slice, if all tensors can then still be placed in memory.
@@ -97,8 +97,8 @@ class Slices:
             return False
         shapes = {name: value.shape for name, value in self._values.items()}
         shapes[made.name] = made.shape
-        together = [*(each for made in self._by.values() for each in made), *new]
-        touched = {name for each in together for name in (each.part, each.whole)}
+        together = [*(item for made in self._by.values() for item in made), *new]
+        touched = {name for item in together for name in (item.part, item.whole)}
         written = touched - self._made_of.keys() - {made.name}
         if not fit(together, shapes, written, self._blocks):
             return False
@@ -123,16 +123,16 @@ def fit(
     """
     slices = list(slices)
     block = blocks.out_channels
-    if blocks.in_channels != block or any(each.first % block for each in slices):
+    if blocks.in_channels != block or any(slice_.first % block for slice_ in slices):
         return False
     if not all(_differ_in_channels(shapes[e.part], shapes[e.whole], blocks) for e in slices):
         return False
     try:
-        groups = lay_out((each.part, each.whole, each.first) for each in slices)
+        groups = lay_out((slice_.part, slice_.whole, slice_.first) for slice_ in slices)
     except ValueError:
         return False
     sizes = {name: _whole_blocks(shapes[name], block) for name in written}
-    return all(overlapping(group, sizes) is None for group in groups)
+    return all(find_overlap(group, sizes) is None for group in groups)
 
 
 def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
@@ -151,7 +151,7 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
     fields = [numbers for numbers in known if numbers is not None]
     if len(fields) < max(3, len(known)) or len(fields[0]) != 1:
         return None
-    axis, begin, end = (each[0] for each in fields[:3])
+    axis, begin, end = (field[0] for field in fields[:3])
     if len(fields) > 3 and fields[3] != [1]:
         return None
     if axis % len(shape) != channel_axis(shape):
@@ -162,15 +162,15 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
 
 def _integers(numbers: RelaxExpr) -> list[int] | None:
     """Return the numbers of a Relax tuple as a list, or None if one of them is unknown."""
-    found = [_integer(field) for field in numbers.fields]
-    known = [number for number in found if number is not None]
-    return known if len(known) == len(found) else None
+    integers = [_integer(field) for field in numbers.fields]
+    known = [number for number in integers if number is not None]
+    return known if len(known) == len(integers) else None
 
 
 def _integer(value: RelaxExpr) -> int | None:
-    found = getattr(value, "value", None)
-    found = getattr(found, "value", found)
-    return int(found) if found is not None else None
+    result = getattr(value, "value", None)
+    result = getattr(result, "value", result)
+    return int(result) if result is not None else None
 
 
 def _differ_in_channels(part: Shape, whole: Shape, blocks: Blocks) -> bool:

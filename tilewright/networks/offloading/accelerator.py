@@ -66,7 +66,7 @@ class Accelerator:
     rounds_to_even: bool = False
 
     @classmethod
-    def of(
+    def for_target(
         cls,
         target: Target,
         epilogue: EpilogueMode = "full",
@@ -115,7 +115,7 @@ class Accelerator:
         """
         return None if self.bound is None else self.bound(workload).seconds
 
-    def estimated(self, workload: Workload) -> float | None:
+    def estimate_call(self, workload: Workload) -> float | None:
         """Return the target's estimate for a call in the target's unit, or None if there is none.
 
         Raises:
@@ -165,10 +165,14 @@ def _estimate_of(target: Target, sampled: int) -> Callable[[Workload], float]:
     def least(workload: Workload) -> float:
         estimates, space = capability(target, Estimates), target.space(workload)
         if estimates is None or space.listed is not None:
-            raise WorkloadError(f"{target.name} estimates nothing of {workload}; measure it")
-        found = least_estimate(estimates, workload, space, sampled, np.random.default_rng(0))
-        if found is None:
-            raise WorkloadError(f"{workload}: no schedule fits {target.name}, by its estimate")
-        return found
+            raise WorkloadError(
+                f"{target.name} has no latency estimate for {workload}; measure it instead"
+            )
+        estimate = least_estimate(estimates, workload, space, sampled, np.random.default_rng(0))
+        if estimate is None:
+            raise WorkloadError(
+                f"{workload}: according to the estimates of {target.name}, no schedule fits"
+            )
+        return estimate
 
     return least

@@ -28,17 +28,17 @@ def pad_to_blocks(workload: Workload, blocks: Blocks) -> Workload:
     groups instead of wider ones, unless all its groups fit into one block.
     """
     w = workload
-    batch = _up(w.batch, blocks.batch)
+    batch = _round_up(w.batch, blocks.batch)
     if w.groups == 1 and w.operator != "max_pool":
         whole = replace(
             w,
             batch=batch,
-            in_channels=_up(w.in_channels, blocks.in_channels),
-            out_channels=_up(w.out_channels, blocks.out_channels),
+            in_channels=_round_up(w.in_channels, blocks.in_channels),
+            out_channels=_round_up(w.out_channels, blocks.out_channels),
         )
         return whole.with_patterns(*_padded_shortcut(w.shortcut, blocks))
     group_in, group_out = w.in_channels // w.groups, w.out_channels // w.groups
-    groups = _up(w.groups, groups_together(w, blocks))
+    groups = _round_up(w.groups, groups_together(w, blocks))
     return replace(
         w, batch=batch, groups=groups, in_channels=groups * group_in,
         out_channels=groups * group_out,
@@ -48,7 +48,7 @@ def pad_to_blocks(workload: Workload, blocks: Blocks) -> Workload:
 def _padded_shortcut(shortcut: Shortcut | None, blocks: Blocks) -> tuple[Shortcut, ...]:
     if shortcut is None:
         return ()
-    return (replace(shortcut, in_channels=_up(shortcut.in_channels, blocks.in_channels)),)
+    return (replace(shortcut, in_channels=_round_up(shortcut.in_channels, blocks.in_channels)),)
 
 
 def groups_together(workload: Workload, blocks: Blocks) -> int:
@@ -129,7 +129,7 @@ def _unfolds(workload: Workload) -> Iterator[Unfold]:
     for rows in _patches(w.kernel_h, w.stride_h):
         for cols in _patches(w.kernel_w, w.stride_w):
             try:
-                yield Unfold.of(w, rows, cols)
+                yield Unfold.for_patches(w, rows, cols)
             except WorkloadError:  # dilated
                 return
 
@@ -139,5 +139,5 @@ def _patches(kernel: int, stride: int) -> list[int]:
     return [*range(stride, kernel, stride), kernel]
 
 
-def _up(size: int, block: int) -> int:
+def _round_up(size: int, block: int) -> int:
     return -(-size // block) * block

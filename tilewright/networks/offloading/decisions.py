@@ -42,11 +42,11 @@ def decide_offloading(examined: Examined, accelerator: Accelerator) -> list[Offl
         )
         for place, call in enumerate(graph.calls)
     ]
-    found = [_with_costs(each, accelerator) for each in candidates]
-    able = [decision.workload is not None for decision in found]
+    costs = [_with_costs(candidate, accelerator) for candidate in candidates]
+    able = [decision.workload is not None for decision in costs]
     if accelerator.bound is None:  # nobody knows what takes how long
-        return found
-    borders, on = _Borders(graph, accelerator, found), list(able)
+        return costs
+    borders, on = _Borders(graph, accelerator, costs), list(able)
     while True:
         leaving = [place for place in range(len(on)) if on[place] and borders.gain(place, on) < 0]
         if not leaving:
@@ -54,11 +54,11 @@ def decide_offloading(examined: Examined, accelerator: Accelerator) -> list[Offl
         on[min(leaving, key=lambda place: borders.gain(place, on))] = False
     if graph.is_covered(able) and borders.seconds(able) <= WHOLE * borders.seconds(on):
         on = able
-    decisions = [borders.decided(place, on) for place in range(len(on))]
+    decisions = [borders.decide(place, on) for place in range(len(on))]
     refused = {
-        place: each.workload
-        for place, each in enumerate(candidates)
-        if found[place].accelerator_seconds == math.inf
+        place: candidate.workload
+        for place, candidate in enumerate(candidates)
+        if costs[place].accelerator_seconds == math.inf
     }
     _pool_together(graph, decisions, accelerator, refused)
     return decisions
@@ -93,8 +93,8 @@ def _pool_together(
             continue
         seconds = own.accelerator_seconds
         if seconds is not None and accelerator.bound is not None:
-            each = [accelerator.seconds_or_never(w) for w in (together, own.workload)]
-            seconds += each[0] - each[1]
+            form_seconds = [accelerator.seconds_or_never(w) for w in (together, own.workload)]
+            seconds += form_seconds[0] - form_seconds[1]
         decisions[source] = replace(own, workload=together, accelerator_seconds=seconds)
         decisions[place] = replace(
             pool, workload=None, calls=0, accelerator_seconds=None, within=before.node, reason="",
@@ -168,31 +168,31 @@ class _Graph:
         None stands for a reader on the CPU, and for an output of the network.
         """
         if not self.examined.readers:  # of this kind of file nobody knows them
-            found: list[set[int | None]] = [set() for _ in self.calls]
+            sets: list[set[int | None]] = [set() for _ in self.calls]
             for place, sources in enumerate(self.sources):
                 for source in sources:
                     if source is not None:
-                        found[source].add(place)
-            return [frozenset(some or {None}) for some in found]
+                        sets[source].add(place)
+            return [frozenset(some or {None}) for some in sets]
         return [frozenset(self._readers(call.output)) for call in self.calls]
 
     def _readers(self, name: str) -> set[int | None]:
-        found: set[int | None] = set()
+        result: set[int | None] = set()
         for reader in self.examined.readers.get(name, ()):
             if reader in self.owners:
-                found.add(self.owners[reader])
+                result.add(self.owners[reader])
             elif self.types.get(reader) in (*FREE, *QUANTISING) or reader in self.in_place:
-                found |= self._readers(reader)
+                result |= self._readers(reader)
             else:
-                found.add(None)
-        return found or {None}
+                result.add(None)
+        return result or {None}
 
     def is_read_by(self, place: int, reader: int) -> bool:
         """Return whether a call's result is only read by one other call, as far as is known."""
         name = self.calls[place].output
         between = [
-            each for each in self.examined.readers.get(name, ())
-            if self.types.get(each) in (*FREE, *QUANTISING)
+            item for item in self.examined.readers.get(name, ())
+            if self.types.get(item) in (*FREE, *QUANTISING)
         ]  # fmt: skip
         known = bool(self.examined.readers) and not self.examined.results & {name, *between}
         return known and self.readers[place] == {reader}
@@ -265,31 +265,35 @@ class _Borders:
     def gain(self, place: int, on: Sequence[bool]) -> float:
         """Return the seconds that a call saves on the accelerator, compared with the CPU."""
         decision = self.found[place]
-        return decision.cpu_seconds + self._back(place, on) - self._there(place, on)
+        return (
+            decision.cpu_seconds
+            + self._packing_seconds(place, on)
+            - self._accelerator_seconds(place, on)
+        )
 
     def seconds(self, on: Sequence[bool]) -> float:
         """Return the total time of all calls in seconds."""
         return sum(
-            self._there(place, on) if on[place] else decision.cpu_seconds
+            self._accelerator_seconds(place, on) if on[place] else decision.cpu_seconds
             for place, decision in enumerate(self.found)
         )
 
-    def decided(self, place: int, on: Sequence[bool]) -> OffloadDecision:
+    def decide(self, place: int, on: Sequence[bool]) -> OffloadDecision:
         """Return the final decision for a call."""
         decision = self.found[place]
         if decision.workload is None:
             return decision
-        there = self._there(place, on)
+        there = self._accelerator_seconds(place, on)
         decision = replace(decision, accelerator_seconds=there)
         if on[place]:
             return decision
         reason = (
-            f"the CPU takes {1e3 * decision.cpu_seconds:.2g} ms, the accelerator "
-            f"{1e3 * there:.2g} ms with packing"
+            f"estimated {1000.0 * decision.cpu_seconds:.2g} ms on the CPU and "
+            f"{1000.0 * there:.2g} ms on the accelerator with packing"
         )
         return replace(decision, workload=None, calls=0, reason=reason, unfold=None)
 
-    def _there(self, place: int, on: Sequence[bool]) -> float:
+    def _accelerator_seconds(self, place: int, on: Sequence[bool]) -> float:
         """Return the seconds of a call on the accelerator, including the packing that it causes."""
         decision, call = self.found[place], self.graph.calls[place]
         seconds = decision.accelerator_seconds or 0.0
@@ -300,7 +304,7 @@ class _Borders:
             seconds += self.accelerator.image_seconds(math.prod(call.output_shape))
         return seconds
 
-    def _back(self, place: int, on: Sequence[bool]) -> float:
+    def _packing_seconds(self, place: int, on: Sequence[bool]) -> float:
         """Return the seconds of packing that are caused if the CPU runs a call."""
         seconds, call = 0.0, self.graph.calls[place]
         for position, source in enumerate(self._sources(place)):

@@ -34,24 +34,24 @@ def pool_where_faster(
         The fused workload. None if the two cannot be fused, or if the accelerator is faster with
             two layers.
     """
-    both = together(convolution, pool)
+    both = fuse_pool(convolution, pool)
     if both is None:
         return None
     try:
-        one = accelerator.estimated(_tuned(both, accelerator))
-        alone = accelerator.estimated(_tuned(convolution, accelerator))
+        one = accelerator.estimate_call(_tuned_form(both, accelerator))
+        alone = accelerator.estimate_call(_tuned_form(convolution, accelerator))
     except WorkloadError:
         return None
     if one is None or alone is None:
         return None
     try:
-        then = accelerator.estimated(_tuned(pool, accelerator))
+        then = accelerator.estimate_call(_tuned_form(pool, accelerator))
     except WorkloadError:  # by itself the pool, and its image, would be the CPU's
         return both
     return both if then is not None and one < alone + then else None
 
 
-def together(convolution: Workload, pool: Workload) -> Workload | None:
+def fuse_pool(convolution: Workload, pool: Workload) -> Workload | None:
     """Return a convolution with its max-pooling fused, or None if the result would differ.
 
     Whether the fused workload is faster is not considered.
@@ -95,7 +95,7 @@ def _keeps_order(w: Workload) -> bool:
     )
 
 
-def _tuned(workload: Workload, accelerator: Accelerator) -> Workload:
+def _tuned_form(workload: Workload, accelerator: Accelerator) -> Workload:
     """Return the form in which a workload is tuned, so that float and integer networks agree."""
     return canonical(pad_to_blocks(accelerator.form(workload), accelerator.blocks))
 
@@ -125,7 +125,7 @@ def with_pools(
     """
     merged: list[Layer] = []
     for layer in layers:
-        own = next((each for each in merged if each.output == layer.data), None)
+        own = next((item for item in merged if item.output == layer.data), None)
         together = None
         if own is not None and layer.workload.operator == "max_pool":
             readers = [name for name, read in reads.items() if own.output in read]

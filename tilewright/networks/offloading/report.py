@@ -142,7 +142,7 @@ class ModelReport:
     def accelerator_seconds(self) -> float | None:
         """Lower bound on the seconds of the offloaded operators with packing; None if unknown."""
         known = [o.accelerator_seconds for o in self.by_status("offloaded") if o.workload]
-        return None if None in known else sum(each or 0.0 for each in known)
+        return None if None in known else sum(item or 0.0 for item in known)
 
     @property
     def cpu_seconds(self) -> float:
@@ -220,7 +220,7 @@ def _operators(
         reports[name] = _gone(name, absorbed, reports)
     on = {name for name, report in reports.items() if report.status == "offloaded"}
     for name in concatenations(examined, examined.writers, on, accelerator.blocks):
-        note = "no work: what it joins is written side by side"
+        note = "no work: the tensors that it joins are written next to each other"
         reports[name] = OperatorReport(name, "", "offloaded", note)
     return tuple(
         _named(reports[operator.name], operator, examined) for operator in examined.operators
@@ -244,7 +244,7 @@ def _anchor(decision: OffloadDecision) -> OperatorReport:
         name=decision.fused.node,
         op_type="",
         status="cpu" if workload is None and not decision.within else "offloaded",
-        reason=f"of the sums of '{decision.within}'" if decision.within else decision.reason,
+        reason=f"part of the sums of '{decision.within}'" if decision.within else decision.reason,
         next_step=decision.next_step,
         waste=round(decision.waste, 4),
         workload=None if workload is None else str(workload),
@@ -257,7 +257,7 @@ def _anchor(decision: OffloadDecision) -> OperatorReport:
 def _follower(name: str, decision: OffloadDecision) -> OperatorReport:
     anchor = decision.fused.node
     if decision.workload is None and not decision.within:
-        return OperatorReport(name, "", "cpu", f"follows '{anchor}', which is left to the CPU")
+        return OperatorReport(name, "", "cpu", f"follows '{anchor}', which stays on the CPU")
     return OperatorReport(name, "", "offloaded", f"in the epilogue of '{anchor}'")
 
 
@@ -274,17 +274,19 @@ def _other(
     name = operator.name
     if name in examined.unsupported:
         return OperatorReport(name, "", "unsupported", *examined.unsupported[name])
-    if (reason := examined.outside.get(name)) is not None:
+    if (reason := examined.outside_operators.get(name)) is not None:
         seconds = slowdown * _cpu_seconds(operator, examined)
         return OperatorReport(name, "", "onnxruntime", reason, cpu_seconds=seconds)
     if name in examined.found.constant_nodes:
-        return OperatorReport(name, "", "cpu", "no work: computed once, from weights alone")
+        return OperatorReport(
+            name, "", "cpu", "no work: computed once in advance, from weights only"
+        )
     readers = examined.readers.get(name, ())
     int8_read = readers and all(
         reader in reports and reports[reader].status == "offloaded" for reader in readers
     )
     if operator.op_type == "DequantizeLinear" and int8_read:
-        return OperatorReport(name, "", "offloaded", "the accelerator reads the int8 data itself")
+        return OperatorReport(name, "", "offloaded", "the accelerator reads the int8 data directly")
     reason = CPU_REASONS.get(operator.op_type, NOT_A_PRODUCT)
     seconds = slowdown * _cpu_seconds(operator, examined)
     return OperatorReport(name, "", "cpu", reason, cpu_seconds=seconds)
@@ -300,20 +302,18 @@ def _cpu_seconds(operator: Operator, examined: Examined) -> float:
     return operator_seconds(operator.op_type, macs, elements, rows)
 
 
-NOT_A_PRODUCT = "neither convolution, product, pool nor sum, nor fused behind one"
-POOL = "only pools of images and of sequences without dilation are offloaded"
+NOT_A_PRODUCT = "not a convolution, matrix product, pooling or sum, and not fused into one"
+POOL = "only pooling of images and of sequences without dilation is offloaded"
 UNFUSED = (
-    "only a relu, a clip from zero, a change of scale and a sum of two tensors of one shape can "
-    "stand alone"
+    "only a ReLU, a clip with minimum zero, a change of scale and a sum of two tensors of "
+    "one shape are offloaded by themselves"
 )
-NONLINEAR = "needs more than the accelerator's min, max, add and shift"
-NO_SCHEDULE = "no plain product of two matrices or two stacks of them"
+NONLINEAR = "needs more than the accelerator's operations min, max, add and shift"
+NO_SCHEDULE = "not a plain product of two matrices or of two stacks of matrices"
 OTHER_CONVOLUTION = (
     "only convolutions of images, sequences and volumes with constant weights are offloaded"
 )
-TRANSPOSED = (
-    "transposed convolutions with dilation, or without constant weights, have no schedule here"
-)
+TRANSPOSED = "transposed convolutions with dilation or without constant weights cannot be scheduled"
 NO_CONSTANT = "only products with constant weights or of two stacks of matrices are offloaded"
 
 CPU_REASONS: Mapping[str, str] = {
@@ -330,14 +330,14 @@ CPU_REASONS: Mapping[str, str] = {
             "cat", "flatten", "clone", "dropout",
         )),
         (UNFUSED, ("Add", "Relu", "Clip", "add", "relu", "hardtanh", "clamp")),
-        ("numbers change their type where data come and go", (
+        ("a change of type at the border of the accelerator", (
             "QuantizeLinear", "DequantizeLinear",
         )),
         (NONLINEAR, (
             "Softmax", "LogSoftmax", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Gelu", "Erf",
             "Exp", "Elu", "LeakyRelu", "LRN", "LayerNormalization",
         )),
-        ("no convolution directly before it to fold it into", (
+        ("no convolution directly before it that it can be folded into", (
             "BatchNormalization", "_native_batch_norm_legit_no_training",
         )),
         (OTHER_CONVOLUTION, ("Conv", "convolution")),
@@ -363,20 +363,25 @@ def nothing_offloaded(report: ModelReport) -> str:
     for operator in report.operators:
         kinds[operator.op_type, operator.reason, operator.next_step].append(operator)
     heaviest = sorted(
-        kinds.values(), key=lambda same: (-sum(each.macs for each in same), -len(same))
+        kinds.values(), key=lambda same: (-sum(operator.macs for operator in same), -len(same))
     )
-    more = f"; {len(heaviest) - SHOWN_KINDS} more kinds" if len(heaviest) > SHOWN_KINDS else ""
+    more = (
+        f"; {len(heaviest) - SHOWN_KINDS} more kinds of operators"
+        if len(heaviest) > SHOWN_KINDS
+        else ""
+    )
     return (
-        f"nothing of '{report.model}' can be offloaded to {report.block_in}×{report.block_out} "
-        f"blocks, so there is nothing to tune: {'; '.join(map(_kind, heaviest[:SHOWN_KINDS]))}"
-        f"{more}. `tilewright inspect {report.model}` with the same options lists every operator; "
-        "tune a model with convolutions or products"
+        f"no operator of '{report.model}' can be offloaded to "
+        f"{report.block_in}×{report.block_out} blocks, so there is nothing to tune: "
+        f"{'; '.join(map(_kind, heaviest[:SHOWN_KINDS]))}{more}. `tilewright inspect "
+        f"{report.model}` with the same options lists every operator; choose a model with "
+        "convolutions or matrix products"
     )
 
 
 def _kind(same: list[OperatorReport]) -> str:
     first = same[0]
-    names = ", ".join(f"'{each.name}'" for each in same[:SHOWN_NAMES])
+    names = ", ".join(f"'{operator.name}'" for operator in same[:SHOWN_NAMES])
     dots = ", …" if len(same) > SHOWN_NAMES else ""
     step = f" ({first.next_step})" if first.next_step else ""
     return f"{len(same)} {first.op_type} ({names}{dots}): {first.reason}{step}"

@@ -106,8 +106,8 @@ def candidate_workload(
     """
     if accelerator.computes_floats:
         return _as_it_is(call, accelerator)
-    if found := _obstacle(call, accelerator):
-        return OffloadDecision(call, None, 0, 0.0, *found)
+    if obstacle := _obstacle(call, accelerator):
+        return OffloadDecision(call, None, 0, 0.0, *obstacle)
     blocks = accelerator.blocks
     epilogue = int8_epilogue(call, accelerator.epilogue)
     written_plainly = workload_of(call, blocks).with_steps(epilogue)
@@ -119,9 +119,9 @@ def candidate_workload(
     written = plain if unfold is None else unfold.workload(plain)
     workload, wasted = pad_to_blocks(written, blocks), _waste(call, written, blocks)
     if wasted > accelerator.max_waste:
-        reason = f"{wasted:.0%} of its multiplications would be by zeros"
+        reason = f"{wasted:.0%} of its multiplications would be with padding zeros"
         return OffloadDecision(
-            call, None, 0, wasted, reason, "raise max_waste to have it all the same"
+            call, None, 0, wasted, reason, "raise max_waste to offload it nevertheless"
         )
     return OffloadDecision(
         call, workload, _calls(call), wasted, _remarks(call, written, unfold, blocks), "", unfold
@@ -146,8 +146,8 @@ def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
 
 def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
     """Return the decision for a target that computes floats: offload calls with a kernel."""
-    if found := float_obstacle(call):
-        return OffloadDecision(call, None, 0, 0.0, *found)
+    if obstacle := float_obstacle(call):
+        return OffloadDecision(call, None, 0, 0.0, *obstacle)
     try:
         workload = kernel_workload(
             call, accelerator.check, accelerator.float_type, accelerator.epilogue
@@ -269,17 +269,20 @@ def offloaded_macs(decisions: Iterable[OffloadDecision]) -> int:
 def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | None:
     """Return why the accelerator cannot run a call, and the next step; None if it can."""
     if accelerator.epilogue == "plain" and call.operator not in PRODUCTS:
-        return "no convolution or product, and nothing else is benchmarked plainly", ""
+        return (
+            "not a convolution or matrix product, which are the only operators with a plain "
+            "benchmark"
+        ), ""
     if call.operator == "average_pool" and any(call.padding) and not call.count_include_pad:
         return (
-            "its average leaves the padding out, so its divisor is not the same everywhere",
+            "its average excludes the padding, so the divisor differs between positions",
             "export it with count_include_pad=1",
         )
     square = accelerator.blocks.in_channels == accelerator.blocks.out_channels
     if not square and (
         call.operator == "max_pool" or any(step.kind == "add" for step in call.steps)
     ):
-        return "tensors pass as they are only where blocks are square", ""
+        return "tensors can only pass through unchanged where blocks are square", ""
     return int8_obstacle(call)
 
 
@@ -322,16 +325,16 @@ def _remarks(call: FusedCall, written: Workload, unfold: Unfold | None, blocks: 
     remarks = []
     if unfold is not None:
         patch = f"{unfold.rows}×{unfold.cols}"
-        remarks.append(f"{patch} pixels unfolded into {written.in_channels} channels")
+        remarks.append(f"{patch} pixels are unfolded into {written.in_channels} channels")
     if call.operator == "matmul":
-        remarks.append("two activations: one is packed as weights")
+        remarks.append("both operands are activations; one of them is packed as weights")
     ready = pad_to_blocks(written, blocks)
     if written.groups > 1 and ready.groups > written.groups:
-        remarks.append(f"{written.groups} groups padded to {ready.groups}")
+        remarks.append(f"{written.groups} groups are padded to {ready.groups}")
     elif ready.in_channels > written.in_channels:
-        remarks.append(f"{written.in_channels} input channels padded to {ready.in_channels}")
+        remarks.append(f"{written.in_channels} input channels are padded to {ready.in_channels}")
     if written.groups == 1 and ready.out_channels > written.out_channels:
-        remarks.append(f"{written.out_channels} output channels padded to {ready.out_channels}")
+        remarks.append(f"{written.out_channels} output channels are padded to {ready.out_channels}")
     if ready.batch > written.batch:
-        remarks.append(f"{written.batch} rows padded to {ready.batch}")
+        remarks.append(f"{written.batch} rows are padded to {ready.batch}")
     return "; ".join(remarks + int8_notes(call))

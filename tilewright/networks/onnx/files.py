@@ -31,7 +31,7 @@ MAX_NODES = 100_000
 SMALL_TENSOR_BYTES = 64 * 1024  # external tensors up to this size are read with the model
 
 
-def read(path: Path) -> onnx.ModelProto:
+def read_model_file(path: Path) -> onnx.ModelProto:
     """Parse an ONNX file. External tensors larger than 64 KiB remain stubs until `load_weights`.
 
     Raises:
@@ -80,8 +80,8 @@ def load_weights(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     total = sum(map(tensor_bytes, all_tensors(model)))
     if total > MAX_FILE_BYTES:
         raise ModelFileError(
-            f"the model has {total / 1e9:.1f} GB of weights, and a graph that is read with them "
-            "holds 2.1 at most; export it in parts"
+            f"the model has {total / 1000000000.0:.1f} GB of weights, but a graph with "
+            "embedded weights can hold at most 2.1 GB; export the model in parts"
         )
     loaded = onnx.ModelProto()
     loaded.CopyFrom(model)
@@ -215,17 +215,22 @@ def nodes_in_order(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 def _parse(path: Path) -> onnx.ModelProto:
     try:
         if not path.is_file():
-            raise ModelFileError(f"'{path}' is not a file; give an ONNX file or a built-in network")
+            raise ModelFileError(
+                f"'{path}' is not a file; give the path of an ONNX file, or the name of a "
+                "built-in network"
+            )
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ModelFileError(
-                f"'{path}' is larger than 2 GiB; save its weights as external data instead"
+                f"'{path}' is larger than 2 GiB; save its weights as external data"
             )
         model = onnx.ModelProto.FromString(path.read_bytes())
     except OSError as error:
-        raise ModelFileError(f"cannot read '{path}': {error.strerror}") from error
+        raise ModelFileError(
+            f"cannot read '{path}': {error.strerror}; check the file and its permissions"
+        ) from error
     except DecodeError:
         raise ModelFileError(
-            f"'{path}' is not an ONNX model, or is cut off; export or copy it again"
+            f"'{path}' is not an ONNX model, or is truncated; export or copy it again"
         ) from None
     nodes = list(model.graph.node)  # onnxruntime accepts nodes in any order, our passes do not
     ordered = nodes_in_order(nodes)
@@ -239,13 +244,14 @@ def _check_tensor(tensor: onnx.TensorProto, path: Path) -> None:
     shape = list(tensor.dims)
     if any(size < 0 for size in shape) or math.prod(shape) > MAX_TENSOR_ELEMENTS:
         raise ModelFileError(
-            f"tensor '{tensor.name}' in '{path}' claims the shape {shape}; "
-            f"at most {MAX_TENSOR_ELEMENTS} elements are accepted; export the model again"
+            f"the tensor '{tensor.name}' in '{path}' claims the shape {shape}, but at most "
+            f"{MAX_TENSOR_ELEMENTS} elements are accepted; export the model with smaller "
+            "tensors"
         )
     if tensor.data_type not in _KNOWN_TYPES:
         raise ModelFileError(
-            f"tensor '{tensor.name}' in '{path}' has the unknown type {tensor.data_type}; "
-            "export the model again"
+            f"the tensor '{tensor.name}' in '{path}' has the unknown type "
+            f"{tensor.data_type}; export the model again"
         )
     if is_stub(tensor):
         _check_external(tensor, path)
@@ -253,8 +259,8 @@ def _check_tensor(tensor: onnx.TensorProto, path: Path) -> None:
         expected, held = tensor_bytes(tensor), len(tensor.raw_data)
         if expected != held:
             raise ModelFileError(
-                f"tensor '{tensor.name}' in '{path}' holds {held} bytes where its shape {shape} "
-                f"needs {expected}; the file is damaged, export it again"
+                f"the tensor '{tensor.name}' in '{path}' contains {held} bytes, but its "
+                f"shape {shape} needs {expected}; the file is damaged, export it again"
             )
 
 
@@ -268,13 +274,15 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
     )
     if not inside or not (folder / location).resolve().is_relative_to(folder):
         raise ModelFileError(
-            f"tensor '{tensor.name}' of '{path}' wants data from '{location}', outside the model's "
-            "folder; such a file is refused: save the model with its data beside it"
+            f"the tensor '{tensor.name}' of '{path}' refers to the data file '{location}' "
+            "outside the model's folder, which is not allowed; save the model with its data "
+            "next to it"
         )
     data = folder / location
     if not data.is_file():
         raise ModelFileError(
-            f"'{path}' needs the data file '{location}', which is not beside it; copy it there"
+            f"'{path}' needs the data file '{location}', which is missing in its folder; "
+            "copy it there"
         )
     try:
         offset = int(facts.get("offset", 0))
@@ -284,8 +292,8 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
     wrong_length = tensor.data_type in COMPUTABLE and length != tensor_bytes(tensor)
     if offset < 0 or wrong_length or offset + length > data.stat().st_size:
         raise ModelFileError(
-            f"tensor '{tensor.name}' of '{path}' does not fit into its data file '{location}'; "
-            "the pair is damaged, copy or export both again"
+            f"the tensor '{tensor.name}' of '{path}' does not fit into its data file "
+            f"'{location}'; one of the two files is damaged, so copy or export both again"
         )
 
 

@@ -160,6 +160,6 @@ def refuse_absurd(name: str, shape: Shape) -> None:
     """Raise `ModelFileError` if a tensor of this shape has too many elements."""
     if math.prod(shape) > MAX_TENSOR_ELEMENTS:
         raise ModelFileError(
-            f"tensor '{name}' would have the shape {shape}: more than {MAX_TENSOR_ELEMENTS} "
-            "elements are refused; use smaller inputs"
+            f"the tensor '{name}' would have the shape {shape}, which has more than the "
+            f"{MAX_TENSOR_ELEMENTS} elements that are accepted; use smaller inputs"
         )

@@ -99,7 +99,7 @@ def _obstacle(
     except _NotProved as reason:
         return str(reason)
     except TilewrightError as error:
-        return f"the model has no form for every size of it ({error})"
+        return f"the model cannot be written for an arbitrary size ({error})"
     return ""
 
 
@@ -144,7 +144,7 @@ class _Proof:
         for node in self.graphs[0].graph.node:
             self._check(node)
         for output in self.graphs[0].graph.output:
-            self.growing(output.name)
+            self.growing_axes(output.name)
             if output.name not in self.right:
                 raise _NotProved(f"output '{output.name}' depends on the size")
 
@@ -152,10 +152,10 @@ class _Proof:
         """Return the shape of a tensor at each size."""
         known = [shapes.get(name) for shapes in self.shapes]
         if any(shape is None for shape in known):
-            raise _NotProved(f"the shape of '{name}' is known only when the model runs")
+            raise _NotProved(f"the shape of '{name}' is only known when the model runs")
         return [shape for shape in known if shape is not None]
 
-    def growing(self, name: str) -> list[int]:
+    def growing_axes(self, name: str) -> list[int]:
         """Return the axes of a tensor that grow in proportion to the dimension.
 
         Raises `_NotProved` if an axis changes in another way.
@@ -210,18 +210,18 @@ class _Proof:
         rule = RULES.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
         checked = read if rule is None else [read[0], *_other_data_inputs(node, read)]
         wrong = [name for name in checked if name not in self.right]
-        grows = [name for name in checked if self.growing(name)]
+        grows = [name for name in checked if self.growing_axes(name)]
         written = [name for name in node.output if name]
-        if not grows and not wrong and not any(self.growing(name) for name in written):
+        if not grows and not wrong and not any(self.growing_axes(name) for name in written):
             self.right.update(written)
             return
         if wrong:
             raise _NotProved(f"'{wrong[0]}', which {_describe(node)} reads, depends on the size")
         if rule is None:
-            raise _NotProved(f"{_describe(node)} is not known to leave padding behind")
+            raise _NotProved(f"{_describe(node)} may not keep the padding separate")
         rule(self, node)
         for name in written:
-            self.growing(name)
+            self.growing_axes(name)
         self.right.update(written)
         kept = MOVES | {"Cast", "Identity", "Transpose", "Dropout"}
         if node.op_type in kept and read[0] in self.zeros:
@@ -264,15 +264,15 @@ def _refuse_along(proof: _Proof, node: onnx.NodeProto, axes: Sequence[int], plac
     """
     name = node.input[place]
     rank = len(proof.sizes(name)[0])
-    if {axis % rank for axis in axes if rank}.intersection(proof.growing(name)):
-        raise _NotProved(f"{_describe(node)} combines numbers along it")
+    if {axis % rank for axis in axes if rank}.intersection(proof.growing_axes(name)):
+        raise _NotProved(f"{_describe(node)} combines elements along it")
 
 
 def _check_elementwise(proof: _Proof, node: onnx.NodeProto) -> None:
-    if node.op_type in ("Div", "Mod") and proof.growing(node.input[1]):
+    if node.op_type in ("Div", "Mod") and proof.growing_axes(node.input[1]):
         kinds = proof.graphs[0].types()
         if kinds.get(node.input[1]) != onnx.TensorProto.FLOAT:
-            raise _NotProved(f"{_describe(node)} would divide by integers of the padding")
+            raise _NotProved(f"{_describe(node)} could divide integers by padding")
     if node.op_type == "BatchNormalization" and _attribute(node, "training_mode", 0):
         raise _NotProved(f"{_describe(node)} is in training mode")
 
@@ -332,9 +332,9 @@ def _check_product(proof: _Proof, node: onnx.NodeProto) -> None:
 
 
 def _check_convolution(proof: _Proof, node: onnx.NodeProto) -> None:
-    data = proof.growing(node.input[0])
-    if any(proof.growing(name) for name in node.input[1:] if name) or 1 in data:
-        raise _NotProved(f"{_describe(node)} combines numbers along it")
+    data = proof.growing_axes(node.input[0])
+    if any(proof.growing_axes(name) for name in node.input[1:] if name) or 1 in data:
+        raise _NotProved(f"{_describe(node)} combines elements along it")
     spatial = len(proof.sizes(node.input[0])[0]) - 2
     kernel = proof.sizes(node.input[1])[0][2:]
     strides = _attribute(node, "strides", [1] * spatial)
@@ -355,9 +355,9 @@ def _check_convolution(proof: _Proof, node: onnx.NodeProto) -> None:
         alone = kernel[place] == 1 and not pads[place]
         causal = not pads[place + spatial]
         if strides[place] != 1 or automatic or not all(same):
-            raise _NotProved(f"{_describe(node)} does not keep its length")
+            raise _NotProved(f"{_describe(node)} changes its length")
         if not (alone or causal or node.input[0] in proof.zeros):
-            raise _NotProved(f"{_describe(node)} combines numbers along it")
+            raise _NotProved(f"{_describe(node)} combines elements along it")
 
 
 def _check_reshape(proof: _Proof, node: onnx.NodeProto) -> None:
@@ -365,13 +365,13 @@ def _check_reshape(proof: _Proof, node: onnx.NodeProto) -> None:
 
     The elements then keep their order, and the prefix stays at the front.
     """
-    before, behind = proof.growing(node.input[0]), proof.growing(node.output[0])
+    before, behind = proof.growing_axes(node.input[0]), proof.growing_axes(node.output[0])
     pairs = zip(proof.sizes(node.input[0]), proof.sizes(node.output[0]), strict=True)
     for shape_before, shape_behind in pairs:
         if [prod(shape_before[:axis]) for axis in before] != [
             prod(shape_behind[:axis]) for axis in behind
         ]:
-            raise _NotProved(f"{_describe(node)} moves numbers of the padding between others")
+            raise _NotProved(f"{_describe(node)} moves padding between other elements")
 
 
 def _check_transpose(proof: _Proof, node: onnx.NodeProto) -> None:
@@ -381,7 +381,7 @@ def _check_transpose(proof: _Proof, node: onnx.NodeProto) -> None:
 def _check_slice(proof: _Proof, node: onnx.NodeProto) -> None:
     names = list(node.input[1:])
     if not names:
-        raise _NotProved(f"{_describe(node)} has its bounds in attributes")
+        raise _NotProved(f"{_describe(node)} gives its bounds as attributes")
     rank = len(proof.sizes(node.input[0])[0])
     known = [proof.constants(name) if name else None for name in names]
     starts = known[0]
@@ -390,15 +390,15 @@ def _check_slice(proof: _Proof, node: onnx.NodeProto) -> None:
     computed = [name for name, value in zip(names, known, strict=True) if name and value is None]
     if starts is None or computed:
         raise _NotProved(f"the bounds of {_describe(node)} are not constant")
-    grows = {*proof.growing(node.input[0]), *proof.growing(node.output[0])}
+    grows = {*proof.growing_axes(node.input[0]), *proof.growing_axes(node.output[0])}
     for probe, begin in enumerate(starts):
         listed = range(len(begin)) if axes is None else axes[probe]
         strides = [1] * len(begin) if steps is None else steps[probe]
         for axis, start, stride in zip(listed, begin, strides, strict=True):
             if int(axis) % rank in grows and (start != 0 or stride != 1):
-                raise _NotProved(f"{_describe(node)} cuts it at its front")
+                raise _NotProved(f"{_describe(node)} slices it at the front")
             if int(axis) % rank not in grows and start != starts[0][list(listed).index(axis)]:
-                raise _NotProved(f"{_describe(node)} begins at a place that depends on the size")
+                raise _NotProved(f"{_describe(node)} begins at an index that depends on the size")
 
 
 def _check_expand(proof: _Proof, node: onnx.NodeProto) -> None:
@@ -407,7 +407,7 @@ def _check_expand(proof: _Proof, node: onnx.NodeProto) -> None:
 
 def _check_tile(proof: _Proof, node: onnx.NodeProto) -> None:
     repeats = proof.constant(node.input[1])
-    if repeats is None or any(repeats[axis] != 1 for axis in proof.growing(node.input[0])):
+    if repeats is None or any(repeats[axis] != 1 for axis in proof.growing_axes(node.input[0])):
         raise _NotProved(f"{_describe(node)} repeats it")
 
 
@@ -418,7 +418,7 @@ def _check_pad(proof: _Proof, node: onnx.NodeProto) -> None:
     if (
         amounts is None
         or axes
-        or any(amounts[axis] or amounts[axis + rank] for axis in proof.growing(node.input[0]))
+        or any(amounts[axis] or amounts[axis + rank] for axis in proof.growing_axes(node.input[0]))
     ):
         raise _NotProved(f"{_describe(node)} pads it")
 
@@ -426,19 +426,19 @@ def _check_pad(proof: _Proof, node: onnx.NodeProto) -> None:
 def _check_gather(proof: _Proof, node: onnx.NodeProto) -> None:
     axis = int(_attribute(node, "axis", 0))
     rank = len(proof.sizes(node.input[0])[0])
-    if axis % rank in proof.growing(node.input[0]):
+    if axis % rank in proof.growing_axes(node.input[0]):
         places = proof.constant(node.input[1])
         if places is None or places.any():
-            raise _NotProved(f"{_describe(node)} picks from it")
-    if proof.growing(node.input[1]) and not (
+            raise _NotProved(f"{_describe(node)} selects elements from it")
+    if proof.growing_axes(node.input[1]) and not (
         node.input[1] in proof.zeros or proof.constants(node.input[1]) is not None
     ):
-        raise _NotProved(f"{_describe(node)} would look up what the padding computes")
+        raise _NotProved(f"{_describe(node)} could use padding as an index")
 
 
 def _check_cumulative_sum(proof: _Proof, node: onnx.NodeProto) -> None:
     if _attribute(node, "reverse", 0):
-        raise _NotProved(f"{_describe(node)} begins at the end")
+        raise _NotProved(f"{_describe(node)} counts from the end")
 
 
 def _check_one_hot(proof: _Proof, node: onnx.NodeProto) -> None:

@@ -49,8 +49,8 @@ from tilewright.networks.onnx.transposed_convolutions import as_convolutions
 from tilewright.networks.onnx.volumes import as_frames
 
 HALF_NOTE = (
-    "the model computes in half precision and is read as float32; inputs are float32, too, and so "
-    "are outputs beside an accelerator"
+    "the model uses half precision and is converted to float32; its inputs are float32, "
+    "too, and so are its outputs if an accelerator is used"
 )
 """Remark for the user of a model in half precision."""
 MIN_IR_VERSION = 4  # before it, initializers had to be listed among the inputs
@@ -174,17 +174,17 @@ def _take_branches(normal: NormalGraph) -> None:
             continue
         taken = "then_branch" if numpy_helper.to_array(condition).all() else "else_branch"
         branch = next(a.g for a in node.attribute if a.name == taken)
-        inner = _inlined(normal, node, branch)
+        inner = _inline_branch(normal, node, branch)
         nodes += inner
         for operator_node in inner:
             normal.add_operator(operator_node)
-        why = f"its condition is constant: {taken} is taken"
+        why = f"its condition is constant, so that {taken} is always used"
         normal.absorbed[node.name] = Absorbed(inner[0].name, why)
     normal.replace_nodes(nodes)
     _lift_constants(normal)
 
 
-def _inlined(
+def _inline_branch(
     normal: NormalGraph, node: onnx.NodeProto, branch: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
     """Return the operators of a branch, with unique tensor and operator names."""
@@ -292,7 +292,7 @@ def _remove_pass_through(normal: NormalGraph) -> None:
         else:
             renamed[result] = source
         removed.add(node.name)
-    normal.remove(removed, Absorbed(None, "passes its input through at inference"))
+    normal.remove(removed, Absorbed(None, "returns its input unchanged at inference"))
 
 
 def _write_outputs(normal: NormalGraph) -> None:

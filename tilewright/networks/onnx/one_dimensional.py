@@ -82,7 +82,7 @@ class _ImageWriter:
         self._makers = {name: node for node in normal.graph.node for name in node.output}
         rules: tuple[tuple[Callable[[onnx.NodeProto], bool], Callable[[onnx.NodeProto], None]], ...]
         rules = (
-            (lambda node: _is_windowed(node, shapes), self._windowed),
+            (lambda node: _is_windowed(node, shapes), self._write_window),
             (self._is_per_element, self._per_element),
             (self._is_broadcast, self._broadcast),
             (self._is_concatenation, self._concatenation),
@@ -151,7 +151,7 @@ class _ImageWriter:
         self._nodes.append(node)
         self._normal.add_operator(node)
 
-    def _windowed(self, node: onnx.NodeProto) -> None:
+    def _write_window(self, node: onnx.NodeProto) -> None:
         place = WINDOWED[node.op_type]
         node.input[0] = self._image(node.input[0])
         if place is not None:

@@ -48,31 +48,33 @@ def obstacle(
     """
     attributes = attributes_of(node)
     if input_at(node, PEEPHOLES):
-        return "peepholes (its input P) are not computed"
+        return "peepholes (input P) are not supported"
     if attributes.get("clip"):
-        return "clip, which cuts what its activations read, is not computed"
+        return "the attribute clip, which clips the inputs of the activations, is not supported"
     if attributes.get("input_forget"):
-        return "input_forget=1, which couples two gates, is not computed"
+        return "input_forget=1, which couples two gates, is not supported"
     if unknown := [name for name in activations_of(node) if name not in KNOWN]:
-        return f"the activation {unknown[0]} is not computed, only {', '.join(KNOWN)}"
+        return f"the activation {unknown[0]} is not supported, only {', '.join(KNOWN)}"
     shape = shapes.get(node.input[0])
     if shape is None:
         return "the length of its sequence is not known before the model runs"
     if any(input_at(node, place) not in tensors for place in (1, 2)):
-        return "its weights must be constants, here they are computed"
+        return "its weights must be constants, but they are computed"
     if input_at(node, 3) and input_at(node, 3) not in tensors:
-        return "its biases must be constants, here they are computed"
+        return "its biases must be constants, but they are computed"
     steps = shape[0]
     lengths = input_at(node, LENGTHS)
     if lengths:
         known = tensors.get(lengths)
         if known is None or is_stub(known) or (numpy_helper.to_array(known) != steps).any():
             return (
-                "lengths of single sequences (its input sequence_lens) are not heeded; all must be "
-                f"{steps}, as constants"
+                "different lengths of sequences (input sequence_lens) are not supported; "
+                f"all lengths must be the constant {steps}"
             )
     if steps * len(directions_of(node)) > MAX_STEPS:
-        return f"it has {steps} steps, and at most {MAX_STEPS} of all directions are unrolled"
+        return (
+            f"it has {steps} steps, but at most {MAX_STEPS} steps of all directions can be unrolled"
+        )
     return ""
 
 
@@ -94,8 +96,8 @@ def directions_of(node: onnx.NodeProto) -> tuple[str, ...]:
 
 def activations_of(node: onnx.NodeProto) -> list[str]:
     """Return the activations of all directions, spelled like the ONNX operators."""
-    given = [each for a in node.attribute if a.name == "activations" for each in a.strings]
-    named = [each.decode().capitalize() for each in given]
+    given = [string for a in node.attribute if a.name == "activations" for string in a.strings]
+    named = [item.decode().capitalize() for item in given]
     return named or list(ACTIVATIONS[node.op_type]) * len(directions_of(node))
 
 
@@ -119,12 +121,12 @@ def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
             for place in (0, INITIAL_H, INITIAL_C):
                 if given := input_at(node, place):
                     node.input[place] = f"{name}/{given}/steps_first"
-                    before.append(_transposed(given, node.input[place], [1, 0, 2]))
+                    before.append(_transpose_node(given, node.input[place], [1, 0, 2]))
             for place, result in enumerate(node.output):
                 if result:
                     node.output[place] = f"{name}/{result}/steps_first"
                     order = [1, 0, 2] if place else [2, 0, 1, 3]
-                    after.append(_transposed(node.output[place], result, order))
+                    after.append(_transpose_node(node.output[place], result, order))
         nodes += [*before, node, *after]
         added += [*before, *after]
     if added:
@@ -134,7 +136,7 @@ def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     return added
 
 
-def _transposed(source: str, result: str, order: Sequence[int]) -> onnx.NodeProto:
+def _transpose_node(source: str, result: str, order: Sequence[int]) -> onnx.NodeProto:
     return helper.make_node("Transpose", [source], [result], name=f"{result}/transpose", perm=order)
 
 
@@ -167,7 +169,7 @@ class RecurrentWriter:
             name: name of the operator and of its result, without the prefix.
             **attributes: attributes of the operator.
         """
-        name = self._named(name)
+        name = self._free_name(name)
         self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
         return name
 
@@ -182,7 +184,7 @@ class RecurrentWriter:
         """
         if len(sizes) == 1:
             return [source]
-        name = self._named(name)
+        name = self._free_name(name)
         results = [f"{name}.{place}" for place in range(len(sizes))]
         lengths = self.integers(f"{name}/sizes", sizes)
         node = helper.make_node("Split", [source, lengths], results, name=name, axis=axis)
@@ -268,7 +270,7 @@ class RecurrentWriter:
         self._add(name, shape, values)
         return name
 
-    def _named(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         """Return an operator name that is not taken yet, derived from `name`.
 
         The name is taken from then on.
@@ -445,8 +447,8 @@ def unroll_recurrent(normal: NormalGraph) -> None:
         unrolled = _Unrolled(normal, node, shapes, tensors)
         unrolled.write()
         nodes += unrolled.writer.nodes
-        for each in unrolled.writer.nodes:
-            normal.add_operator(each)
+        for item in unrolled.writer.nodes:
+            normal.add_operator(item)
         steps = f"unrolled into {unrolled.steps} steps, whose operators follow"
         normal.absorbed[node.name] = Absorbed(unrolled.projections[0], steps)
     if len(nodes) != len(normal.graph.node):
@@ -500,10 +502,10 @@ class _Unrolled:
             cells.append(cell)
         outputs = [*self._node.output, "", "", ""]
         if outputs[0]:
-            self._whole(all_steps, outputs[0])
+            self._write_all_states(all_steps, outputs[0])
         for role, name, values in (("h", outputs[1], states), ("c", outputs[2], cells)):
             if name:
-                self._last(values, name, role)
+                self._write_last_states(values, name, role)
 
     def _direction(
         self, data: str, place: int, name: str, prefix: str
@@ -520,7 +522,7 @@ class _Unrolled:
             Names of the states after each step, in the order of the data, and of the last state and
                 cell.
         """
-        direction = self._projected(data, place, prefix)
+        direction = self._project_inputs(data, place, prefix)
         state = self._initial(INITIAL_H, place, f"{prefix}initial_h")
         cell = self._initial(INITIAL_C, place, f"{prefix}initial_c")
         order = range(self.steps) if name == "forward" else range(self.steps - 1, -1, -1)
@@ -531,7 +533,7 @@ class _Unrolled:
             made[t] = state
         return made, state, cell
 
-    def _projected(self, data: str, place: int, prefix: str) -> Direction:
+    def _project_inputs(self, data: str, place: int, prefix: str) -> Direction:
         w = self.writer
         shape = (self._inputs, self._columns)
         weight = w.constant(f"{prefix}weight", shape, self._weight(1, place))
@@ -605,7 +607,7 @@ class _Unrolled:
         shape = self.writer.integers(f"{name}_shape", [self._batch, self._hidden])
         return self.writer.emit("Reshape", [given, shape], name)
 
-    def _whole(self, states: Sequence[Sequence[str]], output: str) -> None:
+    def _write_all_states(self, states: Sequence[Sequence[str]], output: str) -> None:
         """Write the states of all steps to an output of shape (steps, directions, batch, hidden).
 
         Args:
@@ -614,16 +616,16 @@ class _Unrolled:
         """
         shape = self.writer.integers("states_shape", [self.steps, 1, self._batch, self._hidden])
         parts = []
-        for place, each in enumerate(states):
-            rows = each[0]
+        for place, state in enumerate(states):
+            rows = state[0]
             if self.steps > 1:
-                rows = self.writer.emit("Concat", each, f"states_{place}", axis=0)
+                rows = self.writer.emit("Concat", state, f"states_{place}", axis=0)
             parts.append(self.writer.emit("Reshape", [rows, shape], f"states_{place}_shaped"))
         if len(parts) > 1:
             self.writer.emit("Concat", parts, "states", axis=1)
         self.writer.nodes[-1].output[0] = output
 
-    def _last(self, states: Sequence[str], output: str, role: str) -> None:
+    def _write_last_states(self, states: Sequence[str], output: str, role: str) -> None:
         """Write the states after the last step to an output of shape (directions, batch, hidden).
 
         Args:

@@ -155,7 +155,7 @@ class _Estimate:
         self._opsets = model.opset_import
         self._memory = memory_bytes
         self._constant_bytes = 0
-        stored = sum(_stored(tensor).bytes for tensor in model.graph.initializer)
+        stored = sum(_describe_stored(tensor).bytes for tensor in model.graph.initializer)
         self._most_constant = max(int(memory_bytes * CONSTANT_SHARE), MOST_GROWTH * stored)
         self.longest_vector = 0
 
@@ -170,16 +170,16 @@ class _Estimate:
             ModelFileError: the results take too much memory.
         """
         known = {name: tensor.from_outside() for name, tensor in outer.items()}
-        known.update(_declared(graph))
+        known.update(_declared_tensors(graph))
         for tensor in graph.initializer:
-            known[tensor.name] = _stored(tensor)
+            known[tensor.name] = _describe_stored(tensor)
         asked = _asked_values(graph, known)
         readers = Counter(name for node in graph.node for name in node.input)
         readers.update(output.name for output in graph.output)
         live: dict[str, int] = {}
         for node in graph.node:
             if (tensor := _constant_of(node)) is not None:
-                known[node.output[0]] = _stored(tensor)
+                known[node.output[0]] = _describe_stored(tensor)
                 continue
             for name, result in self._results(node, known, asked).items():
                 known[name] = result
@@ -211,12 +211,16 @@ class _Estimate:
         total, share = (
             (self._constant_bytes, CONSTANT_SHARE) if constant else (needed, COMPUTED_SHARE)
         )
-        what = "results that no input changes" if constant else "results that are needed at once"
+        what = (
+            "results that do not depend on any input"
+            if constant
+            else "results that are needed at the same time"
+        )
         raise ModelFileError(
-            f"operator '{node.name or node.output[0]}' ({node.op_type}) gives {shape} values, "
-            f"{_gigabytes(largest.bytes)}: the model's {what} take {_gigabytes(total)}, more than "
-            f"1/{round(1 / share)} of this machine's {_gigabytes(self._memory)} of memory; use "
-            "smaller inputs or a smaller model"
+            f"the operator '{node.name or node.output[0]}' ({node.op_type}) has a result of "
+            f"shape {shape}, {_gigabytes(largest.bytes)}: the model's {what} take "
+            f"{_gigabytes(total)}, more than 1/{round(1 / share)} of this machine's "
+            f"{_gigabytes(self._memory)} of memory; use smaller inputs or a smaller model"
         )
 
     def _results(
@@ -240,10 +244,10 @@ class _Estimate:
         declared = {name: known.get(name, _NOTHING) for name in node.output if name}
         unknown = any(tensor.shape is None for tensor in declared.values())
         if unknown and any(tensor.computed for tensor in inputs):
-            declared |= self._inferred(node, known)
+            declared |= self._infer_shapes(node, known)
         values = None
         if constant and any(name in asked for name in node.output):
-            values = self._evaluated(node, known, declared)
+            values = self._evaluate_node(node, known, declared)
         return {
             name: _Known(tensor.shape, tensor.data_type, None, constant=constant)
             if values is None
@@ -253,16 +257,20 @@ class _Estimate:
             for name, tensor in declared.items()
         }
 
-    def _inferred(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> dict[str, _Known]:
+    def _infer_shapes(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> dict[str, _Known]:
         """Infer the shapes of an operator's results from the values of its small inputs."""
         single_node_model = self._model_of(node, known)
         try:
             inferred = shape_inference.infer_shapes(single_node_model)
         except (shape_inference.InferenceError, RuntimeError, ValueError):
             return {}
-        return {name: tensor for name, tensor in _declared(inferred.graph) if name in node.output}
+        return {
+            name: tensor
+            for name, tensor in _declared_tensors(inferred.graph)
+            if name in node.output
+        }
 
-    def _evaluated(
+    def _evaluate_node(
         self, node: onnx.NodeProto, known: Mapping[str, _Known], results: Mapping[str, _Known]
     ) -> dict[str, NDArray[Any]] | None:
         """Compute the values of an operator's results.
@@ -272,7 +280,7 @@ class _Estimate:
         if node.domain not in STANDARD_DOMAINS or node.op_type in _UNBOUNDED:
             return None
         if node.op_type in ("Shape", "Size"):
-            return self._measured(node, known[node.input[0]])
+            return self._measure_shape(node, known[node.input[0]])
         if not all(known[name].values is not None for name in node.input if name):
             return None
         if not all(array.is_small for array in results.values()):
@@ -291,7 +299,7 @@ class _Estimate:
         )
         return arrays if small else None
 
-    def _measured(self, node: onnx.NodeProto, tensor: _Known) -> dict[str, NDArray[Any]]:
+    def _measure_shape(self, node: onnx.NodeProto, tensor: _Known) -> dict[str, NDArray[Any]]:
         """Return the value of a Shape or Size, which depends only on the shape of the input."""
         shape = np.array(tensor.shape, np.int64)
         bounds = {attribute.name: attribute.i for attribute in node.attribute}
@@ -361,7 +369,7 @@ class _Known:
 _NOTHING = _Known(None, 0)
 
 
-def _stored(tensor: onnx.TensorProto) -> _Known:
+def _describe_stored(tensor: onnx.TensorProto) -> _Known:
     """Describe a tensor that is stored in the file, so that it needs no additional memory."""
     shape = tuple(tensor.dims)
     small = not is_stub(tensor) and math.prod(shape) <= SMALL_ELEMENTS
@@ -387,7 +395,7 @@ def _asked_values(graph: onnx.GraphProto, known: Mapping[str, _Known]) -> set[st
     return asked
 
 
-def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, _Known]]:
+def _declared_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, _Known]]:
     """Yield the tensors whose types are stated in a graph."""
     for info in (*graph.value_info, *graph.input, *graph.output):
         if info.type.WhichOneof("value") == "tensor_type":

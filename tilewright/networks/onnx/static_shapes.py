@@ -76,14 +76,14 @@ def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -
             continue
         if type_name != "tensor_type":
             raise ModelFileError(
-                f"input '{name}' is {KINDS.get(str(type_name), 'of no type')}, not a tensor; "
-                "export the model with tensors only"
+                f"the input '{name}' is {KINDS.get(str(type_name), 'of no type')}, not a "
+                "tensor; export the model so that all its inputs are tensors"
             )
         static = static_shape(info)
         if static is None:
             raise DynamicShapeError(
-                f"input '{name}' has the dynamic shape {_text(info)}; give its sizes, for example "
-                f"--input-shape {name}={_example(info)}"
+                f"the input '{name}' has the dynamic shape {_text(info)}; set its sizes, for "
+                f"example with --input-shape {name}={_example(info)}"
             )
         refuse_absurd(name, static)
     kept = list(inputs.values())
@@ -162,7 +162,7 @@ def fold_shape_arithmetic(normal: NormalGraph) -> bool:
             normal.add_tensor(tensors[name])
         folded.add(node.name)
     if folded:
-        normal.remove(folded, Absorbed(None, "shape arithmetic, known before the model runs"))
+        normal.remove(folded, Absorbed(None, "shape arithmetic, computed before the model runs"))
     return bool(folded)
 
 
@@ -206,8 +206,8 @@ def _set_shape(info: onnx.ValueInfoProto, shape: Shape) -> None:
     )
     if ranks_differ or sizes_differ or any(size < 1 for size in shape):
         raise DynamicShapeError(
-            f"input '{info.name}' has the shape {_text(info)}, which "
-            f"{'x'.join(map(str, shape))} does not fit; give one positive size for each dimension"
+            f"the shape {'x'.join(map(str, shape))} does not fit the input '{info.name}', "
+            f"whose shape is {_text(info)}; give one positive size for each dimension"
         )
     element = info.type.tensor_type.elem_type
     info.CopyFrom(helper.make_tensor_value_info(info.name, element, shape))
@@ -337,12 +337,12 @@ def shapes_at(
                 f"the model has no dynamic dimension '{name}'; its dynamic dimensions: {dynamic}"
             )
         if not listed or min(listed) < 1:
-            raise DynamicShapeError(f"--sizes {name}: sizes are whole numbers from 1")
+            raise DynamicShapeError(f"--sizes {name}: sizes must be integers from 1")
     grid = list(product(*(sorted(set(listed)) for listed in sizes.values())))
     if len(grid) > MOST_COMBINATIONS:
         raise DynamicShapeError(
-            f"the sizes make {len(grid)} combinations, and each is compiled; declare fewer, "
-            f"{MOST_COMBINATIONS} at most together"
+            f"the sizes have {len(grid)} combinations, each of which is compiled; give sizes "
+            f"with at most {MOST_COMBINATIONS} combinations"
         )
     return [_shapes(inputs, dict(zip(sizes, chosen, strict=True))) for chosen in grid]
 
@@ -355,8 +355,8 @@ def _shapes(inputs: Mapping[str, NamedShape], chosen: Mapping[str, int]) -> Size
             missing = [axis for axis, size in zip(shape, sizes, strict=True) if not size]
             if missing:
                 raise DynamicShapeError(
-                    f"dimension '{missing[0]}' of input '{name}' is dynamic, too; give its size: "
-                    f"--sizes {missing[0]}=1"
+                    f"the dimension '{missing[0]}' of the input '{name}' is dynamic, too; "
+                    f"give its size, for example: --sizes {missing[0]}=1"
                 )
             shapes[name] = tuple(sizes)
     return SizedShapes(chosen, shapes)

@@ -64,7 +64,7 @@ def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     rewriter = _Rewriter(copy)
-    nodes = [new for node in copy.graph.node for new in rewriter.rewritten(node)]
+    nodes = [new for node in copy.graph.node for new in rewriter.rewrite_node(node)]
     # Rewriting an operator adds operators, so that nothing was rewritten.
     if len(nodes) == len(model.graph.node):
         return model
@@ -82,36 +82,38 @@ class _Rewriter:
         self._used = {name for node in model.graph.node for name in (*node.input, *node.output)}
         self._used.update(self._constants)
 
-    def rewritten(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def rewrite_node(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Return the operators that replace a node; the node itself if its form is unknown."""
         rules: dict[str, Callable[[onnx.NodeProto], list[onnx.NodeProto] | None]] = {
             "QLinearConv": self._conv,
             "QGemm": self._gemm,
             "QLinearConcat": self._concat,
             "QLinearSoftmax": self._softmax,
-            "QLinearWhere": self._where,
-            **dict.fromkeys(PLAIN, self._plain),
+            "QLinearWhere": self._rewrite_where,
+            **dict.fromkeys(PLAIN, self._rewrite_plain),
         }
         rule = rules.get(node.op_type)
         if rule is None or any(a.name == "channels_last" and a.i for a in node.attribute):
             return [node]
         return rule(node) or [node]
 
-    def _plain(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _rewrite_plain(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         op, operands = PLAIN[node.op_type]
         inputs = [*node.input, ""]
         triples = [inputs[3 * i : 3 * i + 3] for i in range(operands)]
         scale, zero = inputs[3 * operands : 3 * operands + 2]
-        return self._around(op, node, triples, (scale, zero))
+        return self._wrap_in_qdq(op, node, triples, (scale, zero))
 
     def _concat(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         triples = [list(node.input[i : i + 3]) for i in range(2, len(node.input), 3)]
-        return self._around("Concat", node, triples, (node.input[0], node.input[1]))
+        return self._wrap_in_qdq("Concat", node, triples, (node.input[0], node.input[1]))
 
-    def _where(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _rewrite_where(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         inputs = [*node.input, ""]
         triples = [inputs[1:4], inputs[4:7]]
-        return self._around("Where", node, triples, (inputs[7], inputs[8]), condition=inputs[0])
+        return self._wrap_in_qdq(
+            "Where", node, triples, (inputs[7], inputs[8]), condition=inputs[0]
+        )
 
     def _softmax(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """Convert QLinearSoftmax. Return None if the model's opset has no equivalent.
@@ -124,7 +126,7 @@ class _Rewriter:
         inputs = [*node.input, ""]
         if opset >= ONE_AXIS > self._opset and axis != -1:
             return None
-        nodes = self._around("Softmax", node, [inputs[:3]], (inputs[3], inputs[4]))
+        nodes = self._wrap_in_qdq("Softmax", node, [inputs[:3]], (inputs[3], inputs[4]))
         rows = opset < ONE_AXIS <= self._opset
         del nodes[1].attribute[:]
         nodes[1].attribute.append(helper.make_attribute("axis", -1 if rows else axis))
@@ -134,8 +136,8 @@ class _Rewriter:
         """Let a Softmax between two operators normalise over all axes from `axis` on."""
         before, softmax, after = nodes
         data, result = softmax.input[0], softmax.output[0]
-        rows, shape = self._fresh(f"{data}/rows"), self._fresh(f"{data}/shape")
-        softmax.input[0], softmax.output[0] = rows, self._fresh(f"{result}/rows")
+        rows, shape = self._free_name(f"{data}/rows"), self._free_name(f"{data}/shape")
+        softmax.input[0], softmax.output[0] = rows, self._free_name(f"{result}/rows")
         return [
             before,
             self._node("Shape", [data], shape),
@@ -185,9 +187,9 @@ class _Rewriter:
             scales = [numpy_helper.to_array(scale).astype(np.float32) for scale in known]
             product = np.squeeze(scales[0] * scales[1] * np.float32(alpha))
             triples = [*triples, [bias, self._add(f"{bias}/scale", product), ""]]
-        return self._around(op, node, triples, out, {1: weight_axis, 2: 0})
+        return self._wrap_in_qdq(op, node, triples, out, {1: weight_axis, 2: 0})
 
-    def _around(
+    def _wrap_in_qdq(
         self, op: str, node: onnx.NodeProto, triples: list[list[str]], out: tuple[str, str],
         axes: Mapping[int, int] | None = None, condition: str = "",
     ) -> list[onnx.NodeProto]:  # fmt: skip
@@ -203,14 +205,18 @@ class _Rewriter:
         """
         nodes, reals = [], [condition] if condition else []
         for index, (tensor, scale, zero) in enumerate(triples):
-            real = self._fresh(f"{tensor}/dequantised")
-            extra = {"axis": axes[index]} if axes and index in axes and self._many(scale) else {}
+            real = self._free_name(f"{tensor}/dequantised")
+            extra = (
+                {"axis": axes[index]}
+                if axes and index in axes and self._has_many_values(scale)
+                else {}
+            )
             inputs = [tensor, self._scalar(scale), self._scalar(zero)]
             nodes.append(self._node("DequantizeLinear", inputs, real, **extra))
             reals.append(real)
         kept = [a for a in node.attribute if a.name not in OWN_ATTRIBUTES]
         scale, zero = out
-        result = self._fresh(f"{node.output[0]}/float") if scale else node.output[0]
+        result = self._free_name(f"{node.output[0]}/float") if scale else node.output[0]
         computed = helper.make_node(op, reals, [result], name=node.name)
         computed.attribute.extend(kept)
         nodes.append(computed)
@@ -222,11 +228,11 @@ class _Rewriter:
     def _scalar(self, name: str) -> str:
         """Return a one-element constant as a scalar, so that it applies to the whole tensor."""
         tensor = self._constants.get(name)
-        if tensor is None or not tensor.dims or self._many(name):
+        if tensor is None or not tensor.dims or self._has_many_values(name):
             return name
         return self._add(f"{name}/scalar", numpy_helper.to_array(tensor).reshape(()))
 
-    def _many(self, name: str) -> bool:
+    def _has_many_values(self, name: str) -> bool:
         tensor = self._constants.get(name)
         return tensor is not None and int(np.prod(tensor.dims)) > 1
 
@@ -242,7 +248,7 @@ class _Rewriter:
             inputs = inputs[:-1]
         return helper.make_node(op, inputs, [output], name=f"{output}/{op}", **attributes)
 
-    def _fresh(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         while name in self._used:
             name += "'"
         self._used.add(name)
@@ -362,14 +368,14 @@ class _DynamicRewriter:
         shape = self._shapes.get(node.output[0])
         if not to_float or shape is None or self._shapes.get(scaled.output[0]) != shape:
             return None
-        scales = self._makers.get(_other(scaled, cast.output[0]))
+        scales = self._makers.get(_other_input(scaled, cast.output[0]))
         if scales is None or scales.op_type != "Mul":
             return None
         tensor, weight, zero, weight_zero = [*node.input, "", ""][:4]
         data = self._activation(tensor, zero)
         if data is None or data.scale not in scales.input:
             return None
-        scale = _other(scales, data.scale)
+        scale = _other_input(scales, data.scale)
         if weight in self._tensors:
             second = self._weight(node, scale, weight_zero)
         else:
@@ -459,6 +465,6 @@ class _DynamicRewriter:
         return [*nodes, product]
 
 
-def _other(node: onnx.NodeProto, name: str) -> str:
+def _other_input(node: onnx.NodeProto, name: str) -> str:
     """Return the input of a two-operand operator that is not called `name`."""
     return str(node.input[1 if node.input[0] == name else 0])

@@ -119,7 +119,7 @@ def as_convolutions(normal: NormalGraph) -> None:
         if upsampling is None or weight is None or (has_bias and bias is None):
             nodes.append(node)
             continue
-        nodes += _PixelWriter(normal, node, upsampling).written(weight, bias)
+        nodes += _PixelWriter(normal, node, upsampling).write_nodes(weight, bias)
     normal.replace_nodes(nodes)
 
 
@@ -233,7 +233,7 @@ class _PixelWriter:
         self._base = f"{node.name}/pixels"
         self._made: list[onnx.NodeProto] = []
 
-    def written(
+    def write_nodes(
         self, weight: onnx.TensorProto, bias: onnx.TensorProto | None
     ) -> list[onnx.NodeProto]:
         """Return the replacing operators. The last one writes the result."""
@@ -245,17 +245,17 @@ class _PixelWriter:
             for column, wide in enumerate(up.columns.kinds):
                 tensor = self._convolution(f"{row}_{column}", (high, wide), weight, bias)
                 if has_several_pixels:
-                    tensor = self._reshaped(
+                    tensor = self._write_reshape(
                         tensor, f"apart_{row}_{column}", self._apart(high, wide)
                     )
                 parts.append(tensor)
-            lines.append(self._joined(parts, f"line_{row}", self._place + 1))
-        tensor = self._joined(lines, "lines", self._place)
+            lines.append(self._write_concat(parts, f"line_{row}", self._place + 1))
+        tensor = self._write_concat(lines, "lines", self._place)
         if has_several_pixels:
-            tensor = self._add("Transpose", "beside", tensor, perm=self._beside)
+            tensor = self._add("Transpose", "beside", tensor, perm=self._interleaved_order)
             image = [up.images, up.groups * up.channels]
             image += [axis.length * axis.stride for axis in (up.rows, up.columns)]
-            tensor = self._reshaped(tensor, "image", image)
+            tensor = self._write_reshape(tensor, "image", image)
         axes = up.rows, up.columns
         if any(axis.begin or axis.size != axis.length * axis.stride for axis in axes):
             self._add(
@@ -273,7 +273,7 @@ class _PixelWriter:
         return 1 if self._up.groups == 1 else 2
 
     @property
-    def _beside(self) -> list[int]:
+    def _interleaved_order(self) -> list[int]:
         """Permutation from (n, [g], sy, sx, o, h, w) to (n, [g], o, h, sy, w, sx)."""
         if self._up.groups == 1:
             return [0, 3, 4, 1, 5, 2]
@@ -316,12 +316,12 @@ class _PixelWriter:
         self._made.append(conv)
         return str(conv.output[0])
 
-    def _joined(self, parts: list[str], tail: str, axis: int) -> str:
+    def _write_concat(self, parts: list[str], tail: str, axis: int) -> str:
         if len(parts) == 1:
             return parts[0]
         return self._add("Concat", tail, *parts, axis=axis)
 
-    def _reshaped(self, held: str, tail: str, shape: list[int]) -> str:
+    def _write_reshape(self, held: str, tail: str, shape: list[int]) -> str:
         return self._add("Reshape", tail, held, self._numbers(f"{tail}_shape", shape))
 
     def _add(self, kind: str, tail: str, *inputs: str, **attributes: object) -> str:

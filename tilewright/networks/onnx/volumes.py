@@ -52,7 +52,7 @@ class Frames:
         shape = self.shapes.get(name, ())
         return len(shape) == VOLUME and min(shape) > 0
 
-    def of(self, name: str) -> str:
+    def frames_of(self, name: str) -> str:
         """Return the name of the frames (n * d, c, h, w) of a tensor of volumes (n, c, d, h, w)."""
         if name not in self.framed:
             n, c, d, h, w = self.shapes[name]
@@ -130,7 +130,7 @@ class Frames:
         zero = self._constant(f"{result}/zero", np.zeros((), np.float32))
         return self.add("Where", [mask, gathered, zero], f"{result}/padded")
 
-    def derived(self, name: str, tail: str, change: Callable[[Numbers], Numbers]) -> str:
+    def derive_constant(self, name: str, tail: str, change: Callable[[Numbers], Numbers]) -> str:
         """Add a constant that is computed from another constant, and return its name.
 
         If the other constant is a stub, the result is a stub as well.
@@ -191,7 +191,7 @@ class _FrameWriter:
         rules: tuple[tuple[Callable[[onnx.NodeProto], bool], Callable[[onnx.NodeProto], None]], ...]
         rules = (
             (self._is_convolution, self._convolution),
-            (self._is_transposed, self._transposed),
+            (self._is_transposed, self._write_transposed),
             (self._is_pool, self._pool),
             (self._is_per_pixel, self._per_pixel),
             (self._is_broadcast, self._broadcast),
@@ -248,7 +248,7 @@ class _FrameWriter:
 
     def _convolution(self, node: onnx.NodeProto) -> None:
         data, weight = node.input[:2]
-        source, taps = self._frames.of(data), self._shapes[weight][2]
+        source, taps = self._frames.frames_of(data), self._shapes[weight][2]
         windows = self._windows(node, taps)
         grouped = {a.name: a.i for a in node.attribute}.get("group", 1) > 1
         _drop_depth(node)
@@ -261,7 +261,7 @@ class _FrameWriter:
             n, c, _, h, w = self._shapes[data]
             shape = n * len(windows), taps * c, h, w
             node.input[0] = self._frames.reshape(node.input[0], f"{base}/beside", shape)
-        node.input[1] = self._frames.derived(weight, "frames", _taps_as_channels)
+        node.input[1] = self._frames.derive_constant(weight, "frames", _taps_as_channels)
         self._frames.append(node)
 
     def _sum_of_taps(self, node: onnx.NodeProto, source: str, windows: Indices) -> None:
@@ -276,7 +276,7 @@ class _FrameWriter:
         for tap in range(last + 1):
             base = f"{result}/taps/{tap}"
             read = self._frames.gather(source, base, data, windows[:, tap])
-            inputs = [read, self._frames.derived(weight, str(tap), partial(_one_tap, tap))]
+            inputs = [read, self._frames.derive_constant(weight, str(tap), partial(_one_tap, tap))]
             if tap == last:  # the original node computes the last tap, with the bias
                 node.input[0], node.input[1] = inputs
                 node.output[0] = product = f"{base}/product"
@@ -317,13 +317,13 @@ class _FrameWriter:
             and (not biased or node.input[2] in self._constants)
         )
 
-    def _transposed(self, node: onnx.NodeProto) -> None:
+    def _write_transposed(self, node: onnx.NodeProto) -> None:
         n, c, d, h, w = self._shapes[node.output[0]]
         taps = self._shapes[node.input[1]][2]
-        node.input[0] = self._frames.of(node.input[0])
-        node.input[1] = self._frames.derived(node.input[1], "frames", _taps_as_channels)
+        node.input[0] = self._frames.frames_of(node.input[0])
+        node.input[1] = self._frames.derive_constant(node.input[1], "frames", _taps_as_channels)
         if len(node.input) > 2 and node.input[2]:
-            node.input[2] = self._frames.derived(
+            node.input[2] = self._frames.derive_constant(
                 node.input[2], f"repeated_{taps}", lambda bias: np.tile(bias, taps)
             )
         _drop_depth(node)
@@ -359,7 +359,7 @@ class _FrameWriter:
         # The first frame of each window that is inside.
         some = windows[np.arange(len(windows)), inside.argmax(axis=1)]
         places = np.where(inside, windows, some[:, None])
-        node.input[0] = self._frames.of(data)
+        node.input[0] = self._frames.frames_of(data)
         _drop_depth(node)
         name = node.output[0]
         node.output[0] = pooled = f"{name}/pooled"
@@ -406,14 +406,16 @@ class _FrameWriter:
     def _broadcast(self, node: onnx.NodeProto) -> None:
         for place, name in enumerate(node.input):
             constant = name in self._constants
-            node.input[place] = self._without_depth(name) if constant else self._frames.of(name)
+            node.input[place] = (
+                self._without_depth(name) if constant else self._frames.frames_of(name)
+            )
         self._frames.append(node)
 
     def _without_depth(self, name: str) -> str:
         """Return a constant that broadcasts with frames as the original did with volumes."""
         if len(self._constants[name].dims) < 3:
             return name
-        return self._frames.derived(name, "frames", lambda v: v.squeeze(-3))
+        return self._frames.derive_constant(name, "frames", lambda v: v.squeeze(-3))
 
     def _is_concatenation(self, node: onnx.NodeProto) -> bool:
         """Return whether a node concatenates volumes along channels."""
@@ -429,7 +431,7 @@ class _FrameWriter:
     def _concatenation(self, node: onnx.NodeProto) -> None:
         next(a for a in node.attribute if a.name == "axis").i = 1
         for place, name in enumerate(node.input):
-            node.input[place] = self._frames.of(name)
+            node.input[place] = self._frames.frames_of(name)
         self._frames.append(node)
 
 

@@ -23,7 +23,7 @@ RANDOM = frozenset((
 """Operators with random results, which are not folded."""
 MOST_ELEMENTS = 1 << 26
 """Largest number of elements of a constant that is computed while a model is read."""
-FOLDED = "computed once by onnxruntime, from constants alone"
+FOLDED = "computed in advance by onnxruntime, from constants only"
 """Reason that is recorded for an operator that was folded."""
 
 
@@ -64,7 +64,7 @@ def fold_constants(normal: NormalGraph, reasons: Mapping[str, str]) -> bool:
     if any(is_stub(tensors[name]) for name in read):
         tensors_made = [stub(name, shapes[name], types[name]) for name in written]
     else:
-        tensors_made = _computed(
+        tensors_made = _compute_constants(
             normal, nodes, [tensors[name] for name in sorted(read)], list(written)
         )
     if not tensors_made:
@@ -76,7 +76,7 @@ def fold_constants(normal: NormalGraph, reasons: Mapping[str, str]) -> bool:
     return True
 
 
-def _computed(
+def _compute_constants(
     normal: NormalGraph, nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto],
     written: list[str],
 ) -> list[onnx.TensorProto]:  # fmt: skip

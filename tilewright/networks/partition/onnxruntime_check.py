@@ -48,8 +48,8 @@ def check_known(name: str, weightless: onnx.ModelProto) -> bool:
         if dtype in NO_ARRAYS:
             raise UnsupportedOperatorError(
                 f"'{printable(info.name)}' of '{name}' is a tensor of "
-                f"{TensorProto.DataType.Name(dtype)}, which onnxruntime neither takes from Python "
-                "nor gives to it; cast it inside the model"
+                f"{TensorProto.DataType.Name(dtype)}, which onnxruntime can neither receive "
+                "from Python nor return; cast it to another type inside the model"
             )
     local_functions = {(function.domain, function.name) for function in weightless.functions}
     for node in _nodes(weightless):
@@ -57,9 +57,10 @@ def check_known(name: str, weightless: onnx.ModelProto) -> bool:
         if (domain, node.op_type) not in _operators() | local_functions:
             operator = f"{node.domain}.{node.op_type}" if domain else f"{node.op_type}"
             raise UnsupportedOperatorError(
-                f"operator '{printable(_node_name(node))}' of '{name}' is "
+                f"the operator '{printable(_node_name(node))}' of '{name}' has the type "
                 f"{printable(operator)}, which neither Tilewright nor onnxruntime "
-                f"{onnxruntime.__version__} knows; export the model with standard operators"
+                f"{onnxruntime.__version__} supports; export the model with standard "
+                "operators"
             )
     try:
         _open(weightless)
@@ -116,26 +117,26 @@ def _refuse(name: str, model: onnx.ModelProto, message: str) -> None:
     if "Unsupported model IR version" in message:
         newest = message.rpartition("max supported IR version: ")[2]
         raise ModelFileError(
-            f"'{name}' has IR version {model.ir_version}, and {version} reads at most {newest}; "
-            "save the model with an older version of the onnx package"
+            f"'{name}' has IR version {model.ir_version}, but {version} supports at most "
+            f"{newest}; save the model with an older version of the onnx package"
         )
     if parts := re.search(r"domain (\S+) is till opset (\d+)", message):
         raise ModelFileError(
-            f"'{name}' is written in opset {_opset(model)}, and {version} supports at most opset "
-            f"{parts[2]}; export the model in an older opset"
+            f"'{name}' uses opset {_opset(model)}, but {version} supports at most opset "
+            f"{parts[2]}; export the model with an older opset"
         )
     if parts := re.search(r"Node \((.*)\) Op \((\w+)\) \[ShapeInferenceError\] (.*)", message):
         raise ModelFileError(
-            f"'{name}' contradicts itself: operator '{printable(parts[1]) or parts[2]}' "
-            f"({parts[2]}): {parts[3]}; export it again"
+            f"'{name}' contradicts itself at the operator "
+            f"'{printable(parts[1]) or parts[2]}' ({parts[2]}): {parts[3]}; export it again"
         )
     if parts := re.search(
         r"find an implementation for (\w+)\(\d+\) node with name '(.*)'", message
     ):
         raise UnsupportedOperatorError(
-            f"operator '{printable(parts[2]) or parts[1]}' ({parts[1]}) of '{name}' has no kernel "
-            f"for its element types in {version}; cast its inputs to other types, or export the "
-            "model without it"
+            f"the operator '{printable(parts[2]) or parts[1]}' ({parts[1]}) of '{name}' has "
+            f"no kernel for its element types in {version}; cast its inputs to other types, "
+            "or export the model without it"
         )
 
 

@@ -70,12 +70,12 @@ class RegionSession:
             )
         except failures() as error:
             raise ImportFailedError(
-                f"onnxruntime does not take a part of the network: {first_line(error)}; export "
-                "the model again"
+                f"onnxruntime rejects a part of the network: {first_line(error)}; export the "
+                "model again"
             ) from error
 
     @classmethod
-    def of(cls, region: RegionModel, threads: int) -> RegionSession:
+    def for_region(cls, region: RegionModel, threads: int) -> RegionSession:
         """Create a session for a region.
 
         Raises:
@@ -101,8 +101,8 @@ class RegionSession:
             )
         except failures() as error:
             raise InputError(
-                f"onnxruntime stops while it computes: {first_line(error)}; check the values of "
-                "the inputs"
+                f"onnxruntime failed while computing: {first_line(error)}; check the values "
+                "of the inputs"
             ) from error
         return dict(zip(self.outputs, arrays, strict=True))
 
@@ -142,7 +142,7 @@ class RegionCalls:
                     tvm_ffi.registry.remove_global_func(name)
 
     @contextmanager
-    def raising(self) -> Iterator[None]:
+    def reraise_errors(self) -> Iterator[None]:
         """Reraise an exception of a region with its original type."""
         # TVM turns an exception of a registered function into its own error type.
         self._caller.error = None
@@ -163,9 +163,10 @@ class RegionCalls:
                     # Compiled code relies on the inferred shape and type.
                     if array.shape != place.shape or array.dtype != place.dtype:
                         raise InputError(
-                            f"onnxruntime gives '{name}' as {array.dtype} of shape {array.shape}, "
-                            f"and compiled code reads {place.dtype} of shape {place.shape}; export "
-                            "the model again with static shapes"
+                            f"onnxruntime returns '{name}' as {array.dtype} with shape "
+                            f"{array.shape}, but the compiled code expects {place.dtype} "
+                            f"with shape {place.shape}; export the model again with static "
+                            "shapes"
                         )
                     place[...] = array
             except Exception as error:

@@ -16,7 +16,7 @@ from tilewright.networks.macs import Operands, count
 from tilewright.networks.onnx.files import COMPUTABLE, node_reads
 from tilewright.networks.onnx.graph import NormalGraph, Shape, data_inputs
 
-NOTHING = "nothing of the network has a kernel"
+NOTHING = "no operator of the network has a kernel"
 """Reason shown if no operator of the network has a kernel."""
 LAST = -1
 """Level of operators whose results no compiled operator needs. They run after all compiled code."""
@@ -160,12 +160,12 @@ class _Partitioner:
     def _why_not_passable(self, name: str) -> str:
         shape = self._shapes.get(name)
         if self._types.get(name) not in COMPUTABLE:
-            return f"'{name}' is no tensor of a type that is compiled"
+            return f"'{name}' is not a tensor of a supported type"
         if shape is None:
-            return f"the shape of '{name}' depends on values"
+            return f"the shape of '{name}' depends on values of tensors"
         return (
-            f"'{name}' has the shape {shape}, which holds no elements; if 0 stands for an unknown "
-            "size, give it with --input-shape"
+            f"'{name}' has the shape {shape}, which has no elements; if 0 stands for an "
+            "unknown size, set it with --input-shape"
         )
 
     def _is_passable(self, name: str) -> bool:
@@ -217,14 +217,14 @@ class _Partitioner:
             if self._not_passable(node.writes) or not late.isdisjoint(node.before):
                 late.add(i)
                 levels[i] = LAST
-        for group in self._connected(levels):
+        for group in self._connected_components(levels):
             # No compiled operator depends on the group, so that it can run after all compiled code.
             if early.isdisjoint(group.nodes):
                 for i in group.nodes:
                     levels[i] = LAST
-        return self._connected(levels)
+        return self._connected_components(levels)
 
-    def _connected(self, levels: Sequence[int]) -> list[_Group]:
+    def _connected_components(self, levels: Sequence[int]) -> list[_Group]:
         """Return the connected components of the operators of each level that are not compiled."""
         groups: list[_Group] = []
         seen: set[int] = set()

@@ -107,7 +107,7 @@ class Forms:
             if name in self._opsets:
                 self._opsets.setdefault("", self._opsets[name])
 
-    def of(self, node: onnx.NodeProto) -> OperatorForm | None:
+    def form_of(self, node: onnx.NodeProto) -> OperatorForm | None:
         """Return the form of a node.
 
         Return None if its definition is unknown, or if the element type or rank of an input is
@@ -318,9 +318,9 @@ def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str
         Reason by operator name.
     """
     forms, shapes, constants = Forms(normal), normal.shapes(), normal.tensors()
-    reasons = dict.fromkeys(_constant(normal), "its result depends on no input")
+    reasons = dict.fromkeys(_constant(normal), "its result does not depend on any input")
     for node in normal.graph.node:
-        form = forms.of(node)
+        form = forms.form_of(node)
         narrowed = ""
         if node.op_type in GATES and node.domain in STANDARD_DOMAINS:
             # Unrolling recurrent operators requires constant weights, and limits the length.
@@ -334,7 +334,7 @@ def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str
         elif narrowed:
             reasons[node.name] = narrowed
         elif form is None:
-            reasons[node.name] = "nothing is known of its form"
+            reasons[node.name] = "its form cannot be determined"
         elif form not in table:
             reasons[node.name] = f"{form} is not known to be computed exactly"
     return reasons

@@ -125,8 +125,8 @@ def observe(
                 calibrator.collect_data(_reader(feed))
             except failures() as error:
                 raise InputError(
-                    f"the model does not run on a sample: {first_line(error)}; check the values "
-                    "of the calibration samples"
+                    f"the model cannot run on a calibration sample: {first_line(error)}; "
+                    "check the values of the calibration samples"
                 ) from error
         ranges = calibrator.compute_data()
     return Observation({n: _magnitude(ranges[n].range_value) for n in sorted(tensors)})
@@ -148,7 +148,7 @@ def _observe_largest(
             seen = np.abs(values[name]).max(initial=0.0)
             largest[name] = float(np.maximum(largest[name], seen))
         if left > 0:
-            watched = {name: _thinned(values[name]).copy() for name in largest}
+            watched = {name: _thin_out(values[name]).copy() for name in largest}
             left -= sum(value.nbytes for value in watched.values())
             if left > 0:
                 kept.append(watched)
@@ -167,9 +167,9 @@ def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
     for name, value in largest.items():
         if not value <= MOST:
             raise QuantisationError(
-                f"tensor '{name}' reaches {value:.3g} on the calibration samples, beyond the "
-                f"{MOST:.3g} that int8 scales cover; check the samples and the weights before it, "
-                "or keep its layer in float (--keep-float)"
+                f"the tensor '{name}' reaches {value:.3g} on the calibration samples, but "
+                f"int8 scales cover at most {MOST:.3g}; check the samples and the weights "
+                "before this tensor, or keep its layer in floating point (--keep-float)"
             )
     return {name: covering_exponent(value) for name, value in largest.items()}
 
@@ -204,7 +204,7 @@ def least_error_exponents(
     tails = {name: Tail() for name in covering_all}
     remaining_runs = map(run, feeds[len(watched) :])
     remaining_values = (
-        {name: _thinned(values[name]) for name in covering_all} for values in remaining_runs
+        {name: _thin_out(values[name]) for name in covering_all} for values in remaining_runs
     )
     for values in chain(watched, remaining_values):
         for name in covering_all:
@@ -215,7 +215,7 @@ def least_error_exponents(
     return {name: tries[name][int(np.argmin(error))] for name, error in errors.items()}
 
 
-def _thinned(values: NDArray[Any]) -> NDArray[Any]:
+def _thin_out(values: NDArray[Any]) -> NDArray[Any]:
     """Return at most `WATCHED_ELEMENTS` values of an array, evenly spaced, of shape (n,)."""
     flat = values.ravel()
     step = -(-len(flat) // WATCHED_ELEMENTS)

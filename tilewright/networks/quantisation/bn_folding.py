@@ -73,8 +73,8 @@ def fold_batch_norms(fixed: NormalGraph) -> FoldedGraph:
     missing = next((tensor.name for tensor in tensors if is_stub(tensor)), None)
     if missing is not None:
         raise QuantisationError(
-            f"tensor '{missing}' has no data, and a model without weights cannot be quantised; "
-            "load it with its weights"
+            f"the tensor '{missing}' has no data, and a model without weights cannot be "
+            "quantised; load the model with its weights"
         )
     _check_opset(fixed.model)
     normal = fixed.copy()
@@ -99,7 +99,7 @@ def _folded_norms(before: NormalGraph, after: NormalGraph) -> frozenset[str] | N
     Returns:
         The names; None if other operators were removed, added or changed in type.
     """
-    old, new = ({node.name: node.op_type for node in each.graph.node} for each in (before, after))
+    old, new = ({node.name: node.op_type for node in item.graph.node} for item in (before, after))
     gone = frozenset(old.keys() - new.keys())
     same = all(old.get(name) == operator for name, operator in new.items())
     return gone if same and all(old[name] == "BatchNormalization" for name in gone) else None
@@ -109,8 +109,8 @@ def _check_opset(model: onnx.ModelProto) -> None:
     """Raise `QuantisationError` if the opset is too old for the QuantizeLinear that is inserted."""
     if (version := opset_of(model)) < OLDEST_OPSET:
         raise QuantisationError(
-            f"the model is written in opset {version}, which cannot be brought to {OPSET}; "
-            "export it again in a newer opset"
+            f"the model uses opset {version}, which cannot be converted to opset {OPSET}; "
+            "export it again with a newer opset"
         )
 
 
@@ -133,7 +133,7 @@ def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:
             )
         except failures() as error:
             raise ModelFileError(
-                f"onnxruntime does not take the model: {first_line(error)}; export it again"
+                f"onnxruntime rejects the model: {first_line(error)}; export it again"
             ) from error
         lean = onnx.load(path)
     used = {node.domain for node in lean.graph.node} | {""}
@@ -157,10 +157,10 @@ def _name_again(lean: onnx.ModelProto, normal: NormalGraph) -> None:
         if operator.name not in present
         for output in operator.outputs
     }
-    own = {operator.name for operator in normal.operators}
+    matching = {operator.name for operator in normal.operators}
     for node in lean.graph.node:
         name = next((gone[output] for output in node.output if output in gone), None)
-        if name is not None and node.name not in own:
+        if name is not None and node.name not in matching:
             node.name = name
 
 
@@ -221,8 +221,8 @@ def _fold_norm(
         return
     columns = 0 if attribute(product, "transB", 0) else 1
     scaled = weights * (scale[:, None] if columns == 0 else scale)
-    own = [numpy_helper.to_array(tensors[name]) for name in product.input[2:]]
-    bias = (sum(own, np.zeros_like(mean)) - mean) * scale + beta
+    matching = [numpy_helper.to_array(tensors[name]) for name in product.input[2:]]
+    bias = (sum(matching, np.zeros_like(mean)) - mean) * scale + beta
     names = f"{product.name}/{product.input[1]}*{norm.name}", f"{norm.name}/added"
     for name, values in zip(names, (scaled, bias), strict=True):
         normal.add_tensor(numpy_helper.from_array(values.astype(np.float32), name))

@@ -167,12 +167,12 @@ def choose_exponents(
             if exponents[group.residual or ""] < weights.of_sums(group, exponents)
         }
         if not low:
-            return Exponents(exponents, weights.chosen(exponents))
+            return Exponents(exponents, weights.choose_exponents(exponents))
         asked.update({name: exponent for name, exponent in low.items() if name is not None})
     layer = next(group.nodes[0] for group in added if group.residual in low)
     raise QuantisationError(
-        f"no power of two suits the residual that is added in layer '{layer}': its weights are too "
-        "large; keep that layer in float"
+        f"the weights of layer '{layer}' are too large to add its residual with a "
+        "power-of-two scale; keep this layer in floating point (--keep-float)"
     )
 
 
@@ -210,7 +210,7 @@ class _Weights:
             least = max(least, activations[group.residual] - MAX_RESIDUAL_SHIFT)
         return max(activations[group.operands[0]] + self._asked[group], least)
 
-    def chosen(self, activations: Mapping[str, int]) -> dict[str, int]:
+    def choose_exponents(self, activations: Mapping[str, int]) -> dict[str, int]:
         """Return the exponents of all weights, by name of the group's first operator."""
         return {
             group.nodes[0]: self.of_sums(group, activations) - activations[group.operands[0]]
@@ -301,12 +301,13 @@ def least_errors(slices: Array) -> NDArray[np.int64]:
         Array of shape (channels,).
     """
     asked = np.array(
-        [least_error(each, covering_exponent(largest_magnitude(each))) for each in slices], np.int64
+        [least_error(slice_, covering_exponent(largest_magnitude(slice_))) for slice_ in slices],
+        np.int64,
     )
     empty = ~np.any(slices.reshape(len(slices), -1), axis=1)
     highest = int(asked[~empty].max(initial=asked.min()))
-    found: NDArray[np.int64] = np.where(empty, highest, asked)
-    return np.maximum(found, highest - CHANNEL_SPREAD)
+    result: NDArray[np.int64] = np.where(empty, highest, asked)
+    return np.maximum(result, highest - CHANNEL_SPREAD)
 
 
 def gain(slices: Array, exponent: int, own: NDArray[np.int64]) -> float:
@@ -320,12 +321,12 @@ def gain(slices: Array, exponent: int, own: NDArray[np.int64]) -> float:
     Returns:
         Mean over the channels of the reduction of the squared error. One bit is worth six decibels.
     """
-    found = [
-        10 * np.log10(squared_error(each, exponent) / error)
-        for each, e in zip(slices, own.tolist(), strict=True)
-        if e != exponent and (error := squared_error(each, e)) > 0
+    results = [
+        10 * np.log10(squared_error(slice_, exponent) / error)
+        for slice_, e in zip(slices, own.tolist(), strict=True)
+        if e != exponent and (error := squared_error(slice_, e)) > 0
     ]
-    return float(np.sum(found)) / len(slices)
+    return float(np.sum(results)) / len(slices)
 
 
 def _own_exponents(

@@ -37,7 +37,7 @@ ANCHORS: Mapping[str, frozenset[str]] = {
     ),
 }
 """ONNX types of a group's first operator, by call operator."""
-AS_ASKED = "kept in float as asked"
+AS_ASKED = "kept in floating point, as requested"
 """Reason shown for an operator that the user keeps in float."""
 
 
@@ -150,10 +150,10 @@ class _Planner:
         """Return the operators of a call that form one layer. Raises `_NoGroup`."""
         anchor = self._nodes.get(call.node)
         if anchor is None or anchor.op_type not in ANCHORS[call.operator]:
-            raise _NoGroup("it is no convolution or product of a kind that is quantised")
+            raise _NoGroup("it is not a convolution or matrix product of a supported kind")
         value, weighted = anchor.output[0], call.operator in PRODUCTS
         if not self._is_float(value) or (call.operator == "average_pool" and _is_ragged(call)):
-            raise _NoGroup("it is no product of float32 tensors")
+            raise _NoGroup("it is not a product of float32 tensors")
         nodes, biases, residual = [anchor.name], [], None
         activation = any(step.kind == "activation" for step in call.steps)
         if weighted:
@@ -163,7 +163,9 @@ class _Planner:
             node = self._nodes[step.node]
             if node is anchor:
                 if step.kind == "add" and weighted:
-                    raise _NoGroup("its bias is not constant, or is more than one a channel")
+                    raise _NoGroup(
+                        "its bias is not constant, or does not have one value per channel"
+                    )
                 continue
             index = 1 - list(node.input).index(value)
             if step.kind == "add" and node.input[index] in self._constants:

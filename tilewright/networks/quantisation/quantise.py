@@ -75,11 +75,13 @@ class QuantiseOptions:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise QuantisationError(f"no method '{self.method}'; there are {', '.join(METHODS)}")
+            raise QuantisationError(
+                f"unknown method '{self.method}'; choose one of {', '.join(METHODS)}"
+            )
         if self.rule not in RULES:
-            raise QuantisationError(f"no rule '{self.rule}'; there are {', '.join(RULES)}")
+            raise QuantisationError(f"unknown rule '{self.rule}'; choose one of {', '.join(RULES)}")
         if not 50 <= self.percentile <= 100:
-            raise QuantisationError(f"a percentile of {self.percentile} is not between 50 and 100")
+            raise QuantisationError(f"the percentile {self.percentile} is not between 50 and 100")
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,8 @@ def quantise(
     """
     if is_quantised(model):
         raise QuantisationError(
-            "the model is quantised already and is taken as it is; to quantise it again, give the "
-            "float model it was made of"
+            "the model is already quantised and is used as it is; to quantise it again, "
+            "give the original float model"
         )
     fixed = fixed_graph(model, input_shapes or {})
     samples = samples or default_samples(model, inputs_of(fixed))
@@ -166,19 +168,19 @@ def quantise_graph(
         calls = calls_behind_folding(calls, folded)
     if calls is None:
         calls = fused_calls(normal)
-    found = plan_layers(normal, calls, options.keep_float)
-    if not found.groups:
+    result = plan_layers(normal, calls, options.keep_float)
+    if not result.groups:
         raise NothingToQuantise(
-            f"nothing of '{name}' can run in int8: it has no convolution or product with constant "
-            "weights that is not kept in float"
+            f"no layer of '{name}' can run in int8: it has no convolution or product with "
+            "constant weights, except for layers that are kept in float"
         )
-    _check_constants(normal, found)
-    operators = {node.op_type for node in normal.graph.node if node.name in found.nodes}
-    run = ModelRunner(normal.model, [*sorted(found.tensors), *float_outputs(normal.model)])
+    _check_constants(normal, result)
+    operators = {node.op_type for node in normal.graph.node if node.name in result.nodes}
+    run = ModelRunner(normal.model, [*sorted(result.tensors), *float_outputs(normal.model)])
     observed = observe(
         normal.model,
         run,
-        found.tensors,
+        result.tensors,
         operators,
         samples.feeds,
         options.method,
@@ -190,17 +192,17 @@ def quantise_graph(
             run, measured, samples.feeds, above=options.method == "minmax",
             watched=observed.watched,
         )  # fmt: skip
-    exponents = choose_exponents(normal, found, measured)
+    exponents = choose_exponents(normal, result, measured)
     if options.per_channel:
-        exponents = by_channel(normal, found, exponents)
-    integer = insert_qdq(normal, found, exponents)
+        exponents = by_channel(normal, result, exponents)
+    integer = insert_qdq(normal, result, exponents)
     layers, outputs = (
-        measure_noise(normal.model, run, integer, found, exponents, samples.judging)
+        measure_noise(normal.model, run, integer, result, exponents, samples.judging_samples)
         if judged
         else ((), ())
     )
     report = QuantisationReport(
-        options.method, options.rule, len(samples.feeds), layers, outputs, found.kept,
+        options.method, options.rule, len(samples.feeds), layers, outputs, result.kept,
         (samples.warning,) if samples.warning else (),
     )  # fmt: skip
     return Quantised(integer, exponents.activations, report)
@@ -229,10 +231,10 @@ def calls_behind_folding(calls: Sequence[FusedCall], folded: FoldedGraph) -> lis
     ]
 
 
-def _check_constants(normal: NormalGraph, found: QuantisationPlan) -> None:
+def _check_constants(normal: NormalGraph, plan: QuantisationPlan) -> None:
     """Raise `QuantisationError` if weights or a bias are not finite or too large for int8."""
     tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
-    for group in found.groups:
+    for group in plan.groups:
         biases = [("bias", nodes[name].input[place]) for name, place in group.biases]
         for kind, name in [("weights", group.weight), *biases]:
             if name is None:
@@ -241,9 +243,9 @@ def _check_constants(normal: NormalGraph, found: QuantisationPlan) -> None:
             worst = float(values.ravel()[np.abs(values).argmax()]) if values.size else 0.0
             if not abs(worst) <= MOST:
                 raise QuantisationError(
-                    f"layer '{group.nodes[0]}' has {worst:.3g} in its {kind} (tensor '{name}'), "
-                    f"beyond the {MOST:.3g} that int8 scales cover; train or export the model "
-                    "again, or keep the layer in float (--keep-float)"
+                    f"layer '{group.nodes[0]}' has the value {worst:.3g} in its {kind} (tensor "
+                    f"'{name}'), but int8 scales cover at most {MOST:.3g}; train or export the "
+                    "model again, or keep the layer in floating point (--keep-float)"
                 )
 
 
@@ -273,7 +275,10 @@ class Existing:
 
     def to_json(self) -> Json:
         """Return the description of the quantisation for an artifact's manifest."""
-        return {"method": "as the model has it", "kept_float": dict.fromkeys(self.keep_float, "")}
+        return {
+            "method": "as the model defines it",
+            "kept_float": dict.fromkeys(self.keep_float, ""),
+        }
 
 
 def as_it_is(

@@ -24,7 +24,7 @@ from tilewright.networks.errors import InputError
 from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.onnx.files import lone_integers
 from tilewright.networks.onnx.graph import NormalGraph, Shape, data_inputs, static_shape
-from tilewright.networks.sample_values import accepted, base_integers
+from tilewright.networks.sample_values import base_integers, find_accepted_inputs
 from tilewright.networks.zoo import digits
 
 DEFAULT_SAMPLES = 8
@@ -39,12 +39,13 @@ FEWEST_SPLIT = 8
 MAX_FILES = 4096
 """Largest number of files in a folder of samples."""
 SEEDED_WARNING = (
-    "no calibration samples were given: ranges come from {count} seeded random inputs, and real "
-    "data may have others; pass samples of real data (an NPZ file or a folder of them)"
+    "no calibration samples were given, so the ranges come from {count} seeded random "
+    "inputs and may not fit real data; give samples of real data (an NPZ file or a folder "
+    "of NPZ files)"
 )
 FEW_WARNING = (
-    "the error is measured on the {samples} that the scales were chosen by, and new inputs may be "
-    "further off; calibrate with {fewest} samples or more, of which some are held out"
+    "the error was measured on the {samples} that the scales were computed from, and may be larger "
+    "on new inputs; calibrate with {fewest} samples or more, so that some of them are held out"
 )
 
 
@@ -81,11 +82,11 @@ class Samples:
     held_out: tuple[Mapping[str, NDArray[Any]], ...] = ()
 
     @property
-    def judging(self) -> tuple[Mapping[str, NDArray[Any]], ...]:
+    def judging_samples(self) -> tuple[Mapping[str, NDArray[Any]], ...]:
         """Samples for measuring errors: the held-out ones, or all if none are held out."""
         return self.held_out or self.feeds
 
-    def restricted(self, names: Collection[str]) -> Samples:
+    def restrict_inputs(self, names: Collection[str]) -> Samples:
         """Return the samples of only some inputs."""
 
         def of(
@@ -122,7 +123,7 @@ def seeded_samples(inputs: Sequence[Input], count: int = DEFAULT_SAMPLES, seed: 
         seed: seed of the random generator. Equal seeds give equal samples.
     """
     random = np.random.default_rng([seed, 0x5A])
-    drawn = [{i.name: _drawn(i, random) for i in inputs} for _ in range(count + HELD_OUT)]
+    drawn = [{i.name: _draw_input(i, random) for i in inputs} for _ in range(count + HELD_OUT)]
     return Samples(tuple(drawn[:count]), SEEDED_WARNING.format(count=count), tuple(drawn[count:]))
 
 
@@ -153,7 +154,7 @@ def _with_integers(model: onnx.ModelProto, inputs: Sequence[Input], samples: Sam
     base, _ = base_integers(kinds, free, other_inputs, reference, lone_integers(model))
     integer_feeds: list[Mapping[str, NDArray[Any]]] = []
     for seed, kind in enumerate(("sizes", "small", "large", "negative")):
-        pair = accepted(kinds, kind, other_inputs, base, reference, seed)
+        pair = find_accepted_inputs(kinds, kind, other_inputs, base, reference, seed)
         integer_feeds.append(base if pair is None else {name: pair[0][name] for name in free})
 
     def in_turn(
@@ -185,8 +186,8 @@ def read_samples(path: Path, inputs: Sequence[Input]) -> Samples:
         total += sum(array.nbytes for array in arrays.values())
         if total > MAX_UNPACKED_BYTES:
             raise InputError(
-                f"'{path}' holds more than {MAX_UNPACKED_BYTES >> 30} GiB of samples; "
-                "a few dozen are enough to calibrate: give fewer"
+                f"'{path}' contains more than {MAX_UNPACKED_BYTES >> 30} GiB of samples; "
+                "give fewer samples, a few dozen are enough for calibration"
             )
         feeds += split_samples(arrays, inputs, str(file))
     return with_held_out(feeds)
@@ -228,16 +229,16 @@ def split_samples(
     names = [i.name for i in inputs]
     if set(arrays) != set(names):
         raise InputError(
-            f"'{source}' holds arrays named {_listed(arrays)}, and the network's inputs are "
-            f"{_listed(names)}; name one array for each input"
+            f"'{source}' contains arrays named {_list_names(arrays)}, but the network's inputs "
+            f"are {_list_names(names)}; name one array after each input"
         )
     stacks = {i.name: _stack(arrays[i.name], i, source) for i in inputs}
     counts = {name: len(stack) for name, stack in stacks.items()}
     if len(set(counts.values())) > 1 or 0 in counts.values():
         raise InputError(
-            f"'{source}' holds different numbers of samples: "
-            f"{', '.join(f'{count} of {name}' for name, count in counts.items())}; "
-            "give the same number, at least one, for each input"
+            f"'{source}' contains different numbers of samples: "
+            f"{', '.join((f'{count} of {name}' for name, count in counts.items()))}; give "
+            "the same number of samples, at least one, for each input"
         )
     return [{name: stack[i] for name, stack in stacks.items()} for i in range(counts[names[0]])]
 
@@ -250,19 +251,23 @@ def sample_files(path: Path) -> list[Path]:
     """
     if not path.exists():
         raise InputError(
-            f"there is no '{path}' to calibrate with; give an NPZ file or a folder of them"
+            f"the calibration samples '{path}' do not exist; give an NPZ file or a folder of "
+            "NPZ files"
         )
     if not path.is_dir():
         return [path]
     try:
         files = sorted(file for file in path.iterdir() if file.suffix == ".npz")
     except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror}; check its rights") from error
+        raise InputError(
+            f"cannot read '{path}': {error.strerror}; check its permissions"
+        ) from error
     if not files:
-        raise InputError(f"the folder '{path}' holds no .npz file; put samples there")
+        raise InputError(f"the folder '{path}' contains no .npz file; put the samples there")
     if len(files) > MAX_FILES:
         raise InputError(
-            f"the folder '{path}' holds more than {MAX_FILES} files; a few dozen samples are enough"
+            f"the folder '{path}' contains more than {MAX_FILES} files; give fewer, a few "
+            "dozen samples are enough"
         )
     return files
 
@@ -273,7 +278,9 @@ def _read(file: Path) -> dict[str, NDArray[Any]]:
     except UnsafeFile as error:
         raise InputError(f"{error}; give a plain NPZ file") from error
     except OSError as error:
-        raise InputError(f"cannot read '{file}': {error.strerror}; check its rights") from error
+        raise InputError(
+            f"cannot read '{file}': {error.strerror}; check its permissions"
+        ) from error
     except ValueError as error:
         raise InputError(
             f"'{file}' is not an NPZ file of plain arrays ({error}); write it with "
@@ -292,30 +299,31 @@ def _stack(array: NDArray[Any], spec: Input, source: str) -> NDArray[Any]:
         stack = array.reshape(-1, *shape)
     else:
         raise InputError(
-            f"'{source}' gives '{spec.name}' the shape {array.shape}, and the input's is {shape}; "
-            f"give one sample of that shape or several as (samples, "
+            f"'{source}' contains '{spec.name}' with the shape {array.shape}, but the input "
+            f"has the shape {shape}; give one sample of that shape, or several as (samples, "
             f"{', '.join(map(str, shape))})"
         )
-    if not _fits(array.dtype, spec.dtype):
+    if not _fits_type(array.dtype, spec.dtype):
         raise InputError(
-            f"'{source}' gives '{spec.name}' as {array.dtype}, and the input is {spec.dtype}; "
-            "convert the array"
+            f"'{source}' contains '{spec.name}' as {array.dtype}, but the input is "
+            f"{spec.dtype}; convert the array"
         )
     with np.errstate(over="ignore", invalid="ignore"):  # values that do not fit are rejected below
         converted = np.ascontiguousarray(stack, spec.dtype)
     if spec.dtype.kind == "f" and not np.isfinite(converted).all():
         raise InputError(
-            f"'{source}' has values in '{spec.name}' that are not finite numbers of type "
-            f"{spec.dtype}; take them out"
+            f"'{source}' contains values in '{spec.name}' that are not finite {spec.dtype} "
+            "numbers; remove them"
         )
     if spec.dtype.kind in "iu" and (converted != stack).any():
         raise InputError(
-            f"'{source}' has values in '{spec.name}' beyond {spec.dtype}; take them out"
+            f"'{source}' contains values in '{spec.name}' that are too large for "
+            f"{spec.dtype}; remove them"
         )
     return converted
 
 
-def _fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+def _fits_type(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     """Return whether values of type `given` are accepted for an input of type `wanted`.
 
     Floats fit any float type, integers any integer type, and other types must be equal.
@@ -324,7 +332,7 @@ def _fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     return given == wanted or given.kind in kinds.get(wanted.kind, "")
 
 
-def _drawn(spec: Input, random: np.random.Generator) -> NDArray[Any]:
+def _draw_input(spec: Input, random: np.random.Generator) -> NDArray[Any]:
     if spec.dtype.kind == "f":
         return random.standard_normal(spec.shape).astype(spec.dtype)
     if spec.dtype.kind == "b":
@@ -347,5 +355,5 @@ def _table_sizes(normal: NormalGraph) -> dict[str, int]:
     return row_counts
 
 
-def _listed(names: Sequence[str] | Mapping[str, object]) -> str:
+def _list_names(names: Sequence[str] | Mapping[str, object]) -> str:
     return ", ".join(f"'{name}'" for name in list(names)[:8]) or "nothing"

@@ -133,7 +133,7 @@ def measure_noise(
     """
     layers = [(group.nodes, group.output) for group in plan.groups]
     outputs = float_outputs(real)
-    readers = _dequantised(integer)
+    readers = _dequantised_names(integer)
     tensors = list(dict.fromkeys((*(tensor for _, tensor in layers), *outputs)))
     power = {name: _Power() for name in tensors}
     moments = {name: _Moments() for name in outputs}
@@ -159,14 +159,18 @@ def measure_noise(
     ), tuple(OutputNoise(n, power[n].decibels(), moments[n].correlation()) for n in outputs)
 
 
-def _dequantised(integer: onnx.ModelProto) -> dict[str, str]:
+def _dequantised_names(integer: onnx.ModelProto) -> dict[str, str]:
     """Return the dequantised counterpart of each quantised tensor, by name of the float tensor."""
-    pairs = {node.output[0]: node.input[0] for node in integer.graph.node if _is(node, "Quantize")}
-    back = {node.input[0]: node.output[0] for node in integer.graph.node if _is(node, "Dequantize")}
+    pairs = {
+        node.output[0]: node.input[0] for node in integer.graph.node if _is_kind(node, "Quantize")
+    }
+    back = {
+        node.input[0]: node.output[0] for node in integer.graph.node if _is_kind(node, "Dequantize")
+    }
     return {raw: back[steps] for steps, raw in pairs.items() if steps in back}
 
 
-def _is(node: onnx.NodeProto, kind: str) -> bool:
+def _is_kind(node: onnx.NodeProto, kind: str) -> bool:
     return bool(node.op_type == f"{kind}Linear")
 
 

@@ -71,7 +71,7 @@ class _QdqWriter:
         values = numpy_helper.to_array(self._constants[weight])
         exponents, axis = self._exponents.of_weights(node), channel_axis(self._nodes[node])
         integers = quantise_array(values, shape_along(exponents, axis, values.ndim))
-        self._nodes[node].input[1] = self._dequantised(weight, integers, exponents, axis)
+        self._nodes[node].input[1] = self._store_integers(weight, integers, exponents, axis)
 
     def bias(self, node: str, place: int, group: Group) -> None:
         """Quantise a bias to int32, at the scale of the sums of products.
@@ -90,7 +90,7 @@ class _QdqWriter:
         steps = np.rint(np.ldexp(values, -shape_along(exponents, axis, values.ndim))).astype(
             np.int32
         )
-        self._nodes[node].input[place] = self._dequantised(name, steps, exponents, axis)
+        self._nodes[node].input[place] = self._store_integers(name, steps, exponents, axis)
 
     def model(self, plan: QuantisationPlan) -> onnx.ModelProto:
         """Return the finished model."""
@@ -102,9 +102,9 @@ class _QdqWriter:
         for name in sorted(plan.tensors):
             # An output of the network keeps its name after it is dequantised.
             result = name in outputs & computed
-            float_name = self._fresh(f"{name}/float") if result else name
-            int8_name = self._fresh(f"{name}/int8")
-            readers[name] = name if result else self._fresh(f"{name}/dequantised")
+            float_name = self._free_name(f"{name}/float") if result else name
+            int8_name = self._free_name(f"{name}/int8")
+            readers[name] = name if result else self._free_name(f"{name}/dequantised")
             scaled = [self._scale(self._exponents.activations[name]), self._zero("int8")]
             pairs[name] = [
                 self._node("QuantizeLinear", [float_name, *scaled], int8_name, name),
@@ -123,9 +123,9 @@ class _QdqWriter:
             for i, name in enumerate(node.output):
                 node.output[i] = pairs[name][0].input[0] if name in pairs else name
             nodes += [node, *following]
-        return self._finished(nodes)
+        return self._finish_model(nodes)
 
-    def _finished(self, nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+    def _finish_model(self, nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
         graph = self._copy.graph
         read = {name for node in nodes for name in node.input}
         read.update(output.name for output in graph.output)
@@ -135,7 +135,7 @@ class _QdqWriter:
         graph.initializer.extend(kept)
         return infer_types(self._copy)
 
-    def _dequantised(
+    def _store_integers(
         self, name: str, steps: NDArray[np.int8] | NDArray[np.int32], exponents: NDArray[np.int64],
         axis: int,
     ) -> str:  # fmt: skip
@@ -154,17 +154,19 @@ class _QdqWriter:
         key = (name, tuple(exponents.tolist()), kind)
         if key in self._integers:
             return self._integers[key]
-        stored, back = self._fresh(f"{name}/{kind}"), self._fresh(f"{name}/dequantised")
+        stored, back = self._free_name(f"{name}/{kind}"), self._free_name(f"{name}/dequantised")
         self._tensors[stored] = numpy_helper.from_array(np.ascontiguousarray(steps), stored)
         if exponents.size == 1:
             inputs = [stored, self._scale(int(exponents[0])), self._zero(kind)]
             node = self._node("DequantizeLinear", inputs, back, name)
         else:
-            scale = self._fresh(f"{name}/{kind}/scales")
+            scale = self._free_name(f"{name}/{kind}/scales")
             self._tensors[scale] = numpy_helper.from_array(
                 np.ldexp(np.float32(1), exponents), scale
             )
-            zero = self._shared(f"zero/{kind}/{exponents.size}", np.zeros(exponents.size, kind))
+            zero = self._share_constant(
+                f"zero/{kind}/{exponents.size}", np.zeros(exponents.size, kind)
+            )
             node = self._node("DequantizeLinear", [stored, scale, zero], back, name)
             node.attribute.append(helper.make_attribute("axis", axis))
         self._before.append(node)
@@ -172,12 +174,12 @@ class _QdqWriter:
         return back
 
     def _scale(self, exponent: int) -> str:
-        return self._shared(f"scale/2^{exponent}", np.float32(2.0**exponent))
+        return self._share_constant(f"scale/2^{exponent}", np.float32(2.0**exponent))
 
     def _zero(self, kind: str) -> str:
-        return self._shared(f"zero/{kind}", np.zeros((), kind))
+        return self._share_constant(f"zero/{kind}", np.zeros((), kind))
 
-    def _shared(self, name: str, value: np.ndarray | np.generic) -> str:
+    def _share_constant(self, name: str, value: np.ndarray | np.generic) -> str:
         """Return a constant that several operators read, which is stored once."""
         if name not in self._tensors:
             assert name not in self._used, name
@@ -185,16 +187,16 @@ class _QdqWriter:
         return name
 
     def _node(self, op: str, inputs: list[str], output: str, name: str) -> onnx.NodeProto:
-        return helper.make_node(op, inputs, [output], name=self._fresh(f"{name}/{op}"))
+        return helper.make_node(op, inputs, [output], name=self._free_name(f"{name}/{op}"))
 
-    def _fresh(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         """Return a name that is not used yet."""
-        free = next(candidate for candidate in _numbered(name) if candidate not in self._used)
+        free = next(candidate for candidate in _number_names(name) if candidate not in self._used)
         self._used.add(free)
         return free
 
 
-def _numbered(name: str) -> Iterator[str]:
+def _number_names(name: str) -> Iterator[str]:
     yield name
     number = 2
     while True:

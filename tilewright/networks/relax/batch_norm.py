@@ -53,7 +53,7 @@ class Fold:
         return (self.item, *self.behind)[-1]
 
     @property
-    def gone(self) -> tuple[Binding, ...]:
+    def removed_bindings(self) -> tuple[Binding, ...]:
         """The bindings that are removed."""
         return self.norm, *(self.item, *self.behind)[:-1]
 
@@ -63,13 +63,15 @@ def fold_batch_norm(flat: FlatGraph) -> FlatGraph:
 
     Each one becomes the addition of a constant per channel, and keeps its name and its variable.
     """
-    found = [fold for b in flat.bindings if b.op == NORM and (fold := _fold(flat, b)) is not None]
+    bindings = [
+        fold for b in flat.bindings if b.op == NORM and (fold := _fold(flat, b)) is not None
+    ]
     blocks = flat.module["main"].body.blocks
-    if not found or len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
+    if not bindings or len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
         return flat
     main, builder = flat.module["main"], relax.BlockBuilder()
-    folded = {var: value for fold in found for var, value in _Folded(builder, fold).values()}
-    gone = {binding.var for fold in found for binding in fold.gone}
+    folded = {var: value for fold in bindings for var, value in _Folded(builder, fold).values()}
+    gone = {binding.var for fold in bindings for binding in fold.removed_bindings}
     with builder.function("main", list(main.params)):
         with builder.dataflow():
             for binding in flat.bindings:
@@ -90,17 +92,17 @@ def _fold(flat: FlatGraph, norm: Binding) -> Fold | None:
     given = all(isinstance(arg, GenericConst) or flat.is_weight(arg) for arg in norm.args[1:])
     if attrs.training or attrs.axis != CHANNEL_AXIS or not given:
         return None
-    head, bias = _before(flat, norm, norm.args[0]), None
+    head, bias = _computing_binding(flat, norm, norm.args[0]), None
     if head is not None and _adds_constant(flat, head):
-        head, bias = _before(flat, head, head.args[0]), head
+        head, bias = _computing_binding(flat, head, head.args[0]), head
     if head is None or not _is_foldable(flat, head):
         return None
     known = all(isinstance(arg, GenericConst) for arg in norm.args[1:])
-    behind = tuple(_behind(flat, result)) if known else ()
+    behind = tuple(_following_bindings(flat, result)) if known else ()
     return Fold(head, bias, norm, result, behind)
 
 
-def _behind(flat: FlatGraph, last: Binding) -> Iterator[Binding]:
+def _following_bindings(flat: FlatGraph, last: Binding) -> Iterator[Binding]:
     """Yield subsequent multiplications and additions with constants per channel.
 
     The sequence ends where a result has several readers.
@@ -127,7 +129,7 @@ def _adds_constant(flat: FlatGraph, binding: Binding) -> bool:
     return is_per_channel(binding.shape, shape_of(binding.args[1]), CHANNEL_AXIS)
 
 
-def _before(flat: FlatGraph, reader: Binding, value: RelaxExpr) -> Binding | None:
+def _computing_binding(flat: FlatGraph, reader: Binding, value: RelaxExpr) -> Binding | None:
     """Return the binding that computes a value, if `reader` is the only reader; otherwise None."""
     binding = flat.by_var.get(value)
     return binding if binding is not None and flat.sole_user(value) is reader else None
@@ -171,14 +173,14 @@ class _Folded:
 
     def _head(self) -> RelaxExpr:
         head = self._fold.head
-        _, gamma, beta, mean, variance = map(_known, self._fold.norm.args)
+        _, gamma, beta, mean, variance = map(_constant_value, self._fold.norm.args)
         epsilon = np.float64(self._fold.norm.value.attrs.epsilon)
         deviation = self._compute("sqrt", self._compute("add", variance, epsilon))
         self._factor = self._compute("divide", gamma, deviation)
         self._sum = self._compute("subtract", beta, self._compute("multiply", mean, self._factor))
         previous = self._fold.item
         for binding in self._fold.behind:
-            given = _known(_other_operand(binding, previous.var)).ravel()
+            given = _constant_value(_other_operand(binding, previous.var)).ravel()
             if binding.op == MULTIPLY:
                 self._factor = self._factor * given
                 self._sum = self._sum * given
@@ -189,13 +191,15 @@ class _Folded:
         if head.op != MATMUL:
             rank = len(shape_of(head.args[1]) or ())
             factor = self._compute("reshape", factor, (-1, *[1] * (rank - 1)))
-        weight = self._expression(self._compute("multiply", _known(head.args[1]), factor))
+        weight = self._expression(self._compute("multiply", _constant_value(head.args[1]), factor))
         return relax.Call(head.value.op, [head.args[0], weight], head.value.attrs)
 
     def _bias(self) -> RelaxExpr:
         bias = self._fold.bias
         assert bias is not None
-        scaled = self._compute("multiply", _known(bias.args[1]), self._per_channel(self._factor))
+        scaled = self._compute(
+            "multiply", _constant_value(bias.args[1]), self._per_channel(self._factor)
+        )
         return relax.op.add(bias.args[0], self._expression(scaled))
 
     def _offset(self) -> RelaxExpr:
@@ -220,6 +224,6 @@ class _Folded:
         return relax.const(np.asarray(value, self._dtype), self._dtype)
 
 
-def _known(value: RelaxExpr) -> _Value:
+def _constant_value(value: RelaxExpr) -> _Value:
     """Convert a Relax constant to a float64 array; return other expressions unchanged."""
     return value.value.numpy().astype(np.float64) if isinstance(value, GenericConst) else value

@@ -63,23 +63,23 @@ def along_channels(flat: FlatGraph, value: RelaxExpr, values: Array) -> Array:
     """
     binding = flat.by_var[value]
     if binding.op == "relax.dequantize":
-        return np.broadcast_to(_along(binding, values), binding.shape or ())
+        return np.broadcast_to(_align_scales(binding, values), binding.shape or ())
     return _RULES[binding.op](binding, along_channels(flat, binding.args[0], values))
 
 
 def _dequantise(binding: Binding, x: Array, scale: Array, zero: Array) -> Array:
-    return (x.astype(np.float64) - _along(binding, zero)) * _along(binding, scale)
+    return (x.astype(np.float64) - _align_scales(binding, zero)) * _align_scales(binding, scale)
 
 
 def _quantise(binding: Binding, x: Array, scale: Array, zero: Array) -> Array:
     dtype = np.dtype(str(binding.var.ty.dtype))
     info = np.iinfo(dtype)
-    q = np.rint(x / _along(binding, scale)) + _along(binding, zero)
+    q = np.rint(x / _align_scales(binding, scale)) + _align_scales(binding, zero)
     integers: Array = np.clip(q, info.min, info.max).astype(dtype)
     return integers
 
 
-def _along(binding: Binding, values: Array) -> Array:
+def _align_scales(binding: Binding, values: Array) -> Array:
     """Reshape scales so that they broadcast along the axis of a quantisation."""
     rank = len(binding.shape or ())
     if values.size == 1 or rank == 0:

@@ -140,7 +140,7 @@ def _q_linear_conv(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> R
 
 def _conv(data: RelaxExpr, weight: RelaxExpr, attrs: OnnxAttributes, dtype: str) -> RelaxExpr:
     if len(shape_of(data) or ()) != 4:
-        raise ValueError("only quantised convolutions of images and of sequences are known")
+        raise ValueError("only quantised convolutions of images and of sequences are supported")
     return relax.op.nn.conv2d(
         data,
         weight,
@@ -177,7 +177,7 @@ def _q_gemm(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExp
     a, a_scale, a_zero, b, b_scale, b_zero = inputs[:6]
     bias, y_scale, y_zero = [*inputs[6:], None, None, None][:3]
     if attrs.get("transA", 0):
-        raise ValueError("QGemm with transA is not known")
+        raise ValueError("QGemm with transA is not supported")
     left = bb.emit(_dequantise(a, a_scale, a_zero))
     transposed = attrs.get("transB", 0)
     right = bb.emit(_dequantise(b, b_scale, b_zero, axis=0 if transposed else 1))
@@ -203,7 +203,7 @@ def _q_linear_add(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxE
 def _q_global_average_pool(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
     x, x_scale, x_zero, y_scale, y_zero = inputs[:5]
     if attrs.get("channels_last", 0):
-        raise ValueError("channels_last pooling is not known")
+        raise ValueError("channels_last pooling is not supported")
     mean = relax.op.mean(bb.emit(_dequantise(x, x_scale, x_zero)), axis=[2, 3], keepdims=True)
     return _quantise(bb, bb.emit(mean), y_scale, y_zero)
 
@@ -224,7 +224,7 @@ def _gather(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExp
     """
     data, indices = inputs[:2]
     shape, axis = shape_of(data), attrs.get("axis", 0)
-    if all(isinstance(each, GenericConst) for each in (data, indices)) or not shape:
+    if all(isinstance(item, GenericConst) for item in (data, indices)) or not shape:
         return None
     if isinstance(data, relax.ShapeExpr) or isinstance(indices, relax.ShapeExpr):
         return None
@@ -245,7 +245,7 @@ def _one_hot(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxEx
     none = relax.const(0, str(indices.ty.dtype))
     behind = bb.emit(relax.op.add(indices, relax.const(places, str(indices.ty.dtype))))
     indices = bb.emit(relax.op.where(relax.op.less(indices, none), behind, indices))
-    off, on = (relax.prim_value(tirx.const(each, kind)) for each in values.value.numpy().tolist())
+    off, on = (relax.prim_value(tirx.const(item, kind)) for item in values.value.numpy().tolist())
     return relax.op.one_hot(indices, on, off, places, attrs.get("axis", -1))
 
 
@@ -299,8 +299,8 @@ def _are_signed(inputs: Inputs) -> bool:
 def _without_minus_one(bb: BlockBuilder, divisor: RelaxExpr) -> tuple[RelaxExpr, RelaxExpr]:
     """Return a mask of the divisors that are -1, and the divisor with 1 in their place."""
     dtype = str(divisor.ty.dtype)
-    found = bb.emit(relax.op.equal(divisor, relax.const(-1, dtype)))
-    return found, bb.emit(relax.op.where(found, relax.const(1, dtype), divisor))
+    result = bb.emit(relax.op.equal(divisor, relax.const(-1, dtype)))
+    return result, bb.emit(relax.op.where(result, relax.const(1, dtype), divisor))
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {

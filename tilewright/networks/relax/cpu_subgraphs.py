@@ -73,7 +73,7 @@ def int8_variable(name: str, shape: Sequence[int]) -> RelaxVar:
     return relax.Var(name, relax.TensorType(tuple(shape), "int8"))
 
 
-def reshaped(holder: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
+def reshape_tensor(holder: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
     """Return the expression that reshapes a tensor."""
     return relax.op.reshape(holder, tuple(shape))
 
@@ -84,7 +84,7 @@ def transposed(holder: RelaxExpr) -> RelaxExpr:
     return relax.op.permute_dims(holder, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def part(holder: RelaxExpr, index: int) -> RelaxExpr:
+def select_part(holder: RelaxExpr, index: int) -> RelaxExpr:
     """Return the expression that selects one index of a tensor's first axis and removes the axis.
 
     Args:
@@ -94,12 +94,12 @@ def part(holder: RelaxExpr, index: int) -> RelaxExpr:
     return relax.op.squeeze(relax.op.strided_slice(holder, [0], [index], [index + 1]), [0])
 
 
-def stacked(holders: Sequence[RelaxExpr], shape: Sequence[int]) -> RelaxExpr:
+def stack_tensors(holders: Sequence[RelaxExpr], shape: Sequence[int]) -> RelaxExpr:
     """Return the expression that concatenates tensors of one shape and reshapes the result."""
     return relax.op.reshape(relax.op.concat(list(holders), axis=0), tuple(shape))
 
 
-def moved(value: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
+def redirect_move(value: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
     """Return a data-movement call that reads other expressions in place of some variables.
 
     Args:
@@ -115,12 +115,12 @@ def _replace(arg: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExp
     return replaced.get(arg, arg) if isinstance(arg, relax.Var) else arg
 
 
-def quantised(real: RelaxExpr, scale: Scale) -> RelaxExpr:
+def quantise_tensor(real: RelaxExpr, scale: Scale) -> RelaxExpr:
     """Return the expression that quantises a float tensor to int8."""
     return relax.op.quantize(real, *_constants(scale), axis=-1, out_dtype="int8")
 
 
-def dequantised(integers: RelaxExpr, scale: Scale) -> RelaxExpr:
+def dequantise_tensor(integers: RelaxExpr, scale: Scale) -> RelaxExpr:
     """Return the expression that converts an int8 tensor to float32."""
     return relax.op.dequantize(integers, *_constants(scale), axis=-1, out_dtype="float32")
 
@@ -178,7 +178,7 @@ def function_of(
             return
         known.add(var)
         if var in held:
-            _emit(builder, var, _unpacked(builder, held[var]))
+            _emit(builder, var, _unpack_held(builder, held[var]))
         elif var in flat.constants:
             binding = flat.by_var[var]
             for operand in variables(binding.value):
@@ -195,33 +195,33 @@ def function_of(
             result = builder.emit_output(relax.Tuple(list(outputs)))
         builder.emit_func_output(result)
     function = relax.utils.copy_with_new_vars(builder.finalize()["island"])
-    called = {variable: flat.module[variable] for variable in _called(nodes, flat)}
+    called = {variable: flat.module[variable] for variable in _called_functions(nodes, flat)}
     return function.with_attr(CALLED, called) if called else function
 
 
-def _called(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
+def _called_functions(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
     """Return the functions of the module that an island or constants in it call.
 
     These are operators that TVM's importer writes in TIR.
     """
-    found: dict[str, GlobalVar] = {}
+    result: dict[str, GlobalVar] = {}
     waiting, seen = [node.value for node in nodes], set()
     while waiting:
         value = waiting.pop()
         for arg in getattr(value, "args", ()):
             if isinstance(arg, GlobalVar):
-                found[arg.name_hint] = arg
+                result[arg.name_hint] = arg
         for operand in variables(value):
             if operand in flat.constants and operand in flat.by_var and operand not in seen:
                 seen.add(operand)
                 waiting.append(flat.by_var[operand].value)
-    return list(found.values())
+    return list(result.values())
 
 
-def _unpacked(builder: BlockBuilder, held: HeldTensor) -> RelaxExpr:
+def _unpack_held(builder: BlockBuilder, held: HeldTensor) -> RelaxExpr:
     value = held.holder
     if held.scale is not None:
-        value = builder.emit(dequantised(value, held.scale))
+        value = builder.emit(dequantise_tensor(value, held.scale))
     elif held.dtype == "uint8":
         value = builder.emit(as_uint8(value, builder.emit))
     if tuple(int(size) for size in held.holder.ty.shape) != held.shape:
@@ -272,7 +272,7 @@ class Library:
         # not ascontiguousarray, which makes a vector of a lone number
         given = [tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays]
         try:
-            with self._regions.raising() if self._regions else nullcontext():
+            with self._regions.reraise_errors() if self._regions else nullcontext():
                 result = self._machine[name](*given)
         except ValueError as error:
             raise refused_inputs(error) from error

@@ -14,7 +14,7 @@ from tilewright.networks.partition.region_models import RegionModel
 from tilewright.networks.partition.region_session import RegionCalls, RegionSession
 from tilewright.networks.relax.bindings import FlatGraph, shape_of, variables
 from tilewright.networks.relax.cpu_subgraphs import compiles
-from tilewright.networks.relax.failures import plain
+from tilewright.networks.relax.failures import plain_message
 
 
 class CompiledModule:
@@ -40,14 +40,16 @@ class CompiledModule:
             executable = tvm.compile(module, target="llvm")
         except Exception as error:
             said = uncompilable_operator(module["main"])
-            said += f": {plain(error)}" if plain(error) else ""
+            said += f": {plain_message(error)}" if plain_message(error) else ""
             raise ImportFailedError(
-                f"TVM {tvm.__version__} imports the model and cannot compile it for this CPU"
-                f"{said}; its layers can be tuned all the same: "
-                "to run it here, export it with simpler operators"
+                f"TVM {tvm.__version__} can import the model but cannot compile it for this "
+                f"CPU{said}; its layers can still be tuned. To run it here, export it with "
+                "simpler operators"
             ) from error
         self._types = [(shape_of(p), str(p.ty.dtype)) for p in module["main"].params]
-        self._calls = RegionCalls([RegionSession.of(region, threads=0) for region in regions])
+        self._calls = RegionCalls(
+            [RegionSession.for_region(region, threads=0) for region in regions]
+        )
         with self._calls.registered():
             self._machine = relax.VirtualMachine(executable, tvm.cpu())
 
@@ -65,36 +67,40 @@ class CompiledModule:
         """
         if set(inputs) != set(self.inputs):
             raise InputError(
-                f"the network's inputs are {', '.join(self.inputs)}, not {', '.join(inputs)}; "
-                "give one array for each"
+                f"the network's inputs are {', '.join(self.inputs)}, not "
+                f"{', '.join(inputs)}; give one array for each input"
             )
-        arrays = [self._checked(name, np.asarray(inputs[name], order="C")) for name in self.inputs]
+        arrays = [
+            self._check_array(name, np.asarray(inputs[name], order="C")) for name in self.inputs
+        ]
         try:
-            with self._calls.raising():
+            with self._calls.reraise_errors():
                 result = self._machine["main"](*map(tvm.runtime.tensor, arrays))
         except (ValueError, TypeError, RuntimeError) as error:
             if isinstance(refused := refused_inputs(error), InputError):
                 raise refused from error
-            said = plain(error) or "TVM stops while it computes"
+            said = plain_message(error) or "TVM failed while computing"
             raise InputError(
                 f"the network cannot run on these arrays: {said}; check their values"
             ) from error
         values = [result] if len(self.outputs) == 1 and hasattr(result, "numpy") else list(result)
         return {name: value.numpy() for name, value in zip(self.outputs, values, strict=True)}
 
-    def _checked(self, name: str, array: Array) -> Array:
+    def _check_array(self, name: str, array: Array) -> Array:
         shape, dtype = self._types[self.inputs.index(name)]
         if (array.shape, array.dtype.name) != (shape, dtype):
             raise InputError(
-                f"input '{name}' takes {dtype} of shape {shape}, not {array.dtype} of shape "
-                f"{array.shape}; convert the array"
+                f"the input '{name}' must have type {dtype} and shape {shape}, not "
+                f"{array.dtype} and {array.shape}; convert the array"
             )
         return array
 
 
 def first_uncompilable(functions: Mapping[str, RelaxFunction]) -> str | None:
     """Return the name of the first function that TVM cannot compile by itself, or None."""
-    return next((name for name, each in functions.items() if not compiles({name: each})), None)
+    return next(
+        (name for name, function in functions.items() if not compiles({name: function})), None
+    )
 
 
 def uncompilable_variable(function: RelaxFunction) -> str | None:
@@ -133,10 +139,10 @@ def _uncompilable(function: RelaxFunction) -> RelaxBinding | None:
     for binding in _bindings(function):
         if isinstance(binding.value, relax.Tuple | relax.Var):
             continue
-        alone = _alone(binding, constants)
+        alone = _single_expression_function(binding, constants)
         if not compiles({"alone": alone.with_attrs(function.attrs) if function.attrs else alone}):
             return binding
-        if set(variables(binding.value)) <= {each.var for each in constants}:
+        if set(variables(binding.value)) <= {constant.var for constant in constants}:
             constants.append(binding)
     return None
 
@@ -146,7 +152,9 @@ def _bindings(function: RelaxFunction) -> Iterator[RelaxBinding]:
         yield from block.bindings
 
 
-def _alone(binding: RelaxBinding, constants: Sequence[RelaxBinding]) -> RelaxFunction:
+def _single_expression_function(
+    binding: RelaxBinding, constants: Sequence[RelaxBinding]
+) -> RelaxFunction:
     """Return a function that computes one expression from the variables that it reads.
 
     Constants that it reads are computed inside the function.

@@ -45,7 +45,8 @@ def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
     node = next((node for node in model.graph.node if node.name == name and name), None)
     if node is None:
         said = (
-            plain(error) or "its tensors or outputs have a form that TVM's importer does not know"
+            plain_message(error)
+            or "its tensors or outputs have a form that TVM's importer does not support"
         )
         return f"the model cannot be imported: {said}; export it again with standard operators"
     if said := _contradiction(model, node):
@@ -57,7 +58,7 @@ def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
     )
 
 
-def plain(error: Exception) -> str:
+def plain_message(error: Exception) -> str:
     """Return the message of an exception if it is plain English, otherwise ""."""
     said = last_line(error).strip().rstrip(".;: ")
     sentence = len(said.split()) > 2 and len(said) < 250 and said[0].isalpha()
@@ -84,21 +85,22 @@ def _cause(node: onnx.NodeProto, constants: Collection[str], error: Exception) -
     ]
     if computed:
         return (
-            f"its input {' and '.join(computed)} is only known when the model runs and must be "
-            "constant; simplify the model so that it is known at export (onnxsim folds such inputs)"
+            f"its input {' and '.join(computed)} must be constant, but is only known when "
+            "the model runs; simplify the model so that it is constant (onnxsim folds such "
+            "inputs)"
         )
     if isinstance(error, KeyError) and re.fullmatch(
         r"\w+", str(error.args[0] if error.args else "")
     ):
         return (
-            f"the importer needs the attribute '{error.args[0]}', which it does not have; export "
-            "this operator in simpler ones (an older opset has no other choice), or cut it off"
+            f"the importer needs the attribute '{error.args[0]}', which the operator does "
+            "not have; export the model with an older opset, or remove the operator"
         )
-    if said := plain(error):
-        return f"{said}; export the model without this, or cut the operator off"
+    if said := plain_message(error):
+        return f"{said}; export the model without this operator"
     return (
-        f"TVM's importer does not know this form of it ({_form(node)}); export the model with "
-        "simpler operators, or cut this one off"
+        f"TVM's importer does not support this form of the operator ({_form(node)}); export "
+        "the model with simpler operators, or remove this one"
     )
 
 

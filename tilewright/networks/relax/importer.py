@@ -42,7 +42,7 @@ def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
     """
     opset = max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=13)
     importer = _Importer(_region_results(model.graph))
-    with _quiet():
+    with _suppress_output():
         try:
             module = importer.from_onnx(model.graph, opset)
         except Exception as error:
@@ -56,17 +56,19 @@ def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
 def _region_results(graph: onnx.GraphProto) -> dict[str, list[tuple[Shape, str]]]:
     """Return the shape and element type of each result of each region, by the region's name."""
     infos = {info.name: info for info in (*graph.value_info, *graph.output)}
-    found: dict[str, list[tuple[Shape, str]]] = {}
+    results: dict[str, list[tuple[Shape, str]]] = {}
     for node in graph.node:
         if node.domain == DOMAIN and node.op_type == REGION:
             if any(static_shape(infos[name]) is None for name in node.output):
-                raise OperatorImportError("the shape of its result depends on values", node.name)
+                raise OperatorImportError(
+                    "the shape of its result depends on values of tensors", node.name
+                )
             kinds = [infos[name].type.tensor_type.elem_type for name in node.output]
-            found[node.name] = [
+            results[node.name] = [
                 (static_shape(infos[name]) or (), helper.tensor_dtype_to_np_dtype(kind).name)
                 for name, kind in zip(node.output, kinds, strict=True)
             ]
-    return found
+    return results
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
@@ -99,7 +101,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             return (
                 self._bound(result)
                 if len(self._written[self.node]) == 1
-                else self._unpacked(result)
+                else self._unpack_tuple(result)
             )
         inputs = checked_inputs(self.bb, op_name, self.node, inputs, attrs)
         own = CONVERTERS.get(("", op_name)) or CONVERTERS.get((MICROSOFT, op_name))
@@ -112,7 +114,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         if not isinstance(result, relax.Expr) or isinstance(result, UNBOUND):
             return result
         if isinstance(result.ty, relax.TupleType):
-            return self._unpacked(result)
+            return self._unpack_tuple(result)
         return self._bound(result)
 
     def _region(self, number: int, inputs: Inputs) -> RelaxExpr:
@@ -128,7 +130,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self.owners[bound] = self.node
         return bound
 
-    def _unpacked(self, result: RelaxExpr) -> RelaxExpr:
+    def _unpack_tuple(self, result: RelaxExpr) -> RelaxExpr:
         """Bind each field of a call's tuple to a variable of the operator."""
         whole = self.bb.emit(result, name_hint=self.node)
         fields = [
@@ -139,7 +141,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _suppress_output() -> Iterator[None]:
     """Suppress the output and warnings of TVM's importer, because relevant problems are raised."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -69,10 +69,10 @@ def checked_inputs(
     given = copy(inputs)  # TVM's kind of list has None for inputs that are left out
     if operator in ("Div", "Mod") and len(given) == 2 and _is_integer(given[1]):
         given[1] = _divisor(bb, given[1], node)
-    found = _LIMITS.get(operator)
-    if found is None:
+    result = _LIMITS.get(operator)
+    if result is None:
         return given
-    place, limits_of = found
+    place, limits_of = result
     if len(given) <= place or not _is_integer(given[place]):
         return given
     limits = limits_of(given, attributes)
@@ -130,12 +130,12 @@ def _indices(bb: BlockBuilder, indices: RelaxExpr, limits: Limits, node: str) ->
         known = indices.value.numpy()
         sizes = np.asarray(limits, known.dtype)
         if ((known < -sizes) | (known >= sizes)).any():
-            raise ValueError(f"it has a constant index that lies outside the {listed} places")
+            raise ValueError(f"it has a constant index outside of the {listed} valid positions")
         counted = np.where(known < 0, known + sizes, known).reshape(known.shape)
         return relax.const(counted, dtype)  # a lone number stays one
     if 0 in (shape_of(indices) or ()):
         return indices
-    message = f"operator '{node}' got an index that lies outside its {listed} places"
+    message = f"operator '{node}' got an index outside of its {listed} valid positions"
 
     def write(source: _Cells, made: _Cells, i: Expression) -> None:
         for place, limit in enumerate(limits):
@@ -145,13 +145,13 @@ def _indices(bb: BlockBuilder, indices: RelaxExpr, limits: Limits, node: str) ->
             _refuse_unless(tirx.And(value >= -size, value < size), message)
             made[at] = tirx.Select(value < 0, value + size, value)
 
-    return _passed(bb, indices, len(limits), write, "check_indices")
+    return _copy_by_steps(bb, indices, len(limits), write, "check_indices")
 
 
 def _divisor(bb: BlockBuilder, divisor: RelaxExpr, node: str) -> RelaxExpr:
     if isinstance(divisor, GenericConst):
         if (divisor.value.numpy() == 0).any():
-            raise ValueError("it divides integers by a constant that is zero")
+            raise ValueError("it divides integers by a constant zero")
         return divisor
     message = f"operator '{node}' divides an integer by zero"
 
@@ -159,7 +159,7 @@ def _divisor(bb: BlockBuilder, divisor: RelaxExpr, node: str) -> RelaxExpr:
         _refuse_unless(source[i] != 0, message)
         made[i] = source[i]
 
-    return _passed(bb, divisor, 1, write, "check_divisor")
+    return _copy_by_steps(bb, divisor, 1, write, "check_divisor")
 
 
 def _refuse_unless(condition: Condition, message: str) -> None:
@@ -167,7 +167,7 @@ def _refuse_unless(condition: Condition, message: str) -> None:
         pass
 
 
-def _passed(
+def _copy_by_steps(
     bb: BlockBuilder,
     value: RelaxExpr,
     step: int,
@@ -180,7 +180,7 @@ def _passed(
     """
     shape, dtype = shape_of(value) or (), str(value.ty.dtype)
     if not shape:
-        whole = _passed(bb, bb.emit(relax.op.reshape(value, (1,))), step, write, name)
+        whole = _copy_by_steps(bb, bb.emit(relax.op.reshape(value, (1,))), step, write, name)
         return bb.emit(relax.op.reshape(whole, ()))
 
     def compute(source: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ def _passed(
             return builder.get()
 
         given, made = (
-            tirx.decl_buffer(source.shape, dtype, each, layout=None) for each in ("x", "y")
+            tirx.decl_buffer(source.shape, dtype, item, layout=None) for item in ("x", "y")
         )
         copied: Tensor = te.extern(
             [source.shape], [source], body, dtype=dtype, in_buffers=[given], out_buffers=[made],

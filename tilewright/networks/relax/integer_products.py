@@ -98,10 +98,10 @@ def weight_scale(flat: FlatGraph, anchor: Binding) -> NDArray[np.float64] | None
 
 def integer_weights(flat: FlatGraph, anchor: Binding) -> IntegerWeights | None:
     """Return the integer weights of a product, or None if `weight_scale` returns None."""
-    found, scale = integers_of(flat, anchor.args[1]), weight_scale(flat, anchor)
-    if found is None or scale is None:
+    integers, scale = integers_of(flat, anchor.args[1]), weight_scale(flat, anchor)
+    if integers is None or scale is None:
         return None
-    numbers = found[0].astype(np.int16) - _MIDDLE[str(found[0].dtype)]
+    numbers = integers[0].astype(np.int16) - _MIDDLE[str(integers[0].dtype)]
     return IntegerWeights(numbers if anchor.op == CONV2D else numbers.T, scale)
 
 
@@ -116,16 +116,16 @@ def further_links(flat: FlatGraph, match: Match) -> tuple[Link, ...]:
         flat: the graph.
         match: the match.
     """
-    found: list[Link] = []
+    further_links: list[Link] = []
     links = list(match.chain)
     while links and links[-1].kind == "quantise":
-        may_add = all(link.kind != "add" for link in (*match.chain, *found))
-        links = _requantised(flat, links[-1].binding, may_add)
-        found += links
-    return tuple(found)
+        may_add = all(link.kind != "add" for link in (*match.chain, *further_links))
+        links = _requantising_links(flat, links[-1].binding, may_add)
+        further_links += links
+    return tuple(further_links)
 
 
-def _requantised(flat: FlatGraph, written: Binding, may_add: bool) -> list[Link]:
+def _requantising_links(flat: FlatGraph, written: Binding, may_add: bool) -> list[Link]:
     """Return the operations that requantise integers: dequantise, add, clip and quantise.
 
     Args:

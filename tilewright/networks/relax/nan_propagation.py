@@ -156,9 +156,9 @@ def _is_nan(value: BinaryOperation) -> Condition:
 
 def _reduces(body: Statement) -> bool:
     """Return whether a statement updates a buffer with its maximum or minimum with a new value."""
-    found: list[BufferStore] = []
-    tvm_ffi.structural_walk(body, (tirx.BufferStore, found.append))
-    for store in found:
+    results: list[BufferStore] = []
+    tvm_ffi.structural_walk(body, (tirx.BufferStore, results.append))
+    for store in results:
         chosen = chosen_with_nan(store.value)
         first = None if chosen is None else chosen[0]
         if isinstance(first, TensorLoad) and first.source.same_as(store.buffer):

@@ -372,7 +372,7 @@ def quantisation_of(flat: FlatGraph, value: RelaxExpr) -> Quantisation | None:
         return None
     if binding.op == DEQUANTISE:
         return quantisation(binding)
-    return _widened(flat, binding)
+    return _widened_quantisation(flat, binding)
 
 
 def quantisation(binding: Binding) -> Quantisation | None:
@@ -389,7 +389,7 @@ def _scales(binding: Binding) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return scale, zero
 
 
-def _widened(flat: FlatGraph, binding: Binding) -> Quantisation | None:
+def _widened_quantisation(flat: FlatGraph, binding: Binding) -> Quantisation | None:
     """Return the quantisation of int32(x) − zero, the form that integer operators use, or None."""
     zero: tuple[float, ...] = (0,)
     if binding.op == "relax.subtract" and flat.is_constant(binding.args[1]):
@@ -433,17 +433,17 @@ def activations(flat: FlatGraph, match: Match) -> Iterator[RelaxExpr]:
 
 
 _BY_OPERATOR = {
-    each.activation.operator: (each.kind, each.activation)
-    for each in STEP_KINDS.values()
-    if each.activation is not None
+    kind.activation.operator: (kind.kind, kind.activation)
+    for kind in STEP_KINDS.values()
+    if kind.activation is not None
 }
 
 
 def step_of(binding: Binding) -> EpilogueOp | None:
     """Return the epilogue step of an operator, or None if it has no such step."""
-    found = _BY_OPERATOR.get(binding.op)
-    if found is None:
+    result = _BY_OPERATOR.get(binding.op)
+    if result is None:
         return None
-    kind, activation = found
+    kind, activation = result
     value = activation.number(float(getattr(binding.value.attrs, activation.attribute)))
     return None if value is None else EpilogueOp(kind, value)

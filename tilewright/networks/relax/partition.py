@@ -78,8 +78,8 @@ def partition(flat: FlatGraph) -> Partition:
     fused = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(flat.module)
     if _calls(fused) != len(matched):
         raise ImportFailedError(
-            f"TVM fused {_calls(fused)} subgraphs where {len(matched)} were found; "
-            "please report this model, it should not happen"
+            f"TVM fused {_calls(fused)} subgraphs, but {len(matched)} were matched; this is "
+            "a defect of Tilewright, please report this model"
         )
     calls = tuple(fused_call(flat, match) for match in matched)
     return Partition(fused, Partitioned(calls, _constant_nodes(flat), macs_by_node(flat)))
@@ -164,12 +164,12 @@ def _window(match: Match) -> dict[str, Any]:
 
 
 def _step(flat: FlatGraph, link: Link) -> FusedStep:
-    found, reads = quantisation(link.binding), False
+    result, reads = quantisation(link.binding), False
     if link.kind == "add":
         other = link.binding.args[1 - link.position]
-        found, reads = quantisation_of(flat, other), integer_tensor(flat, other) is not None
+        result, reads = quantisation_of(flat, other), integer_tensor(flat, other) is not None
     upper, own = upper_bound(link.binding), step_of(link.binding)
-    return FusedStep(link.kind, link.binding.node, found, upper, own, reads)
+    return FusedStep(link.kind, link.binding.node, result, upper, own, reads)
 
 
 def _constant_nodes(flat: FlatGraph) -> frozenset[str]:

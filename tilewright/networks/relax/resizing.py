@@ -81,8 +81,8 @@ def resize(
     if taps is None:
         return None
     made = data
-    for place, each in taps.items():
-        made = bb.emit(_along(bb, made, place, len(shape), each, str(data.ty.dtype)))
+    for place, tap in taps.items():
+        made = bb.emit(_sum_along(bb, made, place, len(shape), tap, str(data.ty.dtype)))
     return made
 
 
@@ -104,9 +104,9 @@ def plan_resize(
     coordinates = _text(attrs, "coordinate_transformation_mode", "half_pixel")
     axes = _axes(shape, given, attrs, by_size=by_size)
     if coordinates == "tf_crop_and_resize":
-        raise ValueError("it cuts a region out of its input, which is not computed")
+        raise ValueError("cropping the input (coordinate mode tf_crop_and_resize) is not supported")
     if attrs.get("antialias", 0) and any(axis.behind < axis.before for axis in axes.values()):
-        raise ValueError("antialias is not computed")
+        raise ValueError("antialias is not supported")
     if mode == "linear" and coordinates in LINEAR_BY_TVM and _is_exact(shape, axes):
         return None
     return {
@@ -122,7 +122,7 @@ def _axes(
     places = [int(axis) % len(shape) for axis in attrs.get("axes", range(len(shape)))]
     before = [shape[place] for place in places]
     if not by_size:
-        found = [
+        results = [
             _ResizedAxis(size, int(np.floor(np.float32(size) * scale)), scale)
             for size, scale in zip(before, given.astype(np.float32), strict=True)
         ]
@@ -134,11 +134,11 @@ def _axes(
             factor = min(factors) if policy == "not_larger" else max(factors)
             behind = [int(np.floor(factor * size + 0.5)) for size in before]
             factors = [factor] * len(before)
-        found = [
+        results = [
             _ResizedAxis(old, new, np.float32(factor))
             for old, new, factor in zip(before, behind, factors, strict=True)
         ]
-    return dict(zip(places, found, strict=True))
+    return dict(zip(places, results, strict=True))
 
 
 def taps_of(axis: _ResizedAxis, mode: str, coordinates: str, attrs: OnnxAttributes) -> Neighbours:
@@ -212,7 +212,7 @@ def _cubic(share: Array, a: np.float32) -> Array:
     return weights
 
 
-def _along(
+def _sum_along(
     bb: BlockBuilder, data: RelaxExpr, place: int, rank: int, taps: Neighbours, dtype: str
 ) -> RelaxExpr:
     """Return the weighted sum of the neighbours along one axis.

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.elementwise import Rule, input_index, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.logic import write_as
 from tilewright.networks.tflite.moves import move, result_sizes
@@ -21,11 +21,11 @@ from tilewright.networks.tflite.writer import FIRST, Missing, Writer, check_elem
 
 def _depth(op: str, writer: Writer, operator: TfliteOperator) -> None:
     """Convert DEPTH_TO_SPACE or SPACE_TO_DEPTH; channels are ordered by block row, then column."""
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     n, height, width, channels = shape_of(writer, data, 4, "its data")
     block = operator.integer("BlockSize")
     if block < 1:
-        raise Missing(f"its block has {block} pixels a side")
+        raise Missing(f"its blocks have a size of {block} pixels")
     if writer.computed_type(data) != "float32":  # onnxruntime supports few other element types
         if op == "DepthToSpace":
             split, order = (
@@ -48,18 +48,18 @@ def _batch_blocks(
     writer: Writer, operator: TfliteOperator
 ) -> tuple[list[int], list[list[int]], tuple[int, ...]]:
     """Return the block sizes, the (begin, end) margins of the blocked axes, and the data shape."""
-    shape = writer.tensors[given(operator, 0)].shape
-    blocks = writer.integers(given(operator, 1), "its blocks")
-    ends = writer.integers(given(operator, 2), "its margins")
+    shape = writer.tensors[input_index(operator, 0)].shape
+    blocks = writer.integers(input_index(operator, 1), "its blocks")
+    ends = writer.integers(input_index(operator, 2), "its margins")
     margins = np.array(ends, np.int64).reshape(-1, 2).tolist()
     if len(margins) != len(blocks) or len(blocks) >= len(shape) or min(blocks, default=0) < 1:
-        raise Missing(f"blocks of {blocks} do not fit data of {len(shape)} dimensions")
+        raise Missing(f"its blocks {blocks} do not fit data of {len(shape)} dimensions")
     return blocks, margins, shape
 
 
 def _space_to_batch(writer: Writer, operator: TfliteOperator) -> None:
     blocks, margins, shape = _batch_blocks(writer, operator)
-    data, result, count = given(operator, 0), output(operator), len(blocks)
+    data, result, count = input_index(operator, 0), output(operator), len(blocks)
     pads = np.zeros((2, len(shape)), np.int64)
     pads[:, 1 : count + 1] = np.array(margins).T
     name = writer.real(data)
@@ -67,7 +67,7 @@ def _space_to_batch(writer: Writer, operator: TfliteOperator) -> None:
         name = writer.node("Pad", [name, writer.add("pads", pads.ravel())], "Pad")
     sizes = [size + sum(margin) for size, margin in zip(shape[1:], margins, strict=False)]
     if any(size % block for size, block in zip(sizes, blocks, strict=True)):
-        raise Missing(f"images of {sizes} are no whole blocks of {blocks}")
+        raise Missing(f"images of size {sizes} are not a multiple of its blocks {blocks}")
     split = [n for size, block in zip(sizes, blocks, strict=True) for n in (size // block, block)]
     inner = list(range(2, 2 * count + 1, 2))
     order = [*inner, 0, *range(1, 2 * count, 2), *range(2 * count + 1, len(shape) + count)]
@@ -80,10 +80,10 @@ def _space_to_batch(writer: Writer, operator: TfliteOperator) -> None:
 
 def _batch_to_space(writer: Writer, operator: TfliteOperator) -> None:
     blocks, margins, shape = _batch_blocks(writer, operator)
-    data, result, count = given(operator, 0), output(operator), len(blocks)
+    data, result, count = input_index(operator, 0), output(operator), len(blocks)
     block_elements = math.prod(blocks)
     if shape[0] % block_elements:
-        raise Missing(f"{shape[0]} images are no whole blocks of {blocks}")
+        raise Missing(f"{shape[0]} images are not a multiple of its blocks {blocks}")
     grouped = [*blocks, shape[0] // block_elements, *shape[1:]]
     order = [count]
     for axis in range(count):
@@ -118,30 +118,34 @@ def _regroup(
 
 def _tile(writer: Writer, operator: TfliteOperator) -> None:
     counts = writer.add(
-        "repeats", np.array(writer.integers(given(operator, 1), "its repeats"), np.int64)
+        "repeats", np.array(writer.integers(input_index(operator, 1), "its repeats"), np.int64)
     )
     move(
-        writer, given(operator, 0), output(operator),
+        writer, input_index(operator, 0), output(operator),
         lambda name: writer.node("Tile", [name, counts]),
     )  # fmt: skip
 
 
 def _broadcast_to(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
-    sizes = result_sizes(writer, result, given(operator, 1))
-    move(writer, given(operator, 0), result, lambda name: writer.node("Expand", [name, sizes]))
+    sizes = result_sizes(writer, result, input_index(operator, 1))
+    move(
+        writer, input_index(operator, 0), result, lambda name: writer.node("Expand", [name, sizes])
+    )
 
 
 def _fill(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
-    sizes = result_sizes(writer, result, given(operator, 0))
-    move(writer, given(operator, 1), result, lambda name: writer.node("Expand", [name, sizes]))
+    sizes = result_sizes(writer, result, input_index(operator, 0))
+    move(
+        writer, input_index(operator, 1), result, lambda name: writer.node("Expand", [name, sizes])
+    )
 
 
 def _reverse(writer: Writer, operator: TfliteOperator) -> None:
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     rank = len(writer.tensors[data].shape)
-    axes = writer.integers(given(operator, 1), "its axes")
+    axes = writer.integers(input_index(operator, 1), "its axes")
     if any(not -rank <= axis < rank for axis in axes):
         raise Missing(f"it reverses the axes {axes} of {rank} dimensions")
     least = np.iinfo(np.int64).min
@@ -161,14 +165,14 @@ def _reverse_sequence(writer: Writer, operator: TfliteOperator) -> None:
 
     ONNX requires time and batch to be the first two axes. They are moved there and back.
     """
-    data, lengths = given(operator, 0), given(operator, 1)
+    data, lengths = input_index(operator, 0), input_index(operator, 1)
     rank = len(writer.tensors[data].shape)
     time, batch = operator.integer("SeqDim"), operator.integer("BatchDim")
     if time == batch or not (0 <= time < rank and 0 <= batch < rank):
         raise Missing(f"it reverses the axis {time} by the lengths of the axis {batch}")
     order = [time, batch, *(axis for axis in range(rank) if axis not in (time, batch))]
     back = list(np.argsort(order))
-    known = writer.stored(lengths)
+    known = writer.stored_name(lengths)
     if writer.tensors[lengths].dtype != "int64":
         known = writer.node("Cast", [known], "Lengths", to=7)
 
@@ -187,10 +191,10 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
     sets = operator.kind == "MATRIX_SET_DIAG"
     result = output(operator)
     shape = writer.tensors[result].shape
-    diagonal = given(operator, 1 if sets else 0)
+    diagonal = input_index(operator, 1 if sets else 0)
     rows = writer.tensors[diagonal].shape
     if len(shape) < 2 or not rows:
-        raise Missing(f"its result has the shape {list(shape)}, its diagonal {list(rows)}")
+        raise Missing(f"its result has the shape {list(shape)}, but its diagonal {list(rows)}")
     sizes = writer.add("shape", np.array([*rows, 1], np.int64))
     column = writer.node("Reshape", [writer.real(diagonal), sizes], "Column")
     if shape[-2] > rows[-1]:  # more rows than the diagonal has numbers
@@ -200,7 +204,7 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
     check_elements(shape[-2] * shape[-1])
     eye = writer.add("eye", np.eye(shape[-2], shape[-1], dtype=bool))
     if sets:
-        rest = writer.real(given(operator, 0))
+        rest = writer.real(input_index(operator, 0))
     else:
         rest = writer.add("zero", np.zeros((), writer.computed_type(result)))
     writer.write(result, writer.node("Where", [eye, column, rest]))
@@ -208,10 +212,10 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
 
 def _shape(writer: Writer, operator: TfliteOperator) -> None:
     """Convert SHAPE or RANK to a constant, unless the shape depends on values."""
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     shape = writer.tensors[data].shape
     if operator.kind == "SHAPE" and writer.is_open(data):
-        write_as(writer, result, writer.node("Shape", [writer.stored(data)], "Shape"), "int64")
+        write_as(writer, result, writer.node("Shape", [writer.stored_name(data)], "Shape"), "int64")
         return
     values = np.array(shape if operator.kind == "SHAPE" else len(shape))
     writer.fold(result, values.astype(writer.tensors[result].dtype))
@@ -228,7 +232,7 @@ def _zeros_like(writer: Writer, operator: TfliteOperator) -> None:
 def _range(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
     dtype = writer.tensors[result].dtype
-    arguments = [given(operator, i) for i in range(3)]
+    arguments = [input_index(operator, i) for i in range(3)]
     if all(map(writer.is_constant, arguments)):
         begin, end, step = (writer.constant(argument, "its range").item() for argument in arguments)
         values = np.arange(begin, end, step).astype(dtype)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from tilewright.core.user_text import printable
-from tilewright.networks.tflite.elementwise import Rule, given
+from tilewright.networks.tflite.elementwise import Rule, input_index
 from tilewright.networks.tflite.file import Shape, TfliteOperator, TfliteTensor
 from tilewright.networks.tflite.writer import Missing, Writer
 
@@ -47,11 +47,11 @@ def _inner(writer: Writer, operator: TfliteOperator, option: str, *, inline: boo
     """
     graph = writer.subgraphs.get(operator.integer(option, -1))
     if graph is None:
-        raise Missing(f"its {option} names no graph")
+        raise Missing(f"its option {option} refers to a graph that does not exist")
     inner = Writer(graph, writer, inline=inline)
     writer.budget.spend(len(graph.operators))
     if inner.depth > MAX_DEPTH:
-        raise Missing(f"its graphs lie inside each other {MAX_DEPTH} times, or one in itself")
+        raise Missing(f"its graphs are nested {MAX_DEPTH} times, or one contains itself")
     return inner
 
 
@@ -64,7 +64,7 @@ def _check_count(what: str, places: Sequence[int], wanted: int) -> None:
         wanted: number of the operator's inputs or outputs.
     """
     if len(places) != wanted:
-        raise Missing(f"its graph has {len(places)} {what}, the operator {wanted}")
+        raise Missing(f"its graph has {len(places)} {what}, but the operator has {wanted}")
 
 
 def _check_alike(inner: TfliteTensor, outer: TfliteTensor, *, shapes: bool = True) -> None:
@@ -79,13 +79,13 @@ def _check_alike(inner: TfliteTensor, outer: TfliteTensor, *, shapes: bool = Tru
     )
     if inner.dtype != outer.dtype or not same or not inner.dtype:
         raise Missing(
-            f"its graph has '{printable(inner.name)}' in another type than "
+            f"its graph has '{printable(inner.name)}' with another type than "
             f"'{printable(outer.name)}'"
         )
     if shapes and inner.shape != outer.shape:
         raise Missing(
-            f"the shape of '{printable(outer.name)}' is {list(outer.shape)}, in its graph it is "
-            f"{list(inner.shape)}"
+            f"the shape of '{printable(outer.name)}' is {list(outer.shape)}, but in its "
+            f"graph it is {list(inner.shape)}"
         )
 
 
@@ -99,7 +99,7 @@ def _bind(inner: Writer, writer: Writer, arguments: Sequence[int]) -> None:
     """
     _check_count("inputs", inner.source.inputs, len(arguments))
     if min(arguments, default=0) < 0:
-        raise Missing("one of its inputs is left out")
+        raise Missing("one of its inputs is missing")
     for place, argument in zip(inner.source.inputs, arguments, strict=True):
         _check_alike(
             inner.tensors[place], writer.tensors[argument], shapes=not writer.is_open(argument)
@@ -120,11 +120,11 @@ def _convert_composite(convert: ConvertInner, writer: Writer, operator: TfliteOp
     for place, result in zip(inner.source.outputs, operator.outputs, strict=True):
         if inner.is_open(place):
             writer.set_open([result])
-        writer.write_stored(result, writer.node("Identity", [inner.stored(place)], "Output"))
+        writer.write_stored(result, writer.node("Identity", [inner.stored_name(place)], "Output"))
 
 
 def _convert_if(convert: ConvertInner, writer: Writer, operator: TfliteOperator) -> None:
-    condition, arguments = given(operator, 0), operator.inputs[1:]
+    condition, arguments = input_index(operator, 0), operator.inputs[1:]
     prefix, graphs, opened = writer.operator, [], set()
     for option, name in (("ThenSubgraphIndex", "then"), ("ElseSubgraphIndex", "else")):
         inner = _inner(writer, operator, option, inline=False)
@@ -143,10 +143,10 @@ def _convert_if(convert: ConvertInner, writer: Writer, operator: TfliteOperator)
             shape: Sequence[int | None] = tensor.shape
             if is_open:
                 shape = [None] * len(tensor.shape)
-            results.append((inner.stored(place), tensor.dtype, shape))
+            results.append((inner.stored_name(place), tensor.dtype, shape))
         graphs.append(inner.inner_graph([], results))
     writer.set_open(opened)
-    chosen = _as_scalar(writer, writer.stored(condition), writer.tensors[condition])
+    chosen = _as_scalar(writer, writer.stored_name(condition), writer.tensors[condition])
     results_of_if = writer.nodes(
         "If", [chosen], len(operator.outputs), then_branch=graphs[0], else_branch=graphs[1]
     )
@@ -162,7 +162,7 @@ def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperat
     """
     arguments, results = operator.inputs, operator.outputs
     if min(arguments, default=-1) < 0 or any(map(writer.is_open, arguments)):
-        raise Missing("the sizes of its variables depend on values")
+        raise Missing("the sizes of its variables depend on values of tensors")
     _check_count("outputs", results, len(arguments))
     prefix = writer.operator
     first = _inner(writer, operator, "CondSubgraphIndex", inline=True)
@@ -190,23 +190,23 @@ def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperat
             body.bind(place, writer, arguments[i])
     convert(body, f"{prefix}/body")
     if any(body.is_open(place) for place in outputs):
-        raise Missing("the sizes of its variables depend on values")
+        raise Missing("the sizes of its variables depend on values of tensors")
     again = _inner(body, operator, "CondSubgraphIndex", inline=True)
     _bind(again, body, outputs)
     convert(again, f"{prefix}/cond")
     finished: list[tuple[str, str, Shape]] = [(_condition(again), "bool", ())]
     for i in carried:
         tensor = body.tensors[outputs[i]]
-        finished.append((body.stored(outputs[i]), tensor.dtype, tensor.shape))
+        finished.append((body.stored_name(outputs[i]), tensor.dtype, tensor.shape))
     body.begin(prefix)
     graph = body.inner_graph(infos, finished)
-    starts = [writer.stored(arguments[i]) for i in carried]
+    starts = [writer.stored_name(arguments[i]) for i in carried]
     final_values = writer.nodes("Loop", ["", begins, *starts], len(carried), body=graph)
     for i, name in zip(carried, final_values, strict=True):
         writer.write_stored(results[i], name)
     for i, result in enumerate(results):
         if i not in carried:
-            same = writer.node("Identity", [writer.stored(arguments[i])], "Unchanged")
+            same = writer.node("Identity", [writer.stored_name(arguments[i])], "Unchanged")
             writer.write_stored(result, same)
 
 
@@ -214,12 +214,12 @@ def _condition(inner: Writer) -> str:
     """Return the only output of a condition graph as a scalar."""
     _check_count("outputs", inner.source.outputs, 1)
     (place,) = inner.source.outputs
-    return _as_scalar(inner, inner.stored(place), inner.tensors[place])
+    return _as_scalar(inner, inner.stored_name(place), inner.tensors[place])
 
 
 def _as_scalar(writer: Writer, name: str, tensor: TfliteTensor) -> str:
     if tensor.dtype != "bool" or tensor.shape not in ((), (1,)):
-        raise Missing(f"its condition is of {tensor.dtype} in the shape {list(tensor.shape)}")
+        raise Missing(f"its condition has type {tensor.dtype} and shape {list(tensor.shape)}")
     if tensor.shape == ():
         return name
     return writer.node("Reshape", [name, writer.add("shape", np.array([], np.int64))], "Condition")

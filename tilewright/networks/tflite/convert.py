@@ -14,7 +14,7 @@ from tilewright.networks.onnx.files import weights_as_inputs, without_weights
 from tilewright.networks.onnx.size_limits import MOST_FOLLOWED
 from tilewright.networks.tflite import control, sizes
 from tilewright.networks.tflite.elementwise import Rule
-from tilewright.networks.tflite.file import TfliteGraph, TfliteOperator, read
+from tilewright.networks.tflite.file import TfliteGraph, TfliteOperator, read_graph
 from tilewright.networks.tflite.fourier import takes_complex
 from tilewright.networks.tflite.graph import Names, operator_names
 from tilewright.networks.tflite.supported_operators import REFUSED, SUPPORTED
@@ -45,12 +45,12 @@ def read_tflite(path: Path) -> onnx.ModelProto:
         UnsupportedOperatorError: operators cannot be expressed in ONNX. The message names all of
             them.
     """
-    converted = convert(read(path))
+    converted = convert(read_graph(path))
     if converted.missing:
         shown = "; ".join(f"'{name}': {why}" for name, why in converted.missing.items())
         raise UnsupportedOperatorError(
-            f"'{path}' cannot be converted whole: {shown}; replace these operators before "
-            "converting the model, or cut them off"
+            f"'{path}' cannot be converted completely: {shown}; replace these operators "
+            "before converting the model, or remove them"
         )
     return converted.model
 
@@ -63,11 +63,13 @@ def convert(graph: TfliteGraph) -> Converted:
     """
     writer, missing = Writer(graph), {}
     sizes.analyse(writer)
-    needed = _needed(writer)
+    needed = _needed_operators(writer)
     for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
         writer.begin(name, operator.kind, in_floats=_computes_floats(graph, operator))
         if reason := _convert_operator(writer, operator):
-            node = writer.foreign(operator.kind, sizes.reads(writer, operator), operator.outputs)
+            node = writer.keep_foreign(
+                operator.kind, sizes.tensors_read(writer, operator), operator.outputs
+            )
             missing[node] = f"{printable(operator.kind)}: {reason}"
     model = writer.model()
     _check(model, graph)
@@ -81,7 +83,7 @@ def _convert_inner(writer: Writer, prefix: str) -> None:
     """
     graph = writer.source
     sizes.analyse(writer)
-    needed = _needed(writer)
+    needed = _needed_operators(writer)
     for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
         writer.begin(f"{prefix}/{name}", operator.kind, in_floats=_computes_floats(graph, operator))
         if reason := _convert_operator(writer, operator):
@@ -95,18 +97,18 @@ def _convert_operator(writer: Writer, operator: TfliteOperator) -> str:
     for place in operator.inputs:
         if place >= 0 and writer.tensors[place].is_variable:
             name = printable(writer.tensors[place].name)
-            return f"its tensor '{name}' is state, kept from run to run"
+            return f"its tensor '{name}' is state that is kept between runs"
     if operator.is_custom:
-        return "it is a custom operator, which only its author's runtime knows"
+        return "it is a custom operator, which only its author's runtime supports"
     if operator.kind in REFUSED:
         return REFUSED[operator.kind]
     rule = RULES.get(operator.kind)
     if rule is None:
-        return "there is no rule for this kind of operator"
-    for place in (*sizes.reads(writer, operator), *operator.outputs):
+        return "this kind of operator is not supported"
+    for place in (*sizes.tensors_read(writer, operator), *operator.outputs):
         tensor = writer.tensors[place]
         if not tensor.dtype and not takes_complex(operator.kind, tensor):
-            return f"its tensor '{printable(tensor.name)}' holds {tensor.kind}"
+            return f"its tensor '{printable(tensor.name)}' contains {tensor.kind}"
     try:
         sizes.check(writer, operator)
         rule(writer, operator)
@@ -115,21 +117,21 @@ def _convert_operator(writer: Writer, operator: TfliteOperator) -> str:
     return ""
 
 
-def _needed(writer: Writer) -> list[TfliteOperator]:
+def _needed_operators(writer: Writer) -> list[TfliteOperator]:
     """Return the operators that the graph's outputs depend on, in order."""
     graph = writer.source
     wanted, needed = set(graph.outputs), []
     for operator in reversed(graph.operators):
         if not wanted.isdisjoint(operator.outputs):
             needed.append(operator)
-            wanted.update(sizes.reads(writer, operator))
+            wanted.update(sizes.tensors_read(writer, operator))
     return needed[::-1]
 
 
 def _operator_names(graph: TfliteGraph, operators: Sequence[TfliteOperator]) -> list[str]:
     names = Names()
     sources = [_source(graph, operator) for operator in operators]
-    return [names.free(printable(name)) for name in operator_names(sources)]
+    return [names.take_free_name(printable(name)) for name in operator_names(sources)]
 
 
 def _source(graph: TfliteGraph, operator: TfliteOperator) -> tuple[str, str, str]:

@@ -37,18 +37,18 @@ def finish(
     fused = FUSED[number] if 0 <= number < len(FUSED) else f"activation {number}"
     if fused != "NONE":
         dtype = writer.computed_type(output(operator))
-        result = _activated(writer, fused, result, dtype, suffix=True)
+        result = _write_activation(writer, fused, result, dtype, suffix=True)
     writer.write(output(operator), result, layout)
 
 
 def output(operator: TfliteOperator) -> int:
     """Return the tensor index of an operator's only output. Raises `Missing` if it has several."""
     if len(operator.outputs) != 1:
-        raise Missing(f"it has {len(operator.outputs)} outputs in place of one")
+        raise Missing(f"it has {len(operator.outputs)} outputs instead of one")
     return operator.outputs[0]
 
 
-def given(operator: TfliteOperator, place: int) -> int:
+def input_index(operator: TfliteOperator, place: int) -> int:
     """Return the tensor index of the input at position `place`.
 
     Raises:
@@ -56,7 +56,7 @@ def given(operator: TfliteOperator, place: int) -> int:
     """
     index = operator.inputs[place] if place < len(operator.inputs) else -1
     if index < 0:
-        raise Missing(f"its input {place} is left out")
+        raise Missing(f"its input {place} is missing")
     return index
 
 
@@ -92,22 +92,28 @@ def operand(writer: Writer, place: int, layout: TfliteLayout) -> str:
 
 def _binary(op: str, writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
-    operands = [operand(writer, given(operator, i), layout) for i in (0, 1)]
+    operands = [operand(writer, input_index(operator, i), layout) for i in (0, 1)]
     finish(writer, operator, writer.node(op, operands), layout)
 
 
 def _unary(op: str, writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
-    finish(writer, operator, writer.node(op, [writer.real(given(operator, 0), layout)]), layout)
+    finish(
+        writer, operator, writer.node(op, [writer.real(input_index(operator, 0), layout)]), layout
+    )
 
 
 def _activation(writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
-    data = writer.real(given(operator, 0), layout)
-    writer.write(output(operator), _activated(writer, operator.kind, data, "float32"), layout)
+    data = writer.real(input_index(operator, 0), layout)
+    writer.write(
+        output(operator), _write_activation(writer, operator.kind, data, "float32"), layout
+    )
 
 
-def _activated(writer: Writer, kind: str, data: str, dtype: str, *, suffix: bool = False) -> str:
+def _write_activation(
+    writer: Writer, kind: str, data: str, dtype: str, *, suffix: bool = False
+) -> str:
     if kind == "RELU" and dtype != "float32":  # onnxruntime's Relu supports few integer types
         return writer.node("Max", [data, writer.add("zero", np.zeros((), dtype))], "Relu" * suffix)
     if kind in CLIPS:
@@ -115,39 +121,39 @@ def _activated(writer: Writer, kind: str, data: str, dtype: str, *, suffix: bool
         return writer.node("Clip", [data, *ends], "Clip" * suffix)
     op = {"RELU": "Relu", "TANH": "Tanh"}.get(kind)
     if op is None:
-        raise Missing(f"the activation {kind}, which is fused into it, has no rule")
+        raise Missing(f"its fused activation {kind} is not supported")
     return writer.node(op, [data], op * suffix)
 
 
 def _leaky_relu(writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
-    data = writer.real(given(operator, 0), layout)
+    data = writer.real(input_index(operator, 0), layout)
     alpha = operator.number("Alpha", 0.0)
     finish(writer, operator, writer.node("LeakyRelu", [data], alpha=alpha), layout)
 
 
 def _prelu(writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
-    slopes = operand(writer, given(operator, 1), layout)
-    data = writer.real(given(operator, 0), layout)
+    slopes = operand(writer, input_index(operator, 1), layout)
+    data = writer.real(input_index(operator, 0), layout)
     finish(writer, operator, writer.node("PRelu", [data, slopes]), layout)
 
 
 def _square(writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
-    data = writer.real(given(operator, 0), layout)
+    data = writer.real(input_index(operator, 0), layout)
     finish(writer, operator, writer.node("Mul", [data, data]), layout)
 
 
 def _rsqrt(writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
-    root = writer.node("Sqrt", [writer.real(given(operator, 0), layout)], "Sqrt")
+    root = writer.node("Sqrt", [writer.real(input_index(operator, 0), layout)], "Sqrt")
     finish(writer, operator, writer.node("Reciprocal", [root]), layout)
 
 
 def _squared_difference(writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
-    operands = [operand(writer, given(operator, i), layout) for i in (0, 1)]
+    operands = [operand(writer, input_index(operator, i), layout) for i in (0, 1)]
     difference = writer.node("Sub", operands, "Sub")
     finish(writer, operator, writer.node("Mul", [difference, difference]), layout)
 
@@ -158,7 +164,7 @@ def _gelu(writer: Writer, operator: TfliteOperator) -> None:
     ONNX itself has Gelu only from opset 20 on.
     """
     layout = common_layout(writer, operator)
-    data = writer.real(given(operator, 0), layout)
+    data = writer.real(input_index(operator, 0), layout)
 
     def constant(value: float) -> str:
         return writer.add("number", np.float32(value))
@@ -195,7 +201,7 @@ def _fake_quant(writer: Writer, operator: TfliteOperator) -> None:
     zero = np.clip(np.floor(np.float32(first - least / step) + 0.5), first, last)
     ends = [np.float32((end - zero) * step) for end in (first, last)]
     layout = common_layout(writer, operator)
-    data = writer.real(given(operator, 0), layout)
+    data = writer.real(input_index(operator, 0), layout)
     low, high, size = (writer.add("number", np.float32(value)) for value in (*ends, step))
     inside = writer.node("Clip", [data, low, high], "Clip")
     steps = writer.node("Div", [writer.node("Sub", [inside, low], "Sub"), size], "Div")
@@ -205,7 +211,7 @@ def _fake_quant(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _softmax(writer: Writer, operator: TfliteOperator) -> None:
-    place = given(operator, 0)
+    place = input_index(operator, 0)
     rank = len(writer.tensors[place].shape)
     if not rank:
         raise Missing("its data are a single number")
@@ -219,7 +225,7 @@ def _softmax(writer: Writer, operator: TfliteOperator) -> None:
 
 def _convert_storage(writer: Writer, operator: TfliteOperator) -> None:
     """Convert QUANTIZE or DEQUANTIZE, which change only how numbers are stored."""
-    place, result = given(operator, 0), output(operator)
+    place, result = input_index(operator, 0), output(operator)
     source, target = writer.tensors[place], writer.tensors[result]
     if writer.is_constant(place) and target.quantisation is None and target.dtype == "float32":
         values = writer.constant(place, "its input")
@@ -229,7 +235,7 @@ def _convert_storage(writer: Writer, operator: TfliteOperator) -> None:
     if "float16" in (source.dtype, target.dtype):
         to = 1 if target.dtype == "float32" else 10  # ONNX's numbers of float32 and float16
         layout = writer.layout(place)
-        halves = writer.node("Cast", [writer.stored(place, layout)], to=to)
+        halves = writer.node("Cast", [writer.stored_name(place, layout)], to=to)
         writer.write_stored(result, halves, layout)
         return
     writer.write(result, writer.real(place, writer.layout(place)), writer.layout(place))
@@ -237,7 +243,7 @@ def _convert_storage(writer: Writer, operator: TfliteOperator) -> None:
 
 def _densify(writer: Writer, operator: TfliteOperator) -> None:
     """Convert DENSIFY: the constant is stored without its zeros, but was read with them."""
-    values = writer.constant(given(operator, 0), "its input")
+    values = writer.constant(input_index(operator, 0), "its input")
     writer.fold(output(operator), values)
 
 

@@ -54,7 +54,7 @@ def dense(sparsity: Any, values: NDArray[Any], shape: tuple[int, ...]) -> NDArra
     levels = int(sparsity.DimMetadataLength())
     rank = len(shape)
     if levels != rank + len(blocks) or sorted(order) != list(range(levels)):
-        raise DamagedTensor("its levels are not those of its dimensions")
+        raise DamagedTensor("its levels do not match its dimensions")
     if any(not 0 <= dimension < rank for dimension in blocks) or levels > MOST_LEVELS:
         raise DamagedTensor("its blocks divide dimensions that it does not have")
     places = np.zeros((1, 0), np.int64)  # indices of each node, one column per level so far
@@ -68,7 +68,7 @@ def dense(sparsity: Any, values: NDArray[Any], shape: tuple[int, ...]) -> NDArra
             places = _all_places(int(level.DenseSize()), places, math.prod(shape))
             sizes.append(int(level.DenseSize()))
     if len(places) != values.size:
-        raise DamagedTensor(f"it stores {values.size} elements for {len(places)} places")
+        raise DamagedTensor(f"it stores {values.size} elements for {len(places)} positions")
     by_level = {int(level): places[:, number] for number, level in enumerate(order)}
     coordinates = [by_level[dimension] for dimension in range(rank)]
     for number, dimension in enumerate(blocks):
@@ -78,7 +78,7 @@ def dense(sparsity: Any, values: NDArray[Any], shape: tuple[int, ...]) -> NDArra
         (coordinate < 0).any() or (coordinate >= size).any()
         for coordinate, size in zip(coordinates, shape, strict=True)
     ):
-        raise DamagedTensor("it has elements beyond its shape")
+        raise DamagedTensor("it has elements outside of its shape")
     array = np.zeros(shape, values.dtype)
     array[tuple(coordinates)] = values
     return array
@@ -121,7 +121,7 @@ def _listed_places(level: Any, parents: Integers) -> Integers:
         or (counts < 0).any()
         or segments[-1] != len(indices)
     ):
-        raise DamagedTensor("one of its levels lists places for other nodes than it has")
+        raise DamagedTensor("one of its levels lists positions for nodes that do not exist")
     return np.hstack([np.repeat(parents, counts, axis=0), indices[:, None]])
 
 
@@ -133,7 +133,7 @@ def _numbers(table: Any, kind: int) -> Integers:
         if isinstance(number, int) and number
     }
     if table is None or kind not in words:
-        raise DamagedTensor("one of its levels lists no places")
+        raise DamagedTensor("one of its levels lists no positions")
     vector = getattr(tflite, words[kind])()
     vector.Init(table.Bytes, table.Pos)
     numbers: Integers = np.asarray(vector.ValuesAsNumpy()).astype(np.int64).reshape(-1)
@@ -263,7 +263,7 @@ class TfliteGraph:
     subgraphs: Mapping[int, TfliteGraph] = field(default_factory=dict)
 
 
-def read(path: Path) -> TfliteGraph:
+def read_graph(path: Path) -> TfliteGraph:
     """Parse a TensorFlow Lite file and return its main graph.
 
     Raises:
@@ -272,23 +272,25 @@ def read(path: Path) -> TfliteGraph:
     """
     try:
         if not path.is_file():
-            raise ModelFileError(f"'{path}' is not a file; give a .tflite file")
+            raise ModelFileError(f"'{path}' is not a file; give the path of a .tflite file")
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ModelFileError(f"'{path}' is larger than 2 GiB; use a smaller model")
         content = path.read_bytes()
     except OSError as error:
-        raise ModelFileError(f"cannot read '{path}': {error.strerror}") from error
+        raise ModelFileError(
+            f"cannot read '{path}': {error.strerror}; check the file and its permissions"
+        ) from error
     if content[4:8] != IDENTIFIER:
         raise ModelFileError(
-            f"'{path}' is not a TensorFlow Lite model (it lacks the mark TFL3); convert or copy it "
-            "again"
+            f"'{path}' is not a TensorFlow Lite model (the identifier TFL3 is missing); "
+            "convert or copy it again"
         )
     try:
         return _FlatbufferReader(content, path).graph()
     except _DAMAGE:
         raise ModelFileError(
-            f"'{path}' is damaged or cut off: its tables lead out of the file; convert or copy it "
-            "again"
+            f"'{path}' is damaged or truncated: its tables point outside of the file; "
+            "convert or copy it again"
         ) from None
 
 
@@ -316,10 +318,10 @@ class _FlatbufferReader:
     def graph(self) -> TfliteGraph:
         """Return the main graph with all graphs that it executes, directly or indirectly."""
         if not self._model.SubgraphsLength():
-            self._refuse("holds no graph")
+            self._refuse("contains no graph")
         main = self._graph(0)
         if not main.operators:
-            self._refuse("holds no operators")
+            self._refuse("contains no operators")
         subgraphs: dict[int, TfliteGraph] = {}
         waiting = _subgraphs_of(main)
         while waiting:
@@ -328,9 +330,9 @@ class _FlatbufferReader:
                 continue
             if not 0 < number < self._model.SubgraphsLength():
                 self._refuse(
-                    f"names its graph {number}, which it does not hold or which is the main"
+                    f"refers to the graph {number}, which does not exist or is the main graph"
                 )
-            self._within(len(subgraphs) + 1, MAX_SUBGRAPHS, "graphs")
+            self._check_length(len(subgraphs) + 1, MAX_SUBGRAPHS, "graphs")
             subgraphs[number] = self._graph(number)
             waiting += _subgraphs_of(subgraphs[number])
         return replace(main, subgraphs=subgraphs)
@@ -339,21 +341,21 @@ class _FlatbufferReader:
         graph = self._model.Subgraphs(number)
         tensors = tuple(
             self._tensor(graph.Tensors(i))
-            for i in range(self._within(graph.TensorsLength(), MAX_TENSORS, "tensors"))
+            for i in range(self._check_length(graph.TensorsLength(), MAX_TENSORS, "tensors"))
         )
         operators = tuple(
             self._operator(graph.Operators(i), len(tensors))
-            for i in range(self._within(graph.OperatorsLength(), MAX_NODES, "operators"))
+            for i in range(self._check_length(graph.OperatorsLength(), MAX_NODES, "operators"))
         )
         ends = [
-            self._places(vector, length, len(tensors), what)
+            self._read_indices(vector, length, len(tensors), what)
             for vector, length, what in (
                 (graph.InputsAsNumpy, graph.InputsLength(), "inputs"),
                 (graph.OutputsAsNumpy, graph.OutputsLength(), "outputs"),
             )
         ]
         if any(place < 0 for places in ends for place in places):
-            self._refuse("leaves out an input or output of the network")
+            self._refuse("does not name an input or output of the network")
         return TfliteGraph(tensors, operators, ends[0], ends[1])
 
     def _tensor(self, table: Any) -> TfliteTensor:
@@ -388,7 +390,7 @@ class _FlatbufferReader:
     ) -> NDArray[Any] | None:
         """Return the values of a constant, or None for a computed tensor or an unsupported type."""
         if not 0 <= table.Buffer() < self._model.BuffersLength():
-            self._refuse(f"gives the tensor '{name}' data that it does not hold")
+            self._refuse(f"gives the tensor '{name}' data that do not exist")
         buffer = self._model.Buffers(table.Buffer())
         start, length = buffer.Offset(), buffer.DataLength()
         if start > 1:  # large models store data after the tables
@@ -406,8 +408,8 @@ class _FlatbufferReader:
         expected = -(-count // 2) if kind == "INT4" else count * np.dtype(dtype).itemsize
         if raw.size != expected:
             self._refuse(
-                f"holds {raw.size} bytes of the tensor '{name}', whose shape {list(shape)} needs "
-                f"{expected}"
+                f"contains {raw.size} bytes for the tensor '{name}', but its shape "
+                f"{list(shape)} needs {expected}"
             )
         if self._constant_bytes > MAX_FILE_BYTES:
             self._refuse("uses the same data for tensors of more than 2 GiB")
@@ -426,11 +428,11 @@ class _FlatbufferReader:
         kind = np.dtype(dtype).newbyteorder("<")
         self._constant_bytes += math.prod(shape) * kind.itemsize
         if raw.size % kind.itemsize or self._constant_bytes > MAX_FILE_BYTES:
-            self._refuse(f"holds {raw.size} bytes of the sparse tensor '{name}'")
+            self._refuse(f"contains {raw.size} bytes for the sparse tensor '{name}'")
         try:
             return dense(sparsity, raw.view(kind), shape)
         except DamagedTensor as fault:
-            self._refuse(f"holds a damaged sparse tensor, '{name}': {fault}")
+            self._refuse(f"contains the damaged sparse tensor '{name}': {fault}")
 
     def _quantisation(
         self, table: Any, name: str, shape: Shape, dtype: str
@@ -460,12 +462,12 @@ class _FlatbufferReader:
             or not (np.isfinite(scales) & (scales >= 0)).all()
             or not ((points >= limits.min) & (points <= limits.max)).all()
         ):
-            self._refuse(f"quantises the tensor '{name}' in a way that makes no sense")
+            self._refuse(f"has an invalid quantisation of the tensor '{name}'")
         return TfliteQuantisation(scales, points, axis if scales.size > 1 else 0)
 
     def _operator(self, table: Any, tensors: int) -> TfliteOperator:
         if not 0 <= table.OpcodeIndex() < self._model.OperatorCodesLength():
-            self._refuse("has an operator of no known kind")
+            self._refuse("has an operator of an unknown kind")
         code = self._model.OperatorCodes(table.OpcodeIndex())
         # Files from before 2020 only have the deprecated field, whose largest value is 127.
         number = max(code.DeprecatedBuiltinCode(), code.BuiltinCode())
@@ -475,8 +477,10 @@ class _FlatbufferReader:
             kind = (code.CustomCode() or b"custom").decode("utf-8", "replace")
         return TfliteOperator(
             kind,
-            self._places(table.InputsAsNumpy, table.InputsLength(), tensors, f"inputs of {kind}"),
-            self._places(
+            self._read_indices(
+                table.InputsAsNumpy, table.InputsLength(), tensors, f"inputs of {kind}"
+            ),
+            self._read_indices(
                 table.OutputsAsNumpy, table.OutputsLength(), tensors, f"outputs of {kind}"
             ),
             self._read_options(table), custom,
@@ -509,7 +513,7 @@ class _FlatbufferReader:
                     values[name] = value
         return values
 
-    def _places(
+    def _read_indices(
         self, vector: Callable[[], Any], length: int, tensors: int, what: str
     ) -> tuple[int, ...]:
         """Read a vector of tensor indices, and check that the tensors exist.
@@ -522,7 +526,7 @@ class _FlatbufferReader:
         """
         places = self._vector(vector, length, MAX_OPERANDS, what)
         if any(not -1 <= place < tensors for place in places):
-            self._refuse(f"names {what} that it does not hold")
+            self._refuse(f"refers to {what} that do not exist")
         return tuple(int(place) for place in places)
 
     def _vector(self, vector: Callable[[], Any], length: int, most: int, what: str) -> Any:
@@ -534,9 +538,9 @@ class _FlatbufferReader:
             most: largest length that is accepted.
             what: name of the vector, for messages.
         """
-        return tuple(vector().tolist()) if self._within(length, most, what) else ()
+        return tuple(vector().tolist()) if self._check_length(length, most, what) else ()
 
-    def _within(self, length: int, most: int, what: str) -> int:
+    def _check_length(self, length: int, most: int, what: str) -> int:
         """Return `length`; raise `ModelFileError` if it exceeds `most`.
 
         Args:
@@ -545,7 +549,7 @@ class _FlatbufferReader:
             what: name of the vector, for the message.
         """
         if length > most:
-            self._refuse(f"has {length} {what}, at most {most} are accepted")
+            self._refuse(f"has {length} {what}, but at most {most} are accepted")
         return length
 
     def _refuse(self, fault: str) -> NoReturn:

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.elementwise import Rule, input_index, output
 from tilewright.networks.tflite.file import TfliteOperator, TfliteTensor
 from tilewright.networks.tflite.windows import reduce_axes
 from tilewright.networks.tflite.writer import Missing, Writer
@@ -28,8 +28,8 @@ def takes_complex(kind: str, tensor: TfliteTensor) -> bool:
 
 def _transform(writer: Writer, operator: TfliteOperator) -> None:
     """Convert RFFT2D; the data are cut or zero-padded to the length of the transform."""
-    data, result = given(operator, 0), output(operator)
-    lengths = writer.integers(given(operator, 1), "its length")
+    data, result = input_index(operator, 0), output(operator)
+    lengths = writer.integers(input_index(operator, 1), "its length")
     shape = writer.tensors[data].shape
     if len(lengths) != 2 or len(shape) < 2 or min(lengths) < 1:
         raise Missing(f"it transforms {list(shape)} numbers to the length {lengths}")
@@ -58,10 +58,10 @@ def _transform(writer: Writer, operator: TfliteOperator) -> None:
 
 def _pairs(writer: Writer, operator: TfliteOperator) -> str:
     """Return the name of the complex input as pairs of real numbers."""
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     if not writer.is_complex(data):
-        raise Missing("its data are no complex numbers that an operator of the file computes")
-    return writer.stored(data)
+        raise Missing("its data are not complex numbers that an operator of the file computes")
+    return writer.stored_name(data)
 
 
 def _part(part: int, writer: Writer, operator: TfliteOperator) -> None:

@@ -51,7 +51,7 @@ class GraphBuilder:
         native = array.astype(array.dtype.newbyteorder("="))  # a contiguous copy
         key = (name, native.dtype.str, native.shape, hashlib.sha256(native.tobytes()).digest())
         if key not in self._same:
-            free = self._same[key] = self.tensor_names.free(name or "constant")
+            free = self._same[key] = self.tensor_names.take_free_name(name or "constant")
             self._constants[free] = numpy_helper.from_array(native, free)
         return self._same[key]
 
@@ -82,7 +82,7 @@ class GraphBuilder:
             attributes["allowzero"] = 1  # otherwise a size of 0 copies the input's size
         if op == "Transpose" and not attributes["perm"]:
             op, attributes = "Identity", {}  # ONNX cannot transpose a scalar
-        results = [self.tensor_names.free(f"{name}/result") for _ in range(count)]
+        results = [self.tensor_names.take_free_name(f"{name}/result") for _ in range(count)]
         node = helper.make_node(op, list(inputs), results, **attributes)
         self.append(node, name)
         self._unnamed |= dict.fromkeys(results, node)
@@ -94,7 +94,7 @@ class GraphBuilder:
 
     def append(self, node: onnx.NodeProto, name: str) -> None:
         """Add a node. Its name begins with `name`."""
-        node.name = self.node_names.free(printable(name))
+        node.name = self.node_names.take_free_name(printable(name))
         self.nodes.append(node)
 
     def is_unnamed(self, result: str) -> bool:
@@ -110,7 +110,7 @@ class GraphBuilder:
         """Rename nodes from index `first` on that are called `name`, to make the name available."""
         for node in self.nodes[first:]:
             if node.name == name:
-                node.name = self.node_names.free(f"{name}/given up")
+                node.name = self.node_names.take_free_name(f"{name}/given up")
                 self.node_names.release(name)
 
     def drop(self, results: Collection[str], first: int) -> None:
@@ -118,7 +118,7 @@ class GraphBuilder:
         kept = [node for node in self.nodes[first:] if set(results).isdisjoint(node.output)]
         self.nodes[first:] = kept
 
-    def needed(self, results: Collection[str]) -> list[onnx.NodeProto]:
+    def needed_nodes(self, results: Collection[str]) -> list[onnx.NodeProto]:
         """Return the nodes that the given results depend on, in order."""
         wanted, needed = set(results), []
         for node in reversed(self.nodes):
@@ -205,7 +205,7 @@ class Names:
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
 
-    def free(self, name: str) -> str:
+    def take_free_name(self, name: str) -> str:
         """Take a name and return it. If it is taken already, a number is appended."""
         free = name
         while free in self._taken:

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.elementwise import Rule, input_index, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.logic import cast, write_as
 from tilewright.networks.tflite.moves import move
@@ -26,19 +26,19 @@ def indices_of(writer: Writer, place: int, suffix: str = "Indices") -> str:
     """
     if writer.is_constant(place):
         return writer.add("indices", writer.constant(place, "its indices").astype(np.int64))
-    name = writer.stored(place)
+    name = writer.stored_name(place)
     return name if writer.tensors[place].dtype == "int64" else cast(writer, name, "int64", suffix)
 
 
 def _axis(operator: TfliteOperator, rank: int, name: str = "Axis") -> int:
     axis = operator.integer(name)
     if not -rank <= axis < rank:
-        raise Missing(f"its axis is {axis}, of {rank} dimensions")
+        raise Missing(f"its axis is {axis}, but its data have {rank} dimensions")
     return axis % rank
 
 
 def _gather(writer: Writer, operator: TfliteOperator) -> None:
-    data, places = given(operator, 0), given(operator, 1)
+    data, places = input_index(operator, 0), input_index(operator, 1)
     axis = _axis(operator, len(writer.tensors[data].shape))
     batch = operator.integer("BatchDims")
     if batch < 0:
@@ -65,7 +65,7 @@ def _gather_behind(writer: Writer, operator: TfliteOperator, axis: int, batch: i
 
     GatherND gathers along the first axis after the batch axes, so the axis is moved there.
     """
-    data, places = given(operator, 0), given(operator, 1)
+    data, places = input_index(operator, 0), input_index(operator, 1)
     rank, more = len(writer.tensors[data].shape), len(writer.tensors[places].shape) - batch
     between = list(range(batch, axis))
     order = [*range(batch), axis, *between, *range(axis + 1, rank)]
@@ -87,17 +87,17 @@ def _gather_behind(writer: Writer, operator: TfliteOperator, axis: int, batch: i
 
 
 def _gather_nd(writer: Writer, operator: TfliteOperator) -> None:
-    name = indices_of(writer, given(operator, 1))
+    name = indices_of(writer, input_index(operator, 1))
     move(
-        writer, given(operator, 0), output(operator),
+        writer, input_index(operator, 0), output(operator),
         lambda x: writer.node("GatherND", [x, name]),
     )  # fmt: skip
 
 
 def _embedding_lookup(writer: Writer, operator: TfliteOperator) -> None:
-    name = indices_of(writer, given(operator, 0))
+    name = indices_of(writer, input_index(operator, 0))
     move(
-        writer, given(operator, 1), output(operator),
+        writer, input_index(operator, 1), output(operator),
         lambda x: writer.node("Gather", [x, name], axis=0),
     )  # fmt: skip
 
@@ -106,11 +106,11 @@ def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
     """Convert SCATTER_ND; updates with the same index are added."""
     result = output(operator)
     if writer.is_open(result):
-        raise Missing("the size of its result depends on values")
-    name = indices_of(writer, given(operator, 0))
+        raise Missing("the size of its result depends on values of tensors")
+    name = indices_of(writer, input_index(operator, 0))
     shape = writer.tensors[result].shape
-    start = writer.filled(shape, 0, writer.computed_type(result))
-    updates = writer.real(given(operator, 1))
+    start = writer.filled_constant(shape, 0, writer.computed_type(result))
+    updates = writer.real(input_index(operator, 1))
     writer.write(result, writer.node("ScatterND", [start, name, updates], reduction="add"))
 
 
@@ -119,7 +119,7 @@ def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
 
     An index has one number per dimension.
     """
-    result, indices = output(operator), given(operator, 0)
+    result, indices = output(operator), input_index(operator, 0)
     shape, indices_shape = writer.tensors[result].shape, writer.tensors[indices].shape
     # The input is a list of indices or a single index.
     count = (
@@ -133,9 +133,9 @@ def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
         writer.add("shape", np.array(sizes, np.int64)) for sizes in ((count, len(shape)), shape)
     )
     places = writer.node("Reshape", [indices_of(writer, indices), wide], "Places")
-    base = writer.node("Expand", [writer.real(given(operator, 3)), final], "Default")
+    base = writer.node("Expand", [writer.real(input_index(operator, 3)), final], "Default")
     sizes = writer.add("shape", np.array([count], np.int64))
-    values = writer.node("Expand", [writer.real(given(operator, 2)), sizes], "Values")
+    values = writer.node("Expand", [writer.real(input_index(operator, 2)), sizes], "Values")
     writer.write(result, writer.node("ScatterND", [base, places, values]))
 
 
@@ -144,11 +144,11 @@ def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
 
     A negative index selects nothing in TensorFlow Lite, but counts from the end in ONNX.
     """
-    places, result = given(operator, 0), output(operator)
-    depth = writer.integers(given(operator, 1), "its depth")
+    places, result = input_index(operator, 0), output(operator)
+    depth = writer.integers(input_index(operator, 1), "its depth")
     dtype = writer.tensors[result].dtype
     computed = dtype if dtype in ("float32", "int64") else "float32"
-    on, off = (given(operator, i) for i in (2, 3))
+    on, off = (input_index(operator, i) for i in (2, 3))
     name = indices_of(writer, places)
     zero, end = (writer.add("end", np.array(value, np.int64)) for value in (0, depth[0]))
     outside = writer.node("Less", [name, zero], "Less")
@@ -175,10 +175,10 @@ def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _top_k(writer: Writer, operator: TfliteOperator) -> None:
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     if len(operator.outputs) != 2:
-        raise Missing(f"it has {len(operator.outputs)} outputs in place of two")
-    count = writer.integers(given(operator, 1), "its count")
+        raise Missing(f"it has {len(operator.outputs)} outputs instead of two")
+    count = writer.integers(input_index(operator, 1), "its count")
     sizes = writer.add("k", np.array(count[:1], np.int64))
     values, places = operator.outputs
     values_and_indices = writer.nodes("TopK", [writer.real(data), sizes], 2, axis=-1)
@@ -187,20 +187,20 @@ def _top_k(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _arg(op: str, writer: Writer, operator: TfliteOperator) -> None:
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     rank = len(writer.tensors[data].shape)
-    axes = writer.integers(given(operator, 1), "its axis")
+    axes = writer.integers(input_index(operator, 1), "its axis")
     if len(axes) != 1 or not -rank <= axes[0] < rank:
-        raise Missing(f"its axis is {axes}, of {rank} dimensions")
+        raise Missing(f"its axis is {axes}, but its data have {rank} dimensions")
     index = writer.node(op, [writer.real(data)], axis=axes[0] % rank, keepdims=0)
     write_as(writer, result, index, "int64")
 
 
 def _cum_sum(writer: Writer, operator: TfliteOperator) -> None:
-    axes = writer.integers(given(operator, 1), "its axis")
+    axes = writer.integers(input_index(operator, 1), "its axis")
     axis = writer.add("axis", np.array(axes[0], np.int64))
     summed = writer.node(
-        "CumSum", [writer.real(given(operator, 0)), axis],
+        "CumSum", [writer.real(input_index(operator, 0)), axis],
         exclusive=operator.integer("Exclusive"), reverse=operator.integer("Reverse"),
     )  # fmt: skip
     writer.write(output(operator), summed)
@@ -208,7 +208,7 @@ def _cum_sum(writer: Writer, operator: TfliteOperator) -> None:
 
 def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
     """Convert BUCKETIZE, which counts the boundaries that are not above a number."""
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     ends = operator.options.get("Boundaries", ())
     shape = writer.tensors[data].shape
     if not isinstance(ends, tuple):
@@ -226,7 +226,7 @@ def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
-    update_slice(writer, operator, indices_of(writer, given(operator, 2)))
+    update_slice(writer, operator, indices_of(writer, input_index(operator, 2)))
 
 
 def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
@@ -239,13 +239,13 @@ def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
         operator: the operator; its inputs are the data and the update.
         first: name of an int64 vector with the begin of the slice.
     """
-    data, update = (given(operator, i) for i in range(2))
+    data, update = (input_index(operator, i) for i in range(2))
     whole, part = (writer.tensors[place].shape for place in (data, update))
     if whole == part:
         writer.write(output(operator), writer.node("Identity", [writer.real(update)]))
         return
     if len(whole) != len(part) or any(a > b for a, b in zip(part, whole, strict=True)):
-        raise Missing(f"a part of the shape {list(part)} does not fit into {list(whole)}")
+        raise Missing(f"a part of shape {list(part)} does not fit into {list(whole)}")
     check_elements(math.prod(part) * len(part))
     grid = np.stack(np.meshgrid(*map(np.arange, part), indexing="ij"), -1).astype(np.int64)
     most = np.subtract(whole, part).astype(np.int64)
@@ -259,14 +259,14 @@ def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
 
 def _non_max_suppression(writer: Writer, operator: TfliteOperator) -> None:
     """Convert NON_MAX_SUPPRESSION_V4 or V5, whose results are zero-padded to the maximum count."""
-    boxes, scores = (given(operator, i) for i in (0, 1))
+    boxes, scores = (input_index(operator, i) for i in (0, 1))
     soft = operator.kind.endswith("V5")
-    if soft and float(writer.constant(given(operator, 5), "its sigma").item()) != 0.0:
-        raise Missing("sigma, which lowers scores, has no rule")
-    (count,) = writer.integers(given(operator, 2), "its greatest count")[:1] or [0]
+    if soft and float(writer.constant(input_index(operator, 5), "its sigma").item()) != 0.0:
+        raise Missing("its option sigma, which lowers scores, is not supported")
+    (count,) = writer.integers(input_index(operator, 2), "its greatest count")[:1] or [0]
     results = operator.outputs
     if writer.tensors[results[0]].shape != (count,):
-        raise Missing("its result has another size than its greatest count")
+        raise Missing("the size of its result differs from its greatest count")
     total = len(writer.tensors[scores].shape) and writer.tensors[scores].shape[0]
     shapes = [
         writer.add("shape", np.array(shape, np.int64)) for shape in ((1, total, 4), (1, 1, total))
@@ -276,7 +276,7 @@ def _non_max_suppression(writer: Writer, operator: TfliteOperator) -> None:
         for place, shape in zip((boxes, scores), shapes, strict=True)
     ]
     limits = [
-        writer.add("limit", np.array(writer.constant(given(operator, i), what), np.float32))
+        writer.add("limit", np.array(writer.constant(input_index(operator, i), what), np.float32))
         for i, what in ((3, "its overlap"), (4, "its least score"))
     ]
     most = writer.add("most", np.array(count, np.int64))
@@ -328,7 +328,7 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
 
     Rows with a negative segment number are ignored.
     """
-    data, segments, result = given(operator, 0), given(operator, 1), output(operator)
+    data, segments, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     target = writer.tensors[result]
     dtype = writer.computed_type(result)
     reduction = REDUCTIONS[operator.kind.rpartition("_")[2]]
@@ -339,7 +339,7 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
     if writer.is_constant(segments):
         values = writer.constant(segments, "its segments")
         if values.size and values.max() >= rows:
-            raise Missing("a segment lies outside of its result")
+            raise Missing("a segment is outside of its result")
         drops = bool(values.size and values.min() < 0)
     name = indices_of(writer, segments, "Segments")
     if drops:  # negative segments are collected in an extra row, which is removed
@@ -347,7 +347,7 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
         is_negative = writer.node("Less", [name, zero], "Negative")
         name = writer.node("Where", [is_negative, last, name], "Rows")
     shape = (rows + drops, *target.shape[1:])
-    base = writer.filled(shape, _neutral(reduction, dtype), dtype)
+    base = writer.filled_constant(shape, _neutral(reduction, dtype), dtype)
     ends = writer.add("axes", np.array([-1], np.int64))
     places = writer.node("Unsqueeze", [name, ends], "Places")
     updates = writer.real(data)
@@ -374,7 +374,7 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
 
     It sums weighted rows of a table, grouped by the row of a sparse matrix.
     """
-    ids, indices, _, weights, table = (given(operator, i) for i in range(5))
+    ids, indices, _, weights, table = (input_index(operator, i) for i in range(5))
     result, number = output(operator), operator.integer("Combiner")
     count, rank = shape_of(writer, indices, 2, "its indices")
     depth = len(writer.tensors[table].shape) - 1
@@ -390,7 +390,7 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
     lookups = shape[: rank - 1]
 
     def scatter(updates: str, wanted: tuple[int, ...], suffix: str) -> str:
-        zeros = writer.filled(wanted, 0.0, "float32")
+        zeros = writer.filled_constant(wanted, 0.0, "float32")
         return writer.node("ScatterND", [zeros, places, updates], suffix, reduction="add")
 
     total = scatter(weighted, shape, "Sum")
@@ -401,7 +401,7 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
             divisor = writer.node("Sqrt", [squares], "Root")
         else:
             divisor = scatter(raw, lookups, "WeightSum")
-        ones = writer.filled((count,), 1.0, "float32")
+        ones = writer.filled_constant((count,), 1.0, "float32")
         one, zero = (writer.add("number", np.float32(value)) for value in (1, 0))
         is_empty = writer.node("Equal", [scatter(ones, lookups, "Count"), zero], "Empty")
         divisor = writer.node("Where", [is_empty, one, divisor], "Divisor")
@@ -412,15 +412,15 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
 
 def _look_up_key(writer: Writer, operator: TfliteOperator) -> None:
     """Convert HASHTABLE_LOOKUP, which returns the row of each key; zeros if the key is absent."""
-    wanted, keys, values = (given(operator, i) for i in range(3))
+    wanted, keys, values = (input_index(operator, i) for i in range(3))
     if len(operator.outputs) != 2:
-        raise Missing(f"it has {len(operator.outputs)} outputs in place of two")
+        raise Missing(f"it has {len(operator.outputs)} outputs instead of two")
     rows, hits = operator.outputs
     (count,) = shape_of(writer, wanted, 1, "its keys")
     shape = writer.tensors[rows].shape
     sizes = writer.add("shape", np.array([count, 1], np.int64))
-    column = writer.node("Reshape", [writer.stored(wanted), sizes], "Column")
-    matches = writer.node("Equal", [column, writer.stored(keys)], "Equal")
+    column = writer.node("Reshape", [writer.stored_name(wanted), sizes], "Column")
+    matches = writer.node("Equal", [column, writer.stored_name(keys)], "Equal")
     counted = cast(writer, matches, "int32", "Matches")
     places = writer.node("ArgMax", [counted], "Places", axis=1, keepdims=0)
     looked_up = writer.node("Gather", [writer.real(values), places], "Rows")

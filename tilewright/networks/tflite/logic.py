@@ -12,7 +12,7 @@ from tilewright.networks.tflite.elementwise import (
     Rule,
     common_layout,
     finish,
-    given,
+    input_index,
     operand,
     output,
 )
@@ -49,12 +49,12 @@ def write_as(
 
 
 def _compare(op: str, writer: Writer, operator: TfliteOperator) -> None:
-    first, second = (writer.tensors[given(operator, i)] for i in (0, 1))
+    first, second = (writer.tensors[input_index(operator, i)] for i in (0, 1))
     scale = first.quantisation
     if first.dtype == "int16" and scale is not None and not scale.same_as(second.quantisation):
-        raise Missing("it compares int16 of different scales, of which the runtime takes no notice")
+        raise Missing("it compares int16 tensors with different scales, which the runtime ignores")
     layout = common_layout(writer, operator)
-    operands = [operand(writer, given(operator, i), layout) for i in (0, 1)]
+    operands = [operand(writer, input_index(operator, i), layout) for i in (0, 1)]
     negated = op.startswith("Not")
     result = writer.node(op.removeprefix("Not"), operands, "Equal" * negated)
     if negated:
@@ -65,10 +65,10 @@ def _compare(op: str, writer: Writer, operator: TfliteOperator) -> None:
 def _logical(op: str, writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
     count = 1 if op == "Not" else 2
-    places = [given(operator, i) for i in range(count)]
+    places = [input_index(operator, i) for i in range(count)]
     dtypes = {writer.tensors[place].dtype for place in places}
     if dtypes != {"bool"}:
-        raise Missing(f"it computes {', '.join(sorted(dtypes))}, and only bool has a rule")
+        raise Missing(f"it computes with {', '.join(sorted(dtypes))}, but only bool is supported")
     operands = [operand(writer, place, layout) for place in places]
     writer.write(output(operator), writer.node(op, operands), layout)
 
@@ -78,7 +78,7 @@ def _select(writer: Writer, operator: TfliteOperator) -> None:
 
     The condition of SELECT may be a vector with one value per row.
     """
-    condition, *choices = (given(operator, i) for i in range(3))
+    condition, *choices = (input_index(operator, i) for i in range(3))
     layout = common_layout(writer, operator)
     condition_shape = writer.tensors[condition].shape
     shape = writer.tensors[choices[0]].shape
@@ -100,9 +100,9 @@ def _select(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _cast(writer: Writer, operator: TfliteOperator) -> None:
-    place, result = given(operator, 0), output(operator)
+    place, result = input_index(operator, 0), output(operator)
     layout = writer.layout(place)
-    stored = writer.stored(place, layout)
+    stored = writer.stored_name(place, layout)
     target = element_type(writer.tensors[result].dtype)
     writer.write_stored(result, writer.node("Cast", [stored], to=target), layout)
 
@@ -114,8 +114,8 @@ def _floor_div(writer: Writer, operator: TfliteOperator) -> None:
     exactly one operand is negative.
     """
     layout = common_layout(writer, operator)
-    a, b = (operand(writer, given(operator, i), layout) for i in (0, 1))
-    dtype = writer.computed_type(given(operator, 0))
+    a, b = (operand(writer, input_index(operator, i), layout) for i in (0, 1))
+    dtype = writer.computed_type(input_index(operator, 0))
     if not _in_integers(writer, operator):
         result = writer.node("Floor", [writer.node("Div", [a, b], "Div")])
         writer.write(output(operator), result, layout)
@@ -134,7 +134,7 @@ def _floor_div(writer: Writer, operator: TfliteOperator) -> None:
 def _floor_mod(writer: Writer, operator: TfliteOperator) -> None:
     """Convert FLOOR_MOD, whose remainder has the sign of the divisor."""
     layout = common_layout(writer, operator)
-    a, b = (operand(writer, given(operator, i), layout) for i in (0, 1))
+    a, b = (operand(writer, input_index(operator, i), layout) for i in (0, 1))
     if _in_integers(writer, operator):
         writer.write(output(operator), writer.node("Mod", [a, b]), layout)
         return
@@ -149,14 +149,14 @@ def _floor_mod(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _in_integers(writer: Writer, operator: TfliteOperator) -> bool:
-    tensor = writer.tensors[given(operator, 0)]
+    tensor = writer.tensors[input_index(operator, 0)]
     return tensor.quantisation is None and not tensor.dtype.startswith("float")
 
 
 def _add_n(writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
     names: Sequence[str] = [
-        operand(writer, given(operator, i), layout) for i in range(len(operator.inputs))
+        operand(writer, input_index(operator, i), layout) for i in range(len(operator.inputs))
     ]
     if len(names) == 1:
         writer.write(output(operator), writer.node("Identity", names), layout)
@@ -169,11 +169,11 @@ def _add_n(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _xor(writer: Writer, operator: TfliteOperator) -> None:
-    places = [given(operator, i) for i in (0, 1)]
+    places = [input_index(operator, i) for i in (0, 1)]
     if writer.tensors[places[0]].dtype == "bool":
         _logical("Xor", writer, operator)
         return
-    names = [writer.stored(place) for place in places]
+    names = [writer.stored_name(place) for place in places]
     writer.write_stored(output(operator), writer.node("BitwiseXor", names))
 
 
@@ -182,12 +182,13 @@ def _shift(writer: Writer, operator: TfliteOperator) -> None:
 
     ONNX shifts only unsigned integers, so a signed one is divided by a power of two, rounding down.
     """
-    places, result = [given(operator, i) for i in (0, 1)], output(operator)
+    places, result = [input_index(operator, i) for i in (0, 1)], output(operator)
     dtype = writer.tensors[result].dtype
     if np.dtype(dtype).kind not in "iu":
-        raise Missing(f"it shifts {dtype}")
+        raise Missing(f"it shifts numbers of type {dtype}")
     data, amount = (
-        cast(writer, writer.stored(place), "int64", f"Cast{i}") for i, place in enumerate(places)
+        cast(writer, writer.stored_name(place), "int64", f"Cast{i}")
+        for i, place in enumerate(places)
     )
     least, most = (
         writer.add("bits", np.array(value, np.int64))
@@ -210,7 +211,7 @@ def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
 
     Only constants can be converted to a type of another size.
     """
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     sizes = [np.dtype(writer.tensors[place].dtype).itemsize for place in (data, result)]
     if writer.is_constant(data):
         values = np.ascontiguousarray(writer.constant(data, "its data"))
@@ -218,9 +219,9 @@ def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
         writer.fold(result, values.reshape(-1).view(wanted.dtype).reshape(wanted.shape))
         return
     if sizes[0] != sizes[1]:
-        raise Missing(f"it makes numbers of {sizes[1]} bytes of numbers of {sizes[0]} bytes")
+        raise Missing(f"it converts numbers of {sizes[0]} bytes to numbers of {sizes[1]} bytes")
     target = element_type(writer.tensors[result].dtype)
-    writer.write_stored(result, writer.node("BitCast", [writer.stored(data)], to=target))
+    writer.write_stored(result, writer.node("BitCast", [writer.stored_name(data)], to=target))
 
 
 def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
@@ -230,10 +231,10 @@ def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
     signs of zeros and infinities matter, as in C, but a result of −0 becomes 0.
     """
     layout = common_layout(writer, operator)
-    y, x = (operand(writer, given(operator, i), layout) for i in (0, 1))
+    y, x = (operand(writer, input_index(operator, i), layout) for i in (0, 1))
     dtype = writer.tensors[output(operator)].dtype
     if dtype != "float32":
-        raise Missing(f"it computes {dtype}, and onnxruntime has no arc tangent of that type")
+        raise Missing(f"it computes with {dtype}, for which onnxruntime has no arc tangent")
 
     def number(value: float) -> str:
         return writer.add("number", np.array(value, dtype))

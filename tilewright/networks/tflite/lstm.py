@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tilewright.networks.tflite.elementwise import FUSED, Rule, given
+from tilewright.networks.tflite.elementwise import FUSED, Rule, input_index
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.products import bias, shape_of
 from tilewright.networks.tflite.writer import Missing, Writer
 
-STATE = "it keeps state from run to run, and ONNX has no variables"
+STATE = "it keeps state between runs, and ONNX has no variables"
 """Reason why operators with state cannot be converted."""
 BASIC = 1
 """Value of the schema's `LSTMKernelType` for a step with five inputs."""
@@ -24,11 +24,11 @@ BASIC = 1
 def _step(writer: Writer, operator: TfliteOperator) -> None:
     if operator.integer("KernelType") != BASIC:
         raise Missing(STATE)
-    data, before, weights, _, state = (given(operator, i) for i in range(5))
+    data, before, weights, _, state = (input_index(operator, i) for i in range(5))
     if len(operator.outputs) != 4 or operator.integer("FusedActivationFunction") != FUSED.index(
         "TANH"
     ):
-        raise Missing("its outputs or its activation are not those of a basic step")
+        raise Missing("its outputs or its activation differ from those of a basic step")
     if operator.number("CellClip", 0.0) or operator.number("ProjClip", 0.0):
         raise Missing("it clips its state")
     activated, after, *scratch = operator.outputs

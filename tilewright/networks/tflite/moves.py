@@ -12,7 +12,7 @@ from tilewright.networks.tflite.elementwise import (
     Rule,
     common_layout,
     finish,
-    given,
+    input_index,
     operand,
     output,
 )
@@ -53,7 +53,7 @@ def move(
         and source.dtype == target.dtype
         and (quantisation is None or quantisation.scales.size == 1)
     ):
-        writer.write_stored(result, add(writer.stored(data, read)), written)
+        writer.write_stored(result, add(writer.stored_name(data, read)), written)
     else:
         writer.write(result, add(writer.real(data, read)), written)
 
@@ -73,67 +73,72 @@ def result_sizes(writer: Writer, result: int, sizes: int) -> str:
     if writer.is_constant(sizes):
         return writer.add("shape", writer.constant(sizes, "its shape").astype(np.int64).ravel())
     if not writer.is_known(sizes):  # the size depends on the branch that is taken
-        raise Missing("its shape is computed behind a branch")
-    return writer.node("Cast", [writer.stored(sizes)], "Shape", to=7)  # to int64
+        raise Missing("its shape is computed inside of a branch")
+    return writer.node("Cast", [writer.stored_name(sizes)], "Shape", to=7)  # to int64
 
 
 def _reshape_open(writer: Writer, operator: TfliteOperator) -> None:
     """Convert RESHAPE, SQUEEZE or EXPAND_DIMS of data whose size depends on values."""
-    data, result = given(operator, 0), operator.outputs[0]
+    data, result = input_index(operator, 0), operator.outputs[0]
     rank = len(writer.tensors[data].shape)
     if operator.kind == "RESHAPE":
         if len(operator.inputs) > 1:
-            sizes = result_sizes(writer, result, given(operator, 1))
+            sizes = result_sizes(writer, result, input_index(operator, 1))
         else:
             wanted = operator.options.get("NewShape", ())
             sizes = writer.add("shape", np.array(wanted, np.int64))
         move(writer, data, result, lambda name: writer.node("Reshape", [name, sizes]))
         return
     if operator.kind == "EXPAND_DIMS":
-        op, axes = "Unsqueeze", writer.integers(given(operator, 1), "its axis")
+        op, axes = "Unsqueeze", writer.integers(input_index(operator, 1), "its axis")
     else:
         op, dims = "Squeeze", operator.options.get("SqueezeDims", ())
         axes = list(dims) if isinstance(dims, tuple) else []
         if not axes:
-            raise Missing(f"it removes any of {rank} dimensions whose sizes depend on values")
+            raise Missing(
+                f"it may remove any of {rank} dimensions whose sizes depend on values of tensors"
+            )
     places = writer.add("axes", np.array(axes, np.int64))
     move(writer, data, result, lambda name: writer.node(op, [name, places]))
 
 
 def _reshape(writer: Writer, operator: TfliteOperator) -> None:
     """Convert RESHAPE, SQUEEZE or EXPAND_DIMS to a Reshape to the result's shape."""
-    data, result = given(operator, 0), operator.outputs[0]
+    data, result = input_index(operator, 0), operator.outputs[0]
     if writer.is_open(data) or writer.is_open(result):
         _reshape_open(writer, operator)
         return
     data_shape, wanted = writer.tensors[data].shape, writer.tensors[result].shape
     if math.prod(data_shape) != math.prod(wanted):
-        raise Missing(f"it makes {list(wanted)} of {list(data_shape)}, which has other numbers")
+        raise Missing(
+            f"it reshapes {list(data_shape)} to {list(wanted)}, which has another number of "
+            "elements"
+        )
     layout = writer.layout(data) if is_in_order(data_shape) else FILED
     sizes = writer.add("shape", np.array(wanted, np.int64))
     move(writer, data, result, lambda name: writer.node("Reshape", [name, sizes]), layout)
 
 
 def _transpose(writer: Writer, operator: TfliteOperator) -> None:
-    data, result = given(operator, 0), output(operator)
-    order = writer.integers(given(operator, 1), "its order of axes")
+    data, result = input_index(operator, 0), output(operator)
+    order = writer.integers(input_index(operator, 1), "its order of axes")
     if sorted(order) != list(range(len(writer.tensors[data].shape))):
         raise Missing(f"its order of axes is {order}")
     move(writer, data, result, lambda name: writer.node("Transpose", [name], perm=order))
 
 
 def _pad(writer: Writer, operator: TfliteOperator) -> None:
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     source, rank = writer.tensors[data], len(writer.tensors[data].shape)
-    ends = writer.integers(given(operator, 1), "its padding")
+    ends = writer.integers(input_index(operator, 1), "its padding")
     amounts = np.array(ends, np.int64)[: len(ends) // 2 * 2].reshape(-1, 2)
     if len(ends) % 2 or len(amounts) != rank or (amounts < 0).any():
-        raise Missing(f"it pads {len(amounts)} dimensions of {rank}")
+        raise Missing(f"it pads {len(amounts)} of {rank} dimensions")
     layout = FIRST if rank == 4 else FILED
     turned = amounts[list(FIRST.value)] if layout is FIRST else amounts
     inputs = [writer.real(data, layout), writer.add("pads", turned.T.ravel())]
     if operator.kind == "PADV2":
-        filling = given(operator, 2)
+        filling = input_index(operator, 2)
         inputs.append(operand(writer, filling, FILED))
     mode = "reflect" if operator.kind == "MIRROR_PAD" else "constant"
     if operator.kind == "MIRROR_PAD" and operator.integer("Mode"):
@@ -152,11 +157,11 @@ def _pad_symmetrically(
 
     ONNX has no such mode, so rows are gathered along each axis.
     """
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     shape = writer.tensors[data].shape
     padded = [axis for axis in range(len(shape)) if amounts[axis].any()]
     if any(amounts[axis].max() > shape[axis] for axis in padded):
-        raise Missing(f"it mirrors more than the {list(shape)} numbers that there are")
+        raise Missing(f"it mirrors more elements than the shape {list(shape)} has")
 
     def mirror(name: str) -> str:
         for axis in padded:
@@ -175,7 +180,7 @@ def _concat(writer: Writer, operator: TfliteOperator) -> None:
     if not -rank <= axis < rank:
         raise Missing(f"it joins along the axis {axis} of {rank} dimensions")
     layout = common_layout(writer, operator)
-    parts = [writer.real(given(operator, i), layout) for i in range(len(operator.inputs))]
+    parts = [writer.real(input_index(operator, i), layout) for i in range(len(operator.inputs))]
     finish(writer, operator, writer.node("Concat", parts, axis=layout.axis(axis, rank)), layout)
 
 
@@ -190,18 +195,18 @@ def _pack(writer: Writer, operator: TfliteOperator) -> None:
         op, numbers = "Unsqueeze", [axis % len(shape)]
     sizes = writer.add("shape", np.array(numbers, np.int64))
     parts = [
-        writer.node(op, [writer.real(given(operator, i)), sizes], op)
+        writer.node(op, [writer.real(input_index(operator, i)), sizes], op)
         for i in range(len(operator.inputs))
     ]
     finish(writer, operator, writer.node("Concat", parts, axis=axis % len(shape)))
 
 
 def _strided_slice(writer: Writer, operator: TfliteOperator) -> None:
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     shape = writer.tensors[data].shape
     words = ("its first elements", "its last elements", "its steps")
     begins, ends, steps = (
-        writer.integers(given(operator, i + 1), word) for i, word in enumerate(words)
+        writer.integers(input_index(operator, i + 1), word) for i, word in enumerate(words)
     )
     if not len(begins) == len(ends) == len(steps) or 0 in steps:
         raise Missing("its ranges do not fit its data")
@@ -230,7 +235,7 @@ def _strided_slice(writer: Writer, operator: TfliteOperator) -> None:
     keeps_rank = not masks["ShrinkAxis"] and not masks["NewAxis"]
     begins, ends, steps = ([bounds[k] for bounds in kept] for k in range(3))
     if writer.is_open(data) and not keeps_rank and masks["NewAxis"]:
-        raise Missing("it adds an axis to data whose size depends on values")
+        raise Missing("it adds an axis to data whose size depends on values of tensors")
     _write_slice(
         writer, operator, begins, ends, steps, axes, shrunk=shrunk if not keeps_rank else None
     )
@@ -255,10 +260,10 @@ def _axes_of_ranges(rank: int, count: int, ellipsis: int, new_axes: int) -> list
 
 
 def _slice(writer: Writer, operator: TfliteOperator) -> None:
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     shape, is_open = writer.tensors[data].shape, writer.is_open(data)
-    begins = writer.integers(given(operator, 1), "its first elements")
-    sizes = writer.integers(given(operator, 2), "its size")
+    begins = writer.integers(input_index(operator, 1), "its first elements")
+    sizes = writer.integers(input_index(operator, 2), "its size")
     if not len(begins) == len(sizes) == len(shape):
         raise Missing("its ranges do not fit its data")
     ends = [
@@ -285,7 +290,7 @@ def _write_slice(
         shrunk: axes of length 1 that are removed afterwards. If it is not None, the result may also
             have new axes.
     """
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     shape, keeps_rank = writer.tensors[data].shape, shrunk is None
     layout = writer.layout(data) if keeps_rank and len(shape) == 4 else FILED
     axes = [layout.axis(axis, len(shape)) for axis in sliced]
@@ -310,9 +315,9 @@ def _write_slice(
 def _split(writer: Writer, operator: TfliteOperator) -> None:
     """Convert SPLIT or SPLIT_V, whose axis and data inputs are in a different order."""
     plain = operator.kind == "SPLIT"
-    data, at = (given(operator, 1), 0) if plain else (given(operator, 0), 2)
+    data, at = (input_index(operator, 1), 0) if plain else (input_index(operator, 0), 2)
     shape, parts = writer.tensors[data].shape, operator.outputs
-    axes = writer.integers(given(operator, at), "its axis")
+    axes = writer.integers(input_index(operator, at), "its axis")
     axis = axes[0] if len(axes) == 1 else len(shape)
     if not parts or not -len(shape) <= axis < len(shape):
         raise Missing(f"it splits the axis {axis} of {len(shape)} dimensions")
@@ -326,7 +331,7 @@ def _split(writer: Writer, operator: TfliteOperator) -> None:
     moved = quantisation is None or all(
         quantisation.same_as(writer.tensors[p].quantisation) for p in parts
     )
-    name = writer.stored(data, layout) if moved else writer.real(data, layout)
+    name = writer.stored_name(data, layout) if moved else writer.real(data, layout)
     results = writer.split(name, layout.axis(axis, len(shape)), sizes)
     for part, result in zip(parts, results, strict=True):
         (writer.write_stored if moved else writer.write)(part, result, layout)
@@ -334,10 +339,10 @@ def _split(writer: Writer, operator: TfliteOperator) -> None:
 
 def _unpack(writer: Writer, operator: TfliteOperator) -> None:
     """Convert UNPACK: split an axis into parts of length 1 and remove it."""
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     shape, axis = writer.tensors[data].shape, operator.integer("Axis")
     if not -len(shape) <= axis < len(shape) or shape[axis] != len(operator.outputs):
-        raise Missing(f"it takes apart the axis {axis} of {len(shape)} dimensions")
+        raise Missing(f"it splits the axis {axis} of {len(shape)} dimensions")
     ones = [1] * len(operator.outputs)
     parts = writer.split(writer.real(data), axis % len(shape), ones)
     for place, part in zip(operator.outputs, parts, strict=True):
@@ -345,7 +350,7 @@ def _unpack(writer: Writer, operator: TfliteOperator) -> None:
         writer.write(place, writer.node("Reshape", [part, sizes], "Reshape"))
 
 
-def reads(operator: TfliteOperator) -> Shape:
+def tensors_read(operator: TfliteOperator) -> Shape:
     """Return the indices of the tensors whose values an operator reads.
 
     Inputs that only state the result's shape are not included, because the shapes are static.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tilewright.networks.tflite.elementwise import Rule, finish, given, output
+from tilewright.networks.tflite.elementwise import Rule, finish, input_index, output
 from tilewright.networks.tflite.file import Shape, TfliteOperator
 from tilewright.networks.tflite.writer import FILED, FIRST, Missing, Writer
 
@@ -41,7 +41,7 @@ def pair(operator: TfliteOperator, height: str, width: str) -> Shape:
     """Return two options that are sizes. Raises `Missing` if one is below 1."""
     sizes = operator.integer(height, 1), operator.integer(width, 1)
     if min(sizes) < 1:
-        raise Missing(f"its {height} and {width} are {sizes[0]} and {sizes[1]}")
+        raise Missing(f"its options {height} and {width} are {sizes[0]} and {sizes[1]}")
     return sizes
 
 
@@ -53,12 +53,12 @@ def shape_of(writer: Writer, place: int, rank: int, what: str) -> Shape:
     """
     shape = writer.tensors[place].shape
     if len(shape) != rank or 0 in shape:
-        raise Missing(f"{what} have the shape {list(shape)}, not {rank} dimensions")
+        raise Missing(f"{what} have the shape {list(shape)} instead of {rank} dimensions")
     return shape
 
 
 def _conv(writer: Writer, operator: TfliteOperator) -> None:
-    data, weight = given(operator, 0), given(operator, 1)
+    data, weight = input_index(operator, 0), input_index(operator, 1)
     _, height, width, channels = shape_of(writer, data, 4, "its data")
     first, *kernel, last = shape_of(writer, weight, 4, "its weights")
     if operator.kind == "CONV_2D":
@@ -100,7 +100,7 @@ def turned_weights(writer: Writer, weight: int, order: Sequence[int], axis: int 
 
 
 def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
-    weight, data = given(operator, 1), given(operator, 2)
+    weight, data = input_index(operator, 1), input_index(operator, 2)
     sizes = shape_of(writer, data, 4, "its data")[1:3]
     outputs, *kernel, _ = shape_of(writer, weight, 4, "its weights")
     wanted = shape_of(writer, output(operator), 4, "its results")
@@ -114,7 +114,7 @@ def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
         ends.append(total - total // 2)
         extra.append(wanted[i + 1] - full + total)
     if any(not 0 <= rest < max(strides[i], 1) for i, rest in enumerate(extra)):
-        raise Missing(f"its result's size {list(wanted)} does not follow from its strides")
+        raise Missing(f"the size of its result, {list(wanted)}, does not follow from its strides")
     axis = _channel_axis(writer, weight, {0: 1, 3: 0})
     inputs = [
         writer.real(data, FIRST), turned_weights(writer, weight, (3, 0, 1, 2), axis),
@@ -130,13 +130,13 @@ def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _dense(writer: Writer, operator: TfliteOperator) -> None:
-    data, weight, result = given(operator, 0), given(operator, 1), output(operator)
+    data, weight, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     if operator.integer("WeightsFormat"):
-        raise Missing("its weights lie shuffled, for one kind of processor only")
+        raise Missing("its weights are shuffled for one kind of processor")
     units, inputs = shape_of(writer, weight, 2, "its weights")
     shape = writer.tensors[data].shape
     if math.prod(shape) % inputs or not shape:
-        raise Missing(f"its weights do not fit data of the shape {list(shape)}")
+        raise Missing(f"its weights do not fit data of shape {list(shape)}")
     rows = math.prod(shape) // inputs
     real = as_shape(writer, data, (rows, inputs), suffix="Flatten")
     if writer.is_constant(weight):
@@ -182,7 +182,7 @@ def is_in_order(shape: Shape) -> bool:
 def _matrix_product(writer: Writer, operator: TfliteOperator) -> None:
     operands = []
     for i, option in enumerate(("AdjX", "AdjY")):
-        place = given(operator, i)
+        place = input_index(operator, i)
         real, rank = writer.real(place), len(writer.tensors[place].shape)
         if rank < 2:
             raise Missing(f"its operands have {rank} dimensions")
@@ -199,7 +199,7 @@ def _channel_axis(writer: Writer, place: int, moved: Mapping[int, int]) -> int:
     if quantisation is None or quantisation.scales.size == 1:
         return 0
     if quantisation.axis not in moved:
-        raise Missing(f"its weights have scales along their axis {quantisation.axis}")
+        raise Missing(f"its weights have scales along the axis {quantisation.axis}")
     return moved[quantisation.axis]
 
 
@@ -222,9 +222,9 @@ def bias(writer: Writer, operator: TfliteOperator, place: int, data: int = 0) ->
         return [writer.real(at)]
     values = writer.constant(at, "its bias")
     if tensor.dtype.startswith("int") and (tensor.quantisation is None or tensor.dtype == "int64"):
-        scales = [writer.tensors[given(operator, i)].quantisation for i in (data, 1)]
+        scales = [writer.tensors[input_index(operator, i)].quantisation for i in (data, 1)]
         if scales[0] is None or scales[1] is None:
-            raise Missing("its bias is of integers that have no scale")
+            raise Missing("its bias contains integers without a scale")
         step = scales[0].scales.astype(np.float64) * scales[1].scales
         return [writer.weight(at, (values * step).astype(np.float32), 0, "bias")]
     return [writer.weight(at, values, 0, "bias")]
@@ -246,11 +246,11 @@ CHANNELS_FIRST, CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 
 
 def _conv_of_volume(writer: Writer, operator: TfliteOperator) -> None:
-    data, weight = given(operator, 0), given(operator, 1)
+    data, weight = input_index(operator, 0), input_index(operator, 1)
     sizes = shape_of(writer, data, 5, "its data")
     *kernel, inputs, _ = shape_of(writer, weight, 5, "its weights")
     if sizes[4] != inputs:
-        raise Missing(f"its weights are of {inputs} channels, its data have {sizes[4]}")
+        raise Missing(f"its weights have {inputs} channels, but its data have {sizes[4]}")
     strides, dilations = _sides(operator, "Stride{}"), _sides(operator, "Dilation{}Factor")
     begins, ends = [], []
     for size, taps, stride, dilation in zip(sizes[1:4], kernel, strides, dilations, strict=True):
@@ -270,7 +270,7 @@ def _conv_of_volume(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _transposed_conv_of_volume(writer: Writer, operator: TfliteOperator) -> None:
-    weight, data = given(operator, 1), given(operator, 2)
+    weight, data = input_index(operator, 1), input_index(operator, 2)
     sizes = shape_of(writer, data, 5, "its data")
     *kernel, outputs, _ = shape_of(writer, weight, 5, "its weights")
     wanted = shape_of(writer, output(operator), 5, "its results")
@@ -285,7 +285,7 @@ def _transposed_conv_of_volume(writer: Writer, operator: TfliteOperator) -> None
     if wanted[4] != outputs or any(
         not 0 <= rest < stride for rest, stride in zip(extra, strides, strict=True)
     ):
-        raise Missing(f"its result's size {list(wanted)} does not follow from its strides")
+        raise Missing(f"the size of its result, {list(wanted)}, does not follow from its strides")
     turned = writer.node("Transpose", [writer.real(data)], "First", perm=list(CHANNELS_FIRST))
     weights = turned_weights(writer, weight, (4, 3, 0, 1, 2))
     summed = writer.node(
@@ -301,7 +301,7 @@ def _sides(operator: TfliteOperator, name: str) -> Shape:
     """Return an option with one value per spatial dimension. Raises `Missing` if one is below 1."""
     sizes = tuple(operator.integer(name.format(side), 1) for side in SIDES)
     if min(sizes) < 1:
-        raise Missing(f"its {name.format('')} is {list(sizes)}")
+        raise Missing(f"its option {name.format('')} is {list(sizes)}")
     return sizes
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.core.user_text import printable
 from tilewright.networks.tflite import moves
-from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.elementwise import Rule, input_index, output
 from tilewright.networks.tflite.file import Shape, TfliteOperator
 from tilewright.networks.tflite.logic import cast, write_as
 from tilewright.networks.tflite.writer import Missing, Writer
@@ -80,13 +80,13 @@ def analyse(writer: Writer) -> None:
             writer.set_open(_open_results(writer, operator, opened, computed))
 
 
-def reads(writer: Writer, operator: TfliteOperator) -> Shape:
+def tensors_read(writer: Writer, operator: TfliteOperator) -> Shape:
     """Return the indices of the tensors that an operator reads.
 
     A tensor that only states a shape is included if that shape depends on values.
     """
     if not any(map(writer.is_open, (*operator.inputs, *operator.outputs))):
-        return moves.reads(operator)
+        return moves.tensors_read(operator)
     return tuple(place for place in operator.inputs if place >= 0)
 
 
@@ -97,7 +97,8 @@ def check(writer: Writer, operator: TfliteOperator) -> None:
         return
     (place, *_) = opened or operator.outputs
     raise Missing(
-        f"the size of its tensor '{printable(writer.tensors[place].name)}' depends on values"
+        f"the size of its tensor '{printable(writer.tensors[place].name)}' depends on values "
+        "of tensors"
     )
 
 
@@ -134,13 +135,13 @@ def _open_results(
     return [place for place in operator.outputs if writer.tensors[place].shape]
 
 
-def _where(writer: Writer, operator: TfliteOperator) -> None:
+def _convert_where(writer: Writer, operator: TfliteOperator) -> None:
     """Convert WHERE, which returns the indices of all non-zero elements, one row per element."""
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     rank = len(writer.tensors[data].shape)
     if not rank:
         raise Missing("its data are a single number")
-    name = writer.stored(data)
+    name = writer.stored_name(data)
     if writer.tensors[data].dtype not in NONZERO_TYPES:
         name = cast(writer, name, "bool", "CastData")
     coordinates = writer.node("NonZero", [name], "NonZero")
@@ -157,11 +158,11 @@ def _unique(writer: Writer, operator: TfliteOperator) -> None:
     Its results are the distinct elements in order of first occurrence, and the index of each
     element among them.
     """
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     if len(operator.outputs) != 2 or len(writer.tensors[data].shape) != 1:
-        raise Missing("its data are not a vector, or it has not two results")
+        raise Missing("its data are not a vector, or it does not have two results")
     dtype = writer.tensors[data].dtype
-    name, sortable = writer.stored(data), dtype
+    name, sortable = writer.stored_name(data), dtype
     if dtype not in UNIQUE_TYPES:
         sortable = "float32" if dtype == "float16" else "int64"
         name = cast(writer, name, sortable, "CastData")
@@ -177,7 +178,7 @@ UNIQUE_TYPES = frozenset(("float32", "float64", "int8", "int64"))
 
 def _broadcast_args(writer: Writer, operator: TfliteOperator) -> None:
     """Convert BROADCAST_ARGS, which returns the common shape of two tensors that are broadcast."""
-    places, result = [given(operator, i) for i in (0, 1)], output(operator)
+    places, result = [input_index(operator, i) for i in (0, 1)], output(operator)
     lengths = [writer.tensors[place].shape for place in places]
     if any(len(length) != 1 for length in lengths):
         raise Missing("its inputs are not two shapes")
@@ -187,12 +188,12 @@ def _broadcast_args(writer: Writer, operator: TfliteOperator) -> None:
         try:
             common_shape = np.broadcast_shapes(*map(tuple, shapes))
         except ValueError:
-            raise Missing(f"the shapes {shapes[0]} and {shapes[1]} do not fit") from None
+            raise Missing(f"the shapes {shapes[0]} and {shapes[1]} cannot be broadcast") from None
         writer.fold(result, np.array(common_shape).astype(writer.tensors[result].dtype))
         return
     names = []
     for place, (length,) in zip(places, lengths, strict=True):
-        name = writer.stored(place)
+        name = writer.stored_name(place)
         if length < most:
             ones = writer.add("ones", np.ones(most - length, writer.tensors[place].dtype))
             name = writer.node("Concat", [ones, name], "Concat", axis=0)
@@ -203,7 +204,7 @@ def _broadcast_args(writer: Writer, operator: TfliteOperator) -> None:
 
 
 RULES: Mapping[str, Rule] = {
-    "WHERE": _where,
+    "WHERE": _convert_where,
     "UNIQUE": _unique,
     "BROADCAST_ARGS": _broadcast_args,
 }

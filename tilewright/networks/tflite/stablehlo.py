@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tilewright.networks.tflite import elementwise, logic, moves
-from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.elementwise import Rule, input_index, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.logic import cast, write_as
 from tilewright.networks.tflite.moves import move
@@ -28,13 +28,13 @@ def _numbers(operator: TfliteOperator, option: str, rank: int) -> Sequence[int]:
 
 
 def _concatenate(writer: Writer, operator: TfliteOperator) -> None:
-    names = [writer.real(given(operator, i)) for i in range(len(operator.inputs))]
+    names = [writer.real(input_index(operator, i)) for i in range(len(operator.inputs))]
     joined = writer.node("Concat", names, axis=operator.integer("Dimension"))
     writer.write(output(operator), joined)
 
 
 def _transpose(writer: Writer, operator: TfliteOperator) -> None:
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     order = list(_numbers(operator, "Permutation", len(writer.tensors[data].shape)))
     move(
         writer, data, output(operator),
@@ -43,7 +43,7 @@ def _transpose(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _slice(writer: Writer, operator: TfliteOperator) -> None:
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     rank = len(writer.tensors[data].shape)
     ranges = [
         writer.add(name, np.array(values, np.int64))
@@ -59,13 +59,13 @@ def _slice(writer: Writer, operator: TfliteOperator) -> None:
 
 def _pad(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_PAD. Negative amounts cut; interior padding separates the elements."""
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     shape = writer.tensors[data].shape
     low, high, interior = (
         _numbers(operator, option, len(shape))
         for option in ("EdgePaddingLow", "EdgePaddingHigh", "InteriorPadding")
     )
-    name, filling = writer.real(data), writer.real(given(operator, 1))
+    name, filling = writer.real(data), writer.real(input_index(operator, 1))
     if any(interior):
         dilations = [amount + 1 for amount in interior]
         pads = list(zip(low, high, strict=True))
@@ -77,17 +77,17 @@ def _pad(writer: Writer, operator: TfliteOperator) -> None:
 
 def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_BROADCAST_IN_DIM, which states a result axis for each data axis."""
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     own, wanted = writer.tensors[data].shape, writer.tensors[result].shape
     places = operator.options.get("BroadcastDimensions", ())
     if not isinstance(places, tuple) or len(places) != len(own) or list(places) != sorted(places):
         raise Missing("its dimensions do not fit its data")
     if any(not 0 <= place < len(wanted) for place in places):
-        raise Missing(f"its result has no dimensions {list(places)}")
+        raise Missing(f"its result does not have the dimensions {list(places)}")
     shape = [1] * len(wanted)
     for place, size in zip(places, own, strict=True):
         shape[place] = size
-    sizes, final = (writer.add("shape", np.array(each, np.int64)) for each in (shape, wanted))
+    sizes, final = (writer.add("shape", np.array(item, np.int64)) for item in (shape, wanted))
     move(
         writer, data, result,
         lambda name: writer.node("Expand", [writer.node("Reshape", [name, sizes], "Shape"), final]),
@@ -95,7 +95,7 @@ def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _clamp(writer: Writer, operator: TfliteOperator) -> None:
-    low, data, high = (writer.real(given(operator, i)) for i in range(3))
+    low, data, high = (writer.real(input_index(operator, i)) for i in range(3))
     writer.write(
         output(operator), writer.node("Min", [writer.node("Max", [data, low], "Max"), high])
     )
@@ -104,9 +104,9 @@ def _clamp(writer: Writer, operator: TfliteOperator) -> None:
 def _compare(writer: Writer, operator: TfliteOperator) -> None:
     number = operator.integer("ComparisonDirection")
     if not 0 <= number < len(COMPARISONS):
-        raise Missing(f"its comparison {number} is not known")
+        raise Missing(f"its comparison {number} is not supported")
     kind = COMPARISONS[number]
-    names = [writer.real(given(operator, i)) for i in (0, 1)]
+    names = [writer.real(input_index(operator, i)) for i in (0, 1)]
     result = writer.node(kind.removeprefix("Not"), names, "Equal" * (kind == "NotEqual"))
     if kind == "NotEqual":
         result = writer.node("Not", [result])
@@ -125,12 +125,12 @@ def _iota(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _tanh(writer: Writer, operator: TfliteOperator) -> None:
-    writer.write(output(operator), writer.node("Tanh", [writer.real(given(operator, 0))]))
+    writer.write(output(operator), writer.node("Tanh", [writer.real(input_index(operator, 0))]))
 
 
 def _remainder(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_REMAINDER, which has the sign of the dividend."""
-    names = [writer.real(given(operator, i)) for i in (0, 1)]
+    names = [writer.real(input_index(operator, i)) for i in (0, 1)]
     writer.write(output(operator), writer.node("Mod", names, fmod=1))
 
 
@@ -139,12 +139,12 @@ def _shift_left(writer: Writer, operator: TfliteOperator) -> None:
 
     ONNX shifts only unsigned integers.
     """
-    places, result = [given(operator, i) for i in (0, 1)], output(operator)
+    places, result = [input_index(operator, i) for i in (0, 1)], output(operator)
     dtype = writer.tensors[result].dtype
     if np.dtype(dtype).kind not in "iu":
-        raise Missing(f"it shifts {dtype}")
+        raise Missing(f"it shifts numbers of type {dtype}")
     names = [
-        logic.cast(writer, writer.stored(place), "uint64", f"Cast{i}")
+        logic.cast(writer, writer.stored_name(place), "uint64", f"Cast{i}")
         for i, place in enumerate(places)
     ]
     shifted = writer.node("BitShift", names, "Shift", direction="LEFT")
@@ -157,8 +157,8 @@ def _shift_left(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _cube_root(writer: Writer, operator: TfliteOperator) -> None:
-    data = writer.real(given(operator, 0))
-    third = writer.add("third", np.array(1 / 3, writer.tensors[given(operator, 0)].dtype))
+    data = writer.real(input_index(operator, 0))
+    third = writer.add("third", np.array(1 / 3, writer.tensors[input_index(operator, 0)].dtype))
     size = writer.node("Pow", [writer.node("Abs", [data], "Abs"), third], "Pow")
     sign = writer.node("Sign", [data], "Sign")
     writer.write(output(operator), writer.node("Mul", [sign, size]))
@@ -200,7 +200,7 @@ MULTIPLIED = frozenset(("float32", "float64", "int32", "int64", "uint32", "uint6
 
 def _check_axes(axes: Sequence[int], rank: int) -> None:
     if len(set(axes)) != len(axes) or any(not 0 <= axis < rank for axis in axes):
-        raise Missing(f"it names the axes {list(axes)} of {rank} dimensions")
+        raise Missing(f"it lists the axes {list(axes)} of {rank} dimensions")
 
 
 def _multiply(writer: Writer, operator: TfliteOperator) -> None:
@@ -212,7 +212,7 @@ def _multiply(writer: Writer, operator: TfliteOperator) -> None:
     names, free = [], []
     batch: list[int] = []
     for i, side in enumerate(("Lhs", "Rhs")):
-        place = given(operator, i)
+        place = input_index(operator, i)
         shape = writer.tensors[place].shape
         batched = operator.integers(f"{side}BatchingDimensions")
         contracted = operator.integers(f"{side}ContractingDimensions")
@@ -239,7 +239,7 @@ def _convolve(writer: Writer, operator: TfliteOperator) -> None:
 
     Data with dilation or negative padding are dilated or cut before the convolution.
     """
-    data, weight, result = given(operator, 0), given(operator, 1), output(operator)
+    data, weight, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     rank = len(writer.tensors[data].shape)
     orders = [
         [operator.integer(f"{what}Dimension") for what in ends] + operator.integers(spatial)
@@ -250,9 +250,9 @@ def _convolve(writer: Writer, operator: TfliteOperator) -> None:
         )
     ]
     if any(sorted(order) != list(range(rank)) for order in orders) or rank < 3:
-        raise Missing(f"its dimensions {orders} are not those of {rank}-dimensional data")
+        raise Missing(f"its dimensions {orders} do not match {rank}-dimensional data")
     if operator.integer("BatchGroupCount", 1) != 1:
-        raise Missing("it has groups of batches")
+        raise Missing("it has batch groups")
     count = rank - 2
     strides, base, dilations = (
         operator.integers(option) or [1] * count

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.elementwise import Rule, input_index, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.indices import indices_of, update_slice
 from tilewright.networks.tflite.logic import cast
@@ -32,10 +32,14 @@ REDUCTIONS: Mapping[str, str] = {
 def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> str:
     """Return the scalar inputs from position `first` on as one int64 vector."""
     if len(operator.inputs) != first + rank:
-        raise Missing(f"it has {len(operator.inputs) - first} indices for {rank} dimensions")
+        raise Missing(
+            f"it has {len(operator.inputs) - first} indices, but its data have {rank} dimensions"
+        )
     one = writer.add("shape", np.array([1], np.int64))
     names = [
-        writer.node("Reshape", [indices_of(writer, given(operator, first + i)), one], f"Start{i}")
+        writer.node(
+            "Reshape", [indices_of(writer, input_index(operator, first + i)), one], f"Start{i}"
+        )
         for i in range(rank)
     ]
     return writer.node("Concat", names, "Starts", axis=0)
@@ -59,10 +63,10 @@ def clamp(writer: Writer, name: str, most: Sequence[int]) -> str:
 
 def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_DYNAMIC_SLICE; the begin is clamped so that the slice fits."""
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     if len(sizes) != len(shape) or any(not 0 <= a <= b for a, b in zip(sizes, shape, strict=True)):
-        raise Missing(f"a slice of {sizes} does not fit into {list(shape)}")
+        raise Missing(f"a slice of shape {sizes} does not fit into {list(shape)}")
     if not shape:
         move(writer, data, result, lambda name: writer.node("Identity", [name]))
         return
@@ -80,11 +84,11 @@ def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
-    rank = len(writer.tensors[given(operator, 0)].shape)
+    rank = len(writer.tensors[input_index(operator, 0)].shape)
     update_slice(writer, operator, _starts(writer, operator, 2, rank) if rank else "")
 
 
-def _places(
+def _write_begins(
     writer: Writer, indices: int, vector_axis: int, axes: Sequence[int], shape: Sequence[int],
     most: Sequence[int] | None,
 ) -> tuple[str, list[int]]:  # fmt: skip
@@ -117,7 +121,7 @@ def _places(
         name = writer.node("Transpose", [name], "Vectors", perm=order)
         own = [own[axis] for axis in order]
     if own[-1] != len(axes) or any(not 0 <= axis < len(shape) for axis in axes):
-        raise Missing(f"its indices have {own[-1]} numbers for the axes {list(axes)}")
+        raise Missing(f"its indices have {own[-1]} numbers, but the axes are {list(axes)}")
     if most is not None:
         name = clamp(writer, name, [most[axis] for axis in axes])
     if list(axes) != list(range(len(shape))):
@@ -169,7 +173,7 @@ def _spread_starts(
 
 def _gather(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_GATHER element by element; begins are clamped so that slices fit."""
-    data, indices, result = given(operator, 0), given(operator, 1), output(operator)
+    data, indices, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     offsets, collapsed = operator.integers("OffsetDims"), operator.integers("CollapsedSliceDims")
     rank = len(shape)
@@ -179,8 +183,8 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
         or any(not 0 <= a <= b for a, b in zip(sizes, shape, strict=True))
         or any(not 0 <= axis < rank or sizes[axis] > 1 for axis in collapsed)
     ):
-        raise Missing(f"slices of {sizes} do not fit into {list(shape)}")
-    starts, batch = _places(
+        raise Missing(f"slices of shape {sizes} do not fit into {list(shape)}")
+    starts, batch = _write_begins(
         writer, indices, operator.integer("IndexVectorDim"), operator.integers("StartIndexMap"),
         shape, [b - a for a, b in zip(sizes, shape, strict=True)],
     )  # fmt: skip
@@ -188,13 +192,13 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
     places = _spread_starts(writer, starts, batch, grid, rank)
     total = len(batch) + grid.ndim - 1
     if len(offsets) != grid.ndim - 1 or any(not 0 <= axis < total for axis in offsets):
-        raise Missing(f"the dimensions {offsets} of its result are not those of a slice")
+        raise Missing(f"the dimensions {offsets} of its result do not match its slices")
     batched = [axis for axis in range(total) if axis not in offsets]
     back = [int(axis) for axis in np.argsort([*batched, *offsets])]
 
     def gather(name: str) -> str:
-        found = writer.node("GatherND", [name, places], "Gather")
-        return writer.node("Transpose", [found], perm=back)
+        node = writer.node("GatherND", [name, places], "Gather")
+        return writer.node("Transpose", [node], perm=back)
 
     move(writer, data, result, gather)
 
@@ -206,8 +210,8 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     off.
     """
     if len(operator.inputs) != 3:
-        raise Missing(f"it has {len(operator.inputs)} inputs in place of 3")
-    data, indices, updates = (given(operator, i) for i in range(3))
+        raise Missing(f"it has {len(operator.inputs)} inputs instead of 3")
+    data, indices, updates = (input_index(operator, i) for i in range(3))
     result = output(operator)
     shape, own = writer.tensors[data].shape, writer.tensors[updates].shape
     windows = operator.integers("UpdateWindowDims")
@@ -220,7 +224,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
         or any(not 0 <= a < len(own) for a in windows)
     ):
         raise Missing("its updates or its function do not fit its data")
-    starts, batch = _places(
+    starts, batch = _write_begins(
         writer, indices, operator.integer("IndexVectorDim"),
         operator.integers("ScatterDimsToOperandDims"), shape, None,
     )  # fmt: skip
@@ -262,7 +266,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
         check_elements(max(math.prod(own), total))
         counts = np.arange(math.prod(own), dtype=np.int64).reshape(own).transpose(order)
         numbers = writer.add("numbers", counts.ravel())
-        none = writer.filled((total + 1,), -1, "int64")
+        none = writer.filled_constant((total + 1,), -1, "int64")
         last_ones = writer.node("ScatterND", [none, at, numbers], "Last", reduction="max")
         bounds = [writer.add("range", np.array([value], np.int64)) for value in (0, total)]
         last_ones = writer.node("Slice", [last_ones, *bounds], "LastInside")
@@ -287,7 +291,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
 def _sort(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_SORT, which sorts by one tensor and reorders the others accordingly."""
     places, results = operator.inputs, operator.outputs
-    shape = writer.tensors[given(operator, 0)].shape
+    shape = writer.tensors[input_index(operator, 0)].shape
     axis = operator.integer("Dimension", -1)
     if not shape or not -len(shape) <= axis < len(shape) or len(places) != len(results):
         raise Missing(f"it sorts along the axis {axis} of {len(shape)} dimensions")
@@ -323,7 +327,7 @@ def _order(writer: Writer, operator: TfliteOperator) -> tuple[int, bool]:
             )
             if descends is not None and len(at) == 2 and sorted(at) == [at[0] & ~1, at[0] | 1]:
                 return at[0] // 2, descends == (at[0] < at[1])
-    raise Missing("its graph that compares is no single comparison of two elements")
+    raise Missing("its comparison graph is not a single comparison of two elements")
 
 
 RULES: Mapping[str, Rule] = {

@@ -31,10 +31,10 @@ SUPPORTED: Mapping[str, Rule] = {
 }  # fmt: skip
 """Conversion rule of each operator kind, by its name in the schema."""
 
-RANDOM = "it draws random numbers, so that its results cannot be compared"
-TABLE = "it uses a hash table that the runtime keeps from run to run"
-TEXT = "it computes on text or by a hash function that ONNX does not have"
-NOTHING = "the runtime has no implementation of it"
+RANDOM = "it draws random numbers, so its results cannot be compared"
+TABLE = "it uses a hash table that the runtime keeps between runs"
+TEXT = "it uses text or a hash function that ONNX does not have"
+NOTHING = "the runtime does not implement it"
 
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
@@ -66,12 +66,12 @@ REFUSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(("LSH_PROJECTION", "SKIP_GRAM"), TEXT),
     **dict.fromkeys(("CALL", "CONCAT_EMBEDDINGS"), NOTHING),
-    "DELEGATE": "it stands for operators that a delegate of the runtime replaced",
+    "DELEGATE": "it replaces operators that a delegate of the runtime executes",
     "STABLEHLO_RNG_BIT_GENERATOR": (
-        "it computes random bits by an algorithm that ONNX does not have"
+        "it computes random bits with an algorithm that ONNX does not have"
     ),
-    "CUSTOM": "it is a custom operator, which only its author's runtime knows",
-    "STABLEHLO_CUSTOM_CALL": "it calls a function by name that only its author's runtime knows",
-    "PLACEHOLDER_FOR_GREATER_OP_CODES": "it marks operators with a code above 127",
+    "CUSTOM": "it is a custom operator, which only its author's runtime supports",
+    "STABLEHLO_CUSTOM_CALL": "it calls a function that only its author's runtime supports",
+    "PLACEHOLDER_FOR_GREATER_OP_CODES": "it is a placeholder for operators with codes above 127",
 }
 """Why an operator kind cannot be converted, by its name in the schema."""

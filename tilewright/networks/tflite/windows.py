@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.networks.tflite.elementwise import Rule, finish, given, output
+from tilewright.networks.tflite.elementwise import Rule, finish, input_index, output
 from tilewright.networks.tflite.file import Shape, TfliteOperator
 from tilewright.networks.tflite.logic import cast
 from tilewright.networks.tflite.products import pads, pair, shape_of
@@ -16,7 +16,7 @@ from tilewright.networks.tflite.writer import FILED, FIRST, OPSET, Missing, Writ
 
 
 def _pool(op: str, writer: Writer, operator: TfliteOperator) -> None:
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     _, height, width, _ = shape_of(writer, data, 4, "its data")
     kernel = pair(operator, "FilterHeight", "FilterWidth")
     strides = pair(operator, "StrideH", "StrideW")
@@ -29,9 +29,9 @@ def _pool(op: str, writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _reduce(op: str, writer: Writer, operator: TfliteOperator) -> None:
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     rank = len(writer.tensors[data].shape)
-    axes = writer.integers(given(operator, 1), "its axes")
+    axes = writer.integers(input_index(operator, 1), "its axes")
     if any(not -rank <= axis < rank for axis in axes):
         raise Missing(f"it reduces the axes {axes} of {rank} dimensions")
     if not axes:
@@ -81,7 +81,7 @@ def reduce_axes(
 
 def _l2_pool(writer: Writer, operator: TfliteOperator) -> None:
     """Convert L2_POOL_2D, the root of the mean of squares. ONNX's LpPool sums instead."""
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     _, height, width, _ = shape_of(writer, data, 4, "its data")
     kernel = pair(operator, "FilterHeight", "FilterWidth")
     strides = pair(operator, "StrideH", "StrideW")
@@ -99,7 +99,7 @@ def _l2_normalise(writer: Writer, operator: TfliteOperator) -> None:
 
     The norm is at least 1e-6, as in TensorFlow Lite.
     """
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     rank = len(writer.tensors[data].shape)
     real = writer.real(data)
     squares = writer.node("Mul", [real, real], "Mul")
@@ -111,7 +111,7 @@ def _l2_normalise(writer: Writer, operator: TfliteOperator) -> None:
 
 def _local_response(writer: Writer, operator: TfliteOperator) -> None:
     """Convert LOCAL_RESPONSE_NORMALIZATION. ONNX divides alpha by the size of the window."""
-    data = given(operator, 0)
+    data = input_index(operator, 0)
     shape_of(writer, data, 4, "its data")
     size = 2 * operator.integer("Radius") + 1
     normalised = writer.node(
@@ -122,9 +122,9 @@ def _local_response(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _resize(mode: str, writer: Writer, operator: TfliteOperator) -> None:
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     shape_of(writer, data, 4, "its data")
-    wanted = FIRST.of(shape_of(writer, result, 4, "its results"))
+    wanted = FIRST.permute_shape(shape_of(writer, result, 4, "its results"))
     corners, centres = operator.integer("AlignCorners"), operator.integer("HalfPixelCenters")
     mapping = "align_corners" if corners else "half_pixel" if centres else "asymmetric"
     # TFLite rounds to the nearest pixel with aligned corners or half-pixel centres, else down.
@@ -207,7 +207,9 @@ def combiner(writer: Writer, operator: TfliteOperator, option: str) -> str:
                 is_logical = graph.tensors[graph.inputs[0]].dtype == "bool"
                 if is_logical == (function in ("all", "any")):
                     return function
-    raise Missing("its graph that combines two numbers is no single sum, product, bound or logic")
+    raise Missing(
+        "its reduction graph is not a single sum, product, minimum, maximum or logical operation"
+    )
 
 
 def spread(
@@ -258,11 +260,11 @@ def dilated_places(size: int, dilation: int, low: int, high: int) -> Integers:
 
 
 def _dilate(writer: Writer, operator: TfliteOperator) -> None:
-    data, shape = given(operator, 0), writer.tensors[given(operator, 0)].shape
-    dilations = writer.integers(given(operator, 1), "its dilations")
+    data, shape = input_index(operator, 0), writer.tensors[input_index(operator, 0)].shape
+    dilations = writer.integers(input_index(operator, 1), "its dilations")
     if len(dilations) != len(shape):
         raise Missing(f"it has {len(dilations)} dilations for {len(shape)} dimensions")
-    name, filling = writer.real(data), writer.real(given(operator, 2))
+    name, filling = writer.real(data), writer.real(input_index(operator, 2))
     writer.write(output(operator), dilate(writer, name, shape, dilations, filling))
 
 
@@ -296,9 +298,9 @@ def _reduce_windows(writer: Writer, operator: TfliteOperator) -> None:
     """Convert REDUCE_WINDOW, whose window, strides and dilations are inputs; it has no padding."""
     number = operator.integer("ReduceFunction")
     if not 0 < number < len(FUNCTIONS):
-        raise Missing(f"its function {number} is not known")
+        raise Missing(f"its function {number} is not supported")
     window, strides, dilations = (
-        writer.integers(given(operator, i), what)
+        writer.integers(input_index(operator, i), what)
         for i, what in ((2, "its window"), (3, "its strides"), (4, "its dilations"))
     )
     _write_windows(writer, operator, FUNCTIONS[number], window, strides, dilations, [], [])
@@ -307,7 +309,7 @@ def _reduce_windows(writer: Writer, operator: TfliteOperator) -> None:
 def _reduce_windows_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
     if len(operator.inputs) != 2:
         raise Missing(f"it reduces {len(operator.inputs) // 2} tensors at once")
-    rank = len(writer.tensors[given(operator, 0)].shape)
+    rank = len(writer.tensors[input_index(operator, 0)].shape)
     window, strides, base, dilations = (
         _numbers(operator, option, rank)
         for option in ("WindowDimensions", "WindowStrides", "BaseDilations", "WindowDilations")
@@ -333,7 +335,7 @@ def _write_windows(
     writer: Writer, operator: TfliteOperator, function: str, window: Sequence[int],
     strides: Sequence[int], dilations: Sequence[int], base: Sequence[int], pads: Sequence[int],
 ) -> None:  # fmt: skip
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     sizes = list(writer.tensors[data].shape)
     rank = len(sizes)
     if not len(window) == len(strides) == len(dilations) == rank or function == "second":
@@ -341,7 +343,10 @@ def _write_windows(
     if min([*window, *strides, *dilations], default=1) < 1:
         raise Missing("a size of its windows is not positive")
     numbers = _Numbers(writer, operator, function)
-    name, start = numbers.of(data, "Data"), numbers.of(given(operator, 1), "Start")
+    name, start = (
+        numbers.converted_name(data, "Data"),
+        numbers.converted_name(input_index(operator, 1), "Start"),
+    )
     for axis in range(rank):
         low, high = pads[2 * axis : 2 * axis + 2] if pads else (0, 0)
         places = dilated_places(sizes[axis], base[axis] if base else 1, low, high)
@@ -359,7 +364,7 @@ def _write_windows(
         windowed = writer.node("Gather", [name, windows], f"Windows{axis}", axis=axis)
         name = numbers.reduce(windowed, [axis + 1], f"Reduce{axis}")
     if tuple(sizes) != writer.tensors[result].shape:
-        raise Missing(f"its windows make {sizes} of its data, not its result")
+        raise Missing(f"its windows turn its data into {sizes}, not into its result")
     writer.write(result, numbers.back(numbers.combine(start, name)))
 
 
@@ -367,7 +372,7 @@ def _reduce_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_REDUCE, which reduces whole axes with an initial value."""
     if len(operator.inputs) != 2:
         raise Missing(f"it reduces {len(operator.inputs) // 2} tensors at once")
-    data, result = given(operator, 0), output(operator)
+    data, result = input_index(operator, 0), output(operator)
     rank = len(writer.tensors[data].shape)
     dimensions = operator.options.get("Dimensions", ())
     axes = [int(axis) for axis in dimensions] if isinstance(dimensions, tuple) else []
@@ -377,7 +382,10 @@ def _reduce_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
     if function == "second":
         raise Missing("it keeps one of its elements")
     numbers = _Numbers(writer, operator, function)
-    name, start = numbers.of(data, "Data"), numbers.of(given(operator, 1), "Start")
+    name, start = (
+        numbers.converted_name(data, "Data"),
+        numbers.converted_name(input_index(operator, 1), "Start"),
+    )
     if axes:
         name = numbers.reduce(name, axes, "Reduce")
     writer.write(result, numbers.back(numbers.combine(start, name)))
@@ -398,7 +406,7 @@ class _Numbers:
         else:
             self._dtype = "float32" if self._target == "float16" else "int64"
 
-    def of(self, place: int, suffix: str) -> str:
+    def converted_name(self, place: int, suffix: str) -> str:
         """Return the name of a tensor, converted to the element type of the reduction."""
         name = self._writer.real(place)
         if self._is_logical and self._target != "bool":

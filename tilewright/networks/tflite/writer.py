@@ -69,7 +69,7 @@ class TfliteLayout(Enum):
     FILED = (0, 2, 3, 1)
     FIRST = (0, 3, 1, 2)
 
-    def of(self, shape: Sequence[int]) -> Shape:
+    def permute_shape(self, shape: Sequence[int]) -> Shape:
         """Return a shape of the file in this layout; only shapes with four axes are permuted."""
         if self is TfliteLayout.FILED or len(shape) != 4:
             return tuple(shape)
@@ -91,7 +91,7 @@ class Missing(Exception):
 def check_elements(count: int) -> None:
     """Raise `Missing` if a constant of `count` elements is too large to be created."""
     if count > MAX_ELEMENTS:
-        raise Missing(f"it takes {count} places, and at most {MAX_ELEMENTS} are listed")
+        raise Missing(f"it has {count} positions, but at most {MAX_ELEMENTS} can be listed")
 
 
 class OperatorBudget:
@@ -163,7 +163,7 @@ class Writer:
         self._names: dict[int, str] = {}
         if outer is None:
             for place in dict.fromkeys((*source.inputs, *source.outputs)):
-                self._names[place] = self._graph.tensor_names.free(
+                self._names[place] = self._graph.tensor_names.take_free_name(
                     self.tensors[place].name or f"tensor{place}"
                 )
             for place in source.inputs:
@@ -207,7 +207,7 @@ class Writer:
             Missing: the tensor is not constant. The message begins with `what`.
         """
         if place not in self._values:
-            raise Missing(f"{what} must be constant, here it is computed")
+            raise Missing(f"{what} must be constant, not computed")
         return self._values[place]
 
     def integers(self, place: int, what: str) -> list[int]:
@@ -218,17 +218,17 @@ class Writer:
         """
         values = self.constant(place, what)
         if values.dtype.kind not in "iu":
-            raise Missing(f"{what} must be of integers, here of {values.dtype}")
+            raise Missing(f"{what} must have an integer type, not {values.dtype}")
         return [int(value) for value in values.ravel()]
 
-    def stored(self, place: int, layout: TfliteLayout = FILED) -> str:
+    def stored_name(self, place: int, layout: TfliteLayout = FILED) -> str:
         """Return the name of a tensor as it is stored: integers or floats.
 
         Raises:
             ModelFileError: the tensor has not been computed yet.
         """
         if place in self._values:
-            return self.add(self.tensors[place].name, _turned(self._values[place], layout))
+            return self.add(self.tensors[place].name, _turn_values(self._values[place], layout))
         native = self._native(place)
         if native is None:
             name = printable(self.tensors[place].name)
@@ -267,9 +267,9 @@ class Writer:
         if place in self._values:
             axis = 0 if tensor.quantisation is None else tensor.quantisation.axis
             turned = layout.axis(axis, len(tensor.shape)) if tensor.shape else 0
-            return self.weight(place, _turned(self._values[place], layout), turned)
+            return self.weight(place, _turn_values(self._values[place], layout), turned)
         if (place, layout) not in self._real:
-            stored = self.stored(place, layout)
+            stored = self.stored_name(place, layout)
             self._real[place, layout] = (
                 stored if tensor.quantisation is None
                 else self._dequantise(stored, tensor.quantisation, tensor.dtype,
@@ -304,7 +304,7 @@ class Writer:
         """Add a constant and return its name, which begins with `name`."""
         return self._graph.constant(name, values)
 
-    def filled(self, shape: Shape, value: float | int, dtype: str) -> str:
+    def filled_constant(self, shape: Shape, value: float | int, dtype: str) -> str:
         """Return the name of a tensor with the same value everywhere.
 
         A large tensor is created when the model runs, not stored.
@@ -363,7 +363,7 @@ class Writer:
         if argument in outer._values:
             self._values[place] = outer._values[argument]
         else:
-            self._stored[place, FILED] = outer.stored(argument)
+            self._stored[place, FILED] = outer.stored_name(argument)
         if argument in outer.derived:
             self.derived.add(place)
         if outer.is_open(argument):
@@ -375,14 +375,14 @@ class Writer:
 
     def declare(self, place: int) -> onnx.ValueInfoProto:
         """Make an input of this graph an input of the ONNX graph; return its name and type."""
-        name = self._graph.tensor_names.free(self.tensors[place].name or f"tensor{place}")
+        name = self._graph.tensor_names.take_free_name(self.tensors[place].name or f"tensor{place}")
         self._stored[place, FILED] = name
         return self._info(place, FILED, name)
 
     def declare_scalar(self, name: str, dtype: str) -> onnx.ValueInfoProto:
         """Return an additional scalar input of the ONNX graph, with a name that is still free."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        free = self._graph.tensor_names.free(f"{self._operator}/{name}")
+        free = self._graph.tensor_names.take_free_name(f"{self._operator}/{name}")
         return helper.make_tensor_value_info(free, kind, ())
 
     def inner_graph(
@@ -401,7 +401,7 @@ class Writer:
             output = self._graph.node("Identity", [name], f"{self._operator}/output")
             kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
             outputs.append(helper.make_tensor_value_info(output, kind, shape))
-        nodes = self._graph.needed([info.name for info in outputs])
+        nodes = self._graph.needed_nodes([info.name for info in outputs])
         computed = {name for node in nodes for name in node.output}
         return helper.make_graph(
             nodes, self._operator, list(inputs), outputs, self._graph.constants(nodes),
@@ -432,15 +432,17 @@ class Writer:
     def write_complex(self, place: int, result: str) -> None:
         """Write a complex result of shape (…, 2), with real and imaginary parts."""
         if place in self._names:
-            raise Missing("its complex numbers are an output of the network, and ONNX has none")
+            raise Missing(
+                "its complex numbers are an output of the network, which ONNX does not support"
+            )
         self._complex.add(place)
         self.write_stored(place, result)
 
-    def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
+    def keep_foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
         """Keep an operator without a rule as a node of domain `tflite`; return the node's name."""
         self._graph.rename_nodes(self._operator, self._first)  # nodes of a rule that failed
         # The state is not converted, so that its values are unknown.
-        input_names = ["" if self._is_state(place) else self.stored(place) for place in inputs]
+        input_names = ["" if self._is_state(place) else self.stored_name(place) for place in inputs]
         written = []
         for place in outputs:
             if self._written_by.get(place) == self._operator:  # written before its rule failed
@@ -496,13 +498,13 @@ class Writer:
     def model(self) -> onnx.ModelProto:
         """Return the finished ONNX model."""
         for place in dict.fromkeys(self.source.outputs):
-            stored, name = self.stored(place), self._names[place]
+            stored, name = self.stored_name(place), self._names[place]
             # The tensor already has the name of another one, such as an input.
             if stored != name:
                 self._graph.append(
                     helper.make_node("Identity", [stored], [name]), f"{name}/Identity"
                 )
-        nodes = self._graph.needed([self._names[place] for place in self.source.outputs])
+        nodes = self._graph.needed_nodes([self._names[place] for place in self.source.outputs])
         computed = {name for node in nodes for name in node.output} - set(self._names.values())
         graph = helper.make_graph(
             nodes, "tflite",
@@ -531,12 +533,12 @@ class Writer:
         """Check that a tensor may be written, and record which operator writes it."""
         rank = len(self.tensors[place].shape)
         if layout is FIRST and rank != 4:
-            raise Missing(f"its result has {rank} dimensions, not those of an image")
+            raise Missing(f"its result has {rank} dimensions, which are not those of an image")
         if self.is_known(place):
             name = printable(self.tensors[place].name)
             raise ModelFileError(
-                f"two operators compute the tensor '{name}', or one an input or a constant; the "
-                "file is damaged, convert it again"
+                f"two operators compute the tensor '{name}', or an operator overwrites an "
+                "input or a constant; the file is damaged, convert it again"
             )
         self._written_by[place] = self._operator
 
@@ -546,20 +548,24 @@ class Writer:
         if quantisation is None:
             return
         if quantisation.scales.size > 1 or not quantisation.scales.all():
-            raise Missing("its result has a scale for each channel, or the scale 0")
+            raise Missing("its result has one scale per channel, or the scale 0")
         if self.tensors[place].dtype == "int32":
             raise Missing("its result is quantised to 32 bits")
 
     def _turn(self, place: int, layout: TfliteLayout, stored: str) -> str:
-        """Convert a stored image to `layout` from the other one; a Reshape suffices if no element
-        moves. Raise `Missing` for a tensor that does not have four dimensions.
+        """Convert a stored image to `layout` from the other layout.
+
+        A Reshape suffices if no element moves.
+
+        Raises:
+            Missing: the tensor does not have four dimensions.
         """
         shape = self.tensors[place].shape
         if len(shape) != 4:
-            raise Missing(f"its data have {len(shape)} dimensions, not those of an image")
+            raise Missing(f"its data have {len(shape)} dimensions, which are not those of an image")
         base = self._written_by.get(place, self.tensors[place].name)
         if not self.is_open(place) and (shape[3] == 1 or shape[1] * shape[2] == 1):
-            sizes = self.add(f"{base}/shape", np.array(layout.of(shape), np.int64))
+            sizes = self.add(f"{base}/shape", np.array(layout.permute_shape(shape), np.int64))
             result = self._graph.node("Reshape", [stored, sizes], f"{base}/reshape")
         else:
             result = self._graph.node(
@@ -618,9 +624,9 @@ class Writer:
         """Return a free name for a tensor in a layout, and record its type and shape."""
         name = self.tensors[place].name or f"tensor{place}"
         if layout is FIRST:
-            name = self._graph.tensor_names.free(f"{name}/nchw")
+            name = self._graph.tensor_names.take_free_name(f"{name}/nchw")
         else:
-            name = self._names.get(place) or self._graph.tensor_names.free(name)
+            name = self._names.get(place) or self._graph.tensor_names.take_free_name(name)
         self._infos[name] = self._info(place, layout, name)
         return name
 
@@ -631,7 +637,7 @@ class Writer:
         if not tensor.dtype:
             return helper.make_empty_tensor_value_info(name or self._names[place])
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
-        shape: Sequence[int | None] = layout.of(tensor.shape)
+        shape: Sequence[int | None] = layout.permute_shape(tensor.shape)
         if place in self._open:
             shape = [None] * len(shape)
         return helper.make_tensor_value_info(name or self._names[place], kind, shape)
@@ -661,6 +667,6 @@ def _opset(source: TfliteGraph) -> int:
     return max([OPSET_16_BITS if wide else OPSET, *versions])
 
 
-def _turned(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:
+def _turn_values(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:
     """Return values of an image in the given layout."""
     return values.transpose(layout.value) if layout is FIRST and values.ndim == 4 else values

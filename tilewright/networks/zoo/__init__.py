@@ -57,10 +57,12 @@ def build(name: str, seed: int = 0, weights: bool = True) -> onnx.ModelProto:
     Raises:
         UnknownName: there is no network with this name.
     """
-    return drawn(name, seed, weights)[1]
+    return build_with_builder(name, seed, weights)[1]
 
 
-def drawn(name: str, seed: int = 0, weights: bool = True) -> tuple[Builder, onnx.ModelProto]:
+def build_with_builder(
+    name: str, seed: int = 0, weights: bool = True
+) -> tuple[Builder, onnx.ModelProto]:
     """Build a network and also return its builder, which knows the shape of every tensor.
 
     The arguments and errors are those of `build`.

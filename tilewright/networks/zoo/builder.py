@@ -317,16 +317,16 @@ class Builder:
         if name in self.values:
             return self.constant(name, self.values[name])
         if not self.weights:
-            return self._absent(name, shape)
+            return self._add_dataless(name, shape)
         values = self._stream().standard_normal(shape, dtype=np.float32) * np.float32(deviation)
         return self.constant(name, values)
 
     def _uniform(self, name: str, shape: tuple[int, ...], low: float, high: float) -> str:
         if not self.weights:
-            return self._absent(name, shape)
+            return self._add_dataless(name, shape)
         return self.constant(name, self._stream().uniform(low, high, shape).astype(np.float32))
 
-    def _absent(self, name: str, shape: tuple[int, ...]) -> str:
+    def _add_dataless(self, name: str, shape: tuple[int, ...]) -> str:
         """Add a weight tensor without data."""
         self._tensors.append(stub(name, shape, TensorProto.FLOAT))
         self.shapes[name] = shape

@@ -35,7 +35,7 @@ def _mixed_a(net: Builder, x: str, name: str, pool_channels: int) -> str:
     three = _conv(net, x, f"{name}.branch3x3dbl_1", 64, 1)
     three = _conv(net, three, f"{name}.branch3x3dbl_2", 96, 3, pad=1)
     three = _conv(net, three, f"{name}.branch3x3dbl_3", 96, 3, pad=1)
-    return net.concat([one, five, three, _pooled(net, x, name, pool_channels)], f"{name}.cat")
+    return net.concat([one, five, three, _pool_branch(net, x, name, pool_channels)], f"{name}.cat")
 
 
 def _reduction_b(net: Builder, x: str, name: str) -> str:
@@ -57,7 +57,7 @@ def _mixed_c(net: Builder, x: str, name: str, channels: int) -> str:
     for i, (kernel, pad) in enumerate((tall, wide, tall, wide), start=2):
         out = 192 if i == 5 else channels
         double = _conv(net, double, f"{name}.branch7x7dbl_{i}", out, kernel, pad=pad)
-    return net.concat([one, seven, double, _pooled(net, x, name, 192)], f"{name}.cat")
+    return net.concat([one, seven, double, _pool_branch(net, x, name, 192)], f"{name}.cat")
 
 
 def _reduction_d(net: Builder, x: str, name: str) -> str:
@@ -78,7 +78,7 @@ def _mixed_e(net: Builder, x: str, name: str) -> str:
     double = _conv(net, x, f"{name}.branch3x3dbl_1", 448, 1)
     double = _conv(net, double, f"{name}.branch3x3dbl_2", 384, 3, pad=1)
     double = _split(net, double, f"{name}.branch3x3dbl_3")
-    return net.concat([one, three, double, _pooled(net, x, name, 192)], f"{name}.cat")
+    return net.concat([one, three, double, _pool_branch(net, x, name, 192)], f"{name}.cat")
 
 
 def _split(net: Builder, x: str, name: str) -> str:
@@ -87,7 +87,7 @@ def _split(net: Builder, x: str, name: str) -> str:
     return net.concat([wide, tall], f"{name}.cat")
 
 
-def _pooled(net: Builder, x: str, name: str, channels: int) -> str:
+def _pool_branch(net: Builder, x: str, name: str, channels: int) -> str:
     pool = net.average_pool(x, f"{name}.branch_pool.avg", kernel=3, stride=1, pad=1)
     return _conv(net, pool, f"{name}.branch_pool", channels, 1)
 

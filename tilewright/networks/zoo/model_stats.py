@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from tilewright.networks.macs import Operands, count
-from tilewright.networks.zoo import drawn
+from tilewright.networks.zoo import build_with_builder
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def facts(name: str) -> NetworkFacts:
     Raises:
         UnknownName: there is no network with this name.
     """
-    net, model = drawn(name, weights=False)
+    net, model = build_with_builder(name, weights=False)
     sizes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     learned = [size for tensor, size in sizes.items() if tensor.endswith((".weight", ".bias"))]
     shapes = {**sizes, **net.shapes}

@@ -47,10 +47,10 @@ class _ByEstimates(BaseExplorer[OptionsT]):
         """
         if problem.estimate is None:
             raise NoEstimates(
-                f"tuner '{self.name}' needs closed-form estimates and this target offers none; "
-                "choose another tuner, for example default"
+                f"the tuner '{self.name}' needs closed-form estimates, which this target "
+                "does not provide; choose another tuner, for example 'default'"
             )
-        space, tried = problem.space, history.tried(problem.space)
+        space, tried = problem.space, history.tried_indices(problem.space)
         rng = problem.rng(0, "pool")
         nowhere = np.empty((0, len(space.knobs)), np.int32)
         configs = candidates.pool(space, tried, nowhere, _POOL, rng)
@@ -60,7 +60,7 @@ class _ByEstimates(BaseExplorer[OptionsT]):
         fullest = estimated.of_meaning("share").max(axis=1, initial=0.0)
         latency = estimated.of_meaning("latency")[:, 0]
         order = np.lexsort((latency, self.cost(estimated), fullest > 1.0))
-        rows = order[: self.wanted(problem, n)]
+        rows = order[: self.candidate_count(problem, n)]
         return Candidates(configs[rows], {"P": np.log2(latency[rows])})
 
     @abstractmethod
@@ -76,27 +76,30 @@ class _ByEstimates(BaseExplorer[OptionsT]):
             Array of shape (n,).
         """
 
-    def wanted(self, problem: Problem, n: int) -> int:
+    def candidate_count(self, problem: Problem, n: int) -> int:
         """Return how many candidates to propose for a batch of `n` trials."""
         return n
 
 
 class AnalyticTiling(_ByEstimates[Options]):
-    """Proposes configs that fit the scratchpads, in order of estimated DRAM bytes; learns
-    nothing."""
+    """Proposes configs that fit the scratchpads, by estimated DRAM bytes; learns nothing."""
 
     def cost(self, estimated: Features) -> NDArray[np.float64]:
+        """Return the estimated DRAM bytes of each config."""
         return np.asarray(estimated.of_meaning("bytes").sum(axis=1))
 
 
 class EstimateOptions(Options):
     """Options of `estimate`. It compiles as many configs as `default`."""
 
-    alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
+    alpha: float = Field(
+        3.0, ge=0, description="configs lowered in addition to the batch, per trial"
+    )
     looking: float = Field(
         1.0,
         ge=0,
-        description="time for lowering beyond a batch at most, as a multiple of the batch's",
+        description="time limit for lowering additional configs, as a multiple of the time "
+        "that the batch takes",
     )
 
 
@@ -104,9 +107,11 @@ class EstimatedLatency(_ByEstimates[EstimateOptions]):
     """Proposes configs that fit and compile, in order of estimated latency; learns nothing."""
 
     def cost(self, estimated: Features) -> NDArray[np.float64]:
+        """Return the estimated latency of each config."""
         return estimated.of_meaning("latency")[:, 0]
 
-    def wanted(self, problem: Problem, n: int) -> int:
+    def candidate_count(self, problem: Problem, n: int) -> int:
+        """Return how many configs to lower for `n` trials."""
         return problem.compiles(n, self.options.alpha, self.options.looking)
 
     def veto(
@@ -117,19 +122,21 @@ class EstimatedLatency(_ByEstimates[EstimateOptions]):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
+        """Return the candidates unchanged; those that fail to compile are dropped later."""
         return candidates
 
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
+        """Choose the first `n` configs that compile, in the order of their estimates."""
         return BatchChoice(np.argsort(~lowered.ok, kind="stable")[:n])
 
 
 register(
     "tps", AnalyticTiling,
-    summary="VTA++'s analytic choice: least estimated DRAM bytes first; learns nothing",
+    summary="analytic choice of VTA++: lowest estimated DRAM traffic first; learns nothing",
 )  # fmt: skip
 register(
     "estimate", EstimatedLatency, EstimateOptions,
-    summary="least estimated latency first; learns nothing",
+    summary="lowest estimated latency first; learns nothing",
 )  # fmt: skip

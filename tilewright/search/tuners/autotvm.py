@@ -33,13 +33,17 @@ class AutoTVMOptions(Options):
     each. Here these features are computed from the knobs (`models.loop_features`).
     """
 
-    features: Literal["knob", "itervar"] = Field("knob", description="what the model sees")
+    features: Literal["knob", "itervar"] = Field("knob", description="features that the model uses")
 
     plan: int = Field(64, ge=1, description="configs planned between two fits of the model")
-    chains: int = Field(128, ge=1, description="parallel annealing chains, kept between plans")
-    steps: int = Field(500, ge=1, description="annealing steps at most")
-    patience: int = Field(50, ge=1, description="steps without a change of the best set to stop")
-    greed: float = Field(0.05, ge=0, le=1, description="last share of a plan that is random")
+    chains: int = Field(
+        128, ge=1, description="parallel annealing chains, which continue in the next plan"
+    )
+    steps: int = Field(500, ge=1, description="largest number of annealing steps")
+    patience: int = Field(
+        50, ge=1, description="steps without a change of the best set, after which annealing stops"
+    )
+    greed: float = Field(0.05, ge=0, le=1, description="fraction of a plan that is random")
 
 
 class AutoTVM(BaseExplorer[AutoTVMOptions]):
@@ -48,7 +52,8 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        tried = history.tried(problem.space)
+        """Propose untried configs of the plan, the rest at random."""
+        tried = history.tried_indices(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         # A planned place is used until int(greed · plan) are left; then the draw is uniform.
         usable = len(plan) - int(self.options.greed * self.options.plan)
@@ -60,6 +65,7 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
         return Candidates(problem.space.unravel(np.concatenate([fresh, lucky])))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Fit the cost model and plan by simulated annealing, once enough trials were measured."""
         fits = int(state.arrays.get("fits", np.zeros(1, np.int64))[0])
         if len(history) < self.options.plan * (fits + 1) or not history.valid.any():
             return state
@@ -75,7 +81,7 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
             problem.space,
             scorer(problem.space, lambda configs: model.predict(self._features(problem, configs))),
             self.options,
-            history.tried(problem.space),
+            history.tried_indices(problem.space),
             state.arrays.get("chains"),
             rng,
         )
@@ -99,7 +105,7 @@ def knob_features(space: Space, configs: Configs) -> Features:
         if knob.name.startswith("tile_"):
             columns[f"outer {knob.name}"] = max(knob.values) / values[:, index]
         columns[knob.name] = values[:, index]
-    return Features.of(np.stack(list(columns.values()), axis=1), list(columns))
+    return Features.from_names(np.stack(list(columns.values()), axis=1), list(columns))
 
 
 def anneal(
@@ -131,7 +137,7 @@ def anneal(
         points = chains.astype(np.int64)
     top = np.full(options.plan, -1, dtype=np.int64)
     top_scores = np.full(options.plan, -np.inf)
-    points = cooled(
+    points = run_annealing(
         points, score, lambda flat: random_walk(space, flat, rng),
         lambda flat, scores: keep_best(flat, scores, tried, top, top_scores),
         options.steps, options.patience, rng,
@@ -140,7 +146,7 @@ def anneal(
     return top[order][top_scores[order] >= 0], points
 
 
-def cooled(
+def run_annealing(
     points: Points, score: Callable[[Points], NDArray[np.float64]],
     move: Callable[[Points], Points], keep: Callable[[Points, NDArray[np.float64]], bool],
     steps: int, patience: int, rng: np.random.Generator,

@@ -27,8 +27,12 @@ class BacoOptions(Options):
     The kernels see the knobs on a log scale.
     """
 
-    first: int = Field(10, ge=1, description="random trials before the models are asked")
-    pool: int = Field(4096, ge=64, description="candidates scored where a space is too large")
+    first: int = Field(10, ge=1, description="random trials before the models are used")
+    pool: int = Field(
+        4096,
+        ge=64,
+        description="number of candidates to score where a space is too large to score completely",
+    )
     trees: int = Field(100, ge=1, description="trees of the feasibility forest")
 
 
@@ -38,7 +42,8 @@ class Baco(BaseExplorer[BacoOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        space, tried = problem.space, history.tried(problem.space)
+        """Propose configs with the largest expected improvement; at first, random configs."""
+        space, tried = problem.space, history.tried_indices(problem.space)
         rng = problem.rng(history.round, "generate")
         if "P" not in state.models or history.best is None:
             return Candidates(space.unravel(candidates.sample(space, n, tried, rng)))
@@ -57,6 +62,7 @@ class Baco(BaseExplorer[BacoOptions]):
         return Candidates(configs[rows], scores)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Fit the Gaussian process of latency and the model of validity."""
         valid = history.valid
         if len(history) < self.options.first or valid.sum() < 2:
             return state
@@ -71,7 +77,8 @@ class Baco(BaseExplorer[BacoOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        known = ModelInput.plain(_knobs(problem.space, lowered.configs))
+        """Return the knobs of the configs, which both models take."""
+        known = ModelInput.without_offset(_knobs(problem.space, lowered.configs))
         return dict.fromkeys(state.models, known)
 
 
@@ -85,10 +92,10 @@ def _knobs(space: Space, configs: Configs) -> Features:
         shift = 1.0 if min(knob.values) < 1 else 0.0
         levels = np.log2(np.array(knob.values, dtype=np.float64) + shift)
         columns.append((np.log2(values + shift) - levels.mean()) / max(levels.std(), 1e-9))
-    return Features.of(np.stack(columns, axis=1), [knob.name for knob in space.knobs])
+    return Features.from_names(np.stack(columns, axis=1), [knob.name for knob in space.knobs])
 
 
 register(
     "baco", Baco, BacoOptions,
-    summary="BaCO: Gaussian process × random-forest feasibility, on knobs alone",
+    summary="BaCO: Gaussian process × random-forest feasibility, using knobs only",
 )  # fmt: skip

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tilewright.search.cost_model_protocols import Draft, Learners
 from tilewright.search.explorer import ExplorerState, ModelInput, Scores
 from tilewright.search.history import History
-from tilewright.search.prior import Prior, estimated, prior_of, weight_of
+from tilewright.search.prior import Prior, prior_estimates, prior_of, weight_of
 from tilewright.search.problem import Belief, Problem
 from tilewright.search.shared_trials import SharedTrials, trials_in
 from tilewright.search.tuners.ml2tuner_options import ML2TunerOptions
@@ -33,16 +33,21 @@ one row per field."""
 WEIGHTS = "weights"
 """Name of an array in the explorer's state: weights of the transferred model for P and A, shape
 (2,)."""
-_DRAFT = Feature("draft", text="how much slower than the best so far by a price a count (log2)")
-_FULLEST = Feature("estimate", text="estimated share of the fullest scratchpad (log2)")
-_ESTIMATE = Feature("estimate by draft", text="estimated latency by the draft's (log2)")
+_DRAFT = Feature(
+    "draft", text="slowdown against the best so far, predicted by the counter regression (log2)"
+)
+_FULLEST = Feature("estimate", text="estimated usage of the fullest scratchpad (log2)")
+_ESTIMATE = Feature(
+    "estimate by draft",
+    text="estimated latency relative to the counter regression's prediction (log2)",
+)
 PARTS_OF_V = ("compiles", "V", "runs")
 """Models of validity: `compiles` predicts whether a config compiles. `V` and `runs` predict whether
 a compiled program is valid, `V` from its knobs, `runs` also from its hidden features."""
 
 
 @dataclass(frozen=True)
-class TunerBeliefs:
+class Beliefs:
     """All predictions of latency and validity that `ml2tuner` can make between two rounds.
 
     Attributes:
@@ -63,13 +68,12 @@ class TunerBeliefs:
         return self.options.estimates and self.problem.estimate is not None
 
     @property
-    def informed(self) -> bool:
-        """Whether latencies can be predicted before the first trial, by estimates or another
-        model."""
+    def is_informed(self) -> bool:
+        """Whether latencies can be predicted before the first trial, by estimates or a model."""
         return self.estimates or self.problem.transferred is not None
 
     @property
-    def screened(self) -> NDArray[np.int64]:
+    def screened_indices(self) -> NDArray[np.int64]:
         """Flat indices of the most promising configs, chosen before the first trial, shape (m,).
 
         They are ascending. The array is empty if no configs were screened, or if the trials
@@ -82,7 +86,7 @@ class TunerBeliefs:
             return np.empty(0, np.int64)
         return self.state.arrays[SCREENED].astype(np.int64)
 
-    def looks(self, hidden: Features) -> bool:
+    def uses_model_a(self, hidden: Features) -> bool:
         """Return whether Model A, which ranks compiled programs, is used and has input.
 
         Args:
@@ -110,11 +114,12 @@ class TunerBeliefs:
         weights = self.state.arrays.get(WEIGHTS)
         role = 0 if hidden is None else 1
         return prior_of(
-            self.problem, configs, said or self.said(configs, hidden), self.options.estimates,
+            self.problem, configs, said or self.predict_transferred(configs, hidden),
+            self.options.estimates,
             1.0 if weights is None else float(weights[role]),
         )  # fmt: skip
 
-    def revealed(
+    def update_compiled(
         self, configs: Configs, prior: Prior | None, features: Features, hidden: Features,
         said: Belief | None = None,
     ) -> tuple[Prior | None, Features]:  # fmt: skip
@@ -147,7 +152,7 @@ class TunerBeliefs:
             count: number of configs to keep.
         """
         configs = self.problem.space.unravel(flat)
-        said = self.said(configs)
+        said = self.predict_transferred(configs)
         rows = self._promising(configs, said)[:count]
         rows = rows[np.argsort(flat[rows])]
         arrays = {**self.state.arrays, SCREENED: flat[rows]}
@@ -155,7 +160,7 @@ class TunerBeliefs:
             arrays[SAID] = said.table[:, rows]
         return replace(self.state, arrays=arrays)
 
-    def remembered(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
+    def remember_screened(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
         """Return the state with further configs in the list of screened configs.
 
         The transferred model's predictions for the new configs are stored with them.
@@ -165,7 +170,7 @@ class TunerBeliefs:
             count: number of configs to keep from the earlier list, the most promising first.
         """
         before, kept = self.state.arrays[SCREENED].astype(np.int64), self.state.arrays[SAID]
-        new = self.said(self.problem.space.unravel(flat))
+        new = self.predict_transferred(self.problem.space.unravel(flat))
         assert new is not None, "there is a transferred model"
         rows = self._promising(self.problem.space.unravel(before), Belief(*kept))[:count]
         both = np.concatenate([before[rows], flat])
@@ -186,7 +191,7 @@ class TunerBeliefs:
         rough = prior.log_latency / prior.error - np.log(prior.chance)
         return np.argsort(rough, kind="stable")
 
-    def weighed(self, history: History, *said: Belief | None) -> ExplorerState:
+    def fit_weights(self, history: History, *said: Belief | None) -> ExplorerState:
         """Return the state with a transferred model's weights, fitted to the trials.
 
         A model whose predictions disagree with the trials gets a lower weight.
@@ -197,12 +202,14 @@ class TunerBeliefs:
                 which give the weight for P, then those after compilation, for A.
         """
         latency = history.log_latency[history.valid]
-        weights = [weight_of(each, latency) for each in said if each is not None]
+        weights = [weight_of(item, latency) for item in said if item is not None]
         if not weights:
             return self.state
         return replace(self.state, arrays={**self.state.arrays, WEIGHTS: np.array(weights)})
 
-    def said(self, configs: Configs, hidden: Features | None = None) -> Belief | None:
+    def predict_transferred(
+        self, configs: Configs, hidden: Features | None = None
+    ) -> Belief | None:
         """Return the predictions of the transferred model for configs; None without such a model.
 
         Stored predictions of screened configs are reused.
@@ -220,10 +227,10 @@ class TunerBeliefs:
         flat = self.problem.space.ravel(configs)
         places = np.minimum(np.searchsorted(screened, flat), len(screened) - 1)
         known = screened[places] == flat
-        found = said[:, places].astype(np.float64)
+        result = said[:, places].astype(np.float64)
         if not known.all():
-            found[:, ~known] = ask(configs[~known], None).table
-        return Belief(*found)
+            result[:, ~known] = ask(configs[~known], None).table
+        return Belief(*result)
 
     # -- after trials --------------------------------------------------------------------------
 
@@ -270,7 +277,7 @@ class TunerBeliefs:
         prior = self.prior(configs, hidden if role == "A" else None)
         features = self.features(configs, prior)
         asked = ModelInput(
-            np.arange(len(configs)), features, estimated(prior, np.arange(len(configs)))
+            np.arange(len(configs)), features, prior_estimates(prior, np.arange(len(configs)))
         )
         if role == "A":
             asked = self.compiled_input(history, configs, prior, features, hidden)
@@ -285,7 +292,7 @@ class TunerBeliefs:
         Args:
             chance: predicted probabilities that configs are valid, shape (n,).
         """
-        slow = self.problem.affordable(self.options.looking) < 1
+        slow = self.problem.affordable_configs(self.options.looking) < 1
         weight = self.options.risk if slow else 1.0
         return np.asarray(weight * np.log(np.maximum(chance, _LEAST_CHANCE)))
 
@@ -300,7 +307,7 @@ class TunerBeliefs:
         models = self.state.models
         trees = self.tree_features(configs, prior)
         if "runs" in models:
-            return models["runs"].predict(trees.beside(hidden.named("hidden")))
+            return models["runs"].predict(trees.append_columns(hidden.with_prefix("hidden")))
         return models["V"].predict(trees) if "V" in models else np.ones(len(configs))
 
     # -- features ------------------------------------------------------------------------------
@@ -316,7 +323,7 @@ class TunerBeliefs:
             Features with one row per config.
         """
         features = self.learners.gp_features(self.problem, configs)
-        return features if prior is None else features.beside(prior.features)
+        return features if prior is None else features.append_columns(prior.features)
 
     def compiled_input(
         self, history: History, configs: Configs, prior: Prior | None, features: Features,
@@ -338,13 +345,13 @@ class TunerBeliefs:
             said: predictions of the transferred model for the programs, if they are known already.
         """
         every, prior_before = np.arange(len(configs)), prior
-        prior, features = self.revealed(configs, prior, features, hidden, said)
+        prior, features = self.update_compiled(configs, prior, features, hidden, said)
         mean = self.shared_mean(hidden, prior_before)
         best = 0.0 if history.best is None else history.log_latency[history.best]
         drafted = self.state.models["draft"].predict(hidden)
         counts = self.learners.hidden_features(hidden)
-        columns = features.beside(counts, Features((drafted - best)[:, None], (_DRAFT,)))
-        return ModelInput(every, columns, estimated(prior, every) if mean is None else mean)
+        columns = features.append_columns(counts, Features((drafted - best)[:, None], (_DRAFT,)))
+        return ModelInput(every, columns, prior_estimates(prior, every) if mean is None else mean)
 
     def shared_input(self, hidden: Features, prior: Prior | None) -> ModelInput:
         """Return the input of the Model A that all workloads of a run share.
@@ -358,7 +365,7 @@ class TunerBeliefs:
             prior: predictions of the programs from before compilation.
         """
         every = np.arange(len(hidden))
-        latency = estimated(prior, every)
+        latency = prior_estimates(prior, every)
         columns = self.shared_features(hidden, latency)
         return ModelInput(every, columns, self.state.models["shared_draft"].predict(hidden))
 
@@ -372,13 +379,13 @@ class TunerBeliefs:
         Returns:
             Array of shape (n,), up to a constant; None without trials of other workloads.
         """
-        if "shared_A" not in self.state.models or not self.others_with(hidden):
+        if "shared_A" not in self.state.models or not self.workloads_with_counters(hidden):
             return None
         asked = self.shared_input(hidden, prior)
         return self.state.models["shared_A"].predict(asked.features) + asked.offset
 
     @cached_property
-    def others(self) -> list[SharedTrials]:
+    def earlier_workloads(self) -> list[SharedTrials]:
         """Trials of the workloads of this run that were tuned before this workload.
 
         Empty if there is a transferred model, since such a model knows more about this workload.
@@ -386,11 +393,10 @@ class TunerBeliefs:
         sharing = self.options.share and self.problem.transferred is None
         return trials_in(self.state) if sharing else []
 
-    def others_with(self, hidden: Features) -> list[SharedTrials]:
-        """Return the trials of other workloads whose programs have the same counters as
-        `hidden`."""
+    def workloads_with_counters(self, hidden: Features) -> list[SharedTrials]:
+        """Return trials of other workloads whose programs have the same counters as `hidden`."""
         names = hidden.names
-        return [each for each in self.others if names and each.hidden.names == names]
+        return [item for item in self.earlier_workloads if names and item.hidden.names == names]
 
     def shared_features(self, hidden: Features, latency: NDArray[np.float64]) -> Features:
         """Return the input columns of the Model A that workloads share, one row per program.
@@ -401,10 +407,10 @@ class TunerBeliefs:
                 the target offers estimates.
         """
         draft = cast(Draft, self.state.models["shared_draft"])
-        columns = self.learners.relative_features(hidden).beside(draft.shares(hidden))
+        columns = self.learners.relative_features(hidden).append_columns(draft.shares(hidden))
         if self.estimates:
             apart = np.nan_to_num(latency - draft.predict(hidden))
-            columns = columns.beside(Features(apart[:, None], (_ESTIMATE,)))
+            columns = columns.append_columns(Features(apart[:, None], (_ESTIMATE,)))
         return columns
 
     def bias(self, hidden: Features, log_latency: NDArray[np.float64]) -> float:
@@ -431,12 +437,12 @@ class TunerBeliefs:
         Returns:
             Features with one row per config.
         """
-        if self.others:
+        if self.earlier_workloads:
             return self.absolute_features(configs, prior)
         features = self.learners.tree_features(self.problem, configs)
         if prior is None:
             return features
-        return features.beside(Features(prior.log_share[:, None], (_FULLEST,)))
+        return features.append_columns(Features(prior.log_share[:, None], (_FULLEST,)))
 
     def absolute_features(self, configs: Configs, prior: Prior | None) -> Features:
         """Return the input of a Model V (validity classifier) that all workloads of a run share.
@@ -451,4 +457,4 @@ class TunerBeliefs:
         features = self.learners.absolute_features(self.problem, configs)
         if prior is None or not self.estimates:
             return features
-        return features.beside(Features(prior.log_share[:, None], (_FULLEST,)))
+        return features.append_columns(Features(prior.log_share[:, None], (_FULLEST,)))

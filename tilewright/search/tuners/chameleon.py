@@ -33,29 +33,37 @@ class ChameleonOptions(PPOOptions):
     """Options of CHAMELEON. Descriptions say where paper and code leave a value open."""
 
     first: int = Field(64, ge=1, description="random trials before the first fit of the cost model")
-    starts: int = Field(128, ge=1, description="random configs the agent walks from")
-    episodes: int = Field(2, ge=1, description="episodes between two fits (open in the paper)")
+    starts: int = Field(128, ge=1, description="random configs from which the agent starts walking")
+    episodes: int = Field(2, ge=1, description="episodes between two fits (not given in the paper)")
     clip: float = Field(0.2, gt=0, description="PPO's clip of the probability ratio (paper: 0.3)")
     entropy: float = Field(0.3, ge=0, description="weight of the policy's entropy (paper: 0.1)")
-    temperature: float = Field(0.1, gt=0, description="of the softmax over down, stay, up")
+    temperature: float = Field(
+        0.1, gt=0, description="temperature of the softmax over down, stay and up"
+    )
     kept: int = Field(
-        64, ge=1, description="untried configs met that are clustered, best first (open there)"
+        64,
+        ge=1,
+        description="number of best visited, untried configs to cluster (not given in the paper)",
     )
-    knee: float = Field(2.5, gt=1, description="factor by which 8 more clusters must cut the error")
+    knee: float = Field(
+        2.5, gt=1, description="factor by which 8 more clusters must reduce the error"
+    )
     others: Literal["mode", "random"] = Field(
-        "mode", description="knobs beside the two clustered: the cluster's mode (paper), or random"
+        "mode",
+        description="values of the knobs that are not clustered: the most frequent one of "
+        "the cluster (paper), or random",
     )
-    greed: float = Field(0.05, ge=0, le=1, description="last share of a plan that is random")
+    greed: float = Field(0.05, ge=0, le=1, description="fraction of a plan that is random")
 
 
 class Chameleon(BaseExplorer[ChameleonOptions]):
-    """CHAMELEON: PPO walks on AutoTVM's cost model, and one measurement per cluster of visited
-    configs."""
+    """CHAMELEON: PPO walks on AutoTVM's cost model; one measurement per cluster of configs."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        space, tried = problem.space, history.tried(problem.space)
+        """Propose untried configs of the plan, the rest at random."""
+        space, tried = problem.space, history.tried_indices(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         plan = plan[: len(plan) - int(self.options.greed * len(plan))]
         fresh = plan[~np.isin(plan, tried)][:n]
@@ -64,6 +72,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         return Candidates(space.unravel(np.concatenate([fresh, lucky])))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Fit the cost model, train the agent with it, and plan one config per cluster."""
         due = int(state.arrays.get("due", np.array([self.options.first]))[0])
         if len(history) < due or not history.valid.any():
             return state
@@ -72,7 +81,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         agent = Agent(
             self.options, space.cardinalities, int(rng.integers(1 << 31)), state.arrays
         )  # fmt: skip
-        tried = history.tried(space)
+        tried = history.tried_indices(space)
         met = self._walks(space, agent, model, tried, rng)
         plan = adaptive_sample(space, met, tried, self.options.others, self.options.knee, rng)
         # An empty plan is no end: random trials until as many as the fewest clusters are known.
@@ -159,8 +168,8 @@ def adaptive_sample(
     for cluster, centre in enumerate(centres):
         rows = np.flatnonzero(label == cluster)
         made = representatives(configs[rows], times[rows], two, centre, others, rng)
-        found = space.ravel(made)
-        fresh = found[~np.isin(found, tried) & ~np.isin(found, plan)]
+        result = space.ravel(made)
+        fresh = result[~np.isin(result, tried) & ~np.isin(result, plan)]
         if allowed is not None:
             fresh = fresh[np.isin(fresh, allowed)]
         plan += fresh[:1].tolist()
@@ -231,6 +240,6 @@ def representatives(
 
 register(
     "chameleon", Chameleon, ChameleonOptions,
-    summary="CHAMELEON: reinforcement learning explores, a measurement a cluster",
+    summary="CHAMELEON: reinforcement learning explores, one measurement per cluster",
     extra="neural", modules=("jax", "optax"),
 )  # fmt: skip

@@ -23,9 +23,9 @@ Flat = NDArray[np.int64]
 class GeneticOptions(Options):
     """Options of GATuner. The defaults are TVM's."""
 
-    population: int = Field(100, ge=2, description="configs a generation")
-    elites: int = Field(3, ge=1, description="best configs that stay parents")
-    mutation: float = Field(0.1, ge=0, le=1, description="chance of a knob to be redrawn")
+    population: int = Field(100, ge=2, description="configs per generation")
+    elites: int = Field(3, ge=1, description="number of best configs that stay parents")
+    mutation: float = Field(0.1, ge=0, le=1, description="probability that a knob is redrawn")
 
 
 class Genetic(BaseExplorer[GeneticOptions]):
@@ -34,13 +34,15 @@ class Genetic(BaseExplorer[GeneticOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose configs of the current population that were not yet tried."""
         genes = self._genes(problem, state)
-        waiting = genes[~np.isin(genes, history.tried(problem.space))]
+        waiting = genes[~np.isin(genes, history.tried_indices(problem.space))]
         return Candidates(problem.space.unravel(waiting[:n]))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Breed the next population once all of the current one was tried."""
         space, genes = problem.space, self._genes(problem, state)
-        tried = history.tried(space)
+        tried = history.tried_indices(space)
         if not np.isin(genes, tried).all():
             return ExplorerState(arrays=dict(state.arrays) | {"genes": genes})
         elites = state.arrays.get("elites", np.empty(0, np.int64)).astype(np.int64)
@@ -94,7 +96,7 @@ class Genetic(BaseExplorer[GeneticOptions]):
             drawn = rng.integers(0, count)
             child = np.where(rng.random(len(count)) < self.options.mutation, drawn, child)
             while (flat := int(space.ravel(child[None].astype(np.int32))[0])) in known or not (
-                _listed(space, flat)
+                _is_listed(space, flat)
             ):
                 knob = int(rng.integers(len(count)))
                 child[knob] = rng.integers(count[knob])
@@ -116,11 +118,11 @@ def _throughput(space: Space, history: History, parents: Flat) -> NDArray[np.flo
     """
     speed = history.throughput
     by_config = dict(zip(space.ravel(history.configs).tolist(), speed.tolist(), strict=True))
-    found = np.array([by_config.get(int(i), 0.0) for i in parents])
-    return found / max(float(found.max(initial=0.0)), 1e-12)
+    result = np.array([by_config.get(int(i), 0.0) for i in parents])
+    return result / max(float(result.max(initial=0.0)), 1e-12)
 
 
-def _listed(space: Space, flat: int) -> bool:
+def _is_listed(space: Space, flat: int) -> bool:
     if space.listed is None:
         return True
     place = int(np.searchsorted(space.listed, flat))

@@ -1,4 +1,4 @@
-"""The tuner `ml2tuner`: Models P, V and A of ML²Tuner, with expected improvement.
+"""The tuners `ml2tuner`, `default` and `default-blind`: Models P, V and A, by expected improvement.
 
 The published method (arXiv 2411.10764, `ml2tuner-published`) ranks candidates greedily, and spends
 its first trials on random configs. This tuner keeps the three models and chooses differently:
@@ -12,10 +12,10 @@ its first trials on random configs. This tuner keeps the three models and choose
 4. Model V learns from every compile and from every trial.
 5. Models V and A of a workload also learn from the workloads of the run that were tuned before.
 
-With the option `estimates` it also starts from closed-form estimates of the target, where it offers
-them: they rank the first batch, and they are the mean of the processes, which learn only the
-estimates' error. A model that learned on other hardware (`Problem.transferred`) takes the same
-place where there are no estimates.
+`default` also starts from closed-form estimates, where the target offers them. The estimates rank
+the first batch and are the mean of the Gaussian processes, which learn only the error of the
+estimates. Where there are no estimates, a model that learned on other hardware
+(`Problem.transferred`) takes their place in `default` and `default-blind`.
 """
 
 from __future__ import annotations
@@ -37,16 +37,20 @@ from tilewright.search.explorer import (
     ModelInput,
 )
 from tilewright.search.history import History, new_programs, noise_of
-from tilewright.search.prior import Prior, estimated
+from tilewright.search.prior import Prior, prior_estimates
 from tilewright.search.problem import Belief, Problem
 from tilewright.search.registry import register
 from tilewright.search.shared_trials import SharedTrials, with_trials
-from tilewright.search.tuners.beliefs import PARTS_OF_V, TunerBeliefs
+from tilewright.search.tuners.beliefs import PARTS_OF_V, Beliefs
 from tilewright.search.tuners.ml2tuner_options import ML2TunerOptions
 from tilewright.targets.base import Configs, Lowered
 from tilewright.targets.features import Features
 
 _FIRST_TRIALS = 4  # trials of the first round, at least
+# Configs compiled before the first trial, without and with estimates. The estimates name good
+# configs by themselves: 16 of these are near the best (benchmarks.tuners.shared_models), and the
+# first result comes sooner.
+_FIRST_COMPILES = (96, 16)
 _LEAST_WORK = 0.75  # share of these that has the least work; the rest is spread over the space
 _SPREAD_OVER = 4096  # configs that the first round is chosen from
 _NEAR = 4.0  # expected errors from the best estimate within which the first batch is spread
@@ -66,10 +70,12 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
 
     @property
     def shares(self) -> bool:
+        """Whether the option `share` is set."""
         return self.options.share
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        beliefs = TunerBeliefs(self.options, self.learners, problem, ExplorerState())
+        """Add the trials of a finished workload to the state, for later workloads."""
+        beliefs = Beliefs(self.options, self.learners, problem, ExplorerState())
         compiled = history.configs[:0] if history.compiled is None else history.compiled
         ran = np.asarray(history.status != "compile_error", dtype=np.bool_)
         lowered = np.concatenate([history.configs, compiled, history.failed])
@@ -83,7 +89,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             hidden=history.hidden,
             valid=history.valid,
             log_latency=history.log_latency,
-            estimate=unknown if prior is None else estimated(prior, every),
+            estimate=unknown if prior is None else prior_estimates(prior, every),
         )
         return with_trials(state, trials)
 
@@ -95,19 +101,19 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         predictions of a transferred model are stored, so that the model is not asked again.
         """
         beliefs = self._beliefs(problem, state)
-        if beliefs.others:
-            models = {name: each for name, each in state.models.items() if name not in PARTS_OF_V}
+        if beliefs.earlier_workloads:
+            models = {name: model for name, model in state.models.items() if name not in PARTS_OF_V}
             self._fit_shared(beliefs, models)
             state = replace(state, models=models)
             beliefs = self._beliefs(problem, state)
         space, passed = problem.space, self.options.passed
         small = 2 * passed >= space.size
-        if not beliefs.informed or (small and problem.transferred is None):
+        if not beliefs.is_informed or (small and problem.transferred is None):
             return state
         if small:
             return beliefs.screen(np.arange(space.size), space.size)
         looked_at = self.options.screen if beliefs.estimates else self.options.asked
-        flat = candidates.drawn(space, looked_at, problem.rng(0, "screen"))
+        flat = candidates.draw_configs(space, looked_at, problem.rng(0, "screen"))
         return beliefs.screen(flat, passed)
 
     # -- a round --------------------------------------------------------------------------------
@@ -115,27 +121,32 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose configs by models P and V from a pool of candidates."""
         space, rng = problem.space, problem.rng(history.round, "generate")
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
-        seen = history.tried(space)
+        seen = history.tried_indices(space)
         if history.compiled is not None:
             seen = np.union1d(seen, space.ravel(history.compiled))
-        blind = "P" not in state.models and not beliefs.informed
+        blind = "P" not in state.models and not beliefs.is_informed
         configs, prior = self._pool(beliefs, history, seen, blind, rng)
         if not len(configs):  # everything was lowered: only compiled programs are left
-            return Candidates(history.unmeasured(space)[0][:batch])
+            return Candidates(history.unmeasured_configs(space)[0][:batch])
         wanted = self._compiles(beliefs, history, batch)
         features = beliefs.features(configs, prior) if "P" in state.models else None
         every = Candidates(configs, beliefs.scores(configs, prior, features))
         chance = beliefs.log_chance(every.scores.get("V", np.ones(len(configs))))
         if features is not None:
-            promising = self._promising(beliefs, history, every, prior, features, wanted, batch)
+            promising = self._choose_to_compile(
+                beliefs, history, every, prior, features, wanted, batch
+            )
             return every.take(promising)
         if prior is None:
             # Not the surest ones: these have the smallest tiles.
             rows = np.flatnonzero(chance >= chance.max() - _LIKELY)
             if len(rows) < 4 * wanted:
                 rows = np.sort(np.argsort(-chance, kind="stable")[: 4 * wanted])
+            if not self.options.spread:
+                return every.take(rng.permutation(rows)[:wanted])
             logs = np.log2(np.maximum(space.values(configs[rows]), 0.5))
             return every.take(rows[spread_out(logs, wanted, rng)])
         value = chance - every.scores["P"] / prior.error
@@ -152,14 +163,16 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, problem: Problem, state: ExplorerState, history: History, candidates: Candidates,
         n: int,
     ) -> Candidates:  # fmt: skip
+        """Return the candidates unchanged, because `generate` has already applied model V."""
         return candidates  # Model V has weighed them
 
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
+        """Choose `n` programs by model A, also among those compiled in earlier rounds."""
         beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
         rows = np.flatnonzero(lowered.ok)
-        earlier, earlier_hidden = history.unmeasured(problem.space)
+        earlier, earlier_hidden = history.unmeasured_configs(problem.space)
         flat = problem.space.ravel
         fresh_again = np.isin(flat(earlier), flat(lowered.configs))
         earlier, earlier_hidden = earlier[~fresh_again], earlier_hidden.rows(~fresh_again)
@@ -172,7 +185,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         else:
             earlier = earlier[:0]
         configs = np.concatenate([lowered.configs[rows], earlier])
-        said = beliefs.said(configs) if len(configs) else None
+        said = beliefs.predict_transferred(configs) if len(configs) else None
         distinct = new_programs(history, hidden)
         chosen = distinct[:0]
         if len(distinct):
@@ -197,11 +210,12 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return BatchChoice(picked, scores, configs[kept], keep_compiled=True)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Retrain models P, V and A on all trials."""
         models, valid = dict(state.models), history.valid
         beliefs = self._beliefs(problem, state)
-        compiled, compiled_hidden = history.unmeasured(problem.space)
+        compiled, compiled_hidden = history.unmeasured_configs(problem.space)
         everything = np.concatenate([history.configs, compiled, history.failed])
-        said = beliefs.said(everything)
+        said = beliefs.predict_transferred(everything)
         if self.options.use_v:
             models = {name: model for name, model in models.items() if name not in PARTS_OF_V}
             self._learn_validity(beliefs, models, history, beliefs.prior(everything, said=said))
@@ -209,12 +223,12 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             return self._looked_further(problem, replace(state, models=models), history)
         configs, hidden = history.configs[valid], history.hidden.rows(valid)
         early = None if said is None else said.rows(np.flatnonzero(valid))
-        late = beliefs.said(configs, hidden)
-        beliefs = self._beliefs(problem, beliefs.weighed(history, early, late))
+        late = beliefs.predict_transferred(configs, hidden)
+        beliefs = self._beliefs(problem, beliefs.fit_weights(history, early, late))
         prior, rows = beliefs.prior(configs, said=early), np.arange(len(configs))
         latency, noise = history.log_latency[valid], noise_of(problem, history)
         features = beliefs.features(configs, prior)
-        if beliefs.looks(hidden) and valid.sum() >= _FIRST_A:
+        if beliefs.uses_model_a(hidden) and valid.sum() >= _FIRST_A:
             models["draft"] = self.learners.draft(hidden)
             models["draft"].fit(hidden, latency)
             drafted = self._beliefs(problem, replace(beliefs.state, models=models))
@@ -222,12 +236,12 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             surrogate = self.learners.surrogate(problem.seed)
             surrogate.fit(asked.features, latency - asked.offset, noise)
             models["A"] = surrogate
-        target = latency - estimated(prior, rows)
+        target = latency - prior_estimates(prior, rows)
         drafted = self._beliefs(problem, replace(beliefs.state, models=models))
         surrogate = self.learners.surrogate(problem.seed)
-        shared = "shared_A" in models and drafted.others_with(compiled_hidden)
+        shared = "shared_A" in models and drafted.workloads_with_counters(compiled_hidden)
         if shared and self._has_a(drafted.state) and len(compiled):
-            features, target, noise = self._taught(
+            features, target, noise = self._training_data(
                 drafted, history, compiled, compiled_hidden, features, target, noise
             )
         surrogate.fit(features, target, noise)
@@ -237,28 +251,29 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
+        """Return the features that each model takes for the lowered configs."""
         beliefs = self._beliefs(problem, state)
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
         prior, every = beliefs.prior(configs), np.arange(len(configs))
         features, trees = beliefs.features(configs, prior), beliefs.tree_features(configs, prior)
         asked = {
-            "P": ModelInput(every, features, estimated(prior, every)),
-            "V": ModelInput.plain(trees),
-            "compiles": ModelInput.plain(trees),
+            "P": ModelInput(every, features, prior_estimates(prior, every)),
+            "V": ModelInput.without_offset(trees),
+            "compiles": ModelInput.without_offset(trees),
         }
         if lowered.hidden.columns:
-            with_hidden = trees.beside(lowered.hidden.named("hidden"))
-            asked["runs"] = ModelInput.plain(with_hidden, compiled)
+            with_hidden = trees.append_columns(lowered.hidden.with_prefix("hidden"))
+            asked["runs"] = ModelInput.without_offset(with_hidden, compiled)
         if self._has_a(state):
             of_a = beliefs.compiled_input(history, configs, prior, features, lowered.hidden)
-            asked["draft"] = ModelInput.plain(lowered.hidden, compiled)
+            asked["draft"] = ModelInput.without_offset(lowered.hidden, compiled)
             asked["A"] = ModelInput(compiled, of_a.features.rows(compiled), of_a.offset[compiled])
         return {role: given for role, given in asked.items() if role in state.models}
 
     # -- candidates -----------------------------------------------------------------------------
 
     def _pool(
-        self, beliefs: TunerBeliefs, history: History, seen: NDArray[np.int64], blind: bool,
+        self, beliefs: Beliefs, history: History, seen: NDArray[np.int64], blind: bool,
         rng: np.random.Generator,
     ) -> tuple[Configs, Prior | None]:  # fmt: skip
         """Return the configs that the models score, and their prior predictions.
@@ -279,18 +294,18 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         if beliefs.problem.transferred is not None and not beliefs.estimates:
             size = self.options.asked  # each is a question to the transferred model
         best = history.configs[history.fastest(_FASTEST)]
-        if len(screened := beliefs.screened):
+        if len(screened := beliefs.screened_indices):
             flat = np.union1d(screened, candidates.neighbours(space, best))
-            flat = candidates.without(flat, seen)
+            flat = candidates.exclude_tried(flat, seen)
             if len(flat):
                 configs = space.unravel(flat)
                 return configs, beliefs.prior(configs)
-        whole = 2 * size if beliefs.informed else size
+        whole = 2 * size if beliefs.is_informed else size
         configs = candidates.pool(space, seen, best, size, rng, whole)
         return configs, beliefs.prior(configs)
 
-    def _promising(
-        self, beliefs: TunerBeliefs, history: History, every: Candidates, prior: Prior | None,
+    def _choose_to_compile(
+        self, beliefs: Beliefs, history: History, every: Candidates, prior: Prior | None,
         features: Features, wanted: int, batch: int,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Choose the candidates to compile.
@@ -315,16 +330,16 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         short = np.argsort(-value, kind="stable")[: max(_SHORT_LIST, wanted)]
         goal = self._goal(beliefs, history, "P", every.scores["P"])
         checks = int(np.ceil(_CHECKS * (wanted - batch)))
-        asked = ModelInput(short, features.rows(short), estimated(prior, short))
-        sure = self._improving(
+        asked = ModelInput(short, features.rows(short), prior_estimates(prior, short))
+        sure = self._choose_by_improvement(
             beliefs, history, asked, goal, chance[short], wanted - checks, history.pending
         )
         drawn = np.argsort(-(value + rng.gumbel(size=len(value))), kind="stable")
         drawn = drawn[~np.isin(drawn, short[sure])][:checks]
         return np.concatenate([short[sure], drawn])
 
-    def _improving(
-        self, beliefs: TunerBeliefs, history: History, asked: ModelInput, goal: float,
+    def _choose_by_improvement(
+        self, beliefs: Beliefs, history: History, asked: ModelInput, goal: float,
         chance: NDArray[np.float64], n: int, pending: Configs | None,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Choose `n` candidates by the expected improvement that Model P predicts.
@@ -352,13 +367,13 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             theirs = beliefs.features(pending, prior)
             matrix = np.concatenate([features.matrix, theirs.matrix])
             features = Features(matrix, features.columns)
-            offset = np.concatenate([offset, estimated(prior, np.arange(busy))])
+            offset = np.concatenate([offset, prior_estimates(prior, np.arange(busy))])
             chance = np.concatenate([chance, np.full(busy, _CERTAIN)])
         rows = model.propose(features, offset, goal, chance, n + busy)
         return rows[rows < len(asked.offset)][:n]
 
     def _spread(
-        self, beliefs: TunerBeliefs, few: Candidates, wanted: int, rng: np.random.Generator
+        self, beliefs: Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
         """Combine the candidates of a transferred model with configs spread over the space.
 
@@ -372,16 +387,18 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             rng: random generator.
         """
         problem = beliefs.problem
-        flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
-        flat = candidates.without(flat, np.sort(problem.space.ravel(few.configs)))
+        flat = candidates.draw_configs(problem.space, _SPREAD_OVER, rng)
+        flat = candidates.exclude_tried(flat, np.sort(problem.space.ravel(few.configs)))
         configs = problem.space.unravel(flat)
         count = max(wanted - len(few), 0)
         rows = spread_out(self.learners.gp_features(problem, configs).matrix, count, rng)
         prior = beliefs.prior(configs[rows])
-        return few.before(Candidates(configs[rows], beliefs.scores(configs[rows], prior, None)))
+        return few.followed_by(
+            Candidates(configs[rows], beliefs.scores(configs[rows], prior, None))
+        )
 
     def _order(
-        self, beliefs: TunerBeliefs, history: History, configs: Configs, hidden: Features,
+        self, beliefs: Beliefs, history: History, configs: Configs, hidden: Features,
         said: Belief | None, n: int,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Choose which `n` compiled programs are measured, and in which order.
@@ -416,14 +433,16 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             others = self._first_order(beliefs, configs, prior, features, hidden, chance)
             return in_turn(chosen, others, _BELIEVED)[:n]
         if "P" in state.models:
-            asked = ModelInput(every, features, estimated(prior, every))
+            asked = ModelInput(every, features, prior_estimates(prior, every))
             predicted = state.models["P"].predict(features) + asked.offset
             goal = self._goal(beliefs, history, "P", predicted)
-            return self._improving(beliefs, history, asked, goal, chance, n, history.pending)
+            return self._choose_by_improvement(
+                beliefs, history, asked, goal, chance, n, history.pending
+            )
         return self._first_order(beliefs, configs, prior, features, hidden, chance)[:n]
 
     def _first_order(
-        self, beliefs: TunerBeliefs, configs: Configs, prior: Prior | None, features: Features,
+        self, beliefs: Beliefs, configs: Configs, prior: Prior | None, features: Features,
         hidden: Features, chance: NDArray[np.float64],
     ) -> NDArray[np.int64]:  # fmt: skip
         """Return the order in which compiled programs are measured before there is any trial.
@@ -450,7 +469,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             return np.argsort(-chance, kind="stable")
         least = np.argsort(self.learners.work(hidden) - chance, kind="stable")
         order = in_turn(least, every, _LEAST_WORK)
-        prior, _ = beliefs.revealed(configs, prior, features, hidden)
+        prior, _ = beliefs.update_compiled(configs, prior, features, hidden)
         if prior is None:
             return order
         best = np.argsort(prior.log_latency, kind="stable")
@@ -459,7 +478,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     # -- models ---------------------------------------------------------------------------------
 
     def _learn_validity(
-        self, beliefs: TunerBeliefs, models: dict[str, CostModel], history: History,
+        self, beliefs: Beliefs, models: dict[str, CostModel], history: History,
         prior: Prior | None,
     ) -> None:  # fmt: skip
         """Fit the parts of Model V, the validity classifier, and add them to `models`.
@@ -475,16 +494,16 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             prior: predictions of configs from before any measurement: one row per trial, then one
                 per program that was compiled and not measured, then one per failed compile.
         """
-        compiled = history.unmeasured(beliefs.problem.space)[0]
+        compiled = history.unmeasured_configs(beliefs.problem.space)[0]
         lowered = np.concatenate([history.configs, compiled, history.failed])
         ran = np.asarray(history.status != "compile_error", dtype=np.bool_)
         label = np.zeros(len(lowered), np.bool_)
         label[: len(ran)] = ran
         label[len(ran) : len(ran) + len(compiled)] = True
         trees = beliefs.tree_features(lowered, prior)
-        others = [each for each in beliefs.others if each.visible.names == trees.names]
-        matrix = np.concatenate([trees.matrix, *(each.visible.matrix for each in others)])
-        label = np.concatenate([label, *(each.compiled for each in others)])
+        others = [item for item in beliefs.earlier_workloads if item.visible.names == trees.names]
+        matrix = np.concatenate([trees.matrix, *(item.visible.matrix for item in others)])
+        label = np.concatenate([label, *(item.compiled for item in others)])
         if 0 < label.sum() < len(label):
             models["compiles"] = self._classifier(beliefs.problem)
             models["compiles"].fit(Features(matrix, trees.columns), label.astype(np.float64))
@@ -503,21 +522,23 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             trials: per workload, its visible features, hidden features and labels (valid or not).
                 Workloads whose programs have other counters than the first workload's are left out.
         """
-        trials = [each for each in trials if len(each[0])]
-        trials = [each for each in trials if each[1].names == trials[0][1].names]
+        trials = [trial for trial in trials if len(trial[0])]
+        trials = [trial for trial in trials if trial[1].names == trials[0][1].names]
         if not trials:
             return
         first = trials[0]
-        visible = Features(np.concatenate([each[0].matrix for each in trials]), first[0].columns)
-        hidden = Features(np.concatenate([each[1].matrix for each in trials]), first[1].columns)
-        label = np.concatenate([each[2] for each in trials])
+        visible = Features(np.concatenate([trial[0].matrix for trial in trials]), first[0].columns)
+        hidden = Features(np.concatenate([trial[1].matrix for trial in trials]), first[1].columns)
+        label = np.concatenate([trial[2] for trial in trials])
         models["V"] = self._classifier(problem)
         models["V"].fit(visible, label.astype(np.float64))
         if 0 < label.sum() < len(label) and hidden.columns:
             models["runs"] = self._classifier(problem)
-            models["runs"].fit(visible.beside(hidden.named("hidden")), label.astype(np.float64))
+            models["runs"].fit(
+                visible.append_columns(hidden.with_prefix("hidden")), label.astype(np.float64)
+            )
 
-    def _fit_shared(self, beliefs: TunerBeliefs, models: dict[str, CostModel]) -> None:
+    def _fit_shared(self, beliefs: Beliefs, models: dict[str, CostModel]) -> None:
         """Fit the shared models on trials of earlier workloads, and add them to `models`.
 
         This happens before the first trial. The shared models are Model V, which predicts validity,
@@ -528,27 +549,27 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             history = History.empty(beliefs.problem.space)
             prior = beliefs.prior(history.configs) if beliefs.estimates else None
             self._learn_validity(beliefs, models, history, prior)
-        columns = beliefs.others[0].hidden.columns
-        others = [each for each in beliefs.others if each.hidden.columns == columns]
-        valid = [np.flatnonzero(each.valid) for each in others]
+        columns = beliefs.earlier_workloads[0].hidden.columns
+        others = [item for item in beliefs.earlier_workloads if item.hidden.columns == columns]
+        valid = [np.flatnonzero(item.valid) for item in others]
         if not self.options.use_a or not columns or sum(map(len, valid)) < _FIRST_A:
             return
-        hidden = [each.hidden.rows(rows) for each, rows in zip(others, valid, strict=True)]
-        latency = [each.log_latency[rows] for each, rows in zip(others, valid, strict=True)]
-        together = Features(np.concatenate([each.matrix for each in hidden]), columns)
+        hidden = [item.hidden.rows(rows) for item, rows in zip(others, valid, strict=True)]
+        latency = [item.log_latency[rows] for item, rows in zip(others, valid, strict=True)]
+        together = Features(np.concatenate([item.matrix for item in hidden]), columns)
         models["shared_draft"] = self.learners.draft(together)
         models["shared_draft"].fit(together, np.concatenate(latency))
         drafted = self._beliefs(beliefs.problem, replace(beliefs.state, models=models))
-        estimates = [each.estimate[rows] for each, rows in zip(others, valid, strict=True)]
+        estimates = [item.estimate[rows] for item, rows in zip(others, valid, strict=True)]
         features = drafted.shared_features(together, np.concatenate(estimates))
         pairs = zip(hidden, latency, strict=True)
-        bias = [drafted.bias(*each) if len(each[0]) else 0.0 for each in pairs]
+        bias = [drafted.bias(*pair) if len(pair[0]) else 0.0 for pair in pairs]
         target = np.concatenate(latency) - models["shared_draft"].predict(together)
         models["shared_A"] = self.learners.surrogate(beliefs.problem.seed)
         models["shared_A"].fit(features, target - np.repeat(bias, list(map(len, valid))))
 
-    def _taught(
-        self, beliefs: TunerBeliefs, history: History, compiled: Configs, hidden: Features,
+    def _training_data(
+        self, beliefs: Beliefs, history: History, compiled: Configs, hidden: Features,
         features: Features, target: NDArray[np.float64], noise: NDArray[np.float64] | None,
     ) -> tuple[Features, NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Add compiled but unmeasured programs to the training data of Model P.
@@ -579,7 +600,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         matrix = np.concatenate([features.matrix, own.matrix[rows]])
         return (
             Features(matrix, features.columns),
-            np.concatenate([target, predicted[rows] - estimated(prior, rows)]),
+            np.concatenate([target, predicted[rows] - prior_estimates(prior, rows)]),
             np.concatenate([np.zeros(len(target)) if noise is None else noise, spread**2]),
         )
 
@@ -591,15 +612,15 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         The configs that the model was asked about so far may lack the best configs of the space.
         """
         beliefs = self._beliefs(problem, state)
-        if problem.transferred is None or beliefs.estimates or not len(beliefs.screened):
+        if problem.transferred is None or beliefs.estimates or not len(beliefs.screened_indices):
             return state
-        known = np.union1d(history.tried(problem.space), beliefs.screened)
+        known = np.union1d(history.tried_indices(problem.space), beliefs.screened_indices)
         rng = problem.rng(history.round, "look further")
         flat = candidates.sample(problem.space, _MORE, known, rng)
-        return beliefs.remembered(flat, self.options.passed) if len(flat) else state
+        return beliefs.remember_screened(flat, self.options.passed) if len(flat) else state
 
     def _goal(
-        self, beliefs: TunerBeliefs, history: History, role: Literal["P", "A"],
+        self, beliefs: Beliefs, history: History, role: Literal["P", "A"],
         predicted: NDArray[np.float64],
     ) -> float:  # fmt: skip
         """Return the log2 latency to beat: that of the best trial, or the lowest predicted one.
@@ -621,20 +642,20 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             n, self.options.batch if len(history) else max(self.options.batch, _FIRST_TRIALS)
         )
 
-    def _compiles(self, beliefs: TunerBeliefs, history: History, batch: int) -> int:
-        """Return how many configs to lower, so that a batch of `batch` trials can be chosen
-        among them."""
+    def _compiles(self, beliefs: Beliefs, history: History, batch: int) -> int:
+        """Return how many configs to lower, so that `batch` trials can be chosen among them."""
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
         alpha = self.options.warm_alpha if warm else self.options.alpha
         if not len(history):
-            alpha = max(self.options.first / batch - 1.0, 0.0)
+            usual = _FIRST_COMPILES[beliefs.estimates]
+            alpha = max((self.options.first or usual) / batch - 1.0, 0.0)
         return beliefs.problem.compiles(batch, alpha, self.options.looking)
 
     def _has_a(self, state: ExplorerState) -> bool:
         return {"A", "draft"} <= set(state.models)
 
-    def _beliefs(self, problem: Problem, state: ExplorerState) -> TunerBeliefs:
-        return TunerBeliefs(self.options, self.learners, problem, state)
+    def _beliefs(self, problem: Problem, state: ExplorerState) -> Beliefs:
+        return Beliefs(self.options, self.learners, problem, state)
 
     def _classifier(self, problem: Problem) -> CostModel:
         return self.learners.validity(problem.seed, calibrate=0)
@@ -649,4 +670,13 @@ def _compiled_trials(trials: SharedTrials) -> tuple[Features, Features, NDArray[
 register(
     "ml2tuner", ML2Tuner, ML2TunerOptions,
     summary="ML²Tuner's models P, V and A, with expected improvement among compiled programs",
+)  # fmt: skip
+register(
+    "default", ML2Tuner, ML2TunerOptions,
+    summary="Tilewright's own tuner: ml2tuner, with closed-form estimates as its models' mean",
+    transfers=True, estimates=True,
+)  # fmt: skip
+register(
+    "default-blind", ML2Tuner, ML2TunerOptions,
+    summary="the same without estimates, for hardware that provides none", transfers=True,
 )  # fmt: skip

@@ -34,23 +34,34 @@ class PublishedML2TunerOptions(Options):
     The paper leaves many values open; a default is the paper's only if its description says so.
     """
 
-    alpha: float = Field(1.0, ge=0, description="configs lowered beyond the batch, per trial (α)")
-    veto: float = Field(0.5, ge=0, le=1, description="V's threshold on the probability of valid")
-    first: int = Field(16, ge=1, description="random trials before the models are asked")
+    alpha: float = Field(
+        1.0, ge=0, description="configs lowered in addition to the batch, per trial (α)"
+    )
+    veto: float = Field(
+        0.5, ge=0, le=1, description="V's threshold on the probability of being valid"
+    )
+    first: int = Field(16, ge=1, description="random trials before the models are used")
     explore: float = Field(
-        0.0, ge=0, le=1, description="share of a batch drawn at random, whatever the models say"
+        0.0, ge=0, le=1, description="fraction of each batch that is drawn at random"
     )
     first_v: int = Field(
         0, ge=0, description="random trials before V vetoes; 0 for as many as `first`"
     )
     learner: Literal["xgboost", "lightgbm", "gaussian"] = Field(
-        "xgboost", description="of all three models; V has XGBoost's trees beside 'gaussian'"
+        "xgboost",
+        description="type of all three models; with 'gaussian', V still uses XGBoost's trees",
     )
     rounds: int = Field(120, ge=1, description="boosting rounds")
-    pool: int = Field(4096, ge=16, description="candidates scored where a space is too large")
-    use_p: bool = Field(True, description="rank by P; otherwise in random order")
-    use_v: bool = Field(True, description="let V veto")
-    use_a: bool = Field(True, description="lower more than is measured and let A re-rank")
+    pool: int = Field(
+        4096,
+        ge=16,
+        description="number of candidates to score where a space is too large to score completely",
+    )
+    use_p: bool = Field(True, description="rank candidates by P; otherwise in random order")
+    use_v: bool = Field(True, description="let V veto candidates")
+    use_a: bool = Field(
+        True, description="lower more configs than are measured and let A re-rank them"
+    )
 
 
 class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
@@ -59,22 +70,23 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose the configs that model P ranks best; random ones before the first fit."""
         rng = problem.rng(history.round, "generate")
-        tried = history.tried(problem.space)
+        tried = history.tried_indices(problem.space)
         if "P" not in state.models or not self.options.use_p:
             count = n if not state.models else self.options.pool
             flat = candidates.sample(problem.space, count, tried, rng)
             return Candidates(problem.space.unravel(flat))
         best = history.configs[history.fastest(8)]
         configs = candidates.pool(problem.space, tried, best, self.options.pool, rng)
-        if len(drawn := self._drawn(problem, history, n)):
+        if len(drawn := self._draw_random_part(problem, history, n)):
             known = problem.space.ravel(configs)
             configs = problem.space.unravel(np.union1d(known, drawn))
         if not len(configs):
             return Candidates(configs)
-        predicted = state.models["P"].predict(self._visible(problem, configs))
+        predicted = state.models["P"].predict(self._visible_features(problem, configs))
         order = np.lexsort((rng.random(len(configs)), predicted))
-        lucky = self._lucky(problem, history, configs, n)[order]
+        lucky = self._in_random_part(problem, history, configs, n)[order]
         order = np.concatenate([order[lucky], order[~lucky]])
         return Candidates(configs[order], {"P": predicted[order]})
 
@@ -86,12 +98,13 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
+        """Drop candidates that model V expects to be invalid."""
         wanted = n if "A" not in state.models else int(np.ceil((self.options.alpha + 1) * n))
         if "V" not in state.models or not self.options.use_v:
             return candidates.take(np.arange(min(wanted, len(candidates))))
         features = self.learners.tree_features(problem, candidates.configs)
         chance = state.models["V"].predict(features)
-        lucky = self._lucky(problem, history, candidates.configs, n)
+        lucky = self._in_random_part(problem, history, candidates.configs, n)
         passed = np.flatnonzero((chance >= self.options.veto) | lucky)[:wanted]
         vetoed = int(passed[-1]) + 1 - len(passed) if len(passed) else 0
         if len(passed) < wanted:  # too strict: the likeliest of the rest
@@ -105,10 +118,11 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
+        """Choose the `n` programs that model A ranks best."""
         if "A" not in state.models:
             rows = np.arange(min(n, len(lowered)), dtype=np.int64)
             return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
-        lucky = self._lucky(problem, history, lowered.configs, n)
+        lucky = self._in_random_part(problem, history, lowered.configs, n)
         compiled, broken = np.flatnonzero(lowered.ok & ~lucky), np.flatnonzero(~lowered.ok & ~lucky)
         hidden = lowered.hidden.rows(compiled)
         features = self._with_hidden(problem, lowered.configs[compiled], hidden)
@@ -119,6 +133,7 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Retrain models P, V and A on all trials, once there are enough."""
         early = 0 < self.options.first_v < self.options.first
         if len(history) < (self.options.first_v if early else self.options.first):
             return state
@@ -133,7 +148,7 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         if len(history) >= self.options.first and valid.sum() >= 2:
             target, configs = history.log_latency[valid], history.configs[valid]
             models["P"] = self.learners.regressor(kind, seed, rounds=rounds)
-            models["P"].fit(self._visible(problem, configs), target)
+            models["P"].fit(self._visible_features(problem, configs), target)
             if self.options.use_a:
                 models["A"] = self.learners.regressor(kind, seed, rounds=rounds)
                 hidden = history.hidden.rows(valid)
@@ -143,18 +158,19 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        seen = {"P": self._visible, "V": self.learners.tree_features}
+        """Return the features that each model takes for the lowered configs."""
+        seen = {"P": self._visible_features, "V": self.learners.tree_features}
         asked: dict[str, ModelInput] = {
-            role: ModelInput.plain(view(problem, lowered.configs))
+            role: ModelInput.without_offset(view(problem, lowered.configs))
             for role, view in seen.items()
             if role in state.models
         }
         if "A" in state.models:
             features = self._with_hidden(problem, lowered.configs, lowered.hidden)
-            asked["A"] = ModelInput.plain(features, np.flatnonzero(lowered.ok))
+            asked["A"] = ModelInput.without_offset(features, np.flatnonzero(lowered.ok))
         return asked
 
-    def _drawn(self, problem: Problem, history: History, n: int) -> NDArray[np.int64]:
+    def _draw_random_part(self, problem: Problem, history: History, n: int) -> NDArray[np.int64]:
         """Draw the configs that are measured in this round regardless of the models' predictions.
 
         The draw depends only on the round, so every stage of the round gets the same configs.
@@ -166,16 +182,16 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         places = int(rng.binomial(n, self.options.explore))
         if not places:
             return np.empty(0, dtype=np.int64)
-        return candidates.sample(problem.space, places, history.tried(problem.space), rng)
+        return candidates.sample(problem.space, places, history.tried_indices(problem.space), rng)
 
-    def _lucky(
+    def _in_random_part(
         self, problem: Problem, history: History, configs: Configs, n: int
     ) -> NDArray[np.bool_]:
-        """Return which of `configs` are in the random part of the batch (`_drawn`), shape (m,)."""
-        drawn = self._drawn(problem, history, n)
+        """Return which of `configs` are in the random part of the batch, shape (m,)."""
+        drawn = self._draw_random_part(problem, history, n)
         return np.isin(problem.space.ravel(configs), drawn)
 
-    def _visible(self, problem: Problem, configs: Configs) -> Features:
+    def _visible_features(self, problem: Problem, configs: Configs) -> Features:
         """Return the input of Model P, which predicts the latency before compilation."""
         if self.options.learner == "gaussian":
             return self.learners.gp_features(problem, configs)
@@ -190,13 +206,13 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         if self.options.learner == "gaussian":
             counts = self.learners.hidden_features(hidden)
         else:
-            counts = hidden.named("hidden")
-        return self._visible(problem, configs).beside(counts)
+            counts = hidden.with_prefix("hidden")
+        return self._visible_features(problem, configs).append_columns(counts)
 
     def _scores(self, problem: Problem, state: ExplorerState, rows: Lowered) -> Scores:
         if not state.models or not len(rows):
             return {}
-        seen = {"P": self._visible, "V": self.learners.tree_features}
+        seen = {"P": self._visible_features, "V": self.learners.tree_features}
         scores = {
             role: model.predict(seen[role](problem, rows.configs))
             for role, model in state.models.items()
@@ -210,16 +226,17 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
 
 register(
     "ml2tuner-published", PublishedML2Tuner, PublishedML2TunerOptions,
-    summary="ML²Tuner, the published method: P proposes, V vetoes, A re-ranks what was compiled",
+    summary="ML²Tuner as published: P proposes, V vetoes, A re-ranks compiled configs",
 )  # fmt: skip
 register(
     "p", PublishedML2Tuner, PublishedML2TunerOptions,
-    summary="published ML²Tuner with Model P alone: proposes by predicted speed",
+    summary="published ML²Tuner with Model P only: proposes by predicted speed",
     use_v=False, use_a=False,
 )  # fmt: skip
 register(
     "p+v", PublishedML2Tuner, PublishedML2TunerOptions,
-    summary="published ML²Tuner without Model A: P proposes, V vetoes what will likely fail",
+    summary="published ML²Tuner without Model A: P proposes, V vetoes configs that will "
+        "probably fail",
     use_a=False,
 )  # fmt: skip
 register(

@@ -17,8 +17,9 @@ class Random(BaseExplorer[Options]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose untried configs at random."""
         rng = problem.rng(history.round, "generate")
-        flat = candidates.sample(problem.space, n, history.tried(problem.space), rng)
+        flat = candidates.sample(problem.space, n, history.tried_indices(problem.space), rng)
         return Candidates(problem.space.unravel(flat))
 
 
@@ -28,9 +29,10 @@ class Grid(BaseExplorer[Options]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        space, tried = problem.space, history.tried(problem.space)
+        """Propose untried configs in the order of the space."""
+        space, tried = problem.space, history.tried_indices(problem.space)
         if space.listed is not None:
-            flat = candidates.untried(space, tried)[:n]
+            flat = candidates.list_untried(space, tried)[:n]
         else:  # at most len(tried) of the first ones are gone
             first = np.arange(min(space.size, n + len(tried)))
             flat = np.setdiff1d(first, tried)[:n]
@@ -38,4 +40,4 @@ class Grid(BaseExplorer[Options]):
 
 
 register("random", Random, summary="random order without repetition; learns nothing")
-register("grid", Grid, summary="the space in order, first knob fastest; learns nothing")
+register("grid", Grid, summary="the space in order, the first knob changes fastest; learns nothing")

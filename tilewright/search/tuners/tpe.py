@@ -34,17 +34,23 @@ Distributions = dict[str, "BaseDistribution"]
 class OptunaOptions(Options):
     """Options of TPESampler. The first three defaults are Optuna's."""
 
-    startup: int = Field(10, ge=1, description="random trials before the densities are asked")
-    candidates: int = Field(24, ge=1, description="draws of which the best ratio is taken")
-    multivariate: bool = Field(True, description="one density of all knobs, not one a knob")
+    startup: int = Field(10, ge=1, description="random trials before the densities are used")
+    candidates: int = Field(
+        24, ge=1, description="number of draws, of which the one with the best ratio is taken"
+    )
+    multivariate: bool = Field(
+        True, description="use one joint density of all knobs instead of one per knob"
+    )
     knobs: Literal["int", "categorical", "mixed"] = Field(
         "mixed",
-        description="what a knob is to TPE: the place of its value in ascending order ('int'), a "
-        "name without neighbours ('categorical'), or a name if it has two values only ('mixed': "
-        "the best of the three on the replayed tables)",
+        description="how TPE sees a knob: 'int' (the rank of its value), 'categorical' (a "
+        "category without order), or 'mixed' (a category if the knob has only "
+        "two values; the best choice on the replayed tables)",
     )
     redraws: int = Field(
-        8, ge=0, description="draws beyond the first to find an untried config, then one at random"
+        8,
+        ge=0,
+        description="additional draws to find an untried config, before a random one is taken",
     )
 
 
@@ -54,8 +60,9 @@ class Optuna(BaseExplorer[OptunaOptions]):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Propose untried configs that Optuna's sampler suggests."""
         space, rng = problem.space, problem.rng(history.round, "generate")
-        tried = history.tried(space)
+        tried = history.tried_indices(space)
         n = min(n, space.size - len(tried))
         distributions = _distributions(space, self.options.knobs)
         study = self._study(history, distributions, int(rng.integers(1 << 31)))
@@ -111,16 +118,16 @@ class Optuna(BaseExplorer[OptunaOptions]):
 
 def _distributions(space: Space, kind: str) -> Distributions:
     """Return the distribution of each knob's value index, by knob name."""
-    found: Distributions = {}
+    distributions: Distributions = {}
     for knob in space.knobs:
         count = len(knob.values)
         named = kind == "categorical" or (kind == "mixed" and count == 2)
-        found[knob.name] = (
+        distributions[knob.name] = (
             optuna.distributions.CategoricalDistribution(range(count))
             if named
             else optuna.distributions.IntDistribution(0, count - 1)
         )
-    return found
+    return distributions
 
 
 def _params(config: NDArray[np.int32], distributions: Distributions) -> dict[str, int]:
@@ -129,5 +136,5 @@ def _params(config: NDArray[np.int32], distributions: Distributions) -> dict[str
 
 register(
     "optuna", Optuna, OptunaOptions,
-    summary="Optuna's TPE, invalid trials as violated constraints",
+    summary="Optuna's TPE, with invalid trials as violated constraints",
 )  # fmt: skip

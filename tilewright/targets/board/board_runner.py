@@ -185,7 +185,7 @@ class BoardBench:
         """
         with self._one_at_a_time:
             done = [self._run(row, blobs) for row in rows]
-        return self._told(done)
+        return self._result_arrays(done)
 
     def close(self) -> None:
         """End the running program, and refuse to run further programs."""
@@ -209,8 +209,9 @@ class BoardBench:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             messages = str(getattr(error, "stderr", "") or "").strip().splitlines()
             raise BoardDown(
-                f"the board cannot be reset: '{self.options.reset}' failed ({error})"
-                f"{': ' + messages[-1] if messages else ''}; repair it, and start the worker again"
+                f"the board cannot be reset, because '{self.options.reset}' failed "
+                f"({error}){': ' + messages[-1] if messages else ''}; repair the board, and "
+                "start the worker again"
             ) from None
 
     def _build(self) -> None:
@@ -226,11 +227,11 @@ class BoardBench:
                 wanted, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise BoardDown(f"the runtime cannot be built: {error}; install make and cc") from None
+            raise BoardDown(f"building the runtime failed: {error}; install make and cc") from None
         if done.returncode:
             message = done.stderr.strip() or done.stdout.strip()
             raise BoardDown(
-                f"the runtime cannot be built with --driver '{self.options.driver}': {message}"
+                f"building the runtime with --driver '{self.options.driver}' failed: {message}"
             )
         about = [self.options.cflags, str(self.options.repeats)]
         content = hashlib.sha256("\0".join(about).encode() + source)
@@ -263,33 +264,37 @@ class BoardBench:
             except subprocess.TimeoutExpired:
                 _kill(process)
                 process.communicate()
-                return self._broken("timeout", f"no end within {self.options.seconds:g} s")
+                return self._count_broken(
+                    "timeout", f"not finished within {self.options.seconds:g} s"
+                )
             finally:
                 self._running = None
         if self._closed:
-            raise BoardDown("its worker was ended")
+            raise BoardDown("the worker of the board was stopped")
         cause = (error_output.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
         if process.returncode == _TIMED_OUT:
-            return self._broken("timeout", cause)
+            return self._count_broken("timeout", cause)
         if process.returncode < 0 or process.returncode == _FAILED:
-            return self._broken("run_error", cause)
+            return self._count_broken("run_error", cause)
         if process.returncode:
             self.counts.failures += 1
             return Ran("run_error", f"run: {cause}")
-        return self._compared(printed, output, expected)
+        return self._compare_output(printed, output, expected)
 
-    def _compared(self, printed: str, output: Path, expected: NDArray[np.uint8]) -> Ran:
+    def _compare_output(self, printed: str, output: Path, expected: NDArray[np.uint8]) -> Ran:
         got = np.frombuffer(output.read_bytes(), np.uint8)
         if got.shape != expected.shape:
             wrong = max(got.size, expected.size)
         else:
             wrong = int((got != expected).sum())
         if wrong:
-            return self._broken("wrong_result", f"{wrong} bytes of the output are wrong", wrong)
+            return self._count_broken(
+                "wrong_result", f"{wrong} bytes of the output are wrong", wrong
+            )
         pairs = [tuple(map(int, line.split())) for line in printed.splitlines()]
         return Ran("valid", "", [n / 1e9 for n, _ in pairs], [c for _, c in pairs], 0)
 
-    def _broken(self, status: Status, cause: str, wrong: int = -1) -> Ran:
+    def _count_broken(self, status: Status, cause: str, wrong: int = -1) -> Ran:
         """Count a failed program, reset the board, and return the result of the program.
 
         Without the reset, dependency tokens that the program left in the hardware's queues would
@@ -307,7 +312,7 @@ class BoardBench:
         self.counts.resets += 1
         return Ran(status, f"run: {cause}; the board was reset", wrong=wrong, resets=1)
 
-    def _told(self, done: Sequence[Ran]) -> dict[str, NDArray[Any]]:
+    def _result_arrays(self, done: Sequence[Ran]) -> dict[str, NDArray[Any]]:
         hertz = self.options.spec.clock_mhz * 1e6
         cycles = np.full(len(done), -1, np.int64)
         seconds = np.full(len(done), np.nan)
@@ -328,7 +333,7 @@ class BoardBench:
             "seconds": seconds,
             "counter_resets": np.array([ran.resets for ran in done], np.int64),
             "counter_wrong": np.array([ran.wrong for ran in done], np.int64),
-            **write_programs({"repeats": Ragged.of(repeats)}),
+            **write_programs({"repeats": Ragged.from_rows(repeats)}),
         }
 
 

@@ -137,7 +137,9 @@ def serve_board(
         cause = causes_of(ended[0]) if ended else "it ended"
         if "name taken" in cause:
             raise ClusterError(
-                f"{address} has a worker that offers {BOARD}{name} already; give each board a name "
-                "of its own"
+                f"a worker at {address} already offers {BOARD}{name}; give each board a "
+                "different name"
             )
-        raise ClusterError(f"the worker of {BOARD}{name} cannot work for {address}: {cause}")
+        raise ClusterError(
+            f"the worker of {BOARD}{name} cannot join the cluster at {address}: {cause}"
+        )

@@ -19,16 +19,18 @@ def check_name(name: str) -> None:
     """Raise `TargetError` if the text is not a valid name of a board."""
     if not _NAME.fullmatch(name):
         raise TargetError(
-            f"board:{name}: a board's name has 1 to 60 letters, digits, dots, dashes and "
-            "underscores; 'tilewright board list' shows those of a cluster"
+            f"board:{name} is not a valid name: board names have 1 to 60 letters, digits, "
+            "dots, dashes and underscores; 'tilewright board list' lists the boards of a "
+            "cluster"
         )
 
 
 def _make(text: str, space: str) -> Target:
     check_name(text)
     raise TargetError(
-        f"board:{text} sits beside a worker of a cluster: say where, --cluster tls://HOST:PORT "
-        "(commands but 'tune' measure on 'vta-pynq' and other simulated machines)"
+        f"board:{text} is a board of a cluster; give the address of the cluster's scheduler: "
+        "--cluster tls://HOST:PORT (commands other than 'tune' measure on 'vta-pynq' and "
+        "other simulated machines)"
     )
 
 
@@ -53,7 +55,7 @@ def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
 
 KIND = TargetKind(
     name="board",
-    summary="a VTA on a board beside a worker of a cluster: board:NAME",
+    summary="a VTA board that a worker of a cluster offers: board:NAME",
     make=_make,
     make_on=_make_on,
     spaces=("extended", "template", "stock"),

@@ -21,7 +21,7 @@ from tilewright.targets.layer import Layer, LayerShortcut, Scale, Value
 from tilewright.targets.patterns.shortcut import shortcut_tensors
 from tilewright.targets.vta.board.layer_program import LayerProgram, packed_constants
 from tilewright.targets.vta.board.layouts import data_packing, output_packing
-from tilewright.targets.vta.board.network_program import linked
+from tilewright.targets.vta.board.network_program import link_layers
 from tilewright.targets.vta.board.program_image import image_files
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.tensor_packing import Tensors, random_tensors, reference
@@ -75,7 +75,7 @@ def loadable(lowering: Lowering, lowered: Lowered, seed: int = 0) -> Loadable:
     for row in range(len(lowered)):
         program = _program(lowering, layer, graph, constants, lowered, row)
         try:
-            network = linked([program], graph, lowering.spec)
+            network = link_layers([program], graph, lowering.spec)
             files = image_files(network.board)
         except WorkloadError as error:
             files_of_rows.add_none(str(error))
@@ -100,12 +100,13 @@ def check_loadable(workload: Workload, spec: VtaSpec) -> None:
     """
     if spec.machine.inp_bits != 8 or spec.machine.wgt_bits != 8 or spec.machine.acc_bits != 32:
         raise WorkloadError(
-            f"{spec.name}: boards run int8 with int32 sums, this machine has other types"
+            f"{spec.name} cannot run on a board: boards compute in int8 with int32 sums, but "
+            "this machine has other types"
         )
     if any(op.kind == "add" for op in workload.epilogue):
         raise WorkloadError(
-            f"{workload}: a tensor of int32 that is added lies in no artifact; write 'residual N' "
-            "in the epilogue instead of 'add'"
+            f"{workload}: artifacts cannot contain an int32 tensor that is added; write "
+            "'residual N' in the epilogue instead of 'add'"
         )
 
 

@@ -23,8 +23,8 @@ from tilewright.targets.capabilities import (
     HasEnergy,
     MeasuresInOnePass,
     Verifies,
+    exclude_capabilities,
     offers,
-    without,
 )
 from tilewright.targets.cluster import ClusterError
 from tilewright.targets.cluster.connection import BOARD, connect
@@ -61,7 +61,10 @@ class BoardTarget:
         self.name = BOARD + name
         self._bench = bench
         # Capabilities that concern times on the simulated machine are left out.
-        self.capabilities = {**without(machine.capabilities, *_NOBODYS), **offers(self, *_OURS)}
+        self.capabilities = {
+            **exclude_capabilities(machine.capabilities, *_NOBODYS),
+            **offers(self, *_OURS),
+        }
 
     @property
     def fingerprint(self) -> str:
@@ -70,13 +73,16 @@ class BoardTarget:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the features of the simulated machine."""
         return self.machine.hardware_features()
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the simulated machine, if the board can load the workload."""
         check_loadable(workload, self.machine.spec)
         return self.machine.space(workload)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs in this process, as the simulated machine does."""
         return self.machine.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
@@ -85,7 +91,7 @@ class BoardTarget:
         A program with wrong output bytes has the status `wrong_result`. The counters are `resets`
         and `wrong`, the number of wrong bytes.
         """
-        return self._measured(lowered, 0)
+        return self._measure_on_board(lowered, 0)
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
         """Measure the baseline schedule of the simulated machine on the board.
@@ -114,7 +120,7 @@ class BoardTarget:
             Number of bytes that differ from the reference, shape (configs,); -1 if there is no
             program or the program does not finish.
         """
-        measured = self._measured(lowered, seed)
+        measured = self._measure_on_board(lowered, seed)
         nothing = np.full(len(lowered), -1, np.int64)
         return measured.counters.get("wrong", nothing)
 
@@ -122,7 +128,7 @@ class BoardTarget:
         measured = self.measure(schedule.lowered)
         return BaselineSchedule(schedule.source, schedule.space, schedule.lowered, measured)
 
-    def _measured(self, lowered: Lowered, seed: int) -> Measurements:
+    def _measure_on_board(self, lowered: Lowered, seed: int) -> Measurements:
         rows = np.flatnonzero(lowered.ok)
         parts: list[tuple[NDArray[np.int64], Measurements]] = []
         if len(rows):
@@ -139,7 +145,7 @@ class BoardTarget:
                     raise ClusterError(f"{self.name} cannot be used: {answer}")
                 parts.append((rows[loads], checked_measurements(len(sent), answer)))
             if not loads.all():
-                none = Measurements.nothing(int((~loads).sum()), "run_error")
+                none = Measurements.unmeasured(int((~loads).sum()), "run_error")
                 none.reason[:] = [f"run: {why}" for why in programs.reasons if why]
                 parts.append((rows[~loads], none))
         return joined_measurements(lowered, parts)
@@ -163,8 +169,9 @@ def board_on(cluster: str, name: str, space: str) -> BoardTarget:
     if not workers:
         names = ", ".join(BOARD + board for board in sorted(offered)) or "none"
         raise TargetError(
-            f"no worker of {cluster} offers {BOARD}{name} (boards there: {names}); start one "
-            f"beside the board ('tilewright board serve {name} --cluster {cluster}')"
+            f"no worker of {cluster} offers {BOARD}{name} (available boards: {names}); start "
+            f"a worker on the machine of the board ('tilewright board serve {name} --cluster "
+            f"{cluster}')"
         )
     about = connection.ask(describe_board, name, workers=workers)[workers[0]]
     machine = rebuild("vta", as_object(about["spec"]), space)

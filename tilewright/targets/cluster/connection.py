@@ -48,7 +48,7 @@ BOARD_RESOURCE = "board"
 """
 BOARD = "board:"
 """Prefix of the resource that names a board, and of the name of a board's target."""
-KEYS_STEP = "'tilewright cluster keys DIR' makes keys and prints Dask's settings for them"
+KEYS_STEP = "'tilewright cluster keys DIR' creates keys and prints Dask's settings for them"
 _ADDRESS = re.compile(r"tls://(?:[^\s/@,:]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 _LOCAL = re.compile(r"local:([1-9]\d{0,2})")
 
@@ -73,8 +73,8 @@ def check_address(address: str) -> None:
     if _ADDRESS.fullmatch(address) or _LOCAL.fullmatch(address):
         return
     raise ClusterError(
-        f"--cluster {address}: write tls://HOST:PORT, the address of a Dask scheduler, or local:N "
-        "for N processes of this machine (connections without TLS are refused)"
+        f"--cluster {address}: write tls://HOST:PORT, the address of a Dask scheduler, or "
+        "local:N for N processes on this machine (connections without TLS are refused)"
     )
 
 
@@ -90,7 +90,7 @@ def check_scheduler_address(address: str) -> None:
         )
 
 
-def accepted(cluster: str, answer: Any) -> Any:
+def check_answer(cluster: str, answer: Any) -> Any:
     """Return the answer of a worker, unless it is an error message.
 
     Args:
@@ -157,7 +157,9 @@ class Cluster:
         """
         return self._call(threading.Event(), board, function, arguments)
 
-    def each(self, function: Function, calls: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
+    def call_each(
+        self, function: Function, calls: Iterable[Sequence[Any]]
+    ) -> Iterator[tuple[int, Any]]:
         """Call a function many times, and yield the index and the result of each finished call.
 
         At most two calls per slot are submitted at a time, so that `calls` is consumed lazily.
@@ -228,7 +230,7 @@ class Cluster:
             answers: dict[str, Any] = self._client.run(function, *arguments, workers=list(workers))
         except Exception as error:
             raise ClusterError(
-                f"a worker of {self.address} does not answer: {_one_line(error)}"
+                f"a worker of {self.address} does not respond: {_one_line(error)}"
             ) from None
         return answers
 
@@ -247,7 +249,7 @@ class Cluster:
     ) -> Any:
         for _ in range(MOST_LOSSES + 1):
             client = self._usable_client()
-            among = self._restricted(client, board)
+            among = self._allowed_workers(client, board)
             try:
                 future = client.submit(
                     function, *arguments,
@@ -258,20 +260,20 @@ class Cluster:
                 )  # fmt: skip
             except Exception as error:  # the connection closed between two steps
                 if client.status == "running":
-                    raise ClusterError(f"Dask refuses the call: {_one_line(error)}") from None
+                    raise ClusterError(f"Dask rejects the call: {_one_line(error)}") from None
                 continue
             try:
-                if self._finished(client, future, board, among, stop):
+                if self._wait_for_call(client, future, board, among, stop):
                     with suppress(*_LOST):
                         return future.result(timeout=_patience())
             finally:
                 self._forget(future)
         raise ClusterError(
-            f"the scheduler at {self.address} lost the same call {MOST_LOSSES + 1} times; see its "
-            "log, and start the same command again: it resumes from what was measured"
+            f"the scheduler at {self.address} lost the same call {MOST_LOSSES + 1} times; "
+            "see its log, then repeat the command to resume from the recorded measurements"
         )
 
-    def _finished(
+    def _wait_for_call(
         self, client: distributed.Client, future: distributed.Future, board: str,
         among: Sequence[str], stop: threading.Event,
     ) -> bool:  # fmt: skip
@@ -305,13 +307,13 @@ class Cluster:
                 raise ClusterError("the command was stopped")
             if future.status in ("cancelled", "lost") or client.status != "running":
                 return False
-            able = self._able(client, board)
+            able = self._able_workers(client, board)
             if able:
                 end = time.monotonic() + _patience()
                 if among and not set(among) & set(able):
                     return False
             elif time.monotonic() > end:
-                raise ClusterError(self._nobody(board))
+                raise ClusterError(self._no_worker_message(board))
 
     def _forget(self, future: distributed.Future) -> None:
         """Cancel or release a call, so that the scheduler stops keeping it for this process."""
@@ -327,18 +329,20 @@ class Cluster:
         cause = error.__cause__ or error
         if isinstance(error, distributed.KilledWorker):
             return (
-                f"the same batch ended {error.allowed_failures + 1} workers of {self.address}, for "
-                "lack of memory or by a program that crashes; see the workers' logs, or use "
-                "--isolate SECONDS, with which only the program that crashes fails"
+                f"the same batch crashed {error.allowed_failures + 1} workers of "
+                f"{self.address}, because memory ran out or a program crashed; see the "
+                "workers' logs, or use --isolate SECONDS, so that only the program that "
+                "crashes fails"
             )
         if "deserialization of the task graph" in said or isinstance(cause, ImportError):
             return (
-                f"the scheduler or a worker of {self.address} has no Tilewright, or another "
-                f"version ({_one_line(cause)}); install the command's version on all of them"
+                "Tilewright is not installed at the scheduler or a worker of "
+                f"{self.address}, or has another version ({_one_line(cause)}); install the "
+                "version of this command on all of them"
             )
-        return f"a worker of {self.address} failed at a call: {said}; see its log"
+        return f"a call failed at a worker of {self.address}: {said}; see the worker's log"
 
-    def _restricted(self, client: distributed.Client, board: str) -> list[str]:
+    def _allowed_workers(self, client: distributed.Client, board: str) -> list[str]:
         """Return the addresses of the workers that may execute a call; empty if all may.
 
         A call that needs no board must not run on a worker with a board: it would disturb
@@ -351,14 +355,14 @@ class Cluster:
         if board:
             return []
         workers = self._workers(client, SEEN_SECONDS)
-        able = [address for address, each in workers.items() if not _boards(each)]
+        able = [address for address, worker in workers.items() if not _boards(worker)]
         return (able or [_NOBODY]) if len(able) < len(workers) else []
 
-    def _able(self, client: distributed.Client, board: str) -> list[str]:
+    def _able_workers(self, client: distributed.Client, board: str) -> list[str]:
         return [
             address
-            for address, each in self._workers(client).items()
-            if (board in _boards(each) if board else not _boards(each))
+            for address, worker in self._workers(client).items()
+            if (board in _boards(worker) if board else not _boards(worker))
         ]
 
     def _workers(
@@ -376,10 +380,10 @@ class Cluster:
         now = time.monotonic()
         if now - self._seen[0] > age:
             try:
-                found = (client or self._usable_client()).scheduler_info()["workers"]
+                result = (client or self._usable_client()).scheduler_info()["workers"]
             except (OSError, RuntimeError, KeyError):
-                found = {}
-            self._seen = (now, found)
+                result = {}
+            self._seen = (now, result)
         return self._seen[1]
 
     # -- the connection ------------------------------------------------------------------------
@@ -403,9 +407,9 @@ class Cluster:
                             continue
             if time.monotonic() > end:
                 raise ClusterError(
-                    f"the scheduler at {self.address} is gone for {_patience():g} s; start it and "
-                    "its workers again, and then the same command: it resumes from what was "
-                    "measured"
+                    f"the scheduler at {self.address} has been unreachable for "
+                    f"{_patience():g} s; start it and its workers again, then repeat the "
+                    "command to resume from the recorded measurements"
                 )
             time.sleep(0.2)
 
@@ -420,14 +424,15 @@ class Cluster:
         except ClusterError:
             raise
         except Exception as error:
-            raise ClusterError(_unreachable(self.address, error)) from None
+            raise ClusterError(_unreachable_message(self.address, error)) from None
 
-    def _nobody(self, board: str) -> str:
+    def _no_worker_message(self, board: str) -> str:
         start = "'tilewright board serve'" if board else "'dask worker'"
         offering = f"that offers {BOARD}{board} " if board else ""
         return (
-            f"the cluster at {self.address} has no worker {offering}for {_patience():g} s; start "
-            f"one ({start}) and the same command again: it resumes from what was measured"
+            f"the cluster at {self.address} has had no worker {offering}for {_patience():g} "
+            f"s; start one ({start}), then repeat the command to resume from the recorded "
+            "measurements"
         )
 
 
@@ -450,12 +455,12 @@ def dask_security(role: str) -> distributed.Security:
         if not value:
             raise ClusterError(f"{variable} is not set: {KEYS_STEP}")
         if not Path(value).is_file():
-            raise ClusterError(f"{variable}: there is no file {value}; {KEYS_STEP}")
+            raise ClusterError(f"{variable}: the file {value} does not exist; {KEYS_STEP}")
     try:
         security.get_connection_args(role)
     except (OSError, ValueError) as error:
         raise ClusterError(
-            f"Dask's settings for TLS name no key with its certificate ({error}); {KEYS_STEP}"
+            f"Dask's TLS settings name no key that matches the certificate ({error}); {KEYS_STEP}"
         ) from None
     return security
 
@@ -475,9 +480,9 @@ def connect(address: str) -> Cluster:
     """
     with _connecting:
         key = (os.getpid(), address)  # a forked process has none of the connections
-        if (found := _connected.get(key)) is None:
-            found = _connected[key] = Cluster(address)
-        return found
+        if (result := _connected.get(key)) is None:
+            result = _connected[key] = Cluster(address)
+        return result
 
 
 def connect_early(address: str, function: Function, *arguments: Any) -> None:
@@ -534,7 +539,7 @@ def _start_local(address: str) -> distributed.LocalCluster | None:
             )  # fmt: skip
     except Exception as error:
         raise ClusterError(
-            f"--cluster {address}: the processes cannot be started: {_one_line(error)}"
+            f"--cluster {address}: the worker processes cannot be started: {_one_line(error)}"
         ) from None
 
 
@@ -566,7 +571,7 @@ def _threads(worker: Mapping[str, Any]) -> int:
     return int(worker.get("nthreads", 1))
 
 
-def _unreachable(address: str, error: BaseException) -> str:
+def _unreachable_message(address: str, error: BaseException) -> str:
     """Return the error message for a scheduler that cannot be reached.
 
     Args:
@@ -577,12 +582,12 @@ def _unreachable(address: str, error: BaseException) -> str:
     # A scheduler that refuses our certificate hangs up, and the alert may be lost on the way.
     if re.search(r"certificate|SSL\w*Error|\[SSL|ConnectionResetError|BrokenPipeError", said):
         return (
-            f"the scheduler at {address} and this command do not accept each other's certificates "
-            f"({said}): give both the keys of one cluster ({KEYS_STEP})"
+            f"the scheduler at {address} and this command do not accept each other's "
+            f"certificates ({said}); give both of them keys of the same cluster ({KEYS_STEP})"
         )
     return (
-        f"no Dask scheduler answers at {address} within {REACH_SECONDS:g} s ({said}); start one "
-        "with 'dask scheduler --protocol tls', and let this machine reach it"
+        f"no Dask scheduler responds at {address} within {REACH_SECONDS:g} s ({said}); start "
+        "one with 'dask scheduler --protocol tls', and check that this machine can reach it"
     )
 
 
@@ -597,5 +602,5 @@ def causes_of(error: BaseException) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}".rstrip(": ")[:400]
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}".rstrip(": ")[:400]

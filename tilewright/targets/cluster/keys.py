@@ -57,8 +57,9 @@ def make_keys(folder: Path) -> None:
         )
     except ImportError as error:
         raise ClusterError(
-            f"keys cannot be made here ({error}); pip install 'tilewright[cluster]', or make them "
-            "elsewhere with 'tilewright cluster keys DIR' and copy the folder"
+            f"keys cannot be created here ({error}); pip install 'tilewright[cluster]', or "
+            "create them on another machine with 'tilewright cluster keys DIR' and copy the "
+            "folder"
         ) from None
     authority = _certificate("authority")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +71,7 @@ def make_keys(folder: Path) -> None:
         try:
             os.rename(fresh, folder)  # all files or none, and over no file
         except OSError:
-            raise FileExistsError(f"{folder} is there already, with files in it") from None
+            raise FileExistsError(f"{folder} exists already and is not empty") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

@@ -65,13 +65,13 @@ def lower_and_measure(
     """
     begin = time.perf_counter()
     try:
-        found = target_of(target)
+        result = target_of(target)
         described = Workload.from_json(workload)
-        _check_configs(found, described, configs)
-        header, arrays = _answer(found, described, np.ascontiguousarray(configs), steps)
+        _check_configs(result, described, configs)
+        header, arrays = _answer(result, described, np.ascontiguousarray(configs), steps)
     except TilewrightError as error:
         return {REFUSED: " ".join(str(error).split())}, {}
-    plain = {name: _plain(array) for name, array in arrays.items()}
+    plain = {name: _to_fixed_width(array) for name, array in arrays.items()}
     return header | {SECONDS: time.perf_counter() - begin}, plain
 
 
@@ -83,8 +83,8 @@ def check_version(command: Json) -> None:
     """
     if command != version("tilewright"):
         raise ClusterError(
-            f"it has Tilewright {version('tilewright')}, and the command has {command}; install "
-            "the same version on both"
+            f"it has Tilewright {version('tilewright')}, but the command has {command}; "
+            "install the same version on both"
         )
 
 
@@ -114,7 +114,7 @@ class ProgramKeeper:
         Returns:
             The lowered batch without its programs.
         """
-        return replace(self._lowered(workload, configs), programs={})
+        return replace(self._lower_configs(workload, configs), programs={})
 
     def measure(self, lowered: Lowered) -> Measurements:
         """Measure the configs of a batch, with the programs that `lower` kept.
@@ -125,14 +125,14 @@ class ProgramKeeper:
         workload, configs = lowered.workload, lowered.configs
         keys = [(workload.id, config.tobytes()) for config in configs]
         if not all(key in self._kept for key in keys):
-            return self._target.measure(self._lowered(workload, configs))
-        found = [self._kept[key] for key in keys]
+            return self._target.measure(self._lower_configs(workload, configs))
+        results = [self._kept[key] for key in keys]
         rows = [
-            (np.array([at]), batch.rows(np.array([row]))) for at, (batch, row) in enumerate(found)
+            (np.array([at]), batch.rows(np.array([row]))) for at, (batch, row) in enumerate(results)
         ]
         return self._target.measure(joined_lowered(workload, configs, rows))
 
-    def _lowered(self, workload: Workload, configs: Configs) -> Lowered:
+    def _lower_configs(self, workload: Workload, configs: Configs) -> Lowered:
         lowered = self._target.lower(workload, configs)
         for row, config in enumerate(configs):
             self._kept[workload.id, config.tobytes()] = lowered, row
@@ -158,10 +158,10 @@ def rebuild_target(
     """
     if specification is not None:
         return rebuild(kind, specification, space)
-    found = target_kinds().get(kind)
-    if found is None or preset not in ("", *found.presets()):
-        raise TargetError(f"it has no target of the kind '{kind}' that is called '{preset}'")
-    return found.make(preset, found.space_named(space))
+    result = target_kinds().get(kind)
+    if result is None or preset not in ("", *result.presets()):
+        raise TargetError(f"it has no target '{preset}' of the kind '{kind}'")
+    return result.make(preset, result.space_named(space))
 
 
 def rebuild_warm(**about: Any) -> Target:
@@ -199,8 +199,9 @@ def target_of(specification: Mapping[str, Json]) -> Target:
         target = _target(json.dumps(about, sort_keys=True), threading.get_ident())
     if target.fingerprint != wanted:
         raise ClusterError(
-            f"its target {target.name} has the fingerprint {target.fingerprint}, and that of the "
-            f"command has {wanted}: other sources of Tilewright, or other hardware"
+            f"its target {target.name} has the fingerprint {target.fingerprint}, but the "
+            f"command's target has {wanted}: it has other sources of Tilewright, or other "
+            "hardware"
         )
     return target
 
@@ -230,7 +231,7 @@ def _answer(
     target: Target, workload: Workload, configs: Configs, steps: Steps
 ) -> tuple[Header, dict[str, NDArray[Any]]]:
     if steps == "measure":
-        return {}, measured_reply(target.measure(_unlowered(workload, configs)))
+        return {}, measured_reply(target.measure(_unlowered_batch(workload, configs)))
     at_once = capability(target, MeasuresInOnePass)
     if steps == "both" and at_once is not None:
         lowered, measured = at_once.lower_and_measure(workload, configs)
@@ -258,14 +259,14 @@ def _check_configs(target: Target, workload: Workload, configs: NDArray[Any]) ->
     sizes = target.space(workload).cardinalities
     fit = configs.dtype == np.int32 and configs.ndim == 2 and configs.shape[1] == len(sizes)
     if not fit or (configs < 0).any() or (configs >= sizes).any():
-        raise ClusterError(f"{workload}: configs lie outside the space of its target")
+        raise ClusterError(f"{workload}: some configs are outside of the space of its target")
 
 
-def _unlowered(workload: Workload, configs: Configs) -> Lowered:
+def _unlowered_batch(workload: Workload, configs: Configs) -> Lowered:
     texts = np.full(len(configs), "", dtype=object)
-    return Lowered(workload, configs, texts, texts, Features.none(len(configs)))
+    return Lowered(workload, configs, texts, texts, Features.empty(len(configs)))
 
 
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
+def _to_fixed_width(array: NDArray[Any]) -> NDArray[Any]:
     """Convert an array of text objects to fixed-width text, so that no array contains objects."""
     return array.astype(np.str_) if array.dtype.kind == "O" else array

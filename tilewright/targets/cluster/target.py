@@ -19,11 +19,11 @@ from tilewright.targets.capabilities import (
     MeasuresInOnePass,
     Verifies,
     capability,
+    exclude_capabilities,
     offers,
     specification_of,
-    without,
 )
-from tilewright.targets.cluster.connection import accepted, connect
+from tilewright.targets.cluster.connection import check_answer, connect
 from tilewright.targets.cluster.remote_worker import (
     FINGERPRINT,
     REFUSED,
@@ -80,20 +80,25 @@ class ClusterTarget(RemoteTarget):
 
     @property
     def name(self) -> str:
+        """Name of the target that the workers make."""
         return self.here.name
 
     @property
     def fingerprint(self) -> str:
+        """Fingerprint of the target that the workers make."""
         return self.here.fingerprint
 
     @property
     def deterministic(self) -> bool:
+        """Whether the target that the workers make is deterministic."""
         return self.here.deterministic
 
     def hardware_features(self) -> dict[str, float]:
+        """Return the features of the target that the workers make."""
         return self.here.hardware_features()
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the target that the workers make."""
         return self.here.space(workload)
 
     @property
@@ -102,9 +107,9 @@ class ClusterTarget(RemoteTarget):
 
         A call that enumerates a space could take any time.
         """
-        known = without(self.here.capabilities, Enumerates)
-        own = [kind for kind in (Verifies, MeasuresInOnePass) if kind in known]
-        return {**known, **offers(self, *own)}
+        known = exclude_capabilities(self.here.capabilities, Enumerates)
+        matching = [kind for kind in (Verifies, MeasuresInOnePass) if kind in known]
+        return {**known, **offers(self, *matching)}
 
     def measure(self, lowered: Lowered) -> Measurements:
         """Measure a batch on the workers.
@@ -133,7 +138,7 @@ class ClusterTarget(RemoteTarget):
 
         done = self._in_calls("both", workload, ask, np.arange(len(configs)))
         lowered = joined_lowered(workload, configs, [(rows, low) for rows, (low, _) in done])
-        return lowered, joined_measurements(lowered, [(rows, each) for rows, (_, each) in done])
+        return lowered, joined_measurements(lowered, [(rows, item) for rows, (_, item) in done])
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
         """Verify schedules in this process, where they are lowered again if workers lowered them.
@@ -193,7 +198,7 @@ class ClusterTarget(RemoteTarget):
             lower_and_measure, self.specification, workload.to_json(), configs, steps
         )
         if REFUSED in header:
-            accepted(self.cluster, header[REFUSED])
+            check_answer(self.cluster, header[REFUSED])
         row_seconds = as_number(header[SECONDS]) / max(1, len(configs))
         self._row_seconds[steps, workload.id] = self._row_seconds[steps, ""] = row_seconds
         return header, arrays

@@ -42,8 +42,8 @@ def c_compiler() -> str:
         if path := shutil.which(name):
             return path
     raise CompilerMissing(
-        "the target cpu links its kernels with the machine's C compiler, and there is none (looked "
-        "for $CC, cc, gcc, clang); install one, on Debian and Ubuntu with: apt install gcc"
+        "the target cpu links its kernels with a C compiler, and none was found (tried $CC, "
+        "cc, gcc, clang); install one, on Debian and Ubuntu with: apt install gcc"
     )
 
 

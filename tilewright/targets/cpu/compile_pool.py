@@ -124,7 +124,7 @@ class _Process(RpcProcess):
 
     def compile(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
         """Compile a config. Raise `CompilerDown` if the process does not start."""
-        if not self.running:
+        if not self.is_running:
             self._load_tvm()
         question: Header = {
             "call": "compile", "workload": workload.to_json(), "spec": spec.to_json(),
@@ -139,7 +139,7 @@ class _Process(RpcProcess):
                 str(header["failure"]), str(header["reason"]),
             )  # fmt: skip
             if not compiled.failure and len(compiled.hidden) != len(COLUMNS):
-                raise RpcNonsense("the compiler answered with other features")
+                raise RpcNonsense("the compiler process returned other features than expected")
         except RpcFailed as error:
             return Compiled(failure=error.kind, reason=f"compile: {error}")
         return compiled
@@ -151,7 +151,7 @@ class _Process(RpcProcess):
             header = {"error": error.kind, "message": str(error)}
         if "error" in header:
             raise CompilerDown(
-                f"TVM cannot be loaded in a process that compiles: {header.get('message')}; try "
+                f"TVM cannot be loaded in a compiler process: {header.get('message')}; try "
                 "python -c 'import tvm'"
             )
 

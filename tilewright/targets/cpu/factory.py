@@ -51,28 +51,29 @@ def _check_code(specification: Mapping[str, Json]) -> None:
     spec, host = CpuSpec.from_json(specification), this_machine()
     if spec.model != host.model or spec.lanes > host.lanes:
         raise SpecError(
-            f"this is for {spec.model} ({spec.lanes} lanes), this machine is {host.model} "
-            f"({host.lanes}); tune and build anew on this machine"
+            f"the schedules or code were made for {spec.model} ({spec.lanes} lanes), but "
+            f"this machine is {host.model} ({host.lanes} lanes); tune and build again on "
+            "this machine"
         )
     if spec.architecture != host.architecture:
         raise SpecError(
-            f"this is for {spec.architecture}, this machine is {host.architecture}; tune and build "
-            "anew on this machine"
+            f"the schedules or code were made for {spec.architecture}, but this machine is "
+            f"{host.architecture}; tune and build again on this machine"
         )
     if spec.dots not in ("", dots_of(spec.lanes)):
         raise SpecError(
-            f"this needs the instructions {spec.dots}, which this machine does not have; tune and "
-            "build anew on this machine"
+            f"the code needs the instructions {spec.dots}, which this machine does not have; "
+            "tune and build again on this machine"
         )
     if spec.tiles and not machine.allows_amx():
         raise SpecError(
-            "this needs AMX, which this machine or its operating system does not offer; build anew "
-            "without --precision"
+            "the code needs AMX, which this machine or its operating system does not "
+            "support; build again without --precision"
         )
     if spec.bfloat16 == DOTS_BFLOAT16 and not machine.multiplies_bfloat16():
         raise SpecError(
-            "this needs AVX512-BF16, which this machine does not offer; build anew without "
-            "--precision"
+            "the code needs AVX512-BF16, which this machine does not support; build again "
+            "without --precision"
         )
 
 
@@ -94,13 +95,14 @@ def _remarks(text: str) -> Sequence[str]:
     remarks, cores = [], this_machine().threads
     if machine.load() > BUSY * cores:
         remarks.append(
-            f"the machine is busy (load {machine.load():.1f} on {cores} cores): timings take "
-            "longer and say less; a quiet machine tunes better"
+            f"other programs keep the machine busy (load {machine.load():.1f} on {cores} "
+            "cores), so measurements take longer and are less accurate; end them before "
+            "tuning"
         )
     if machine.governor() not in ("", "performance"):
         remarks.append(
-            f"the clock is set by the governor '{machine.governor()}'; timings are steadier with "
-            "'performance' (cpupower frequency-set -g performance)"
+            f"the frequency governor is '{machine.governor()}'; measurements are steadier "
+            "with 'performance' (cpupower frequency-set -g performance)"
         )
     return remarks
 
@@ -108,29 +110,53 @@ def _remarks(text: str) -> Sequence[str]:
 def _properties(text: str) -> Sequence[Property]:
     spec = CpuSpec.parse(text)
     levels = [
-        Property("caches", f"L{level}", machine.cache_bytes(level), "bytes", "a core's data cache")
+        Property("caches", f"L{level}", machine.cache_bytes(level), "bytes", "data cache of a core")
         for level in (1, 2, 3)
         if machine.cache_bytes(level)
     ]
     return [
-        Property("processor", "model", spec.model, "", "what the operating system calls it"),
-        Property("processor", "threads", spec.threads, "", "that run a kernel, a core each"),
-        Property("processor", "lanes", spec.lanes, "float32", "numbers in a vector"),
+        Property("processor", "model", spec.model, "", "name of the processor model"),
+        Property(
+            "processor", "threads", spec.threads, "", "threads that run a kernel, one per core"
+        ),
+        Property("processor", "lanes", spec.lanes, "float32", "numbers per vector"),
         Property("processor", "registers", spec.registers, "", "vector registers"),
-        Property("processor", "int8", _int8_of(spec), "", "what multiplies int8, by LLVM's name"),
+        Property(
+            "processor",
+            "int8",
+            _int8_of(spec),
+            "",
+            "instructions for int8 multiplication, by LLVM's name",
+        ),
         Property(
             "processor",
             "bfloat16",
             bfloat16_of(spec.lanes) or "none",
             "",
-            "what multiplies bfloat16",
+            "instructions for bfloat16 multiplication",
         ),
-        Property("processor", "amx", "yes" if machine.allows_amx() else "no", "", "for tiles"),
         Property(
-            "processor", "mcpu", spec.mcpu or machine.llvm_name(), "", "what LLVM compiles for"
+            "processor",
+            "amx",
+            "yes" if machine.allows_amx() else "no",
+            "",
+            "matrix tile instructions",
         ),
-        Property("processor", "governor", machine.governor(), "", "who sets the clock"),
-        Property("processor", "load", machine.load(), "", "processes a minute's average"),
+        Property(
+            "processor",
+            "mcpu",
+            spec.mcpu or machine.llvm_name(),
+            "",
+            "the processor that LLVM compiles for",
+        ),
+        Property("processor", "governor", machine.governor(), "", "frequency governor"),
+        Property(
+            "processor",
+            "load",
+            machine.load(),
+            "",
+            "average number of running processes over a minute",
+        ),
         *levels,
     ]
 
@@ -150,7 +176,7 @@ def _with_run_limit(target: Target, seconds: float) -> Target:
 
 KIND = TargetKind(
     name="cpu",
-    summary="this processor: TensorIR kernels compiled by LLVM, really measured",
+    summary="this CPU: TensorIR kernels compiled by LLVM and measured on this machine",
     make=_make,
     check=_check,
     remarks=_remarks,

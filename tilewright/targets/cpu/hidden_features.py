@@ -112,10 +112,10 @@ def store_features(function: PrimFunc, target: TvmTarget) -> tuple[float, ...]:
     """
     module = tvm.IRModule({"main": function})
     candidate = meta_schedule.MeasureCandidate(s_tir.Schedule(module), [])
-    return summed(_extractor().extract_from(_context(module, target), [candidate])[0].numpy())
+    return sum_features(_extractor().extract_from(_context(module, target), [candidate])[0].numpy())
 
 
-def summed(rows: NDArray[np.float64]) -> tuple[float, ...]:
+def sum_features(rows: NDArray[np.float64]) -> tuple[float, ...]:
     """Aggregate TVM's features of all stores to one row, by the rule of each column.
 
     Args:
@@ -124,7 +124,7 @@ def summed(rows: NDArray[np.float64]) -> tuple[float, ...]:
     Returns:
         One number per column of `STORE_COLUMNS`.
     """
-    assert rows.shape[1] == _ROW, f"TVM's features have {rows.shape[1]} columns, not {_ROW}"
+    assert rows.shape[1] == _ROW, f"TVM's features have {rows.shape[1]} columns instead of {_ROW}"
     # TVM stores sign(x) log2(1 + |x|), but values must be summed as they are.
     values = np.sign(rows) * np.expm1(np.abs(rows) * np.log(2.0))
     operations = values[:, :7].sum(axis=1)

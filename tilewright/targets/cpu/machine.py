@@ -17,8 +17,8 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 state, and the number of the state of AMX tiles."""
 LLVM_FEATURES = {
     "fma": "fma", "f16c": "f16c", "avx2": "avx2", "avx_vnni": "avxvnni",
-    **{f"avx512{each}": f"avx512{each}" for each in ("f", "cd", "bw", "dq", "vl")},
-    **{f"avx512_{each}": f"avx512{each}" for each in ("vnni", "bf16", "fp16")},
+    **{f"avx512{item}": f"avx512{item}" for item in ("f", "cd", "bw", "dq", "vl")},
+    **{f"avx512_{item}": f"avx512{item}" for item in ("vnni", "bf16", "fp16")},
 }  # fmt: skip
 """LLVM's name of each instruction set that the generated code may use, by Linux's name of it."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

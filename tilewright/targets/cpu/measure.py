@@ -74,7 +74,7 @@ class CpuBench:
         self._folder = tempfile.TemporaryDirectory()
         self._numbers = count()
         function, arrays, self.operations = reference_product(spec)
-        self._module = self._built(function)
+        self._module = self._build_module(function)
         self._arguments = _tensors(arrays)
         pin(spec.threads, lambda: self._module[FUNCTION](*self._arguments))
         self.reference = self._run(self._module, self._arguments)
@@ -103,10 +103,10 @@ class CpuBench:
 
         This is the smallest of the medians of several turns.
         """
-        once = self._once(self._module, self._arguments)
+        once = self._time_once(self._module, self._arguments)
         calls = max(1, round(self.timing.repeat / once))
         turns = [
-            np.median(self.reference(CALIBRATION_REPEATS, calls).chosen(True))
+            np.median(self.reference(CALIBRATION_REPEATS, calls).choose_repeats(True))
             for _ in range(CALIBRATION_TURNS)
         ]
         return float(min(turns))
@@ -131,14 +131,14 @@ class CpuBench:
         """
         module, arguments = self.load(library), tensors.arguments(values)
         self._call(module, tensors, arguments)
-        if problem := self._wrong(tensors, arguments):
+        if problem := self._output_error(tensors, arguments):
             return CpuMeasurement(np.empty(0), "wrong_result", problem)
-        argument_sets = streamed(tensors, arguments, self.timing.stream_bytes)
-        once = self._once(module, *argument_sets)
+        argument_sets = copy_streamed_weights(tensors, arguments, self.timing.stream_bytes)
+        once = self._time_once(module, *argument_sets)
         run = self._run(module, *argument_sets)
         seconds = time_kernel(run, self.reference, once, quiet_reference, self.timing)
-        if problem := self._wrong(tensors, arguments):
-            return CpuMeasurement(np.empty(0), "wrong_result", f"{problem}, not at the first call")
+        if problem := self._output_error(tensors, arguments):
+            return CpuMeasurement(np.empty(0), "wrong_result", f"{problem} (not at the first call)")
         return CpuMeasurement(seconds)
 
     def wrong_values(
@@ -153,7 +153,7 @@ class CpuBench:
         """
         arguments = tensors.arguments(values)
         self._call(self.load(library), tensors, arguments)
-        errors = tensors.apart(arguments[-1].numpy())
+        errors = tensors.absolute_errors(arguments[-1].numpy())
         # NaN counts as wrong, since it is not less than or equal to anything.
         return int((~(errors <= self.timing.tolerance * np.abs(tensors.expected).max())).sum())
 
@@ -168,12 +168,12 @@ class CpuBench:
             size: size of the array in bytes.
         """
         function, arrays, read = reading_kernel(self.spec, size)
-        module, arguments = self._built(function), _tensors(arrays)
-        calls = max(1, round(self.timing.repeat / self._once(module, arguments)))
+        module, arguments = self._build_module(function), _tensors(arrays)
+        calls = max(1, round(self.timing.repeat / self._time_once(module, arguments)))
         repeats = self._run(module, arguments)(2 * CALIBRATION_REPEATS, calls)
         return read / float(repeats.seconds.min())
 
-    def _built(self, function: PrimFunc) -> RuntimeModule:
+    def _build_module(self, function: PrimFunc) -> RuntimeModule:
         assembly = assembly_of(function, llvm_target(self.spec))
         return self.load(np.frombuffer(link(assembly), np.uint8))
 
@@ -184,20 +184,20 @@ class CpuBench:
 
         A check of the output then also finds values that the kernel did not write.
         """
-        arguments[-1].copyfrom(tensors.nothing())
+        arguments[-1].copyfrom(tensors.wrong_output())
         module[FUNCTION](*arguments)
 
-    def _wrong(self, tensors: SampleTensors, arguments: list[RuntimeTensor]) -> str:
+    def _output_error(self, tensors: SampleTensors, arguments: list[RuntimeTensor]) -> str:
         """Return what is wrong with an output, or "" if it is correct."""
         error = tensors.error(arguments[-1].numpy())
         if error <= self.timing.tolerance:  # False for NaN
             return ""
         return (
-            f"run: the output differs from the reference by {error:.2g} of its largest value; "
-            f"{self.timing.tolerance:g} is allowed"
+            f"run: the output differs from the reference by {error:.2g} of its largest "
+            f"value; at most {self.timing.tolerance:g} is accepted"
         )
 
-    def _once(self, module: RuntimeModule, *argument_sets: list[RuntimeTensor]) -> float:
+    def _time_once(self, module: RuntimeModule, *argument_sets: list[RuntimeTensor]) -> float:
         """Return the approximate seconds of one call, measured after warm-up calls.
 
         The result is used to choose how many calls a repeat consists of.
@@ -245,7 +245,7 @@ class CpuBench:
         return run
 
 
-def streamed(
+def copy_streamed_weights(
     tensors: SampleTensors, arguments: list[RuntimeTensor], stream_bytes: int
 ) -> list[list[RuntimeTensor]]:
     """Copy large weights several times, so that calls that cycle through the copies miss the cache.

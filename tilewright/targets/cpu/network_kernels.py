@@ -1,9 +1,9 @@
 """Provide kernels of this processor for a network's library.
 
-A kernel may read and write bfloat16 tensors although it was written for float32 (`narrowed`), so
-that half as many bytes pass between layers. It still computes in float32: values are widened when
-they are read, and rounded when they are stored. A block of channels of such a tensor may comprise
-several of the kernel's blocks.
+A kernel may read and write bfloat16 tensors although it was written for float32, so that half as
+many bytes pass between layers (`narrow_parameters`). It still computes in float32: values are
+widened when they are read, and rounded when they are stored. A block of channels of such a tensor
+may comprise several of the kernel's blocks.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
         function = scheduled(workload, spec, values)
     except DoesNotApply as error:
         raise WorkloadError(
-            f"{workload}: the schedule {dict(values)} does not apply ({error}); choose another"
+            f"{workload}: the schedule {dict(values)} cannot be applied ({error}); choose "
+            "another schedule"
         ) from None
     made = kernel_for(workload, spec)
     image = workload.operator == "conv2d"
@@ -146,12 +147,12 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
         channel_block(workload.in_channels, spec.lanes) if image else 0,
         channel_block(workload.out_channels, spec.lanes) if image else 0,
         lambda weights: made.pack_weights(weights, workload, spec, values),
-        _narrowed(workload, spec, values, function),
+        _make_narrowing(workload, spec, values, function),
         _stored_block(workload, spec),
     )
 
 
-def _narrowed(
+def _make_narrowing(
     workload: Workload, spec: CpuSpec, values: KnobValues, function: PrimFunc
 ) -> Callable[[Mapping[int, int]], PrimFunc] | None:
     """Return a function that rewrites a kernel to take bfloat16 parameters, or None.
@@ -182,7 +183,7 @@ def _narrowed(
         kernel = kernel_for(workload, spec)
         if isinstance(kernel, ConvolutionTiles) and 0 in left:
             code = kernel.of_stored(workload, spec, values, left.pop(0))
-        return narrowed(code, left, spec)
+        return narrow_parameters(code, left, spec)
 
     return made
 
@@ -200,7 +201,7 @@ def _stored_block(workload: Workload, spec: CpuSpec) -> int:
 # -- kernels on tensors of bfloat16 ------------------------------------------------------------
 
 
-def narrowed(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> PrimFunc:
+def narrow_parameters(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> PrimFunc:
     """Replace float32 parameters of a function by bfloat16 parameters.
 
     Args:
@@ -215,44 +216,44 @@ def narrowed(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> Pr
     params, body = list(function.params), function.body
     for number, block in blocks.items():
         old = params[number]
-        n, count, height, width, each = (int(size) for size in old.shape)
-        shape = n, count * each // block, height, width, block
+        n, count, height, width, old_block = (int(size) for size in old.shape)
+        shape = n, count * old_block // block, height, width, block
         new = tirx.decl_buffer(shape, "uint16", name=str(old.name))
-        body = _replaced(body, old, new, spec)
+        body = _replace_buffer(body, old, new, spec)
         params[number] = new
     return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
 
 
-def _replaced(body: Statement, old: TirBuffer, new: TirBuffer, spec: CpuSpec) -> Statement:
-    each = int(old.shape[4])
-    several = int(new.shape[4]) // each
+def _replace_buffer(body: Statement, old: TirBuffer, new: TirBuffer, spec: CpuSpec) -> Statement:
+    old_block = int(old.shape[4])
+    several = int(new.shape[4]) // old_block
 
     def place(indices: Place) -> Place:
         n, block, y, x, i = indices
         if several == 1:
             return [n, block, y, x, i]
-        inside = tirx.indexmod(block, several) * each
+        inside = tirx.indexmod(block, several) * old_block
         return [n, tirx.indexdiv(block, several), y, x, inside + i]
 
-    def load(found: BufferLoad) -> Expression:
-        if not found.source.same_as(old):
-            return found
-        bits = tirx.Cast("uint32", tirx.BufferLoad(new, place(found.indices)))
+    def load(access: BufferLoad) -> Expression:
+        if not access.source.same_as(old):
+            return access
+        bits = tirx.Cast("uint32", tirx.BufferLoad(new, place(access.indices)))
         return tirx.reinterpret("float32", tirx.shift_left(bits, tirx.const(16, "uint32")))
 
     def stores(within: Statement, lanes: int) -> Statement:
-        def store(found: BufferStore) -> Statement:
-            if not found.buffer.same_as(old):
-                return found
-            value = bfloat16_of(found.value, lanes, spec)
-            return tirx.BufferStore(new, value, place(found.indices))
+        def store(access: BufferStore) -> Statement:
+            if not access.buffer.same_as(old):
+                return access
+            value = bfloat16_of(access.value, lanes, spec)
+            return tirx.BufferStore(new, value, place(access.indices))
 
         return tvm_ffi.structural_map(within, (tirx.BufferStore, store))
 
-    def loop(found: For) -> Statement:
-        if found.kind != tirx.ForKind.VECTORIZED:
-            return found
-        return stores(found, int(found.extent))
+    def loop(statement: For) -> Statement:
+        if statement.kind != tirx.ForKind.VECTORIZED:
+            return statement
+        return stores(statement, int(statement.extent))
 
     body = tvm_ffi.structural_map(body, (ir.TensorLoad, load))
     return stores(tvm_ffi.structural_map(body, (tirx.For, loop)), 1)

@@ -71,7 +71,7 @@ class Runner:
             SpecError: there are fewer cores than threads.
         """
         self._check_cores()
-        measurements = Measurements.nothing(len(lowered))
+        measurements = Measurements.unmeasured(len(lowered))
         measurements.reason[:] = lowered.reasons
         repeats: list[NDArray[np.float64]] = [np.empty(0)] * len(lowered)
         with self._turn, quiet_machine(alone=True):
@@ -82,7 +82,7 @@ class Runner:
                     measurements.seconds[row] = np.median(repeats[row])
         return Measurements(
             measurements.status, measurements.reason, measurements.cycles, measurements.seconds, {},
-            Ragged.of(repeats) if repeats else None,
+            Ragged.from_rows(repeats) if repeats else None,
         )  # fmt: skip
 
     def verify(self, lowered: Lowered, space: Space, seed: int) -> NDArray[np.int64]:
@@ -164,7 +164,7 @@ class Runner:
             return "wrong_result", str(header["reason"]), nothing
         seconds = arrays.get("seconds", nothing)
         if not len(seconds) or not (np.isfinite(seconds) & (seconds > 0)).all():
-            return "wrong_result", "run: the process answered with times that cannot be", nothing
+            return "wrong_result", "run: the process returned invalid times", nothing
         return "valid", "", seconds
 
     def _call_for(self, call: str, lowered: Lowered, row: int, space: Space, seed: int) -> Frame:
@@ -186,7 +186,7 @@ class Runner:
         """
         tensors_request: Header = {"workload": lowered.workload.to_json(), "seed": seed}
         ready = (self._process.starts, lowered.workload.id, seed)
-        if not self._process.running or self._ready != ready:
+        if not self._process.is_running or self._ready != ready:
             self._call_or_raise({"call": "prepare", **tensors_request})
             self._ready = (self._process.starts, lowered.workload.id, seed)
         values: Mapping[str, Json] = space.describe(lowered.configs[row])
@@ -206,8 +206,8 @@ class Runner:
             reply = {"message": str(error), "error": error.kind}
         if "error" in reply:
             raise RunnerDown(
-                f"the process that runs kernels cannot be used ({reply.get('message')}); try it "
-                "alone: python -c 'import tvm'"
+                f"the process that runs kernels failed ({reply.get('message')}); try to "
+                "import TVM alone: python -c 'import tvm'"
             )
         return reply
 

@@ -25,7 +25,7 @@ from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.integer_reference import reference as computed_reference
 from tilewright.targets.integer_reference import sums
 from tilewright.targets.steps.float_activations import FUNCTIONS
-from tilewright.targets.steps.quantised import BYTES, LIMITS, NUMBERS, TensorScale, packed
+from tilewright.targets.steps.quantised import BYTES, LIMITS, NUMBERS, TensorScale, pack_scales
 from tilewright.targets.workload import Workload
 
 tvm = lazy_module("tvm")
@@ -63,7 +63,7 @@ class SampleTensors:
         self.expected: Array
         self.spread: Array = np.zeros(())
         if w.dequantises:
-            drawn = RandomQuantised.of(w, rng, plain_shapes(w))
+            drawn = RandomQuantised.draw(w, rng, plain_shapes(w))
             self.data, self.weights, self.added = drawn.data, drawn.weights, drawn.tensors
             least, most = drawn.expected(w)
             self.expected, self.spread = (least + most) / 2, (most - least) / 2
@@ -89,7 +89,7 @@ class SampleTensors:
         w, kernel = self.workload, kernel_for(self.workload, self.spec)
         shape = kernel.out_shape(w, self.spec)
         arrays = [
-            self._packed(self.data, w.in_channels).reshape(kernel.data_shape(w, self.spec)),
+            self._pack_tensor(self.data, w.in_channels).reshape(kernel.data_shape(w, self.spec)),
             kernel.pack_weights(self.weights, w, self.spec, values),
         ]
         block = channel_block(w.out_channels, self.spec.lanes)
@@ -100,11 +100,11 @@ class SampleTensors:
             elif name in A_CHANNEL:
                 arrays.append(operand.reshape(-1, block) if self._blocked else operand)
             else:
-                arrays.append(self._packed(operand, w.out_channels).reshape(shape))
-        arrays.append(self.nothing())
+                arrays.append(self._pack_tensor(operand, w.out_channels).reshape(shape))
+        arrays.append(self.wrong_output())
         return [tvm.runtime.tensor(operand) for operand in arrays]
 
-    def nothing(self) -> Array:
+    def wrong_output(self) -> Array:
         """Return an output, in the kernel's layout, that is filled with wrong values.
 
         Values that a kernel does not write are therefore detected.
@@ -113,9 +113,9 @@ class SampleTensors:
         if self.workload.out_dtype == "float32":
             return np.full(shape, np.nan, np.float32)
         correct = np.rint(self.expected).astype(self.workload.out_dtype)
-        return ~self._packed(correct, self.workload.out_channels).reshape(shape)
+        return ~self._pack_tensor(correct, self.workload.out_channels).reshape(shape)
 
-    def unpacked(self, packed: Array) -> Array:
+    def unpack_output(self, packed: Array) -> Array:
         """Return an output in the model's layout.
 
         Args:
@@ -137,9 +137,9 @@ class SampleTensors:
                 1/128.
         """
         scale = max(float(np.abs(self.expected).max()), 1e-30)
-        return float(self.apart(packed).max()) / scale
+        return float(self.absolute_errors(packed).max()) / scale
 
-    def apart(self, packed: Array) -> NDArray[np.float64]:
+    def absolute_errors(self, packed: Array) -> NDArray[np.float64]:
         """Return the absolute error of each value of an output.
 
         For quantised reals, an integer is correct if a correct real is at most half a step away.
@@ -150,7 +150,7 @@ class SampleTensors:
         Returns:
             The errors, in the model's layout; infinite where the output is not finite.
         """
-        result = self.unpacked(packed)
+        result = self.unpack_output(packed)
         errors = np.abs(np.subtract(result, self.expected, dtype=np.float64)) - self.spread
         if self.workload.dequantises and self.workload.out_dtype != "float32":
             errors = errors - 0.5
@@ -161,7 +161,7 @@ class SampleTensors:
         """Whether the kernels store channels in blocks."""
         return self.workload.operator == "conv2d"
 
-    def _packed(self, tensor: Array, channels: int) -> Array:
+    def _pack_tensor(self, tensor: Array, channels: int) -> Array:
         if not self._blocked:
             return tensor
         return pack_channels(tensor, channel_block(channels, self.spec.lanes))
@@ -282,7 +282,7 @@ def random_integers(
     data, weights, out = shapes
     fan_in = w.in_channels // w.groups * w.kernel_h * w.kernel_w
     shift = sum(
-        op.amounts[0] * (-1 if op.kind == "shl" else 1)
+        op.shift_range[0] * (-1 if op.kind == "shl" else 1)
         for op in w.epilogue
         if op.kind in ("shr", "shl", "shr_channel")
     )
@@ -303,7 +303,7 @@ def random_integers(
     }
     for op in w.epilogue:
         if op.kind == "shr_channel":
-            least, most = op.amounts
+            least, most = op.shift_range
             added["shr_channel"] = rng.integers(least, most + 1, w.out_channels, np.int32)
     return rng.integers(-128, 128, data, np.int8), drawn, added
 
@@ -327,7 +327,6 @@ def integer_reference(
     Returns:
         The output of `targets.integer_reference`, in shape `out`.
     """
-
     if w.operator == "batch_matmul":  # each of its products is a dense layer
         dense = replace(w, operator="dense", batch=w.height, height=1)
 
@@ -381,7 +380,7 @@ class RandomQuantised:
     tensors: dict[str, Array]
 
     @classmethod
-    def of(
+    def draw(
         cls, w: Workload, rng: np.random.Generator, shapes: tuple[Shape, Shape, Shape]
     ) -> RandomQuantised:
         """Draw tensors and scales.
@@ -421,7 +420,7 @@ class RandomQuantised:
         data_zero = draw_zero_point(w.data_dtype)
         added_type = next((BYTES[s.value] for s in steps if s.kind == "add_dequantised"), "int8")
         tensors = {
-            QUANTISATION: packed(data_zero, [step.kind for step in steps], step_scales),
+            QUANTISATION: pack_scales(data_zero, [step.kind for step in steps], step_scales),
             "scale": scales.astype(np.float32),
             "bias": rng.normal(0, SPREAD, w.out_channels).astype(np.float32),
             "added": draw_tensor(added_type, out),

@@ -127,13 +127,17 @@ class CpuSpec:
                 as_text(values.get("int8_tiles", "")), as_text(values.get("triple", "")),
             )  # fmt: skip
         except (KeyError, ValueError) as error:
-            raise SpecError(f"this describes no processor ({error}); tune or build again") from None
+            raise SpecError(
+                f"the specification does not describe a processor ({error}); tune or build again"
+            ) from None
         names = re.fullmatch(r"[\w.-]*", spec.mcpu) and spec.dots in ("", *DOTS.values())
         names = names and spec.precision in PRECISIONS and spec.bfloat16 in ("", AMX, DOTS_BFLOAT16)
         names = names and spec.int8_tiles in ("", AMX_INT8)
         names = names and bool(re.fullmatch(r"[\w.-]*", spec.triple))
         if spec.threads < 1 or spec.lanes not in LANES or not names:
-            raise SpecError(f"this describes no processor ({spec}); tune or build again")
+            raise SpecError(
+                f"the specification does not describe a processor ({spec}); tune or build again"
+            )
         return spec
 
     @staticmethod
@@ -162,13 +166,14 @@ class CpuSpec:
         lanes = int(settings.get("lanes", host.lanes))
         if not 1 <= threads <= host.threads:
             raise SpecError(
-                f"cpu:threads={threads}: this process may use {host.threads} cores; name 1 to "
-                f"{host.threads}"
+                f"cpu:threads={threads} is out of range, because this process may use "
+                f"{host.threads} cores; choose 1 to {host.threads}"
             )
         if lanes not in LANES or lanes > host.lanes:
             known = [str(n) for n in LANES if n <= host.lanes]
             raise SpecError(
-                f"cpu:lanes={lanes}: vectors of this processor hold {' or '.join(known)} float32"
+                f"cpu:lanes={lanes} is not supported: vectors of this processor hold "
+                f"{' or '.join(known)} float32 numbers"
             )
         narrow = {8: "x86-64-v3", 4: "x86-64-v2"} if platform.machine() == "x86_64" else {}
         mcpu = host.mcpu if lanes == host.lanes else narrow.get(lanes, "")
@@ -197,7 +202,7 @@ def _bfloat16(precision: str, lanes: int) -> str:
     """
     if precision not in PRECISIONS:
         known = ", ".join(filter(None, PRECISIONS))
-        raise SpecError(f"cpu:precision={precision}: no such precision; known: {known}")
+        raise SpecError(f"cpu:precision={precision}: unknown precision; choose one of {known}")
     if precision not in ("bf16", "auto"):
         return ""
     instructions = bfloat16_of(lanes)
@@ -206,9 +211,10 @@ def _bfloat16(precision: str, lanes: int) -> str:
     if instructions:
         return instructions
     raise SpecError(
-        "cpu:precision=bf16 needs vectors of 16 and a processor with AVX512-BF16, or with AMX that "
-        f"the operating system allows, and {machine.model() or 'this processor'} has neither; "
-        "write precision=auto, which computes in float32 then"
+        "cpu:precision=bf16 needs vectors of 16 float32 numbers and AVX512-BF16, or AMX "
+        "with the permission of the operating system, but "
+        f"{machine.model() or 'this processor'} has neither; write precision=auto, which "
+        "then computes in float32"
     )
 
 

@@ -84,6 +84,7 @@ class CpuTarget(NetworkKernels, RooflineAlone):
 
     @property
     def name(self) -> str:
+        """Name of the processor's specification."""
         return self.spec.name
 
     @property
@@ -110,9 +111,9 @@ class CpuTarget(NetworkKernels, RooflineAlone):
             "log2_l1_bytes": _log2(machine.cache_bytes(1)),
             "log2_l2_bytes": _log2(machine.cache_bytes(2)),
             "log2_l3_bytes": _log2(machine.cache_bytes(3)),
-            "peak_gflops": _rounded(self._peak() / 1e9),
-            "cache_gbytes_per_second": _rounded(self._bandwidth(CACHED) / 1e9),
-            "memory_gbytes_per_second": _rounded(self._bandwidth(MEMORY) / 1e9),
+            "peak_gflops": _round_value(self._peak() / 1e9),
+            "cache_gbytes_per_second": _round_value(self._bandwidth(CACHED) / 1e9),
+            "memory_gbytes_per_second": _round_value(self._bandwidth(MEMORY) / 1e9),
         }
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
@@ -133,7 +134,7 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         batch = [space.describe(config) for config in configs]
         with quiet_machine(alone=False):
             made = shared_pool().compile(workload, self.spec, batch) if batch else []
-        return _lowered(workload, configs, made)
+        return _make_lowered(workload, configs, made)
 
     def measure(self, lowered: Lowered) -> Measurements:
         """Run and time compiled configs, as `targets.cpu.timing` describes.
@@ -194,11 +195,11 @@ class CpuTarget(NetworkKernels, RooflineAlone):
                 measured peak and bandwidths.
         """
         said = self.hardware_features()
-        core = CpuMachine.of(
+        core = CpuMachine.from_rates(
             self.spec,
             said["peak_gflops"] * 1e9,
             said["cache_gbytes_per_second"] * 1e9,
-            _rounded(self._bandwidth(BEYOND) / 1e9) * 1e9,
+            _round_value(self._bandwidth(BEYOND) / 1e9) * 1e9,
             (machine.cache_bytes(1), machine.cache_bytes(2)),
         )
         return estimate(workload, core, self.space(workload), configs)
@@ -249,19 +250,19 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return Space("kernels", kernel_for(workload, self.spec).knobs(workload, self.spec))
 
 
-def _lowered(workload: Workload, configs: Configs, made: Sequence[Compiled]) -> Lowered:
+def _make_lowered(workload: Workload, configs: Configs, made: Sequence[Compiled]) -> Lowered:
     hidden = np.full((len(made), len(COLUMNS)), np.nan)
-    for row, each in enumerate(made):
-        if not each.failure:
-            hidden[row] = each.hidden
-    libraries = [np.frombuffer(each.library, np.uint8) for each in made]
+    for row, item in enumerate(made):
+        if not item.failure:
+            hidden[row] = item.hidden
+    libraries = [np.frombuffer(element.library, np.uint8) for element in made]
     return Lowered(
         workload,
         configs,
-        np.array([each.failure for each in made], dtype=object),
-        np.array([each.reason for each in made], dtype=object),
+        np.array([element.failure for element in made], dtype=object),
+        np.array([element.reason for element in made], dtype=object),
         Features(hidden, COLUMNS),
-        {"library": Ragged.of(libraries)} if made else {},
+        {"library": Ragged.from_rows(libraries)} if made else {},
     )
 
 
@@ -278,5 +279,5 @@ def _log2(size: int) -> float:
     return float(np.log2(max(size, 1)))
 
 
-def _rounded(value: float) -> float:
+def _round_value(value: float) -> float:
     return float(f"{value:.2g}")

@@ -83,14 +83,14 @@ class Repeats:
     quiet: NDArray[np.bool_]
 
     @staticmethod
-    def joined(parts: Sequence[Repeats]) -> Repeats:
+    def concatenate(parts: Sequence[Repeats]) -> Repeats:
         """Concatenate several sets of repeats."""
         return Repeats(
             np.concatenate([part.seconds for part in parts]),
             np.concatenate([part.quiet for part in parts]),
         )
 
-    def chosen(self, undisturbed: bool) -> Seconds:
+    def choose_repeats(self, undisturbed: bool) -> Seconds:
         """Return the repeats to compute a time from, in seconds per call.
 
         Args:
@@ -122,14 +122,14 @@ class TimingRecord:
     kernel: list[Repeats] = field(default_factory=list)
     reference: list[Repeats] = field(default_factory=list)
 
-    def undisturbed(self) -> bool:
+    def is_undisturbed(self) -> bool:
         """Return whether both the kernel and the reference have enough undisturbed repeats."""
         counts = (
             sum(int(turn.quiet.sum()) for turn in turns) for turns in (self.kernel, self.reference)
         )
         return min(counts) >= self.timing.least
 
-    def corrected(self, quiet_reference: float) -> Seconds:
+    def corrected_seconds(self, quiet_reference: float) -> Seconds:
         """Return the seconds per call that the kernel would take on a quiet machine, shape (n,).
 
         The kernel's repeats are divided by the slowdown of the reference. The slowdown uses the
@@ -140,10 +140,10 @@ class TimingRecord:
         Args:
             quiet_reference: seconds per call of the reference on a quiet machine.
         """
-        undisturbed = self.undisturbed()
-        reference_seconds = Repeats.joined(self.reference).chosen(undisturbed)
+        undisturbed = self.is_undisturbed()
+        reference_seconds = Repeats.concatenate(self.reference).choose_repeats(undisturbed)
         slowdown = min(float(np.median(reference_seconds)) / quiet_reference, MOST)
-        return Repeats.joined(self.kernel).chosen(undisturbed) / slowdown
+        return Repeats.concatenate(self.kernel).choose_repeats(undisturbed) / slowdown
 
     def fastest(self) -> float:
         """Return the seconds of the fastest call so far."""
@@ -178,8 +178,8 @@ def time_kernel(
         record.reference.append(reference(turn, reference_calls))
         # The first estimate may include warming up.
         once = min(once, record.fastest())
-        corrected = record.corrected(quiet_reference)
-        if _is_done(corrected, record.undisturbed(), time.perf_counter() - began, timing):
+        corrected = record.corrected_seconds(quiet_reference)
+        if _is_done(corrected, record.is_undisturbed(), time.perf_counter() - began, timing):
             return corrected
 
 

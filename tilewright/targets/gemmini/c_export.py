@@ -64,11 +64,11 @@ _MOVES = (MVIN, MVIN2, MVIN3, MVOUT)
 _PAIRS = (LOOP_ADDRESSES_AB, LOOP_ADDRESSES_DC)
 _TYPES = {"bias": "int32_t"}
 _LAYERS = """\
-/* Written by Tilewright for {name}: one function a layer. Compile it with gemmini-rocc-tests.
+/* Written by Tilewright for {name}: one function per layer. Compile it with gemmini-rocc-tests.
 
-   Activations are rows of int8 channels, a row a pixel (NHWC). Weights are [group][kernel row]
+   Activations are rows of int8 channels, one row per pixel (NHWC). Weights are [group][kernel row]
    [kernel column][input channel][output channel], input channels in whole blocks of 16. See the
-   comment at each function for the bytes from a row to the next. Pointers are multiples of 64. */
+   comment at each function for the bytes from one row to the next. Pointers are multiples of 64. */
 """
 _HEAD = """\
 #include <stddef.h>
@@ -80,7 +80,7 @@ _HEAD = """\
 #define GEMMINI_FENCE() gemmini_fence()
 #endif
 
-/* rs1 and rs2 are offsets from the pointers that base1 and base2 number; 0: numbers as they are. */
+/* rs1 and rs2 are offsets from the pointers that base1 and base2 number; 0: plain numbers. */
 struct gemmini_word { uint64_t rs1, rs2; uint8_t funct, base1, base2; };
 
 static void gemmini_run(const struct gemmini_word *words, size_t count, const uint64_t *base)
@@ -97,13 +97,13 @@ CASES
 _FUNCTS = range(15)
 NUMBERS_A_LINE = 24
 _NETWORK_HEAD = """\
-/* Written by Tilewright for NAME: one function a segment, to be called in order. Compile it with
+/* Written by Tilewright for NAME: one function per segment, to be called in order. Compile it with
    gemmini-rocc-tests.
 
    `memory` has GEMMINI_NETWORK_BYTES bytes and begins at a multiple of PAGE. Call
-   gemmini_network_load once: it writes all constants. Tensors are rows of int8 in memory. Of the
-   form "image" a row is a pixel (NHWC), of "rows" the last dimension. A float tensor is its int8
-   values times a step. */
+   gemmini_network_load once: it writes all constants. Tensors are rows of int8 in memory. In the
+   form "image", a row is a pixel (NHWC); in the form "rows", it is the last dimension. A float
+   tensor is its int8 values times a step. */
 #include <string.h>
 """
 
@@ -197,7 +197,7 @@ def c_function(symbol: str, workload: Workload, g: BlockGeometry, program: Comma
     strides_text = ", ".join(f"{role} {size}" for role, size in strides.items() if role in roles)
     return (
         f"/* {comment(str(workload))}\n   {comment(workload.epilogue_text)}\n"
-        f"   bytes from a row to the next: {strides_text} */\n"
+        f"   bytes from one row to the next: {strides_text} */\n"
         f"{c_words(symbol, program, bases, ends)}\n"
         f"void {symbol}({arguments})\n{{\n"
         f"  const uint64_t base[] = {{0, {', '.join(f'(uintptr_t){role}' for role in roles)}}};\n"
@@ -329,7 +329,7 @@ def _tensor(tensor: HostTensor, names: CIdentifiers) -> str:
     unfolded = "" if place.unfold is None else ", unfolded: a row has all channels under a window"
     return (
         f"{names.identify(tensor.name)}: {shape} as {place.form} at byte {place.at - MEMORY_BASE}, "
-        f"{place.stride} from a row to the next{step}{unfolded}"
+        f"{place.stride} from one row to the next{step}{unfolded}"
     )
 
 
@@ -342,7 +342,7 @@ def _constants(constants: Sequence[tuple[int, bytes]]) -> str:
     ]
     pieces = ", ".join(f"{{{at - MEMORY_BASE}, {len(data)}}}" for at, data in constants)
     return (
-        "/* Written by Tilewright: weights and biases, and where they lie in memory. */\n"
+        "/* Written by Tilewright: weights and biases, and their places in memory. */\n"
         "static const int8_t gemmini_constants[] = {\n" + ",\n".join(lines) + "\n};\n"
         f"static const struct {{ size_t at, bytes; }} gemmini_pieces[] = {{{pieces}}};\n"
     )

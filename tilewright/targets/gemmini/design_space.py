@@ -62,7 +62,7 @@ def redesign(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
     unknown = sorted(set(values) - {knob.name for knob in KNOBS})
     if unknown:
         raise SpecError(
-            f"no hardware knob is called {', '.join(unknown)}; there are "
+            f"there is no hardware knob {', '.join(unknown)}; the knobs are "
             f"{', '.join(knob.name for knob in KNOBS)}"
         )
     keys = spec.model_dump() | dict(values)

@@ -68,11 +68,11 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     in_buffers = np.where(loop, LOOPS, s.in_buffers)
     out_buffers = np.where(loop, LOOPS, s.out_buffers)
     taps, k_all, n_all = g.kernel_h * g.kernel_w, blocks(g.in_channels), blocks(g.out_channels)
-    pixel_tiles = g.images * _up(g.out_height, s.tile_h) * _up(g.out_width, s.tile_w)
-    n_tiles, k_tiles = _up(n_all, s.tile_n), _up(k_all, s.tile_k)
+    pixel_tiles = g.images * _round_up(g.out_height, s.tile_h) * _round_up(g.out_width, s.tile_w)
+    n_tiles, k_tiles = _round_up(n_all, s.tile_n), _round_up(k_all, s.tile_k)
     sums_h, sums_w = _sums_under(g, s)
-    chunks = _up(sums_w, DIM)
-    width = _up(sums_w, chunks)  # pixels of one product
+    chunks = _round_up(sums_w, DIM)
+    width = _round_up(sums_w, chunks)  # pixels of one product
     fed = np.maximum(width, LEAST_ROWS)
     passes = pixel_tiles * g.groups * (taps * k_all + len(g.identities)) * n_all
     fed = np.where(np.asarray(s.dataflow == OUTPUT_STATIONARY) & ~loop, DIM, fed)
@@ -80,13 +80,13 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     again = (k_tiles > 1) | (s.order != PIXELS_OUTSIDE)
     data_loads = pixel_tiles * np.where(again & (n_tiles > 1), n_tiles, 1) * g.groups
     patch = _patch_pixels(g, s)
-    data_rows = data_loads * patch * _up(k_all, BLOCKS_PER_REQUEST)
+    data_rows = data_loads * patch * _round_up(k_all, BLOCKS_PER_REQUEST)
     data_bytes = data_loads * patch * min(k_all * DIM, g.in_channels)
     residual = g.pixels * g.all_out_channels if g.epilogue.residual else 0
     reload = (k_tiles * n_tiles > 1) & ((k_tiles > 1) | (s.order == PIXELS_OUTSIDE))
     weight_loads = np.where(reload, pixel_tiles, 1) * g.groups * taps * k_all
     weight_rows = (
-        weight_loads * DIM * n_tiles * _up(np.minimum(s.tile_n, n_all), BLOCKS_PER_REQUEST)
+        weight_loads * DIM * n_tiles * _round_up(np.minimum(s.tile_n, n_all), BLOCKS_PER_REQUEST)
     )
     weight_bytes = weight_loads * DIM * n_all * DIM
     bias = pixel_tiles * sums_h * chunks * n_all * DIM * int(g.epilogue.loads_sums)
@@ -94,7 +94,7 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     beats = spec.cycles_per_beat * (data_bytes + weight_bytes + residual) / DIM
     loading = np.maximum(beats, busy * (data_rows + weight_rows)) + bias
     store_blocks = np.minimum(np.where(loop, BLOCKS_PER_REQUEST, s.store_blocks), s.tile_n)
-    commands_a_row = _up(n_all, store_blocks) * g.groups
+    commands_a_row = _round_up(n_all, store_blocks) * g.groups
     storing = g.pixels * commands_a_row * np.maximum(STORE_CYCLES[store_blocks], busy)
     if g.pool is not None:  # a pooled store reads one sum per cycle
         window = g.pool.kernel_h * g.pool.kernel_w
@@ -108,7 +108,7 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     start = spec.memory_latency_cycles + (loading + storing) / np.maximum(pixel_tiles * k_tiles, 1)
     cycles = longest + (1 - beside) * (total - longest) + start
     operands = np.where(
-        loop, (_up(s.tile_w, DIM) + s.tile_n) * s.tile_k * DIM * LOOPS / spec.scratchpad_rows,
+        loop, (_round_up(s.tile_w, DIM) + s.tile_n) * s.tile_k * DIM * LOOPS / spec.scratchpad_rows,
         2 * in_buffers * np.maximum(s.tile_k * patch, taps * s.tile_k * s.tile_n * DIM)
         / spec.scratchpad_rows,
     )  # fmt: skip
@@ -121,7 +121,7 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     return Features(np.stack(columns, 1).astype(np.float64), ESTIMATES)
 
 
-def _up(size: Any, step: Any) -> Any:
+def _round_up(size: Any, step: Any) -> Any:
     return -(-size // step)
 
 
@@ -154,7 +154,7 @@ def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
     transfers at the memory port's peak bandwidth.
     """
     w = workload
-    g = BlockGeometry.of(w)
+    g = BlockGeometry.for_workload(w)
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     rows, columns = g.least_sums
     arithmetic = -(-weights * g.images * rows * columns // (DIM * DIM))
@@ -167,7 +167,7 @@ def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
     Each block of weights is multiplied with each row of data, one row per cycle, and the first
     multiplication waits for the first response of the memory.
     """
-    g = BlockGeometry.of(workload)
+    g = BlockGeometry.for_workload(workload)
     taps = g.kernel_h * g.kernel_w
     per_in = workload.in_channels // workload.groups
     blocks = -(-per_in * taps // DIM) * -(-workload.out_channels // DIM)

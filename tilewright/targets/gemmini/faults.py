@@ -56,12 +56,13 @@ class _FaultWording(NamedTuple):
 
 _FAULT_WORDINGS = {
     UNKNOWN_FUNCT: _FaultWording(
-        "unknown_funct", UndecodableCommand, "has function code {value}, which is not simulated",
+        "unknown_funct", UndecodableCommand,
+        "has function code {value}, which the simulator does not support",
         "use functs 0 to 14 or 127 (fence)",
     ),
     UNSUPPORTED_CONFIG: _FaultWording(
         "unsupported_config", UndecodableCommand,
-        "configures unit {value}, which this machine lacks",
+        "configures unit {value}, which this machine does not have",
         "use CONFIG_EX, CONFIG_LD or CONFIG_ST (0 to 2)",
     ),
     UNSUPPORTED_LOAD_STATE: _FaultWording(
@@ -69,15 +70,17 @@ _FAULT_WORDINGS = {
         "use states 0 to 2",
     ),
     ZERO_SIZE: _FaultWording(
-        "zero_size", ImpossibleSize, "moves 0 rows or 0 columns", "drop the command",
+        "zero_size", ImpossibleSize, "moves 0 rows or 0 columns", "remove the command",
     ),
     TOO_MANY_ROWS: _FaultWording(
-        "too_many_rows", ImpossibleSize, "moves {value} rows, at most {limit} at once",
-        "split it in several commands",
+        "too_many_rows", ImpossibleSize,
+        "moves {value} rows, but at most {limit} are possible at once",
+        "split it into several commands",
     ),
     TOO_MANY_COLUMNS: _FaultWording(
-        "too_many_columns", ImpossibleSize, "moves {value} columns, at most {limit} of this type",
-        "split it in several commands",
+        "too_many_columns", ImpossibleSize,
+        "moves {value} columns, but at most {limit} of this type are possible",
+        "split it into several commands",
     ),
     OUT_OF_MEMORY: _FaultWording(
         "out_of_memory", MemoryOutOfRange,
@@ -90,47 +93,48 @@ _FAULT_WORDINGS = {
     ),
     GARBAGE_DESTINATION: _FaultWording(
         "garbage_destination", UndecodableCommand, "moves data to the garbage address",
-        "name a scratchpad or accumulator row",
+        "use the address of a scratchpad or accumulator row",
     ),
     GARBAGE_SOURCE: _FaultWording(
         "garbage_source", UndecodableCommand, "moves data out of the garbage address",
-        "name a scratchpad or accumulator row",
+        "use the address of a scratchpad or accumulator row",
     ),
     LOOP_INCOMPLETE: _FaultWording(
         "loop_incomplete", ProtocolError, "runs a loop of 0 blocks",
         "set its bounds with LOOP_WS_CONFIG_BOUNDS first",
     ),
     UNSUPPORTED_LOOP: _FaultWording(
-        "unsupported_loop", UndecodableCommand, "asks for activation {value} in a loop",
-        "use 0 (none) or 1 (ReLU): this machine has no normalisation",
+        "unsupported_loop", UndecodableCommand, "uses activation {value} in a loop",
+        "use 0 (none) or 1 (ReLU), because this machine has no normalisation",
     ),
     LOOP_TOO_LONG: _FaultWording(
         "loop_too_long", ImpossibleSize,
-        "stands for {value} commands, at most {limit} are unrolled",
+        "is unrolled to {value} commands, but at most {limit} are supported",
         "use smaller loops",
     ),
     ZERO_SHRINK: _FaultWording(
         "zero_shrink", ProtocolError,
-        "writes zeros to the accumulator with a load state that shrinks, where the hardware stops",
+        "writes zeros to the accumulator with a load state that shrinks, which makes the "
+        "hardware hang",
         "use a load state without shrink for zeros",
     ),
     HANG: _FaultWording(
-        "hang", AcceleratorHang, "never completes: the accelerator waits for ever",
-        "look for commands that wait for each other, such as an MVIN between a PRELOAD and the "
-        "COMPUTE that needs it",
+        "hang", AcceleratorHang, "never completes, because the accelerator waits forever",
+        "look for commands that wait for each other, such as an MVIN between a PRELOAD and "
+        "the COMPUTE that needs it",
     ),
     TRANSPOSED_TWICE: _FaultWording(
-        "transposed_twice", ProtocolError, "needs two transposers, and the array has one",
+        "transposed_twice", ProtocolError, "needs two transposers, but the array has one",
         "transpose one operand in memory",
     ),
     BLOCK_STRIDE_TOO_SMALL: _FaultWording(
         "block_stride_too_small", ProtocolError,
-        "places blocks {value} rows apart that have {limit} rows each",
-        "set the block stride with CONFIG_LD to the rows of a block at least",
+        "places blocks {value} rows apart, but each block has {limit} rows",
+        "use CONFIG_LD to set a block stride of at least the rows of a block",
     ),
     NOT_CONFIGURED: _FaultWording(
-        "not_configured", ProtocolError, "uses a unit that no CONFIG has set up",
-        "put the CONFIG of its unit first",
+        "not_configured", ProtocolError, "uses a unit that no CONFIG has configured",
+        "insert the CONFIG of its unit before it",
     ),
 }  # fmt: skip
 

@@ -147,7 +147,7 @@ class CommandStream(NamedTuple):
         """Whether the stream contains commands of the hardware loop LOOP_WS."""
         return bool(((self.funct >= LOOP_WS) & (self.funct <= LOOP_STRIDES_DC)).any())
 
-    def part(self, first: int, end: int) -> CommandStream:
+    def slice_commands(self, first: int, end: int) -> CommandStream:
         """Return the commands from index `first` to index `end`, exclusive."""
         return CommandStream(self.funct[first:end], self.rs1[first:end], self.rs2[first:end])
 
@@ -175,8 +175,8 @@ def stream_of(funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike) -> CommandStream
         ) from None
     if len({len(part) for part in columns}) != 1:
         raise TilewrightError(
-            f"a command stream has {len(columns[0])} function codes, but {len(columns[1])} and "
-            f"{len(columns[2])} operands; pass as many of each"
+            f"a command stream has {len(columns[0])} function codes, but {len(columns[1])} "
+            f"and {len(columns[2])} operands; pass arrays of equal length"
         )
     return CommandStream(*columns)
 

@@ -408,7 +408,7 @@ def unroll_stream(
     for n, funct in enumerate(stream.funct.tolist()):
         if not LOOP_WS <= funct <= LOOP_STRIDES_DC:
             continue
-        pieces.append(stream.part(plain_from, n))
+        pieces.append(stream.slice_commands(plain_from, n))
         origins.append(np.arange(plain_from, n))
         plain_from = n + 1
         loop = loops[started % LOOPS]
@@ -420,7 +420,7 @@ def unroll_stream(
             started += 1
             if loop[C_ADDRESS] != 0:
                 base = (base + machine.accumulator_rows // LOOPS) % machine.accumulator_rows
-    pieces.append(stream.part(plain_from, len(stream.funct)))
+    pieces.append(stream.slice_commands(plain_from, len(stream.funct)))
     origins.append(np.arange(plain_from, len(stream.funct)))
     plain = CommandStream(
         np.concatenate([piece.funct for piece in pieces]),
@@ -444,4 +444,4 @@ def _commands(loop: NDArray[np.int64], machine: GemminiMachine, n: int) -> Comma
         np.zeros(most, np.uint8), np.zeros(most, np.uint64), np.zeros(most, np.uint64)
     )
     count = unroll_loop(machine, loop, out.funct, out.rs1, out.rs2, 0)
-    return out.part(0, count)
+    return out.slice_commands(0, count)

@@ -37,7 +37,10 @@ from tilewright.targets.im2col import Unfold
 from tilewright.targets.layer import Layer
 from tilewright.targets.workload import Workload
 
-WHY_NOT_BARE = "a Gemmini is run by a processor; 'tilewright export --format gemmini-c' writes C"
+WHY_NOT_BARE = (
+    "only a processor can run a network on a Gemmini; 'tilewright export --format gemmini-c' "
+    "writes C code for it"
+)
 Reading = tuple[str, Form, Unfold | None]
 
 
@@ -81,9 +84,11 @@ def lower_layer(
         WorkloadError: the layer cannot be lowered, or the schedule is of another space.
     """
     w = layer.workload
-    lowering = WorkloadLowering.of(w, spec)
+    lowering = WorkloadLowering.for_workload(w, spec)
     if pick.space != lowering.space.name or (layer.weight is None and layer.weight_from is None):
-        raise WorkloadError(f"{layer.name} has no schedule of the space '{pick.space}'; tune it")
+        raise WorkloadError(
+            f"{layer.name} has no schedule of the space '{pick.space}'; tune it in that space"
+        )
     pixels = w.batch * w.out_height * w.out_width
     data = plan.place(layer.data, data_form(layer, shapes[layer.data]), layer.unfold)
     output = plan.place(layer.output, form_of(shapes[layer.output], w.out_channels, pixels))
@@ -113,8 +118,8 @@ def lower_layer(
         program = program_of(g, spec.machine, TileSchedule(*values))
     except LoweringFailure:
         # The schedule was chosen for the layer with other immediates, which may need less memory.
-        # The schedule of the vendor's rule runs for every workload that `WorkloadLowering.of`
-        # accepts.
+        # The schedule of the vendor's rule runs for every workload that
+        # `WorkloadLowering.for_workload` accepts.
         rule = lowering.vendor[1]
         pick = Pick(pick.space, lowering.config_of(rule))
         program = program_of(g, spec.machine, rule)
@@ -239,7 +244,9 @@ class _Builder:
             self._load(name, form, unfold)
         program = lower_layer(layer, self.plan, self.shapes, self.spec, pick)
         self.segments[-1].layers.append(program)
-        self._written(layer.output, form_of(self.shapes[layer.output], w.out_channels, pixels))
+        self._record_written(
+            layer.output, form_of(self.shapes[layer.output], w.out_channels, pixels)
+        )
 
     def host(self, step: HostStep, number: int) -> None:
         """End the current segment, let the host read the step's inputs, and append the step.
@@ -263,7 +270,7 @@ class _Builder:
         form, segment = self.made[name]
         value = self.graph.values[name]
         outside = self.graph.stored_as.get(name, value)
-        port = HostTensor.of(
+        port = HostTensor.for_value(
             outside, value, outside.scale or value.scale, self.plan.place(name, form)
         )
         stores = self.segments[segment].stores
@@ -275,10 +282,10 @@ class _Builder:
         value = self.graph.values[name]
         outside = self.graph.loaded_as.get(name, value)
         place = self.plan.place(name, form, unfold)
-        self.segments[-1].loads.append(HostTensor.of(outside, value, value.scale, place))
+        self.segments[-1].loads.append(HostTensor.for_value(outside, value, value.scale, place))
         self.there.add((name, form, unfold))
 
-    def _written(self, name: str, form: Form) -> None:
+    def _record_written(self, name: str, form: Form) -> None:
         """Record that the current segment wrote a value in the given memory form.
 
         Values that share the value's memory, because one is a slice of another, are recorded too.
@@ -322,7 +329,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
     described: list[dict[str, Json]] = []
     first = 0
     for k, program in layers:
-        described.append(_described(program, k, first, spec))
+        described.append(_describe_layer(program, k, first, spec))
         first += len(program.commands)
     pieces = [piece for _, program in layers for piece in program.constants.items()]
     size = builder.plan.end - MEMORY_BASE
@@ -360,7 +367,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
     )
 
 
-def _described(
+def _describe_layer(
     program: LoweredLayer, segment: int, first: int, spec: GemminiSpec
 ) -> dict[str, Json]:
     """Return the JSON description of a layer that the artifact stores.
@@ -372,7 +379,7 @@ def _described(
         spec: the machine.
     """
     g, w = program.geometry, program.layer.workload
-    space = WorkloadLowering.of(w, spec).space
+    space = WorkloadLowering.for_workload(w, spec).space
     alone = time_stream(stream_from(segment_commands([program.commands])), spec).total
     return {
         "cycles": alone,

@@ -109,7 +109,7 @@ class HostTensor:
     place: TensorPlace
 
     @classmethod
-    def of(
+    def for_value(
         cls, outside: Value, inside: Value, scale: Scale | None, place: TensorPlace
     ) -> HostTensor:
         """Build the description of an exchanged tensor.
@@ -194,7 +194,7 @@ def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDAr
     """
     first = at - MEMORY_BASE
     if first < 0 or stride < 1 or first + count * stride > len(memory):
-        raise ValueError(f"{count} rows of {stride} bytes at {at:#x} lie beyond the memory")
+        raise ValueError(f"{count} rows of {stride} bytes at {at:#x} extend beyond the memory")
     return memory[first : first + count * stride].view(np.int8).reshape(count, stride)
 
 
@@ -230,7 +230,8 @@ class MemoryPlan:
         if self.end > MEMORY_BASE + MEMORY_BYTES:
             raise WorkloadError(
                 f"the network needs more than the {MEMORY_BYTES >> 20} MiB of the machine's "
-                "memory; leave layers to the CPU with --keep-float, or build parts of it"
+                "memory; keep layers on the CPU with --keep-float, or build parts of the "
+                "network"
             )
         return at
 
@@ -248,7 +249,7 @@ class MemoryPlan:
         """
         key = (name, form, unfold)
         if key not in self._places:
-            self._places[key] = self._new(name, form, unfold)
+            self._places[key] = self._allocate_place(name, form, unfold)
         return self._places[key]
 
     def _row_bytes(self, names: Collection[str], channels: int) -> int:
@@ -263,7 +264,7 @@ class MemoryPlan:
     def __contains__(self, key: tuple[str, Form, Unfold | None]) -> bool:
         return key in self._places
 
-    def _new(self, name: str, form: Form, unfold: Unfold | None) -> TensorPlace:
+    def _allocate_place(self, name: str, form: Form, unfold: Unfold | None) -> TensorPlace:
         shape = self._values[name].shape
         if unfold is not None:
             channels, pixels = unfold.channels(shape[1]), shape[0] * unfold.height * unfold.width

@@ -84,7 +84,7 @@ class GemminiProgram:
         described = as_object(read_json(files[PROGRAM].decode()))
         size = as_int(described["memory_bytes"])
         if not 0 < size <= MEMORY_BYTES or len(files[COMMANDS]) % 24:
-            raise ProgramDamaged("its memory or commands have an odd size; build it again")
+            raise ProgramDamaged("the sizes of its memory or commands are invalid; build it again")
         memory, at, constants = np.zeros(size, np.uint8), 0, []
         for piece in as_list(described["constants"]):
             address, count = map(as_int, as_list(piece))
@@ -131,7 +131,7 @@ class GemminiProgram:
         loads, stores = self.segments[segment]
         for port in loads:
             port.load(self.memory, tensors[port.name])
-        stream = stream_from(segment_commands(self._of(segment)))
+        stream = stream_from(segment_commands(self._tables_of_segment(segment)))
         self.memory = execute_stream(stream, self.memory, MEMORY_BASE, self.spec)
         return {port.name: port.store(self.memory) for port in stores}
 
@@ -142,7 +142,7 @@ class GemminiProgram:
         """
         segment_times = []
         for segment in range(len(self.segments)):
-            stream = stream_from(segment_commands(self._of(segment)))
+            stream = stream_from(segment_commands(self._tables_of_segment(segment)))
             times = time_stream(stream, self.spec)
             ends = times.events["accept"][stream.funct == FENCE].tolist()
             spans = [end - begin for begin, end in pairwise([0, *ends[:-1], times.total])]
@@ -160,17 +160,17 @@ class GemminiProgram:
         """
         rng = np.random.default_rng(seed)
         for number, layer in enumerate(self.layers):
-            yield _checked(number, layer, self.memory, self.spec, rng)
+            yield _check_layer(number, layer, self.memory, self.spec, rng)
 
     def c_files(self, header: str) -> tuple[str, str]:
         """Return the C file of the network and its header, see `c_export.c_network`."""
         segments = [
-            SegmentCommands(segment_commands(self._of(number)), loads, stores)
+            SegmentCommands(segment_commands(self._tables_of_segment(number)), loads, stores)
             for number, (loads, stores) in enumerate(self.segments)
         ]
         return c_network(self.spec, len(self.memory), self.constants, segments, header)
 
-    def _of(self, segment: int) -> list[CommandTable]:
+    def _tables_of_segment(self, segment: int) -> list[CommandTable]:
         return [layer.commands for layer in self.layers if layer.segment == segment]
 
 
@@ -189,13 +189,13 @@ def _layer(row: Mapping[str, Json], every: CommandTable) -> BuiltLayer:
     data, residual, output, weight = map(as_int, as_list(row["strides"]))
     addresses = {role: as_int(at) for role, at in as_object(row["addresses"]).items()}
     geometry = replace(
-        BlockGeometry.of(workload), data_stride=data, residual_stride=residual,
+        BlockGeometry.for_workload(workload), data_stride=data, residual_stride=residual,
         output_stride=output, weight_stride=weight, addresses=addresses,
     )  # fmt: skip
     return BuiltLayer(workload, as_int(row["segment"]), every[first : first + count], geometry)
 
 
-def _checked(
+def _check_layer(
     number: int, layer: BuiltLayer, memory: NDArray[np.uint8], spec: GemminiSpec,
     rng: np.random.Generator,
 ) -> LayerCheck:  # fmt: skip

@@ -13,6 +13,7 @@ from numba.extending import register_jitable
 
 from tilewright.targets.kernel_compilation import KernelSet, cache_of
 from tilewright.targets.kernel_listener import announce
+from tilewright.targets.kernel_parts import PartCompiler
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -21,7 +22,9 @@ KERNELS = 5
 
 # Decorator of a part of a kernel, which only kernels call. The function is registered and not
 # compiled by `njit`, which would compile it again for each constant among its arguments.
-stage = register_jitable(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+stage = register_jitable(
+    _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=PartCompiler
+)
 
 
 def compiled(function: Kernel) -> Kernel:

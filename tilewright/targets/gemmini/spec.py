@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from tilewright.core.errors import SpecError, UnknownName, nearest
+from tilewright.core.errors import SpecError, UnknownName, closest_name
 from tilewright.core.files import as_object, read_json
 
 DIM = 16
@@ -57,7 +57,7 @@ class GemminiSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    name: str = Field("custom", description="what the machine is called")
+    name: str = Field("custom", description="name of the machine")
     dim: int = Field(
         DIM, ge=DIM, le=DIM, description="rows and columns of the array",
         validation_alias=AliasChoices("dim", "DIM"),
@@ -66,14 +66,26 @@ class GemminiSpec(BaseModel):
     scratchpad_banks: int = Field(4, ge=1, le=4, description="single-ported banks")
     accumulator_rows: int = Field(1024, ge=64, le=1 << 20, description="rows of 16 int32")
     accumulator_banks: int = Field(2, ge=1, le=2, description="banks that share one adder")
-    load_entries: int = Field(8, ge=2, le=MOST_ENTRIES, description="of the reservation station")
-    execute_entries: int = Field(16, ge=4, le=MOST_ENTRIES, description="likewise")
-    store_entries: int = Field(4, ge=2, le=MOST_ENTRIES, description="likewise")
-    load_queue: int = Field(8, ge=2, le=MOST_ENTRIES, description="commands before the controller")
-    execute_queue: int = Field(8, ge=3, le=MOST_ENTRIES, description="likewise")
-    store_queue: int = Field(2, ge=2, le=MOST_ENTRIES, description="likewise")
+    load_entries: int = Field(
+        8, ge=2, le=MOST_ENTRIES, description="load entries of the reservation station"
+    )
+    execute_entries: int = Field(
+        16, ge=4, le=MOST_ENTRIES, description="execute entries of the reservation station"
+    )
+    store_entries: int = Field(
+        4, ge=2, le=MOST_ENTRIES, description="store entries of the reservation station"
+    )
+    load_queue: int = Field(
+        8, ge=2, le=MOST_ENTRIES, description="load commands queued before the controller"
+    )
+    execute_queue: int = Field(
+        8, ge=3, le=MOST_ENTRIES, description="execute commands queued before the controller"
+    )
+    store_queue: int = Field(
+        2, ge=2, le=MOST_ENTRIES, description="store commands queued before the controller"
+    )
     requests_in_flight: int = Field(
-        16, ge=16, le=16, description="of the reader and of the writer, each"
+        16, ge=16, le=16, description="requests in flight, of the reader and of the writer each"
     )
     bus_bytes: int = Field(
         BUS_BYTES, ge=BUS_BYTES, le=BUS_BYTES, description="width of the memory port [bytes]",
@@ -87,7 +99,7 @@ class GemminiSpec(BaseModel):
         20, ge=1, le=100_000, description="from a request to its first response beat [cycles]",
         validation_alias=AliasChoices("memory_latency_cycles", "latency"),
     )  # fmt: skip
-    cycles_per_beat: int = Field(1, ge=1, le=64, description="of a response [cycles]")
+    cycles_per_beat: int = Field(1, ge=1, le=64, description="duration of a response [cycles]")
     clock_mhz: float = Field(
         1000.0, ge=1e-3, le=1e6, allow_inf_nan=False, description="clock, for times [MHz]"
     )
@@ -98,8 +110,8 @@ class GemminiSpec(BaseModel):
         for key in ("scratchpad_rows", "scratchpad_banks", "accumulator_rows", "accumulator_banks"):
             if (value := getattr(self, key)) & (value - 1):
                 raise SpecError(
-                    f"specification '{self.name}': {key} = {value} is no power of two, but local "
-                    "addresses split at bits; round it to one"
+                    f"specification '{self.name}': {key} = {value} must be a power of two, "
+                    "because local addresses are split at bits; round it to a power of two"
                 )
 
     @classmethod
@@ -113,7 +125,7 @@ class GemminiSpec(BaseModel):
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
-            raise SpecError(_explained(error)) from None
+            raise SpecError(_explain_error(error)) from None
 
     @classmethod
     def load(cls, name_or_path: str) -> GemminiSpec:
@@ -130,9 +142,13 @@ class GemminiSpec(BaseModel):
         try:
             values = as_object(read_json(path.read_text()))
         except OSError as error:
-            raise SpecError(f"cannot read {path}: {error.strerror}") from None
+            raise SpecError(
+                f"cannot read {path}: {error.strerror}; check the file and its permissions"
+            ) from None
         except ValueError as error:
-            raise SpecError(f"{path} describes no machine: {error}; correct it there") from None
+            raise SpecError(
+                f"{path} does not describe a machine: {error}; correct the file"
+            ) from None
         return cls.from_mapping({"name": path.stem, **values})
 
     @cached_property
@@ -181,19 +197,19 @@ _COMPARED = frozenset({
 _NOT_OF_THE_MACHINE = frozenset({"memory_base", "memory_size"})
 
 
-def _explained(error: ValidationError) -> str:
+def _explain_error(error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        near = nearest(key, [*GemminiSpec.model_fields, "latency", "port_bytes", "DIM"])
+        near = closest_name(key, [*GemminiSpec.model_fields, "latency", "port_bytes", "DIM"])
         meant = f"did you mean {near}?" if near else "remove it"
-        return f"specification has an unknown key {key}; {meant}"
+        return f"the specification has the unknown key {key}; {meant}"
     value, limits = first.get("input"), first.get("ctx", {})
     if key in _COMPARED and isinstance(value, int):
         only = limits.get("le", limits.get("ge"))
         return (
-            f"specification key {key} = {value}: the generator builds such machines, but the "
-            f"simulators were compared with the RTL of {only} alone; write {only}"
+            f"specification key {key} = {value} is valid hardware, but the simulators were "
+            f"only compared with the RTL for {only}; write {only}"
         )
     return (
         f"specification key {key}: {first['msg']} (got {first.get('input')!r:.60}); "

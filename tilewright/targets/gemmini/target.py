@@ -95,6 +95,7 @@ class GemminiTarget:
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
+        """Return sizes and speeds of the machine, as features of models."""
         s = self.spec
         return {
             "batch": 1.0,
@@ -108,9 +109,11 @@ class GemminiTarget:
         }
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the workload's lowering."""
         return self.lowering(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs to instruction streams."""
         return self.lowering(workload).lower(configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
@@ -118,7 +121,7 @@ class GemminiTarget:
 
         A program is valid if its output equals plain integer arithmetic.
         """
-        measurements = Measurements.nothing(len(lowered))
+        measurements = Measurements.unmeasured(len(lowered))
         measurements.reason[:] = lowered.reasons
         rows = np.flatnonzero(lowered.ok).tolist()
         checker = self._checker(lowered.workload, 0) if rows else None
@@ -267,7 +270,7 @@ class GemminiTarget:
         """Return the space of hardware designs, see `design_space`."""
         return DESIGNS
 
-    def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> GemminiTarget:
+    def redesign(self, values: Mapping[str, int], clock: str = "fixed") -> GemminiTarget:
         """Return a target with changed hardware knobs, see `design_space.redesign`.
 
         Args:
@@ -292,10 +295,10 @@ class GemminiTarget:
     # -- shared ------------------------------------------------------------------------------
 
     def _bind(self, workload: Workload) -> WorkloadLowering:
-        return WorkloadLowering.of(workload, self.spec)
+        return WorkloadLowering.for_workload(workload, self.spec)
 
     def _check_on(self, workload: Workload, seed: int) -> Checker:
-        return Checker.of(self.lowering(workload), seed)
+        return Checker.with_random_tensors(self.lowering(workload), seed)
 
     def _latency(self, cycles: int) -> Latency:
         return Latency(cycles / (self.spec.clock_mhz * 1e6), cycles)
@@ -316,7 +319,7 @@ class Checker:
     expected: NDArray[np.int64]
 
     @classmethod
-    def of(cls, lowering: WorkloadLowering, seed: int = 0) -> Checker:
+    def with_random_tensors(cls, lowering: WorkloadLowering, seed: int = 0) -> Checker:
         """Build a checker with random tensors over the whole range of their types."""
         tensors = random_tensors(lowering.workload, seed)
         image = memory_image(lowering.geometry, tensors)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.anchor import Anchor, Sizes, pair
 from tilewright.targets.epilogue import CLIPPED_TO_INT8, CONSTANTS, EpilogueOp
-from tilewright.targets.integer_reference import average_weights, behind
+from tilewright.targets.integer_reference import apply_epilogue, average_weights
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.patterns.pattern import Integers, Pattern, size_left
 
@@ -41,37 +41,45 @@ class Average(Pattern):
 
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
-        return cls(*sizes.two("avg", 1)) if "avg" in sizes.values else None
+        """Return the average that the key `avg` describes; None without the key."""
+        return cls(*sizes.size_pair("avg", 1)) if "avg" in sizes.values else None
 
     def __str__(self) -> str:
         return f"avg={pair(self.height, self.width)}"
 
     @property
     def title(self) -> str:
+        """Short name for displays."""
         return "avg"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
+        """Raise `WorkloadError` unless the anchor may have an average."""
         pooled = any(isinstance(pattern, Pool) for pattern in patterns)
         if anchor.operator != "conv2d" or pooled or anchor.dtype != "int8":
-            raise WorkloadError("only a conv2d in int8, without a pool, has an average (avg)")
+            raise WorkloadError("only an int8 conv2d without a pool can have an average (avg)")
         rows, columns = size_left(
             anchor, (pattern for pattern in patterns if not pattern.is_behind)
         )
         if (self.height, self.width) != (rows, columns):
             raise WorkloadError(
-                f"its average is of {self.height}×{self.width} pixels, and it has {rows}×{columns}"
+                f"its average covers {self.height}×{self.width} pixels, but its output has "
+                f"{rows}×{columns}"
             )
         wrong = next((op for op in self.epilogue if op.kind not in CONSTANTS), None)
         if wrong is not None:
-            raise WorkloadError(f"'{wrong}': an average's epilogue has constants alone")
+            raise WorkloadError(
+                f"'{wrong}' is not possible: the epilogue of an average can only use constants"
+            )
 
     def size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the size of the output, which is one pixel."""
         return 1, 1
 
-    def computed(
+    def apply(
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
+        """Compute the average of the anchor's sums, and its own post-operations."""
         taps, _ = average_weights(self.height, self.width)
         averaged = (total * taps).sum(axis=(2, 3), keepdims=True).astype(np.int64)
-        return behind(self.epilogue, averaged, {}, acc_bits)
+        return apply_epilogue(self.epilogue, averaged, {}, acc_bits)

@@ -36,10 +36,16 @@ class Pool(Pattern):
 
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
+        """Return the pool that the keys `mk`, `ms` and `mp` describe; None without them."""
         if "mk" in sizes.values:
-            return cls(*sizes.two("mk", 1), *sizes.two("ms", 1), *sizes.four("mp"))
+            return cls(
+                *sizes.size_pair("mk", 1), *sizes.size_pair("ms", 1), *sizes.padding_sizes("mp")
+            )
         if set(cls.keys) & set(sizes.values):
-            raise WorkloadError(f"'{sizes.text}' pools its sums (ms, mp) and lacks mk, the window")
+            raise WorkloadError(
+                f"'{sizes.text}' pools its sums (ms, mp) but has no mk, the size of the window; "
+                "add mk"
+            )
         return None
 
     def __str__(self) -> str:
@@ -49,27 +55,31 @@ class Pool(Pattern):
 
     @property
     def title(self) -> str:
+        """Short name for displays, such as `max 3×3/2`."""
         return f"max {self.kernel_h}×{self.kernel_w}/{stride_title(self.stride_h, self.stride_w)}"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
+        """Raise `WorkloadError` unless the anchor may have this pool."""
         if anchor.operator != "conv2d":
-            raise WorkloadError("only the sums of a conv2d are pooled (mk)")
+            raise WorkloadError("only the sums of a conv2d can be pooled (mk)")
         if min(self.kernel_h, self.kernel_w, self.stride_h, self.stride_w) < 1:
-            raise WorkloadError("a pool's window and stride must be at least 1")
+            raise WorkloadError("the window and stride of a pool must be at least 1")
         check_pads(self)
         check_windows(self)
         if min(self.size(anchor.sums_height, anchor.sums_width)) < 1:
-            raise WorkloadError("the pool's window is larger than its padded image")
+            raise WorkloadError("the window of the pool is larger than its padded image")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width of the pool's output."""
         rows = height + self.pad_top + self.pad_bottom - self.kernel_h
         columns = width + self.pad_left + self.pad_right - self.kernel_w
         return rows // self.stride_h + 1, columns // self.stride_w + 1
 
-    def computed(
+    def apply(
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
+        """Compute the maxima of the anchor's sums."""
         return maxima(self, total)
 
 

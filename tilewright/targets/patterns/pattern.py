@@ -76,7 +76,7 @@ class Pattern(ABC):
         """
 
     @abstractmethod
-    def computed(
+    def apply(
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
@@ -93,7 +93,7 @@ class Pattern(ABC):
         """Return the height and width of the output, given those of the input."""
         return height, width
 
-    def beside(self, anchor: Anchor) -> Anchor | None:
+    def second_anchor(self, anchor: Anchor) -> Anchor | None:
         """Return the second operator that the pattern adds to a workload, or None.
 
         The pattern's `steps` are applied to the results of this operator.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.anchor import Anchor, Sizes, pair
 from tilewright.targets.epilogue import CLIPPED_TO_INT8, RESIDUALS, EpilogueOp
-from tilewright.targets.integer_reference import behind, sums
+from tilewright.targets.integer_reference import apply_epilogue, sums
 from tilewright.targets.patterns.max_pool import Pool, stride_title
 from tilewright.targets.patterns.pattern import Integers, Pattern, size_left
 
@@ -49,12 +49,18 @@ class Shortcut(Pattern):
 
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
+        """Return the shortcut that the keys `xc`, `xi` and `xs` describe; None without them."""
         keys = set(cls.keys) & set(sizes.values)
         if keys and not {"xc", "xi"} <= keys:
             raise WorkloadError(
-                f"'{sizes.text}' has a shortcut and lacks xc, its channels, or xi, its image"
+                f"'{sizes.text}' has a shortcut but lacks its channels (xc) or its image "
+                "size (xi); add the missing key"
             )
-        return cls(sizes.one("xc", 1), *sizes.two("xi", 1), *sizes.two("xs", 1)) if keys else None
+        return (
+            cls(sizes.size("xc", 1), *sizes.size_pair("xi", 1), *sizes.size_pair("xs", 1))
+            if keys
+            else None
+        )
 
     def __str__(self) -> str:
         image, stride = (self.height, self.width), (self.stride_h, self.stride_w)
@@ -62,38 +68,46 @@ class Shortcut(Pattern):
 
     @property
     def title(self) -> str:
+        """Short name for displays, such as `+ 1×1/2 64`."""
         return f"+ 1×1/{stride_title(self.stride_h, self.stride_w)} {self.in_channels}"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
+        """Raise `WorkloadError` unless the anchor may have this shortcut."""
         pooled = any(isinstance(pattern, Pool) for pattern in patterns)
         if anchor.operator != "conv2d" or pooled or anchor.groups != 1:
-            raise WorkloadError("only a conv2d in one group, without a pool, has a shortcut (xc)")
+            raise WorkloadError(
+                "only a conv2d with a single group and without a pool can have a shortcut (xc)"
+            )
         if anchor.dtype != "int8":
-            raise WorkloadError("a shortcut (xc) is of integers")
+            raise WorkloadError("a shortcut (xc) needs an integer workload")
         if any(op.kind in ("add", *RESIDUALS) for op in self.epilogue):
-            raise WorkloadError("a shortcut's epilogue reads no tensor of the output's size")
-        own = self.beside(anchor)
+            raise WorkloadError(
+                "the epilogue of a shortcut cannot read a tensor of the output's size"
+            )
+        own = self.second_anchor(anchor)
         size = size_left(anchor, (pattern for pattern in patterns if not pattern.is_behind))
         if (own.sums_height, own.sums_width) != size:
             raise WorkloadError(
-                f"its shortcut gives {own.sums_height}×{own.sums_width} pixels, and it "
-                f"{size[0]}×{size[1]}"
+                f"its shortcut computes {own.sums_height}×{own.sums_width} pixels, but the "
+                f"convolution computes {size[0]}×{size[1]}"
             )
 
-    def beside(self, anchor: Anchor) -> Anchor:
+    def second_anchor(self, anchor: Anchor) -> Anchor:
+        """Return the shortcut's 1×1 convolution as an anchor of its own."""
         return Anchor(
             anchor.operator, anchor.batch, self.in_channels, self.height, self.width,
             anchor.out_channels, stride_h=self.stride_h, stride_w=self.stride_w,
             groups=anchor.groups, dtype=anchor.dtype,
         )  # fmt: skip
 
-    def computed(
+    def apply(
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
+        """Add the shortcut's convolution to the anchor's sums."""
         operands = shortcut_tensors(tensors)
-        return total + behind(
-            self.epilogue, sums(self.beside(anchor), operands), operands, acc_bits
+        return total + apply_epilogue(
+            self.epilogue, sums(self.second_anchor(anchor), operands), operands, acc_bits
         )
 
 

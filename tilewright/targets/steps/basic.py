@@ -42,19 +42,21 @@ def weight_and_shift(factor: int) -> tuple[int, int]:
 def check_shift(item: str, value: int) -> None:
     """Raise `WorkloadError` if a shift amount is not between 0 and 31 bits."""
     if not 0 <= value <= 31:
-        raise WorkloadError(f"'{item}': a shift amount lies between 0 and 31")
+        raise WorkloadError(f"'{item}': a shift amount must be between 0 and 31")
 
 
 def _check_weight(item: str, value: int) -> None:
     if value < 1 or value % (1 << weight_and_shift(value)[1]):
-        raise WorkloadError(f"'{item}': a weight is 1 to {MAX_WEIGHT}, or that times a power of 2")
+        raise WorkloadError(
+            f"'{item}': a weight must be 1 to {MAX_WEIGHT}, or such a number times a power of 2"
+        )
 
 
 def _check_channel_shift(item: str, value: int) -> None:
     if not NEAR_SHIFTS[0] <= value <= NEAR_SHIFTS[1]:
         raise WorkloadError(
-            f"'{item}': the least amount lies between {NEAR_SHIFTS[0]} and {NEAR_SHIFTS[1]}; "
-            "write '>> channel' for any"
+            f"'{item}': the smallest amount must be between {NEAR_SHIFTS[0]} and "
+            f"{NEAR_SHIFTS[1]}; write '>> channel' for any amount"
         )
 
 

@@ -41,7 +41,9 @@ operators of a network."""
 
 
 def _refused(total: Integers, value: int, tensors: Mapping[str, NDArray[Any]]) -> Integers:
-    raise WorkloadError("an activation of floats has no value on integers; write dtype=float32")
+    raise WorkloadError(
+        "this activation is only defined for floating-point numbers; write dtype=float32"
+    )
 
 
 FLOAT_ACTIVATIONS = tuple(

@@ -19,7 +19,7 @@ USUAL, MOST = 3, 15
 
 def _check(item: str, value: int) -> None:
     if not 1 <= value <= MOST:
-        raise WorkloadError(f"'{item}': what is negative is shifted by 1 to {MOST} bits")
+        raise WorkloadError(f"'{item}': negative values can be shifted by 1 to {MOST} bits")
 
 
 def _shift_of(slope: float) -> int | None:

@@ -21,7 +21,7 @@ BYTES = ("int8", "uint8")
 LIMITS: Mapping[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 """Smallest and largest value of each integer type."""
 NUMBERS: Mapping[str, int] = {"add_dequantised": 2, "round": 4, "quantise": 4}
-"""Number of entries of `packed` that each kind of step uses."""
+"""Number of entries of `pack_scales` that each kind of step uses."""
 
 Reals = NDArray[Any]
 Tensors = Mapping[str, NDArray[Any]]
@@ -40,7 +40,7 @@ class TensorScale(NamedTuple):
         return least - self.zero, most - self.zero
 
 
-def packed(
+def pack_scales(
     data_zero: int, kinds: Sequence[str], scales: Sequence[TensorScale]
 ) -> NDArray[np.float32]:
     """Pack the scales and zero points of a kernel into one float32 array.
@@ -75,7 +75,10 @@ def _bits(number: int) -> float:
 
 
 def _of_integers(reals: Reals, _: int, __: Tensors) -> Reals:
-    raise TypeError("steps of reals are computed by targets that have them, not on integers")
+    raise TypeError(
+        "steps of real numbers cannot be computed on integers; only targets that support them "
+        "compute them"
+    )
 
 
 def _names(verb: str) -> Mapping[str, int]:

@@ -110,7 +110,7 @@ class StepKind:
         value = int(match[1])
         self.check(item, value)
         if not -(1 << 15) <= value < 1 << 15:
-            raise WorkloadError(f"'{item}': an immediate has 16 bits, signed")
+            raise WorkloadError(f"'{item}': an immediate must be a signed 16-bit number")
         return value
 
     @property

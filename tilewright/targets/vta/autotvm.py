@@ -27,6 +27,7 @@ SPACES = ("template", "stock")
 BOARDS = {"vta-pynq": "pynq", "vta-de10": "de10nano"}
 """The value of `TARGET` in the stock configuration, by specification name. Other specifications use
 the stock simulator."""
+# Version of AutoTVM's log format, and the last TVM release with the templates of the VTA.
 LOG_VERSION, TVM_VERSION = 0.2, "0.14.0"
 _DENSE_KNOBS = ("tile_b", "tile_ci", "tile_co", "oc_nthread")
 
@@ -40,9 +41,18 @@ def tuning_log(schedules: Sequence[NamedSchedule], spec: VtaSpec, written: float
         written: the Unix time that the records get.
     """
     lines, left_out = [], []
-    for each in schedules:
+    for schedule in schedules:
         try:
-            lines.append(record(each.workload, spec, each.space, each.knobs, each.seconds, written))
+            lines.append(
+                record(
+                    schedule.workload,
+                    spec,
+                    schedule.space,
+                    schedule.knobs,
+                    schedule.seconds,
+                    written,
+                )
+            )
         except WorkloadError as error:
             left_out.append(str(error))
     return ExportedText("".join(f"{line}\n" for line in lines), len(lines), tuple(left_out))
@@ -70,7 +80,9 @@ def record(
         WorkloadError: the stock compiler does not have the schedule, or cannot build it.
     """
     if space not in SPACES:
-        _refuse(workload, f"its schedule is one of the space '{space}', which is not stock TVM's")
+        _refuse(
+            workload, f"its schedule belongs to the space '{space}', which stock TVM does not have"
+        )
     lowering = _stock_lowering(workload, spec)
     _check_builds(lowering, knobs)
     geometry = lowering.geometry
@@ -106,12 +118,15 @@ def _stock_lowering(workload: Workload, spec: VtaSpec) -> Lowering:
         WorkloadError: stock TVM has no template for the workload or the machine.
     """
     if spec.log_block_in != spec.log_block_out:
-        _refuse(workload, "stock TVM knows one LOG_BLOCK, and this machine's blocks are not square")
+        _refuse(
+            workload,
+            "stock TVM has a single LOG_BLOCK, but the blocks of this machine are not square",
+        )
     if workload.operator not in ("conv2d", "dense") or workload.groups != 1:
-        _refuse(workload, "stock TVM's templates are for plain convolutions and products")
+        _refuse(workload, "stock TVM's templates only support plain convolutions and products")
     if (workload.dilation_h, workload.dilation_w) != (1, 1):
-        _refuse(workload, "stock TVM's template has no dilation")
-    return Lowering.of(workload, spec, "template", stock=True)
+        _refuse(workload, "stock TVM's template does not support dilation")
+    return Lowering.for_workload(workload, spec, "template", stock=True)
 
 
 def _check_builds(lowering: Lowering, knobs: Mapping[str, int]) -> None:
@@ -129,12 +144,12 @@ def _check_builds(lowering: Lowering, knobs: Mapping[str, int]) -> None:
     if any(
         value not in knob.values for knob, value in zip(space.knobs, values, strict=True)
     ) or len(knobs) != len(values):
-        _refuse(workload, f"its knobs {dict(knobs)} are not those of its template")
+        _refuse(workload, f"its knobs {dict(knobs)} do not match its template")
     codes, _ = lowering.counts(np.array([values], np.int64))
     if codes[0]:
         _refuse(workload, f"stock TVM cannot build its schedule ({FAILURES[codes[0]].reason})")
     if workload.operator == "dense" and (knobs["tile_co"], knobs["oc_nthread"]) != (1, 1):
-        _refuse(workload, "stock TVM's dense template builds with tile_co=1, oc_nthread=1 only")
+        _refuse(workload, "stock TVM's dense template only builds with tile_co=1 and oc_nthread=1")
 
 
 def _conv2d(geo: Geometry, spec: VtaSpec) -> list[Json]:

@@ -80,11 +80,11 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
     if workload.operator == "max_pool":
         return fallback_of(workload, spec)
     if _is_ours(workload):
-        return _estimated(workload, spec)
+        return _estimated_baseline(workload, spec)
     workload, form = _stock_form(workload)
     for stock in (True, False):
-        lowering = Lowering.of(workload, spec, "template", stock)
-        published = _published(workload, spec) if stock else None
+        lowering = Lowering.for_workload(workload, spec, "template", stock)
+        published = _published_config(workload, spec) if stock else None
         if published is not None and lowering.program(published)[0] == 0:
             return PublishedBaseline(lowering, published, "tophub" + form)
         values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
@@ -114,7 +114,7 @@ def fallback_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
         return _smallest(workload, spec)
     workload, form = _stock_form(workload)
     for stock in (True, False):
-        lowering = Lowering.of(workload, spec, "template", stock)
+        lowering = Lowering.for_workload(workload, spec, "template", stock)
         first = lowering.space.values(lowering.space.unravel(np.zeros(1, np.int64)))
         if lowering.counts(first)[0][0] == 0:
             return PublishedBaseline(lowering, first[0], "fallback" + form)
@@ -153,12 +153,12 @@ def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray
     return None
 
 
-def _estimated(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
+def _estimated_baseline(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
     """Return the schedule with the lowest estimated latency among those that compile.
 
     In a large space, only a random sample of the schedules is considered.
     """
-    lowering = Lowering.of(workload, spec, "extended")
+    lowering = Lowering.for_workload(workload, spec, "extended")
     space = lowering.space
     flat = np.arange(space.size)
     if space.size > SAMPLED:
@@ -180,7 +180,7 @@ def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
     Of the schedules with these tiles, it is the first in knob order that compiles.
     """
-    lowering = Lowering.of(workload, spec, "extended")
+    lowering = Lowering.for_workload(workload, spec, "extended")
     knobs = lowering.space.knobs
     few = [[knob.values[0]] if knob.name.startswith("tile_") else knob.values for knob in knobs]
     values = np.array(list(product(*few)), dtype=np.int64)
@@ -205,8 +205,9 @@ def _stock_form(workload: Workload) -> tuple[Workload, str]:
 
 def _no_schedule(workload: Workload, spec: VtaSpec) -> WorkloadError:
     return WorkloadError(
-        f"{workload} has no schedule in the template space of '{spec.name}': even the smallest "
-        "tile does not fit; choose a target with larger scratchpads or leave the layer to the CPU"
+        f"{workload} has no schedule in the template space of '{spec.name}', because even "
+        "the smallest tile does not fit; choose a target with larger scratchpads, or run "
+        "the layer on the CPU"
     )
 
 
@@ -220,7 +221,7 @@ def _tophub() -> dict[str, tuple[int, ...]]:
     }
 
 
-def _published(workload: Workload, spec: VtaSpec) -> NDArray[np.int64] | None:
+def _published_config(workload: Workload, spec: VtaSpec) -> NDArray[np.int64] | None:
     m = spec.machine
     block = (m.batch, m.block_in, m.block_out)
     depths = (m.log_inp_depth, m.log_wgt_depth, m.log_acc_depth)

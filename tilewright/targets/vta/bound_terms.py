@@ -62,13 +62,13 @@ def needed_sides(workload: Workload, sums: tuple[int, int] | None = None) -> tup
     """
     w = workload
     rows, cols = (w.sums_height, w.sums_width) if sums is None else sums
-    rows = needed(w.height, rows, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
-    cols = needed(w.width, cols, w.stride_w, w.kernel_w, w.dilation_w, w.pad_left)
+    rows = needed_rows(w.height, rows, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
+    cols = needed_rows(w.width, cols, w.stride_w, w.kernel_w, w.dilation_w, w.pad_left)
     return rows, cols
 
 
 @lru_cache(maxsize=4096)
-def needed(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:
+def needed_rows(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:
     """Return the number of image rows (or columns) that at least one output reads.
 
     Args:

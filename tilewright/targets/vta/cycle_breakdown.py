@@ -43,7 +43,7 @@ class Spans:
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
 
-    def within(self, first: int, last: int) -> Spans:
+    def clip(self, first: int, last: int) -> Spans:
         """Return the intervals in the window [first, last).
 
         Neighbours that are too close to be distinguished in a plot are merged.
@@ -62,7 +62,7 @@ class Spans:
         return [(float(b), float(n)) for b, n in zip(self.begins, lengths, strict=True)]
 
 
-def kinds(report: CycleReport) -> NDArray[np.str_]:
+def instruction_kinds(report: CycleReport) -> NDArray[np.str_]:
     """Return the kind of each instruction, shape (n,).
 
     It is the name of the opcode, for a load followed by the memory, and "no-op" for an empty
@@ -190,7 +190,7 @@ def breakdown(insns: NDArray[np.uint64], spec: VtaSpec, insn_address: int) -> ND
     except CycleError:
         return np.full(len(PARTS), -1, np.int64)
     mine = np.flatnonzero((report.modules == MODULE_NAMES.index(UNIT)) & (report.starts >= 0))
-    kind = kinds(report)[mine]
+    kind = instruction_kinds(report)[mine]
     first = _first(report, mine, kind)
     cycles = dict.fromkeys(PARTS, 0)
     cycles["start-up"] = first

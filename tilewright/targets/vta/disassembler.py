@@ -169,7 +169,7 @@ def _word_of(tokens: list[str], lay: Layout) -> int:
     """
     if tokens[0] == "WORD":
         if len(tokens) != 2:
-            raise ValueError("WORD takes one 128-bit number")
+            raise ValueError("WORD needs one 128-bit number")
         return _number(tokens[1], 0, (1 << 128) - 1)
     values, rest = _parse_name(tokens)
     fields = {field.name: field for field in fields_of(values["opcode"], lay)}
@@ -237,7 +237,7 @@ def _flag_of(values: dict[str, int], action: str, side: str) -> str:
             or (queue < 0 and name == f"{action}_{side.removesuffix('!')}")
         ):
             return name
-    raise ValueError(f"'{action}={side}' names no queue of this instruction's module")
+    raise ValueError(f"'{action}={side}' is not a queue of this instruction's module")
 
 
 def _number(text: str, lowest: int, highest: int) -> int:
@@ -246,5 +246,5 @@ def _number(text: str, lowest: int, highest: int) -> int:
     except ValueError:
         raise ValueError(f"'{text}' is not a number") from None
     if not lowest <= value <= highest:
-        raise ValueError(f"{text} lies outside {lowest} to {highest}")
+        raise ValueError(f"{text} is outside of {lowest} to {highest}")
     return value

@@ -72,7 +72,9 @@ def _read(path: Path) -> EnergyConstants:
     try:
         return EnergyConstants.model_validate(as_object(read_json_file(path)))
     except OSError as error:
-        raise SpecError(f"cannot read {path}: {error.strerror}; correct {VARIABLE}") from None
+        raise SpecError(
+            f"cannot read {path}: {error.strerror}; correct the variable {VARIABLE}"
+        ) from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -81,7 +83,7 @@ def _read(path: Path) -> EnergyConstants:
         ) from None
     except ValueError as error:
         raise SpecError(
-            f"{path} holds no energies: {error}; copy {_STOCK} and change its numbers"
+            f"{path} does not contain energies: {error}; copy {_STOCK} and change its numbers"
         ) from None
 
 

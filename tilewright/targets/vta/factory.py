@@ -16,7 +16,7 @@ from tilewright.targets.base import Target
 from tilewright.targets.registry import Property, TargetKind
 from tilewright.targets.vta.machine_variants import variants
 from tilewright.targets.vta.spec import VtaSpec, preset_files
-from tilewright.targets.vta.spec_summary import figures, properties
+from tilewright.targets.vta.spec_summary import properties, summary_figures
 
 STOCK = "stock"
 """Name of the template space with the restrictions of the stock compiler."""
@@ -53,7 +53,7 @@ def _vta_of(spec: VtaSpec, space: str) -> Target:
 
 
 def _describe(preset: str) -> Mapping[str, str]:
-    return figures(VtaSpec.load(preset))
+    return summary_figures(VtaSpec.load(preset))
 
 
 def _remarks(text: str) -> Sequence[str]:
@@ -61,7 +61,7 @@ def _remarks(text: str) -> Sequence[str]:
     if not assumed:
         return ()
     defaults = ", ".join(f"{key}={value:g}" for key, value in assumed.items())
-    return [f"{text} leaves out {len(assumed)} keys, the defaults stand in: {defaults}"]
+    return [f"{text} lacks {len(assumed)} keys, for which the defaults are used: {defaults}"]
 
 
 def _properties(text: str) -> Sequence[Property]:
@@ -101,14 +101,17 @@ class ReplayError(TilewrightError):
 
 def _table_files(text: str) -> list[Path]:
     if not text:
-        raise ReplayError("replay what? name tables: replay:C4.csv.gz, or several with commas")
+        raise ReplayError(
+            "'replay' needs the tables to replay; write replay:C4.csv.gz, or several files "
+            "separated by commas"
+        )
     return [Path(part) for part in text.split(",")]
 
 
 def _check_replay(text: str) -> None:
     for file in _table_files(text):
         if not file.is_file():
-            raise ReplayError(f"there is no file {file}; give the path of a table")
+            raise ReplayError(f"the file {file} does not exist; give the path of a table")
 
 
 def _make_replay(text: str, space: str) -> Target:
@@ -119,7 +122,7 @@ def _make_replay(text: str, space: str) -> Target:
 
 REPLAY_KIND = TargetKind(
     name="replay",
-    summary="tables of the stock VTA stack instead of hardware: replay:FILE[,FILE…]",
+    summary="recorded tables of the stock VTA stack: replay:FILE[,FILE…]",
     make=_make_replay,
     check=_check_replay,
 )

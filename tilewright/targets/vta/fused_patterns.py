@@ -18,7 +18,12 @@ from tilewright.targets.patterns.average import Average
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.patterns.pattern import Pattern
 from tilewright.targets.patterns.shortcut import Shortcut
-from tilewright.targets.vta.bound_terms import BoundTerms, fewest_maxima_of, needed, needed_pixels
+from tilewright.targets.vta.bound_terms import (
+    BoundTerms,
+    fewest_maxima_of,
+    needed_pixels,
+    needed_rows,
+)
 from tilewright.targets.vta.estimates.extended import estimate_summed
 from tilewright.targets.vta.estimates.max_pool import estimate_pooled
 from tilewright.targets.vta.lowering.bias_lifting import (
@@ -98,8 +103,8 @@ def pooled_sides(workload: Workload) -> tuple[int, int]:
     They are the first rows and columns, because the windows leave no gaps.
     """
     w, p = workload, workload.pool or Pool(1, 1)
-    rows = needed(w.sums_height, w.out_height, p.stride_h, p.kernel_h, 1, p.pad_top)
-    cols = needed(w.sums_width, w.out_width, p.stride_w, p.kernel_w, 1, p.pad_left)
+    rows = needed_rows(w.sums_height, w.out_height, p.stride_h, p.kernel_h, 1, p.pad_top)
+    cols = needed_rows(w.sums_width, w.out_width, p.stride_w, p.kernel_w, 1, p.pad_left)
     return rows, cols
 
 
@@ -191,7 +196,7 @@ SHORTCUT = VtaPattern(
 )
 
 
-VTA_PATTERNS = {each.kind: each for each in (MAX_POOL, SHORTCUT, AVERAGE)}
+VTA_PATTERNS = {item.kind: item for item in (MAX_POOL, SHORTCUT, AVERAGE)}
 
 
 def patterns_of(workload: Workload) -> tuple[VtaPattern, ...]:

@@ -37,7 +37,7 @@ MULTIPLIER_LEVELS = 3
 """Delay of an 8-bit multiplication, in levels of an adder tree."""
 
 
-def redesigned(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
+def redesign_spec(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
     """Return a specification with changed hardware knobs.
 
     Args:
@@ -53,7 +53,7 @@ def redesigned(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
     unknown = sorted(set(values) - {knob.name for knob in KNOBS})
     if unknown:
         raise SpecError(
-            f"no hardware knob is called {', '.join(unknown)}; there are "
+            f"there is no hardware knob {', '.join(unknown)}; the knobs are "
             f"{', '.join(knob.name for knob in KNOBS)}"
         )
     keys = spec.model_dump(by_alias=False) | dict(values)

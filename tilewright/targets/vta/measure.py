@@ -49,7 +49,7 @@ def time_rows(
         `targets.vta.timing.kernel`).
     """
     every = np.arange(len(values))
-    rows, which = (every, every) if every_row else lowering.distinct(values)
+    rows, which = (every, every) if every_row else lowering.find_distinct(values)
     alike = np.bincount(which, minlength=len(rows))
     chosen = values[rows]
     codes = np.zeros(len(rows), np.int64)

@@ -22,6 +22,7 @@ from numba.np.arrayobj import make_array
 
 from tilewright.targets.kernel_compilation import KernelSet
 from tilewright.targets.kernel_listener import announce
+from tilewright.targets.kernel_parts import PartCompiler
 
 Numbers = TypeVar("Numbers", bound=NamedTuple)
 
@@ -36,7 +37,7 @@ for each of six lowerings."""
 # their own decorators. Registered functions are compiled once for the types of their arguments.
 # `njit` would compile them again for each constant among the arguments, which took most of the
 # compile time.
-_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": PartCompiler}
 helper = register_jitable(_nrt=False, **_INNER)
 allocating_helper = register_jitable(**_INNER)
 # Decorator of a part of a kernel that LLVM inlines, so that its records stay in registers.

@@ -1,9 +1,9 @@
-"""Compiles every kernel of the simulator before its first use, in several processes.
+"""Compiles kernels of the simulator before their first use, in several processes.
 
 A kernel is compiled by running it on a small input; numba caches the code on disk. The jobs of a
 group share helpers, which a process compiles only once. `python -m
 tilewright.targets.vta.precompile 0 2` runs the first and the third group and prints one line per
-job.
+job. Without arguments, it compiles what set-up leaves out.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
 import numpy as np
 
+from tilewright.targets.vta.baseline import baseline_of
 from tilewright.targets.vta.disassembler import assemble, disassemble
 from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.lint import lint
@@ -51,7 +52,7 @@ def lower(workload: str, space: SpaceName) -> Callable[[], object]:
     """Return a job that lowers a single config of a workload."""
 
     def job() -> None:
-        lowering = Lowering.of(parse_workload(workload), VtaSpec.load(PRESET), space)
+        lowering = Lowering.for_workload(parse_workload(workload), VtaSpec.load(PRESET), space)
         first = np.zeros((1, len(lowering.space.knobs)), np.int32)
         lowering.counts(lowering.space.values(first))
 
@@ -80,6 +81,11 @@ def simulate_stream() -> None:
     simulate(Program(assemble(LISTING, spec), np.zeros(DRAM_BYTES, np.uint8)), spec)
 
 
+def choose_baseline() -> None:
+    """Choose the schedule that the stock compiler uses, by its estimate."""
+    baseline_of(parse_workload(WORKLOAD), VtaSpec.load(PRESET))
+
+
 def lint_stream() -> None:
     """Lint and disassemble an instruction stream."""
     spec = VtaSpec.load(PRESET)
@@ -88,32 +94,52 @@ def lint_stream() -> None:
     disassemble(program.insns, spec)
 
 
-GROUPS: tuple[tuple[Callable[[], object], ...], ...] = (
-    (lower(WORKLOAD, "extended"), lower(SUMMED, "extended")),
-    (simulate_stream, lint_stream),
-    (lower(POOLED, "extended"), lower(POOL, "extended")),
-    (lower(WORKLOAD, "template"), lower(WORKLOAD, "unchecked")),
+USUAL: tuple[tuple[Callable[[], object], ...], ...] = (
+    (lower(WORKLOAD, "extended"), lower(SUMMED, "extended"), lower(POOLED, "extended")),
+    (simulate_stream, lower(WORKLOAD, "template")),
 )
-"""Jobs, by the process that compiles them; the longest group is first."""
+"""Jobs for the kernels that tuning a network uses, by the process that compiles them."""
 
+USUAL_REMAINING = (enumerate_schedules("extended"), choose_baseline)
+"""Jobs that use these kernels, and compile a few small ones in addition."""
 
-REMAINING = tuple(map(enumerate_schedules, get_args(SpaceName)))
-"""Jobs that use the kernels of all groups, and compile a few small ones in addition."""
+RARE: tuple[tuple[Callable[[], object], ...], ...] = (
+    (lower(POOL, "extended"), lint_stream),
+    (lower(WORKLOAD, "unchecked"),),
+)
+"""Jobs for all other kernels, which a command compiles when it needs them."""
+
+RARE_REMAINING = tuple(map(enumerate_schedules, get_args(SpaceName)))
+
+GROUPS = USUAL + RARE
 
 
 def warm_up(report: Callable[[str], None]) -> None:
-    """Compile all kernels, with one process per core.
-
-    If a process dies, its kernels are compiled by the first command that needs them.
+    """Compile the kernels that tuning a network uses.
 
     Args:
         report: called with a line of progress after each job.
     """
+    compile_groups(range(len(USUAL)), USUAL_REMAINING, report)
+
+
+def compile_groups(
+    groups: range, remaining: Sequence[Callable[[], object]], report: Callable[[str], None]
+) -> None:
+    """Compile the kernels of some groups, with one process per core.
+
+    If a process dies, its kernels are compiled by the first command that needs them.
+
+    Args:
+        groups: numbers of groups in `GROUPS`.
+        remaining: jobs that use the kernels of all these groups.
+        report: called with a line of progress after each job.
+    """
     numbers = itertools.count(1)
-    total = sum(map(len, GROUPS)) + len(REMAINING)
+    total = sum(len(GROUPS[group]) for group in groups) + len(remaining)
 
     def count_job() -> None:
-        report(f"compiling simulator kernels, {next(numbers)} of {total}, once per installation")
+        report(f"compiling simulator kernels, {next(numbers)} of {total} (once per installation)")
 
     def run_groups(share: range) -> None:
         command = [sys.executable, "-P", "-m", __name__, *map(str, share)]
@@ -124,17 +150,27 @@ def warm_up(report: Callable[[str], None]) -> None:
 
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = os.environ | {"PYTHONPATH": paths}
-    processes = min(os.cpu_count() or 1, len(GROUPS))
+    processes = min(os.cpu_count() or 1, len(groups))
     with ThreadPoolExecutor(processes) as pool:
-        shares = (range(first, len(GROUPS), processes) for first in range(processes))
-        list(pool.map(run_groups, shares))
-    for job in REMAINING:
+        list(pool.map(run_groups, (groups[first::processes] for first in range(processes))))
+    for job in remaining:
         job()
         count_job()
 
 
-if __name__ == "__main__":
-    for group in sys.argv[1:]:
+def main(groups: Sequence[str]) -> None:
+    """Compile the kernels of some groups in this process, or all rare kernels.
+
+    Args:
+        groups: numbers of groups in `GROUPS`; if empty, the kernels that `warm_up` leaves out.
+    """
+    if not groups:
+        compile_groups(range(len(USUAL), len(GROUPS)), RARE_REMAINING, print)
+    for group in groups:
         for job in GROUPS[int(group)]:
             job()
             print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -59,7 +59,7 @@ def words_of(insns: bytes) -> NDArray[np.uint64]:
     """
     if len(insns) % 16:
         raise ProgramError(
-            f"the instruction stream is {len(insns)} bytes long, no multiple of 16; "
-            "pass whole 16-byte instructions"
+            f"the instruction stream is {len(insns)} bytes long, which is not a multiple of "
+            "16; pass whole 16-byte instructions"
         )
     return np.frombuffer(insns, "<u8").reshape(-1, 2).astype(np.uint64)

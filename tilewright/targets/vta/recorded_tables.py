@@ -56,14 +56,14 @@ def read_stack_table(
     columns = _read_columns(path, cycles)
     knobs = tuple(Knob(k, tuple(sorted(map(int, columns[k].unique())))) for k in KNOB_COLUMNS)
     if math.prod(len(knob.values) for knob in knobs) > MOST_CYCLES:
-        raise TableError(f"{path} lists too many values a knob; is it a table of one layer?")
+        raise TableError(f"{path} lists too many values per knob; give a table of a single layer")
     product = Space("template", knobs)
     indices = [np.searchsorted(knob.values, columns[knob.name]) for knob in knobs]
     flat = product.ravel(np.stack(indices, axis=1).astype(np.int32))
     order = np.argsort(flat, kind="stable")
     flat, columns = flat[order], columns.iloc[order]
     if len(np.unique(flat)) < len(flat):
-        raise TableError(f"{path} lists a config twice; remove one of the rows")
+        raise TableError(f"{path} contains a config twice; remove one of the rows")
     complete = len(flat) == product.size
     status = columns["status"].to_numpy(dtype=object)
     count = columns[cycles].to_numpy(dtype=np.int64)
@@ -80,7 +80,7 @@ def read_stack_table(
         ),
         cycles=count,
         seconds=np.where(count >= 0, count / (clock_mhz * 1e6), np.nan),
-        hidden=Features.none(len(flat)),
+        hidden=Features.empty(len(flat)),
         spent=_spent(columns),
     )
 
@@ -121,21 +121,24 @@ def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
         words = ["status", "failure", "reason"]
         columns[words] = columns[words].astype(str)
         if not np.isfinite(columns[spent].fillna(0.0).to_numpy()).all():
-            raise ValueError("seconds without end")
+            raise ValueError("a number of seconds is not finite")
     except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
         raise TableError(
-            f"{path} is not a table of a VTA stack ({error}); expected a CSV with the columns "
-            f"{', '.join(KNOB_COLUMNS)}, status, failure, reason, {cycles}"
+            f"{path} is not a table of a VTA stack ({error}); it must be a CSV file with the "
+            f"columns {', '.join(KNOB_COLUMNS)}, status, failure, reason, {cycles}"
         ) from None
     if columns.empty:
-        raise TableError(f"{path} lists no config; give a table with at least one row")
+        raise TableError(f"{path} contains no config; give a table with at least one row")
     if unknown := set(columns["status"]) - set(STATUSES):
         raise TableError(
-            f"{path}: unknown status '{sorted(map(str, unknown))[0]}'; known: {', '.join(STATUSES)}"
+            f"{path} contains the unknown status '{sorted(map(str, unknown))[0]}'; known: "
+            f"{', '.join(STATUSES)}"
         )
     valid = columns["status"] == "valid"
     if (columns.loc[valid, cycles] <= 0).any():
-        raise TableError(f"{path}: a valid config has no {cycles}; give every valid row its cycles")
+        raise TableError(
+            f"{path} contains a valid config without {cycles}; every valid row needs its cycles"
+        )
     columns.loc[~valid, cycles] = -1
     return columns
 
@@ -154,7 +157,7 @@ def _text(path: Path) -> bytes:
         text = handle.read(MOST_TEXT + 1)
     if len(text) > MOST_TEXT:
         raise TableError(
-            f"{path} holds more than {MOST_TEXT >> 20} MiB of text; give tables of one layer each"
+            f"{path} contains more than {MOST_TEXT >> 20} MiB of text; give one table per layer"
         )
     return text
 
@@ -178,7 +181,7 @@ def _whole(numbers: pd.DataFrame, least: int, most: int) -> pd.DataFrame:
 
 def _reference_workload(path: Path, table: Path, name: str) -> Workload:
     if not table.is_file():
-        raise TableError(f"there is no file {table}; give the path of a table")
+        raise TableError(f"the file {table} does not exist; give the path of a table")
     try:
         layers = {entry["layer"]: entry for entry in json.loads(path.read_text())}
         layer = layers[name]
@@ -191,8 +194,9 @@ def _reference_workload(path: Path, table: Path, name: str) -> Workload:
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise TableError(
-            f"{path} does not describe layer '{name}'; a table needs a reference.json beside it "
-            "with the layer's height, width, in_channels, out_channels, kernel, stride and pad"
+            f"the reference.json next to {path} does not describe the layer '{name}'; it "
+            "must contain the layer's height, width, in_channels, out_channels, kernel, "
+            "stride and pad"
         ) from None
 
 
@@ -219,7 +223,9 @@ def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget
     for path, table in zip(files, tables, strict=True):
         if table.workload.id in seen:
             other = seen[table.workload.id]
-            raise TableError(f"{path} and {other} are tables of the same layer; give one of them")
+            raise TableError(
+                f"{path} and {other} are tables of the same layer; give only one of them"
+            )
         seen[table.workload.id] = path
     template = VtaTarget(spec, "template")
     spaces = {table.workload.id: table.space for table in tables}
@@ -270,8 +276,9 @@ def _carried(configs: Configs, here: Space, there: Space) -> Configs:
         index = np.minimum(np.searchsorted(known_values, values[:, k]), len(known_values) - 1)
         if not np.array_equal(known_values[index], values[:, k]):
             raise TableError(
-                f"a table lists values of {knob.name} that the template does not have "
-                f"({', '.join(map(str, knob.values))}); is reference.json that of another layer?"
+                f"a table contains values of {knob.name} that the template does not have "
+                f"({', '.join(map(str, knob.values))}); check that reference.json describes "
+                "this layer"
             )
         columns.append(index)
     return np.stack(columns, axis=1).astype(np.int32)

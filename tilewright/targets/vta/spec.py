@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from tilewright.core.errors import SpecError, UnknownName, nearest
+from tilewright.core.errors import SpecError, UnknownName, closest_name
 from tilewright.core.files import as_object, read_json
 
 INSTRUCTION_BITS = 128
@@ -41,7 +41,9 @@ def scratchpad_problems(
     problems = []
     for name, bits in element_bits.items():
         if bits % 8:
-            problems.append(f"one {name} element is {bits} bits, no whole number of bytes")
+            problems.append(
+                f"one {name} element has {bits} bits, which is not a whole number of bytes"
+            )
     names = ("uop", "input", "weight", "accumulator")
     for name, log_depth in zip(names, depth_logs, strict=True):
         if log_depth < 1:
@@ -186,54 +188,69 @@ class VtaSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
-    name: str = _key("custom", "what the machine is called")
-    log_inp_width: int = _log("log_inp_width", 3, 0, 5, "an input value [log2 bits]")
-    log_wgt_width: int = _log("log_wgt_width", 3, 0, 5, "a weight [log2 bits]")
-    log_acc_width: int = _log("log_acc_width", 5, 3, 5, "an accumulator [log2 bits]")
+    name: str = _key("custom", "name of the machine")
+    log_inp_width: int = _log("log_inp_width", 3, 0, 5, "size of an input value [log2 bits]")
+    log_wgt_width: int = _log("log_wgt_width", 3, 0, 5, "size of a weight [log2 bits]")
+    log_acc_width: int = _log("log_acc_width", 5, 3, 5, "size of an accumulator [log2 bits]")
     log_batch: int = _log("log_batch", 0, 0, 6, "rows multiplied at once [log2]")
-    log_block_in: int = _log("log_block_in", 4, 0, 8, "input channels of a block [log2]")
-    log_block_out: int = _log("log_block_out", 4, 0, 8, "output channels of a block [log2]")
-    log_uop_width: int = _log("log_uop_width", 5, 5, 6, "a micro-op [log2 bits]")
+    log_block_in: int = _log("log_block_in", 4, 0, 8, "input channels per block [log2]")
+    log_block_out: int = _log("log_block_out", 4, 0, 8, "output channels per block [log2]")
+    log_uop_width: int = _log("log_uop_width", 5, 5, 6, "size of a micro-op [log2 bits]")
     log_uop_buff_size: int = _log("log_uop_buff_size", 15, 3, 26, "micro-op buffer [log2 bytes]")
     log_inp_buff_size: int = _log("log_inp_buff_size", 15, 0, 26, "input buffer [log2 bytes]")
     log_wgt_buff_size: int = _log("log_wgt_buff_size", 18, 0, 26, "weight buffer [log2 bytes]")
     log_acc_buff_size: int = _log("log_acc_buff_size", 17, 0, 26, "accumulators [log2 bytes]")
     log_inp_factor_restrict: int = _log(
-        "log_inp_factor_restrict", 0, 0, 4, "input factor fields are shorter by [bits]"
+        "log_inp_factor_restrict", 0, 0, 4, "reduction of the input factor fields [bits]"
     )
     log_wgt_factor_restrict: int = _log(
-        "log_wgt_factor_restrict", 0, 0, 4, "weight factor fields are shorter by [bits]"
+        "log_wgt_factor_restrict", 0, 0, 4, "reduction of the weight factor fields [bits]"
     )
     log_acc_factor_restrict: int = _log(
-        "log_acc_factor_restrict", 0, 0, 4, "accumulator factor fields are shorter by [bits]"
+        "log_acc_factor_restrict", 0, 0, 4, "reduction of the accumulator factor fields [bits]"
     )
     bus_bits: int = _key(64, "width of the memory port [bits]", ge=64, le=1024)
     max_burst_beats: int = _key(256, "longest burst on it [beats]", ge=1, le=4096)
     memory_latency_cycles: int = _key(
-        16, "from a read's address to its first beat [cycles]", ge=1, le=100_000
+        16, "latency from the address of a read to its first beat [cycles]", ge=1, le=100_000
     )
-    read_tags: int = _key(16, "reads under way at once", ge=1, le=256)
+    read_tags: int = _key(16, "reads in flight at the same time", ge=1, le=256)
     instruction_queue_entries: int = _key(
-        512, "of each unit's queue [instructions]", ge=2, le=1 << 16
+        512, "capacity of the queue of each unit [instructions]", ge=2, le=1 << 16
     )
     token_limit: int = _key(255, "tokens a dependency queue holds", ge=1, le=1 << 30)
     clock_mhz: float = _key(100.0, "clock, for times [MHz]", ge=1e-3, le=1e6, allow_inf_nan=False)
     uop_depth: int | None = _key(
-        None, "micro-op buffer as built, if other than its size says [micro-ops]", ge=1, le=DEEPEST
+        None,
+        "capacity of the micro-op buffer as built, if it differs from its size [micro-ops]",
+        ge=1,
+        le=DEEPEST,
     )
     inp_depth: int | None = _key(
-        None, "input buffer as built, likewise [elements]", ge=1, le=DEEPEST
+        None,
+        "capacity of the input buffer as built, if it differs from its size [elements]",
+        ge=1,
+        le=DEEPEST,
     )
     wgt_depth: int | None = _key(
-        None, "weight buffer as built, likewise [elements]", ge=1, le=DEEPEST
+        None,
+        "capacity of the weight buffer as built, if it differs from its size [elements]",
+        ge=1,
+        le=DEEPEST,
     )
     acc_depth: int | None = _key(
-        None, "accumulators as built, likewise [elements]", ge=1, le=DEEPEST
+        None,
+        "capacity of the accumulators as built, if it differs from their size [elements]",
+        ge=1,
+        le=DEEPEST,
     )
     out_depth: int | None = _key(
-        None, "output buffer as built, likewise [elements]", ge=1, le=DEEPEST
+        None,
+        "capacity of the output buffer as built, if it differs from its size [elements]",
+        ge=1,
+        le=DEEPEST,
     )
-    source: str = _key("", "where the figures come from")
+    source: str = _key("", "source of the figures")
 
     def model_post_init(self, context: Any) -> None:
         """Raise `SpecError` if the instructions cannot address the scratchpads."""
@@ -285,17 +302,21 @@ class VtaSpec(BaseModel):
         try:
             values = read_json(path.read_text())
         except OSError as error:
-            raise SpecError(f"cannot read {path}: {error.strerror}") from None
+            raise SpecError(
+                f"cannot read {path}: {error.strerror}; check the file and its permissions"
+            ) from None
         except json.JSONDecodeError as error:
-            raise SpecError(f"{path} is not JSON: {error}") from None
+            raise SpecError(f"{path} is not JSON: {error}; correct the file") from None
         except ValueError as error:
             raise SpecError(f"{path}: {error}") from None
         if not isinstance(values, dict):
-            raise SpecError(f"{path} holds no JSON object; expected the keys of vta_config.json")
+            raise SpecError(
+                f"{path} does not contain a JSON object; it must have the keys of vta_config.json"
+            )
         if not set(values) - NOT_OF_THE_MACHINE - {"name", "source"}:
             raise SpecError(
-                f"{path} says nothing about a machine; give it keys such as LOG_BLOCK and "
-                "LOG_INP_BUFF_SIZE ('tilewright target show vta-pynq' lists them all)"
+                f"{path} does not describe a machine; give it keys such as LOG_BLOCK and "
+                "LOG_INP_BUFF_SIZE ('tilewright target show vta-pynq' lists all keys)"
             )
         named = {"name": path.stem} | values
         _refuse_unknown(named)
@@ -430,11 +451,11 @@ def _refuse_unknown(values: Mapping[str, object]) -> None:
     read = {*keys, *fields, "log_block", *NOT_OF_THE_MACHINE}
     for key in values:
         if key not in read:
-            near = nearest(str(key), keys)
+            near = closest_name(str(key), keys)
             meant = f"did you mean {near}?" if near else "remove or correct it:"
             raise SpecError(
-                f"specification '{values.get('name', 'custom')}' has an unknown key {key}; {meant} "
-                "'tilewright target show vta-pynq' lists all keys"
+                f"the specification '{values.get('name', 'custom')}' has the unknown key "
+                f"{key}; {meant} 'tilewright target show vta-pynq' lists all keys"
             )
 
 

@@ -6,10 +6,10 @@ from tilewright.targets.registry import Property
 from tilewright.targets.vta.area import area_of
 from tilewright.targets.vta.spec import VtaSpec
 
-KEYS, SIZES, AREA = "specification", "what follows", "area (model)"
+KEYS, SIZES, AREA = "specification", "derived figures", "area (model)"
 
 
-def figures(spec: VtaSpec) -> dict[str, str]:
+def summary_figures(spec: VtaSpec) -> dict[str, str]:
     """Return the figures by which users compare machines, by column name of a table."""
     m = spec.machine
     buffers = (
@@ -48,17 +48,17 @@ def _sizes(spec: VtaSpec) -> list[Property]:
     return [
         Property(SIZES, "block", f"{m.batch}×{m.block_in}×{m.block_out}", "values",
                  "rows × input channels × output channels of one GEMM step"),
-        Property(SIZES, "uop_depth", m.uop_built, "micro-ops", "that the micro-op buffer holds"),
+        Property(SIZES, "uop_depth", m.uop_built, "micro-ops", "capacity of the micro-op buffer"),
         Property(SIZES, "inp_depth", m.inp_built, "elements",
-                 f"of {m.inp_bytes} bytes that the input buffer holds"),
+                 f"capacity of the input buffer, elements of {m.inp_bytes} bytes"),
         Property(SIZES, "wgt_depth", m.wgt_built, "elements",
-                 f"of {m.wgt_bytes} bytes that the weight buffer holds"),
+                 f"capacity of the weight buffer, elements of {m.wgt_bytes} bytes"),
         Property(SIZES, "acc_depth", m.acc_built, "elements",
-                 f"of {m.acc_bytes} bytes that the accumulators hold"),
+                 f"capacity of the accumulators, elements of {m.acc_bytes} bytes"),
         Property(SIZES, "peak", spec.macs_per_cycle * clock_hz / 1e9, "GMAC/s",
-                 f"{spec.macs_per_cycle:,} multiply-accumulates a cycle"),
+                 f"{spec.macs_per_cycle:,} multiply-accumulates per cycle"),
         Property(SIZES, "bandwidth", m.bus_bytes * clock_hz / 1e9, "GB/s",
-                 f"{m.bus_bytes} bytes a cycle at most"),
+                 f"at most {m.bus_bytes} bytes per cycle"),
     ]  # fmt: skip
 
 
@@ -66,12 +66,13 @@ def _area(spec: VtaSpec) -> list[Property]:
     area = area_of(spec)
     return [
         Property(AREA, "relative", round(area.relative, 3), "",
-                 "the stock 16×16 machine is 1; compares machines, no mm²"),
-        Property(AREA, "gates", round(area.gates), "gates", "equivalents, by textbook weights"),
+                 "relative to the stock 16×16 machine; for comparing machines, not in mm²"),
+        Property(AREA, "gates", round(area.gates), "gates",
+                 "gate equivalents, with textbook weights"),
         Property(AREA, "sram_bits", area.sram_bits, "bits", "all scratchpads together"),
         Property(AREA, "queue_bits", area.queue_bits, "bits", "instruction queues"),
         Property(AREA, "multipliers", area.multipliers, "",
-                 f"of {1 << spec.log_inp_width}×{1 << spec.log_wgt_width} bits"),
-        Property(AREA, "alu_lanes", area.alu_lanes, "", f"of {1 << spec.log_acc_width} bits"),
+                 f"of {1 << spec.log_inp_width}×{1 << spec.log_wgt_width} bits each"),
+        Property(AREA, "alu_lanes", area.alu_lanes, "", f"of {1 << spec.log_acc_width} bits each"),
         Property(AREA, "flip_flops", area.flip_flops, "bits", "GEMM and ALU pipelines"),
     ]  # fmt: skip

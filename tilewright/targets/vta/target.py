@@ -62,7 +62,7 @@ from tilewright.targets.vta.lowering.geometry import alu_operations, composed_ro
 from tilewright.targets.vta.lowering.hidden_features import HIDDEN, HIDDEN_FIELDS
 from tilewright.targets.vta.lowering.instruction_writer import columns
 from tilewright.targets.vta.lowering.invalid_configs import FAILURES
-from tilewright.targets.vta.machine_variants import DESIGNS, redesigned
+from tilewright.targets.vta.machine_variants import DESIGNS, redesign_spec
 from tilewright.targets.vta.measure import (
     COUNTER_FIELDS,
     COUNTER_NAMES,
@@ -118,14 +118,17 @@ class VtaTarget:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the specification, the space, whether it has the stock compiler's restrictions,
-        and the sources of lowering and simulators.
+        """Digest of everything that measurements depend on.
+
+        That is the specification, the space, whether it has the stock compiler's restrictions, and
+        the sources of lowering and simulators.
         """
         sources = source_digest(Path(__file__).parent, MEASURED_BY)
         parts = [self.spec.fingerprint, self.space_name, self.stock, sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
+        """Return sizes and speeds of the machine, as features of models."""
         m = self.spec.machine
         return {
             "batch": m.batch,
@@ -141,9 +144,11 @@ class VtaTarget:
         }
 
     def space(self, workload: Workload) -> Space:
+        """Return the space of the workload's lowering."""
         return self.lowering(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Lower configs to instruction streams."""
         return _lowered(self.lowering(workload), configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
@@ -166,12 +171,14 @@ class VtaTarget:
     def enumerate(
         self, workload: Workload, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
+        """Lower and measure every config of the workload's space."""
         space = self.space(workload)
         return self.lower_and_measure(workload, space.unravel(np.arange(space.size)), progress)
 
     def lower_and_measure(
         self, workload: Workload, configs: Configs, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
+        """Lower and measure configs in one pass, without keeping their programs."""
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         codes, states, cycles = time_rows(lowering, values, progress)
@@ -182,6 +189,7 @@ class VtaTarget:
         return lowered, measured
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
+        """Return estimates of configs that need no compilation."""
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         tensors = tensor_operands(workload)
@@ -343,18 +351,18 @@ class VtaTarget:
         """Return the space of hardware designs, see `targets.vta.machine_variants`."""
         return DESIGNS
 
-    def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> VtaTarget:
+    def redesign(self, values: Mapping[str, int], clock: str = "fixed") -> VtaTarget:
         """Return a target for this machine with changed hardware knobs.
 
         Args:
             values: new values, by knob name.
             clock: rule for the clock frequency, "fixed" or "tree" (see
-                `targets.vta.machine_variants.redesigned`).
+                `targets.vta.machine_variants.redesign_spec`).
 
         Raises:
             SpecError: the machine cannot be built.
         """
-        return VtaTarget(redesigned(self.spec, values, clock), self.space_name, self.stock)
+        return VtaTarget(redesign_spec(self.spec, values, clock), self.space_name, self.stock)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
         """Build a network with one instruction stream per segment; see `targets.vta.board`.
@@ -403,21 +411,22 @@ class VtaTarget:
         """
         if workload.dequantises:
             raise WorkloadError(
-                f"{self.name} computes in integers, and '{workload.epilogue[0]}' makes reals of "
-                "them; write '>> N', or name the target cpu"
+                f"{self.name} computes with integers, but '{workload.epilogue[0]}' converts "
+                "them to real numbers; write '>> N', or choose the target cpu"
             )
         if any(step.kind == "shr_even" for step in workload.epilogue):
             raise WorkloadError(
-                f"{self.name} shifts and does not round to even, as in '{workload.epilogue_text}'; "
-                "write '+ N' and '>> N', or name a target that rounds: --target gemmini"
+                f"{self.name} shifts without rounding to even, which "
+                f"'{workload.epilogue_text}' needs; write '+ N' and '>> N', or choose a "
+                "target that rounds: --target gemmini"
             )
         if workload.dtype != "int8" or workload.operator == "batch_matmul":
             raise WorkloadError(
-                f"{self.name} computes conv2d, dense and max_pool in int8, not {workload} "
-                f"({workload.dtype}); leave out dtype=float32, or name a target that computes it: "
-                "--target cpu"
+                f"{self.name} computes conv2d, dense and max_pool in int8, but not "
+                f"{workload} ({workload.dtype}); leave out dtype=float32, or choose a target "
+                "that supports it: --target cpu"
             )
-        return Lowering.of(workload, self.spec, self.space_name, self.stock)
+        return Lowering.for_workload(workload, self.spec, self.space_name, self.stock)
 
     def lowering_of(self, lowered: Lowered) -> Lowering:
         """Return the lowering of a batch, without the stock compiler's restrictions.
@@ -426,7 +435,7 @@ class VtaTarget:
         """
         if lowered.space in ("", self.space_name):
             return self.lowering(lowered.workload)
-        return Lowering.of(lowered.workload, self.spec, cast(SpaceName, lowered.space))
+        return Lowering.for_workload(lowered.workload, self.spec, cast(SpaceName, lowered.space))
 
     def _baseline(self, baseline: PublishedBaseline) -> BaselineSchedule:
         space = baseline.lowering.space

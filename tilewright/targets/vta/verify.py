@@ -67,7 +67,7 @@ def wrong_rows(lowering: Lowering, values: NDArray[np.int64], seed: int = 0) -> 
     geo, m = lowering.geometry, lowering.machine
     wrong = np.zeros(len(values), np.bool_)
     threads = sorted({int(row[0]) for row in values})
-    bound = {v: _Bound.of(_fewer_channels(lowering, v), seed) for v in threads}
+    bound = {v: _Bound.for_lowering(_fewer_channels(lowering, v), seed) for v in threads}
 
     def run(begin: int, end: int) -> None:
         for r in range(begin, end):
@@ -99,7 +99,7 @@ def _fewer_channels(lowering: Lowering, threads: int) -> Lowering:
         in_channels=min(workload.in_channels, 2 * m.block_in),
         out_channels=workload.out_channels if co == geo.co else co * m.block_out,
     )
-    return Lowering.of(small, lowering.spec, lowering.kind, lowering.stock)
+    return Lowering.for_workload(small, lowering.spec, lowering.kind, lowering.stock)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class _Bound:
     expected: NDArray[np.int64]
 
     @classmethod
-    def of(cls, lowering: Lowering, seed: int) -> _Bound:
+    def for_lowering(cls, lowering: Lowering, seed: int) -> _Bound:
         workload, m = lowering.workload, lowering.machine
         tensors = random_tensors(workload, m, seed)
         no_uops = np.zeros(1 << m.log_uop_depth, np.uint64)

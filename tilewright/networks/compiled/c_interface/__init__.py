@@ -32,8 +32,8 @@ def write_c_interface(folder: Path) -> None:
         path = _package(package) / location
         if not path.is_file():
             raise ArtifactError(
-                f"the package {package} has no {location}, which libraries are run with; install "
-                "apache-tvm as this project's lock has it"
+                f"the package {package} has no {location}, which is needed to run libraries; "
+                "install the version of apache-tvm that this project's lock file names"
             )
         contents[name] = path.read_bytes()
     for name, content in contents.items():

@@ -24,7 +24,7 @@ from tilewright.targets.cpu.estimates.cost_model import (
     busiest,
     finish_cycles,
     kept_operands,
-    moved,
+    moved_bytes,
     of_vector,
     step_cycles,
 )
@@ -62,7 +62,9 @@ class Tilings:
     channels: Array
 
     @classmethod
-    def of(cls, w: Workload, spec: CpuSpec, knobs: Knobs, size: tuple[Array, Array]) -> Tilings:
+    def for_configs(
+        cls, w: Workload, spec: CpuSpec, knobs: Knobs, size: tuple[Array, Array]
+    ) -> Tilings:
         """Compute the tile sizes of configs.
 
         Args:
@@ -141,7 +143,7 @@ def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     spec = machine.spec
     ones = np.ones_like(knobs["tile_ow"])
     rows, columns = pixels(w)
-    t = Tilings.of(w, spec, knobs, (rows * ones, columns * ones))
+    t = Tilings.for_configs(w, spec, knobs, (rows * ones, columns * ones))
     blocks, high, wide = t.tile
     count = w.batch * np.prod(t.tiles, axis=0)
     rounds = w.in_channels // t.ib / t.channels
@@ -157,7 +159,7 @@ def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
         if dot_product(spec) is TWOS:  # a second instruction adds the products
             flips = flips + t.accumulators / (2 * MULTIPLIES)
     step = step_cycles(t.accumulators, operands, kept, spec.registers) + flips
-    step = (step + SPILL / 2 * _reloaded(w, spec, t, knobs)) * vector_cost
+    step = (step + SPILL / 2 * _reloaded_values(w, spec, t, knobs)) * vector_cost
     steps = w.in_channels // t.ib * _steps(w, spec, t) * w.kernel_h * w.kernel_w
     body = knobs["unroll_channels"]
     multiply = count * (steps * step + _loops(w, spec, t, knobs) + rounds * TILE)
@@ -206,7 +208,7 @@ def _loops(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
     )
 
 
-def _reloaded(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
+def _reloaded_values(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
     """Return the number of data values per step that LLVM has to spill to the stack.
 
     LLVM keeps these values for the next kernel positions, but has no registers for them. This
@@ -305,11 +307,11 @@ def _moved_direct(
         {"c": rounds},
         *ordered(t.chunks, knobs["chunks_first"] > 0),
     ]
-    return w.batch * moved(bodies, extents, loops, cache)
+    return w.batch * moved_bytes(bodies, extents, loops, cache)
 
 
 def ordered(trips: tuple[Array, Array, Array], first: Mask) -> list[dict[str, Array]]:
-    """Return the loops over channel blocks, rows and columns in the form that `moved` takes.
+    """Return the loops over channel blocks, rows and columns in the form that `moved_bytes` takes.
 
     Args:
         trips: iterations over channel blocks, rows and columns, shape (configs,) each.
@@ -359,7 +361,7 @@ def estimate_winograd(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     spec = machine.spec
     m = np.maximum(knobs["algorithm"], 2)
     area = (m + 2) ** 2
-    t = Tilings.of(w, spec, knobs, (np.ceil(w.out_height / m), np.ceil(w.out_width / m)))
+    t = Tilings.for_configs(w, spec, knobs, (np.ceil(w.out_height / m), np.ceil(w.out_width / m)))
     blocks, high, wide = t.tile
     tiles = w.batch * area * np.prod(t.tiles, axis=0)
     operands = blocks, high * wide
@@ -444,4 +446,4 @@ def _moved_winograd(
         {"o": t.chunk[0]},
         *ordered(t.chunks, knobs["chunks_first"] > 0),
     ]
-    return w.batch * moved(bodies, extents, loops, cache)
+    return w.batch * moved_bytes(bodies, extents, loops, cache)

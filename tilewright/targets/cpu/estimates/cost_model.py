@@ -76,7 +76,7 @@ class CpuMachine:
     far: float
 
     @classmethod
-    def of(
+    def from_rates(
         cls, spec: CpuSpec, peak: float, near: float, far: float, caches: tuple[int, int]
     ) -> CpuMachine:
         """Derive the properties of a core from measured rates of all threads.
@@ -96,14 +96,21 @@ class CpuMachine:
 
 
 COLUMNS = (
-    Feature("seconds", "latency", "", "seconds a call"),
+    Feature("seconds", "latency", "", "seconds per call"),
     Feature("multiply_cycles", "work", "compute", "cycles of register tiles, of the busiest core"),
     Feature("near_bytes", "bytes", "load", "bytes from the second cache to the first, all cores"),
     Feature("far_bytes", "bytes", "load", "bytes from beyond the second cache, all cores"),
     Feature("other_cycles", "", "", "cycles of copies, transforms and epilogues, busiest core"),
-    Feature("registers", "", "compute", "vectors a register tile needs, by registers there are"),
-    Feature("busiest", "", "", "the busiest core's part of all work"),
-    Feature("code", "share", "", "unrolled code by the most that is tried; far above 1 beyond it"),
+    Feature(
+        "registers",
+        "",
+        "compute",
+        "vector registers that a register tile needs, relative to the number of registers",
+    ),
+    Feature("busiest", "", "", "fraction of all work that the busiest core does"),
+    Feature(
+        "code", "share", "", "size of the unrolled code, relative to the largest that is compiled"
+    ),
 )
 """Columns of an estimate, in order."""
 
@@ -251,7 +258,7 @@ def busiest(chunks: Array, threads: int) -> Array:
     return np.asarray(np.ceil(chunks / threads) / chunks)
 
 
-def moved(
+def moved_bytes(
     bodies: Callable[[Mapping[str, Array]], Mapping[str, Array]],
     extents: Mapping[str, Array],
     loops: Sequence[Mapping[str, Array]],
@@ -279,17 +286,19 @@ def moved(
     for loop in loops:
         size = {name: value * loop.get(name, 1.0) for name, value in size.items()}
         outer_bytes, trips = bodies(size), np.prod(list(loop.values()), axis=0)
-        cached = _fits(sum(inner_bytes.values(), start=np.zeros(1)), cache)
+        cached = _fit_score(sum(inner_bytes.values(), start=np.zeros(1)), cache)
         for name, value in traffic.items():
             growth = outer_bytes[name] / inner_bytes[name]
             traffic[name] = value * (cached * growth + (1 - cached) * np.maximum(trips, growth))
         inner_bytes = outer_bytes
     total = sum(inner_bytes.values(), start=np.zeros(1))
-    uncached = 1 - _fits(total, cache)  # data that stay in the cache between calls are not moved
+    uncached = 1 - _fit_score(
+        total, cache
+    )  # data that stay in the cache between calls are not moved
     return np.asarray(sum(traffic.values(), start=np.zeros(1)) * uncached)
 
 
-def _fits(size: Array, cache: float) -> Array:
+def _fit_score(size: Array, cache: float) -> Array:
     """Return a score of how well `size` bytes fit a cache of `cache` bytes.
 
     The score is 1 up to half the size of the cache, falls linearly, and is 0 from one and a half

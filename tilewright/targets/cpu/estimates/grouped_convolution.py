@@ -71,7 +71,7 @@ def estimate_grouped(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     )
     copied: Array = np.where(knobs["padding"] == COPY_SHARE, read, all_rows) * vectors_in * COPY
     copied = np.where(knobs["padding"] == COPY_NOTHING, 0.0, copied)
-    near, far = (_moved(w, machine, knobs, size) for size in (machine.l1, machine.l2))
+    near, far = (_bytes_moved(w, machine, knobs, size) for size in (machine.l1, machine.l2))
     chunks = w.batch * tasks * shares
     imbalance = np.ceil(row_tiles / shares) * shares / row_tiles
     return Parts(
@@ -83,11 +83,12 @@ def estimate_grouped(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
         np.minimum(busiest(chunks, spec.threads) * imbalance, 1.0),
         1.0 + (knobs["padding"] == COPY_ALL),
         high * wide * blocks
-        * knobs.get("unroll_channels", np.ones_like(high)) * _written(w, knobs) / MAX_UNROLLED,
+        * knobs.get("unroll_channels", np.ones_like(high)) * _unrolled_copies(w, knobs)
+        / MAX_UNROLLED,
     )  # fmt: skip
 
 
-def _written(w: Workload, knobs: Knobs) -> Array:
+def _unrolled_copies(w: Workload, knobs: Knobs) -> Array:
     """Return how often the unrolled code contains the multiply-adds of one kernel position.
 
     The count is the one that `WindowLoops` checks against its limit. Each column of tiles at the
@@ -182,7 +183,7 @@ def _groups(
     return cycles, wide * numbers, wide * numbers + kept + 1
 
 
-def _moved(w: Workload, machine: CpuMachine, knobs: Knobs, cache: float) -> Array:
+def _bytes_moved(w: Workload, machine: CpuMachine, knobs: Knobs, cache: float) -> Array:
     """Return the bytes that a grouped convolution moves into a cache of `cache` bytes.
 
     Data and output are moved once, or not at all if they fit the cache. Data that are copied to a

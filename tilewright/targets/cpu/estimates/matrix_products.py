@@ -24,7 +24,7 @@ from tilewright.targets.cpu.estimates.cost_model import (
     Parts,
     busiest,
     finish_cycles,
-    moved,
+    moved_bytes,
     step_cycles,
 )
 from tilewright.targets.cpu.kernels import amx_tiles
@@ -56,7 +56,7 @@ def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     Returns:
         Parts of the latency, shape (configs,) each.
     """
-    spec, p = machine.spec, GemmShape.of(w, machine.spec)
+    spec, p = machine.spec, GemmShape.for_workload(w, machine.spec)
     high, wide, chains = knobs["tile_rows"], knobs["tile_vectors"], knobs["chains"]
     width = wide * p.lanes
     tiles = np.stack([np.ceil(p.rows / high), np.ceil(p.columns / width)])
@@ -64,7 +64,7 @@ def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     shares = np.minimum(shares, tiles)
     tiles_each = np.ceil(tiles / shares)
     sums = high * wide
-    loaded = wide * np.where(_unaligned(w, p, knobs), 2.0, 1.0)
+    loaded = wide * np.where(_crosses_cache_lines(w, p, knobs), 2.0, 1.0)
     step = step_cycles(sums, (loaded, high), wide, spec.registers, chains)
     steps = np.ceil(p.depth / knobs["tile_depth"])
     loops = np.ceil(p.depth / (chains * knobs["unroll_depth"])) * LOOP + steps * ENTRY
@@ -84,8 +84,8 @@ def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     return Parts(
         count * (p.depth * step + loops + steps * TILE),
         other,
-        _moved(p, knobs, NUMBER_BYTES[w.dtype], sizes, (tiles_each, shares), machine.l1),
-        _moved(p, knobs, NUMBER_BYTES[w.dtype], sizes, (tiles_each, shares), machine.l2),
+        _bytes_moved(p, knobs, NUMBER_BYTES[w.dtype], sizes, (tiles_each, shares), machine.l1),
+        _bytes_moved(p, knobs, NUMBER_BYTES[w.dtype], sizes, (tiles_each, shares), machine.l2),
         needed / spec.registers,
         np.minimum(busiest(chunks, spec.threads) * imbalance, 1.0),
         np.ones_like(high),
@@ -93,13 +93,13 @@ def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     )
 
 
-def _unaligned(w: Workload, p: GemmShape, knobs: Knobs) -> Mask:
+def _crosses_cache_lines(w: Workload, p: GemmShape, knobs: Knobs) -> Mask:
     """Return whether vectors of weights cross cache lines, so that each takes two loads."""
     across = w.operator == "batch_matmul" and p.columns * NUMBER % LINE > 0
     return np.asarray((knobs["pack_weights"] == 0) & across)
 
 
-def _moved(
+def _bytes_moved(
     p: GemmShape,
     knobs: Knobs,
     number: int,
@@ -130,15 +130,15 @@ def _moved(
     depth = np.minimum(knobs["tile_depth"], p.depth)
     extents = {"r": tile[0], "c": tile[1], "d": depth}
     loops = [
-        *_ordered(tiles_each, knobs["rows_inside"] > 0),
+        *_order_loops(tiles_each, knobs["rows_inside"] > 0),
         {"d": np.ceil(p.depth / depth)},
-        *_ordered(shares, knobs["columns_first"] > 0),
+        *_order_loops(shares, knobs["columns_first"] > 0),
     ]
-    return p.batch * moved(bodies, extents, loops, cache)
+    return p.batch * moved_bytes(bodies, extents, loops, cache)
 
 
-def _ordered(trips: Array, inside: Mask) -> list[dict[str, Array]]:
-    """Return the loops over rows and columns in the form that `moved` takes, innermost loop first.
+def _order_loops(trips: Array, inside: Mask) -> list[dict[str, Array]]:
+    """Return the loops over rows and columns for `moved_bytes`, innermost loop first.
 
     Args:
         trips: iterations over rows and over columns, shape (2, configs).

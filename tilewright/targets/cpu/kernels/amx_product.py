@@ -38,7 +38,7 @@ from tilewright.targets.cpu.kernels.amx_tiles import (
 from tilewright.targets.cpu.kernels.dense import tile_starts
 from tilewright.targets.cpu.kernels.int8_dot_product import wrapping_sum
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
-from tilewright.targets.cpu.kernels.loops import share, split_index, tile_start, tiles, within
+from tilewright.targets.cpu.kernels.loops import loop_within, share, split_index, tile_start, tiles
 from tilewright.targets.cpu.kernels.tile_arithmetic import SECOND_CACHE, SHARES, even_parts
 from tilewright.targets.cpu.spec import CpuSpec
 
@@ -195,9 +195,12 @@ def baseline_values(
     threads = tiles(spec.threads, b.matrices)
 
     def by_rows(wanted: int) -> int:
-        return _nearest(choices["row_shares"], min(wanted, b.row_blocks))
+        return _largest_choice(choices["row_shares"], min(wanted, b.row_blocks))
 
-    shares = by_rows(threads), _nearest(choices["column_shares"], min(threads, b.column_blocks))
+    shares = (
+        by_rows(threads),
+        _largest_choice(choices["column_shares"], min(threads, b.column_blocks)),
+    )
     if by_columns and shares[1] >= shares[0]:
         shares = 1, shares[1]
     elif shares[0] >= shares[1]:
@@ -213,7 +216,7 @@ def baseline_values(
     }  # fmt: skip
 
 
-def _nearest(choices: Sequence[int], wanted: int) -> int:
+def _largest_choice(choices: Sequence[int], wanted: int) -> int:
     """Return the largest choice that is at most `wanted`, which is treated as at least 1."""
     return max(value for value in choices if value <= max(1, wanted))
 
@@ -319,7 +322,7 @@ def _build_tasks(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOper
         if pieces > 1:
             _build_pieces(b, operands, unit, (matrix, rows, columns), pieces)
         else:
-            loops = [within(*rows), within(*columns)]
+            loops = [loop_within(*rows), loop_within(*columns)]
             order = loops[::-1] if v["rows_inside"] else loops
             with order[0] as outer, order[1] as inner:
                 down, across = (inner, outer) if v["rows_inside"] else (outer, inner)
@@ -361,7 +364,7 @@ def _build_pieces(
     stored_sums = T.alloc_buffer(
         (tiles(b.row_blocks, rows[1]) * block_size,), operands.numbers.sums
     )
-    with within(*columns) as across, T.serial(0, pieces) as piece, within(*rows) as down:
+    with loop_within(*columns) as across, T.serial(0, pieces) as piece, loop_within(*rows) as down:
         place = (down - share(*rows)[0]) * block_size
         block_place = matrix, b.row_block(down), across
         with T.If(piece == 0):
@@ -444,14 +447,14 @@ def pack_columns(matrix: Array, b: TileBlocks, numbers: TileNumbers) -> NDArray[
         matrix = np.pad(matrix, ((0, 0), (0, width - b.columns)))
     starts = tile_starts(matrix.shape[1], width)[:, None] + np.arange(width)
     by_block = matrix[:, starts].reshape(b.steps, numbers.each * b.words, -1, b.across, TILE)
-    words = numbers.packed(by_block.transpose(2, 0, 3, 1, 4)).ravel()
+    words = numbers.pack_words(by_block.transpose(2, 0, 3, 1, 4)).ravel()
     if numbers is BFLOAT16:
         return words
     sums = -matrix.astype(np.int32).sum(axis=0, dtype=np.int32)
     return np.concatenate([sums[starts].ravel(), words])
 
 
-def corrected(
+def correct_zero_point(
     b: TileBlocks,
     operands: TileOperands,
     value: Expression,

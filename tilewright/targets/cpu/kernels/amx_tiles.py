@@ -71,7 +71,7 @@ class TileNumbers:
         """
         return -(-count // self.each) * self.each
 
-    def stored(self, number: Expression, lanes: int, spec: CpuSpec) -> Expression:
+    def to_tile_form(self, number: Expression, lanes: int, spec: CpuSpec) -> Expression:
         """Convert a number of the data to the form in which tiles hold it.
 
         Args:
@@ -89,7 +89,7 @@ class TileNumbers:
         """
         return tirx.const(0, self.kind) if self is BFLOAT16 else tirx.Cast(self.kind, zero)
 
-    def packed(self, weights: Array) -> NDArray[np.int32]:
+    def pack_words(self, weights: Array) -> NDArray[np.int32]:
         """Pack weights in words; rows that share a word are placed in its bytes, lowest first.
 
         Args:
@@ -148,7 +148,7 @@ def bfloat16_of(number: Expression, lanes: int, spec: CpuSpec) -> Expression:
     return tirx.Cast("uint16", tirx.Select(nan, _bits(NAN), rounded))
 
 
-def paired(first: Expression, second: Expression, lanes: int, spec: CpuSpec) -> Expression:
+def pair_bfloat16(first: Expression, second: Expression, lanes: int, spec: CpuSpec) -> Expression:
     """Round two float32 expressions to bfloat16 and combine them in an int32.
 
     Args:

@@ -11,7 +11,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.core.tvm_types import Array, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.dense_int8 import must_pack, share_of
-from tilewright.targets.cpu.kernels.epilogue import row_inputs, widened, with_row_epilogue
+from tilewright.targets.cpu.kernels.epilogue import row_inputs, widen_number, with_row_epilogue
 from tilewright.targets.cpu.kernels.int8_dot_product import check_dots, dot_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.matrix_product import GemmShape, multiply
@@ -30,15 +30,19 @@ class BatchMatmul:
     """
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is a batch_matmul in float32."""
         return workload.operator == "batch_matmul" and workload.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        return GemmShape.of(workload, spec).knobs(packed=False)
+        """Return the knobs of a matrix product whose weights are not packed."""
+        return GemmShape.for_workload(workload, spec).knobs(packed=False)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        return GemmShape.of(workload, spec).baseline_values(spec, packed=False)
+        """Return the rule's knob values, by name."""
+        return GemmShape.for_workload(workload, spec).baseline_values(spec, packed=False)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape (batch, rows, input channels)."""
         return workload.batch, workload.height, workload.in_channels
 
     def weights_shape(self, workload: Workload) -> tuple[int, ...]:
@@ -50,9 +54,11 @@ class BatchMatmul:
         return workload.batch, workload.in_channels, workload.out_channels
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape (batch, rows, output channels)."""
         return workload.batch, workload.height, workload.out_channels
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel as a TensorIR function, without a schedule."""
         w = workload
         data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
         weights = te.placeholder(self.weights_shape(w), w.dtype, name="weights")
@@ -60,7 +66,7 @@ class BatchMatmul:
 
         def product(batch: Expression, row: Expression, column: Expression) -> Expression:
             factors = data[batch, row, k], weights[batch, k, column]
-            return te.sum(widened(w, factors[0]) * widened(w, factors[1]), axis=k)
+            return te.sum(widen_number(w, factors[0]) * widen_number(w, factors[1]), axis=k)
 
         sums = te.compute(self.out_shape(w, spec), product, name="sums")
         inputs = row_inputs(w, self.out_shape(w, spec))
@@ -74,7 +80,7 @@ class BatchMatmul:
 
         Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         """
-        return multiply(workload, GemmShape.of(workload, spec), values, packed=False)
+        return multiply(workload, GemmShape.for_workload(workload, spec), values, packed=False)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
@@ -87,6 +93,7 @@ class BatchMatmulInt8(BatchMatmul):
     """`Kernel` for `batch_matmul` in int8; shapes are those of `BatchMatmul`."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is a batch_matmul in int8."""
         return workload.operator == "batch_matmul" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
@@ -105,11 +112,12 @@ class BatchMatmulInt8(BatchMatmul):
             fixed_values["pack_data"] = (1,)
         return tuple(
             replace(knob, values=fixed_values.get(knob.name, knob.values))
-            for knob in GemmShape.of(workload, spec).knobs(packed=False)
+            for knob in GemmShape.for_workload(workload, spec).knobs(packed=False)
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        shape, products = GemmShape.of(workload, spec), dot_product(spec).products
+        """Return the rule's knob values, by name."""
+        shape, products = GemmShape.for_workload(workload, spec), dot_product(spec).products
         float_values = shape.baseline_values(spec, packed=False, products=products)
         pack = int(must_pack(workload, dot_product(spec)) or workload.height > 1)
         return {**float_values, "pack_weights": 1, "pack_data": pack}
@@ -122,5 +130,9 @@ class BatchMatmulInt8(BatchMatmul):
         Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         """
         return multiply(
-            workload, GemmShape.of(workload, spec), values, False, share_of(dot_product(spec))
+            workload,
+            GemmShape.for_workload(workload, spec),
+            values,
+            False,
+            share_of(dot_product(spec)),
         )

@@ -13,7 +13,7 @@ lanes.
 
 A kernel with a large dilation mostly reads padding near the border: with a dilation of 18 on 32 ×
 32 pixels, in three fifths of all products. A register tile skips a tap that lies entirely in the
-padding (`skipping`).
+padding (`add_padding_skips`).
 
 Tile sizes are chosen in `conv2d_tile_sizes`.
 """
@@ -63,10 +63,12 @@ class Convolution:
     """`Kernel` for float32 convolutions without groups."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is an ungrouped conv2d in float32."""
         w = workload
         return w.operator == "conv2d" and w.groups == 1 and w.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """Return the knobs of direct and, where possible, Winograd convolution."""
         w, ib = workload, channel_block(workload.in_channels, spec.lanes)
         in_blocks = w.in_channels // ib
         return (
@@ -77,27 +79,33 @@ class Convolution:
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input in blocks of channels."""
         return packed_shape(workload, spec)
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output in blocks of channels."""
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel of the chosen algorithm as a TensorIR function, without a schedule."""
         define = winograd.define if values["algorithm"] else define_direct
         return define(workload, spec, values)
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
+        """Schedule the kernel of the chosen algorithm."""
         schedule = winograd.schedule if values["algorithm"] else schedule_direct
         return schedule(function, workload, spec, values)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
+        """Pack or transform the weights for the chosen algorithm."""
         pack = winograd.pack if values["algorithm"] else pack_direct
         return pack(weights, workload, spec, values)
 
@@ -113,7 +121,7 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         spec: the processor.
         values: the config, by knob name. The function's weights are packed by `pack_direct`.
     """
-    t = CpuTiling.of(w, spec, values, pixels(w))
+    t = CpuTiling.for_config(w, spec, values, pixels(w))
     blocks, _, _ = t.tile
     in_blocks = w.in_channels // t.ib
     data = te.placeholder(packed_shape(w, spec), name="data")
@@ -122,7 +130,7 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     )
     source = _with_padding(w, t, data) if _needs_copy(w, t) or values["copy"] else data
     out_shape = packed_shape(w, spec, out=True)
-    shape = (w.batch, t.tiles[0] * blocks, *t.covered, t.ob)
+    shape = (w.batch, t.tiles[0] * blocks, *t.covered_size, t.ob)
 
     def product(
         c: Expression, kh: Expression, kw: Expression, i: Expression, at: Place
@@ -168,7 +176,7 @@ def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: Knob
     Raises:
         DoesNotApply: the config unrolls too much.
     """
-    t = CpuTiling.of(w, spec, values, pixels(w))
+    t = CpuTiling.for_config(w, spec, values, pixels(w))
     kernel = (w.kernel_h, w.kernel_w)
     check_unrolled(t, values, kernel)
     sch = s_tir.Schedule(tvm.IRModule({"main": function}))
@@ -213,7 +221,9 @@ def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: Knob
         sch.vectorize(lanes)
         _schedule_tile(sch, part, values, tuple(reduced), (oi, yi, xi), b)
     scheduled = sch.mod["main"]
-    return skipping(scheduled, w, (t.tile[1], t.tile[2])) if skips(w) else scheduled
+    return (
+        add_padding_skips(scheduled, w, (t.tile[1], t.tile[2])) if skips_padding(w) else scheduled
+    )
 
 
 def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
@@ -228,7 +238,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
     Returns:
         Shape (o / tile, c / ib, kh, kw, ib, tile).
     """
-    t = CpuTiling.of(w, spec, values, pixels(w))
+    t = CpuTiling.for_config(w, spec, values, pixels(w))
     return pack_filters(weights, t.ib, t.tile[0] * t.ob)
 
 
@@ -304,7 +314,7 @@ def _with_padding(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
     Further zeros at the end complete the last register tiles, which may reach beyond the image.
     """
     n, blocks, height, width, ib = (int(size) for size in data.shape)
-    rows, columns = t.covered
+    rows, columns = t.covered_size
     shape = (
         n, blocks, (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
         (columns - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1, ib,
@@ -332,7 +342,7 @@ def _with_padding(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
 
 
 def _needs_copy(w: Workload, t: CpuTiling) -> bool:
-    return is_padded(w) or t.covered != pixels(w)
+    return is_padded(w) or t.covered_size != pixels(w)
 
 
 # -- taps in the padding -----------------------------------------------------------------------
@@ -342,7 +352,7 @@ REDUCED = 4
 """Number of reduction axes: input channels, kernel rows, kernel columns, channels of a block."""
 
 
-def skips(w: Workload) -> bool:
+def skips_padding(w: Workload) -> bool:
     """Return whether kernel positions can lie entirely in the padding for a whole register tile.
 
     Args:
@@ -351,7 +361,7 @@ def skips(w: Workload) -> bool:
     return max(w.dilation_h, w.dilation_w) > 1 and max(w.pad_top, w.pad_left) > 1
 
 
-def skipping(function: PrimFunc, w: Workload, tile: tuple[int, int]) -> PrimFunc:
+def add_padding_skips(function: PrimFunc, w: Workload, tile: tuple[int, int]) -> PrimFunc:
     """Add conditions to a scheduled function that skip multiplications by padding.
 
     A register tile skips a kernel position at which all of its pixels read padding.

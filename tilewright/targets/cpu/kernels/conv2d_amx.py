@@ -25,7 +25,7 @@ from tilewright.targets.cpu.kernels import amx_product
 from tilewright.targets.cpu.kernels.amx_product import (
     TileBlocks,
     blocks_of,
-    corrected,
+    correct_zero_point,
     pack_columns,
     product_function,
     weight_words,
@@ -56,6 +56,7 @@ class ConvolutionTiles:
     """`Kernel` for convolutions with few groups or none, if blocks of channels fit tiles."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether AMX tiles can compute this conv2d in bfloat16 or int8."""
         w = workload
         if w.operator != "conv2d" or w.dtype not in ("bfloat16", "int8"):
             return False
@@ -74,22 +75,25 @@ class ConvolutionTiles:
             workload: the workload.
             spec: the processor.
         """
-        layout = CopyLayout.of(workload)
+        layout = CopyLayout.for_workload(workload)
         blocks = layout.lines * tiles(layout.rows, TILE)
         return amx_product.knobs(blocks, workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
-        layout = CopyLayout.of(workload)
+        layout = CopyLayout.for_workload(workload)
         data = layout.count // workload.batch * WORD // layout.numbers.each
         weights = layout.steps * layout.words * WORD * b.columns
         return amx_product.baseline_values(space, b, spec, (data, weights))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input in blocks of channels."""
         return packed_shape(workload, spec)
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output in blocks of channels."""
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
@@ -137,7 +141,7 @@ class ConvolutionTiles:
         Returns:
             Shape (words,).
         """
-        layout = CopyLayout.of(workload)
+        layout = CopyLayout.for_workload(workload)
         if workload.groups > 1:
             weights = _without_groups(weights, workload.groups)
         return pack_columns(layout.depth_of(weights), _blocks(workload, values), layout.numbers)
@@ -153,7 +157,7 @@ def product_of(workload: Workload) -> tuple[TileBlocks, int]:
         The product in blocks of two by two tiles, and the number of copied values.
     """
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
-    return b, CopyLayout.of(workload).count
+    return b, CopyLayout.for_workload(workload).count
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ class CopyLayout:
 
     @staticmethod
     @cache
-    def of(w: Workload) -> CopyLayout:
+    def for_workload(w: Workload) -> CopyLayout:
         """Choose the layout with fewer steps.
 
         Args:
@@ -294,7 +298,7 @@ def _phases(kernel: int, stride: int, dilation: int) -> tuple[int, int]:
 
 
 def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
-    layout = CopyLayout.of(w)
+    layout = CopyLayout.for_workload(w)
     depth = layout.steps, layout.words
     return blocks_of(w.batch, layout.lines, layout.rows, w.out_channels, depth, v)
 
@@ -309,7 +313,7 @@ class _Image:
 
     def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks, stored_block: int = 0) -> None:
         self.w, self.b, self.spec, self.numbers = w, b, spec, numbers_of(w)
-        self.layout = CopyLayout.of(w)
+        self.layout = CopyLayout.for_workload(w)
         data, out = packed_shape(w, spec), packed_shape(w, spec, out=True)
         self.stored = bool(stored_block)
         if stored_block:
@@ -402,7 +406,7 @@ class _Image:
             with T.vectorized(0, data_block) as i:
                 value = self.a.data[(n, c * count + block, *place, i)]
                 if not self.stored:
-                    value = self.numbers.stored(value, data_block, self.spec)
+                    value = self.numbers.to_tile_form(value, data_block, self.spec)
                 T.buffer_store(self.data, value, [start + block * data_block + i])
 
         for block in range(count):
@@ -475,5 +479,5 @@ class _Image:
             with T.vectorized(0, out_block) as i:
                 value = sums[r, at + i]
                 if self.w.dequantises:
-                    value = corrected(self.b, self, value, self.a.zero, across, at + i)
+                    value = correct_zero_point(self.b, self, value, self.a.zero, across, at + i)
                 self.a.finish(value, (n, block, y, x, i), (block, i))

@@ -44,7 +44,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
 )
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, Nest, split_index, tile_start
-from tilewright.targets.cpu.kernels.padding import is_padded, padded
+from tilewright.targets.cpu.kernels.padding import is_padded, pad_data
 from tilewright.targets.cpu.kernels.tile_arithmetic import divisors
 from tilewright.targets.cpu.kernels.winograd import WINOGRAD_SIZES
 from tilewright.targets.cpu.layouts import channel_block
@@ -66,6 +66,7 @@ class ConvolutionInt8:
     """
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is an ungrouped conv2d in int8."""
         w = workload
         return w.operator == "conv2d" and w.groups == 1 and w.dtype == "int8"
 
@@ -89,19 +90,23 @@ class ConvolutionInt8:
         return (Knob("algorithm", (0, *WINOGRAD_SIZES)), *direct, Knob("stages", (0, 1)), parallel)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input in blocks of channels, which share an axis with columns."""
         n, blocks, height, width, block = packed_shape(workload, spec)
         return n, blocks, height, width * block
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output in blocks of channels."""
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel of the chosen algorithm as a TensorIR function, without a schedule."""
         if _transforms(values):
             return winograd.define(workload, spec, values)
-        w, t = workload, CpuTiling.of(workload, spec, values, pixels(workload))
+        w, t = workload, CpuTiling.for_config(workload, spec, values, pixels(workload))
         dot = dot_product(spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         weights = te.placeholder(weights_shape(w, t, dot), "int32", name="weights")
@@ -116,7 +121,7 @@ class ConvolutionInt8:
             ),
             name="image",
         )
-        source = padded(w, image)
+        source = pad_data(w, image)
         c, i = te.reduce_axis((0, blocks), "c"), te.reduce_axis((0, t.ib), "i")
         kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
 
@@ -148,6 +153,7 @@ class ConvolutionInt8:
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
+        """Pack or transform the weights for the chosen algorithm."""
         pack = winograd.pack if _transforms(values) else pack_direct
         return pack(weights, workload, spec, values)
 
@@ -228,7 +234,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
     Returns:
         The shape of `weights_shape`.
     """
-    t, dot = CpuTiling.of(w, spec, values, pixels(w)), dot_product(spec)
+    t, dot = CpuTiling.for_config(w, spec, values, pixels(w)), dot_product(spec)
     inputs, lanes = w.in_channels // t.ib, vector_of(t.ob)
     kernel = (w.kernel_h, w.kernel_w)
     numbers = dot.steps(t.ib) * dot.numbers
@@ -246,7 +252,7 @@ class _Convolution:
     def __init__(self, w: Workload, spec: CpuSpec, values: KnobValues) -> None:
         self.w, self.v, self.lanes = w, values, spec.lanes
         self.size, self.dot = pixels(w), dot_product(spec)
-        self.t = CpuTiling.of(w, spec, values, self.size)
+        self.t = CpuTiling.for_config(w, spec, values, self.size)
         check_unrolled(self.t, values, (w.kernel_h, w.kernel_w))
         self.blocks, self.steps = w.in_channels // self.t.ib, self.dot.steps(self.t.ib)
         self.vector = vector_of(self.t.ob)
@@ -435,7 +441,7 @@ class _Convolution:
             with T.serial(begin, end) as column, T.serial(0, steps) as step:
                 place = [*row, (x + column) * block]
                 first = step * dot.numbers
-                value = dot.gathered(self.w, self.a.data, place, zero, first, block)
+                value = dot.gather_numbers(self.w, self.a.data, place, zero, first, block)
                 T.buffer_store(copy, value, [*to, column * steps + step])
             return
         vector_steps = self.lanes if self.lanes % steps == 0 else steps

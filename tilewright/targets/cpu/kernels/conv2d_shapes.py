@@ -87,7 +87,9 @@ class CpuTiling:
     channels: int
 
     @classmethod
-    def of(cls, w: Workload, spec: CpuSpec, values: KnobValues, size: tuple[int, int]) -> CpuTiling:
+    def for_config(
+        cls, w: Workload, spec: CpuSpec, values: KnobValues, size: tuple[int, int]
+    ) -> CpuTiling:
         """Compute the tile sizes of a config.
 
         Args:
@@ -114,7 +116,7 @@ class CpuTiling:
         return cls(ib, ob, tile, values["tile_oc"] * rows * columns, tiles, chunk, channels)  # type: ignore[arg-type]
 
     @property
-    def covered(self) -> tuple[int, int]:
+    def covered_size(self) -> tuple[int, int]:
         """Rows and columns that all register tiles cover together."""
         return self.tiles[1] * self.tile[1], self.tiles[2] * self.tile[2]
 

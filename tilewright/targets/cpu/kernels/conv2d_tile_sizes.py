@@ -136,7 +136,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         "chunks_first": 1,
         "pixels_first": 1,
         "unroll_kernel": 1 if three_columns and spec.registers > SIXTEEN and not (m or dots) else 0,
-        "unroll_channels": _unrolled(w, spec, ib, dots),
+        "unroll_channels": _unrolled_channels(w, spec, ib, dots),
         "copy": 1 if dots or (is_padded(w) and not m and not _chunks_overlap(w)) else 0,
         "stages": 1 if m and more_weights else 0,
         "parallel": 1 if spec.threads > 1 else 0,
@@ -161,7 +161,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         wanted["parts_ow"] = pieces // high if limit_chunks else -(-pieces // high)
         if not m:  # Winograd would transform a chunk's data per part
             wanted["parts_oc"] = weights // CACHE
-    values = {knob.name: _nearest(knob, wanted.get(knob.name, 0)) for knob in knobs}
+    values = {knob.name: _nearest_value(knob, wanted.get(knob.name, 0)) for knob in knobs}
     return _cut_finer(w, spec, values, knobs, (rows, columns)) if spec.threads > 1 else values
 
 
@@ -188,7 +188,7 @@ def _cut_finer(
     """
 
     def chunks(values: dict[str, int]) -> int:
-        t = CpuTiling.of(w, spec, values, size)
+        t = CpuTiling.for_config(w, spec, values, size)
         return w.batch * prod(tiles // chunk for tiles, chunk in zip(t.tiles, t.chunk, strict=True))
 
     if chunks(values) >= 2 * spec.threads:
@@ -221,7 +221,7 @@ def _chunks_overlap(w: Workload) -> bool:
     return 3 * (w.kernel_h - 1) * w.dilation_h >= w.height and w.dilation_h > 1
 
 
-def _unrolled(w: Workload, spec: CpuSpec, block: int, dots: bool) -> int:
+def _unrolled_channels(w: Workload, spec: CpuSpec, block: int, dots: bool) -> int:
     """Choose the number of input channels per block whose multiply-adds are unrolled.
 
     With the 32 registers of AVX-512, fewer iterations of the loop save 3 to 5 % (`cpu_peak`),
@@ -284,7 +284,7 @@ def _tile(
     return max(candidates, key=worth)
 
 
-def _nearest(knob: Knob, wanted: int) -> int:
+def _nearest_value(knob: Knob, wanted: int) -> int:
     """Return the knob's value that is nearest to `wanted` in ratio."""
 
     def apart(value: int) -> float:

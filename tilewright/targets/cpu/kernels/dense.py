@@ -23,22 +23,28 @@ class Dense:
     """`Kernel` for `dense` in float32: data (rows, in), output (rows, out)."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is a dense layer in float32."""
         return workload.operator == "dense" and workload.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        return GemmShape.of(workload, spec).knobs(packed=True)
+        """Return the knobs of a matrix product with packed weights."""
+        return GemmShape.for_workload(workload, spec).knobs(packed=True)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        return GemmShape.of(workload, spec).baseline_values(spec, packed=True)
+        """Return the rule's knob values, by name."""
+        return GemmShape.for_workload(workload, spec).baseline_values(spec, packed=True)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape (batch, input channels)."""
         return workload.batch, workload.in_channels
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape (batch, output channels)."""
         return workload.batch, workload.out_channels
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        w, width = workload, GemmShape.of(workload, spec).width(values)
+        """Define the kernel as a TensorIR function, without a schedule."""
+        w, width = workload, GemmShape.for_workload(workload, spec).width(values)
         data = te.placeholder(self.data_shape(w, spec), name="data")
         shape = tiles(w.out_channels, width), w.in_channels, width
         weights = te.placeholder(shape, name="weights")
@@ -61,7 +67,7 @@ class Dense:
 
         Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         """
-        return multiply(workload, GemmShape.of(workload, spec), values, packed=True)
+        return multiply(workload, GemmShape.for_workload(workload, spec), values, packed=True)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
@@ -80,7 +86,7 @@ class Dense:
         Returns:
             Shape (tiles, in, columns of a tile).
         """
-        width, out = GemmShape.of(workload, spec).width(values), workload.out_channels
+        width, out = GemmShape.for_workload(workload, spec).width(values), workload.out_channels
         plain = weights.reshape(out, workload.in_channels)
         columns = tile_starts(out, width)[:, None] + np.arange(width)
         return np.ascontiguousarray(plain[columns].transpose(0, 2, 1))

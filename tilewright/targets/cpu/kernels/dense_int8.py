@@ -37,6 +37,7 @@ class DenseInt8(Dense):
     """`Kernel` for `dense` in int8: data (rows, in), output (rows, out)."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is a dense layer in int8."""
         return workload.operator == "dense" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
@@ -53,16 +54,18 @@ class DenseInt8(Dense):
         pack = (1,) if must_pack(workload, dot_product(spec)) else (0, 1)
         return tuple(
             replace(knob, values=pack) if knob.name == "pack_data" else knob
-            for knob in GemmShape.of(workload, spec).knobs(packed=True)
+            for knob in GemmShape.for_workload(workload, spec).knobs(packed=True)
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        shape, products = GemmShape.of(workload, spec), dot_product(spec).products
+        """Return the rule's knob values, by name."""
+        shape, products = GemmShape.for_workload(workload, spec), dot_product(spec).products
         float_values = shape.baseline_values(spec, packed=True, products=products)
         return {**float_values, "pack_data": 1}
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        w, p, dot = workload, GemmShape.of(workload, spec), dot_product(spec)
+        """Define the kernel as a TensorIR function, without a schedule."""
+        w, p, dot = workload, GemmShape.for_workload(workload, spec), dot_product(spec)
         width, out = p.width(values), self.out_shape(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         shape = share_of(dot).weights_shape(p, values)
@@ -89,7 +92,7 @@ class DenseInt8(Dense):
         Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
         """
         share = share_of(dot_product(spec))
-        return multiply(workload, GemmShape.of(workload, spec), values, True, share)
+        return multiply(workload, GemmShape.for_workload(workload, spec), values, True, share)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
@@ -107,7 +110,7 @@ class DenseInt8(Dense):
         Returns:
             Shape (tiles, 1 + steps, lanes of a tile).
         """
-        w, p, dot = workload, GemmShape.of(workload, spec), dot_product(spec)
+        w, p, dot = workload, GemmShape.for_workload(workload, spec), dot_product(spec)
         starts = tile_starts(w.out_channels, p.width(values))
         columns = starts[:, None] + np.arange(p.width(values))
         lanes, count = vector_of(p.lanes), values["tile_vectors"]
@@ -142,35 +145,41 @@ class DotShare(Share):
 
     @staticmethod
     def weights_shape(p: GemmShape, v: KnobValues) -> tuple[int, ...]:
+        """Return the shape of the packed weights, in words of 32 bits."""
         return tiles(p.columns, p.width(v)), 1 + p.depth, v["tile_vectors"] * vector_of(p.lanes)
 
     def vector_of(self, p: GemmShape) -> int:
+        """Return the number of lanes of an accumulator's vector."""
         return vector_of(p.lanes)
 
     def begin(self, column: Expression, at: Expression) -> Expression:
-        buffer, place = self._packed(column)
+        """Return the first value of an accumulator, from the packed column."""
+        buffer, place = self._packed_tile(column)
         return self.dot.begin(self.a.workload, buffer[(*place, 0, at)], self.a.zero, 1)
 
-    def _packed(self, column: Expression) -> tuple[TirBuffer, list[Expression]]:
+    def _packed_tile(self, column: Expression) -> tuple[TirBuffer, list[Expression]]:
         """Return the buffer with the packed weights, and the indices that select a tile in it."""
         if self.weights is None:
             return self.a.weights, [column]
         return self.weights, [column - self.columns[0]]
 
     def plus(self, one: Expression, other: Expression) -> Expression:
+        """Add two integers with wrap-around."""
         return wrapping_sum(one, other)
 
     def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
+        """Return the inputs of a row that one dot-product instruction takes at step `k`."""
         w, data, place = self.a.workload, self.a.data, [*self.lead, self.first_row(row) + r]
         step_numbers, zero = self.dot.numbers, self.a.zero
         if w.in_channels % step_numbers == 0:
             return self.dot.loaded(w, data, [*place, k * step_numbers], zero)
-        return self.dot.gathered(w, data, [*place, 0], zero, k * step_numbers, w.in_channels)
+        return self.dot.gather_numbers(w, data, [*place, 0], zero, k * step_numbers, w.in_channels)
 
     def add(
         self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
     ) -> None:
-        packed, place = self._packed(column)
+        """Add the products of step `k` to the accumulators of a tile."""
+        packed, place = self._packed_tile(column)
         for r, buffer in enumerate(sums):
             step = self.left(row, r, k)
             for c in range(self.v["tile_vectors"]):
@@ -188,7 +197,7 @@ class DotShare(Share):
         lanes, vectors, step_numbers = self.p.lanes, self.v["tile_vectors"], self.dot.numbers
         depth, width = int(self.a.weights.shape[-2]), vectors * self.vector
         packed = T.alloc_buffer((self.most_columns, 1 + self.p.depth, width), "int32")
-        zero, ones = tirx.const(0, "int32"), tirx.const(self.dot.ones, "int32")
+        zero, ones = tirx.const(0, "int32"), tirx.const(self.dot.unit_step, "int32")
         flip = self.dot.flip(self.a.workload.data_dtype)
         with T.serial(*self.columns) as column:
             tile_index = column - self.columns[0]
@@ -203,7 +212,7 @@ class DotShare(Share):
                     word_bits = zero
                     for number in range(numbers):
                         value = self.a.weights[(*self.lead, k * step_numbers + number, source)]
-                        word_bits = tirx.bitwise_or(word_bits, self.dot.placed(value, number))
+                        word_bits = tirx.bitwise_or(word_bits, self.dot.place_number(value, number))
                     T.buffer_store(packed, word_bits, [tile_index, 1 + k, c * self.vector + i])
                 for c in range(vectors if flip else 0):
                     at = c * self.vector

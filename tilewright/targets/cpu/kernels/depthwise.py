@@ -11,7 +11,7 @@ from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.epilogue import (
     epilogue_inputs,
-    multiplied,
+    multiply_number,
     packed_words,
     sums_type,
     with_epilogue,
@@ -20,9 +20,9 @@ from tilewright.targets.cpu.kernels.grouped_loops import (
     COPY_NOTHING,
     TilePixels,
     WindowLoops,
+    build_function,
     even_shares,
     window_knobs,
-    written,
 )
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     add_products,
@@ -87,6 +87,7 @@ class Depthwise:
     """`Kernel` for convolutions with as many groups as input and output channels."""
 
     def serves(self, workload: Workload) -> bool:
+        """Return whether the workload is a depthwise conv2d."""
         w = workload
         return w.operator == "conv2d" and 1 < w.groups == w.in_channels == w.out_channels
 
@@ -137,14 +138,17 @@ class Depthwise:
         }  # fmt: skip
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input in blocks of channels."""
         w, block = workload, _block(workload, spec)
         return w.batch, w.in_channels // block, w.height, w.width, block
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output in blocks of channels."""
         w, block = workload, _block(workload, spec)
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel as a TensorIR function, without a schedule."""
         w, block = workload, _block(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         filters = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
@@ -159,7 +163,7 @@ class Depthwise:
         ) -> Expression:
             row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
             number = source[n, c, row, column, i]
-            return te.sum(multiplied(w, number, weights[c, kh, kw, i]), axis=[kh, kw])
+            return te.sum(multiply_number(w, number, weights[c, kh, kw, i]), axis=[kh, kw])
 
         sums = te.compute(shape, product, name="sums")
         out = with_epilogue(w, sums, shape, inputs)
@@ -176,7 +180,7 @@ class Depthwise:
         taps = _ChannelTaps(w, w.out_channels // block, block, multiplies_pairs(spec, block))
         windows = WindowLoops(w, values, taps, block, block)
         weights = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
-        return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
+        return build_function(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues

@@ -94,7 +94,7 @@ def sums_type(w: Workload) -> str:
     return "float32"
 
 
-def widened(w: Workload, number: Expression) -> Expression:
+def widen_number(w: Workload, number: Expression) -> Expression:
     """Convert a number of the data or the weights to the type of the sums.
 
     Args:
@@ -117,7 +117,7 @@ def real(number: Expression, zero: Expression) -> Expression:
     return tirx.Cast("float32", tirx.Cast("int32", number) - zero)
 
 
-def multiplied(w: Workload, number: Expression, weight: Expression) -> Expression:
+def multiply_number(w: Workload, number: Expression, weight: Expression) -> Expression:
     """Multiply a number of the data by a weight from `packed_words`.
 
     Args:
@@ -220,13 +220,13 @@ def epilogue_value(
         elif step.kind == "residual":
             found = found + inputs["residual"][at]
         elif step.kind in FUNCTIONS:
-            found = activated(step.kind, found)
+            found = apply_activation(step.kind, found)
         else:
-            found = _clipped(step, found)
+            found = _clip_number(step, found)
     return found
 
 
-def _clipped(step: EpilogueOp, number: Expression) -> Expression:
+def _clip_number(step: EpilogueOp, number: Expression) -> Expression:
     """Return the larger or the smaller of the step's constant and a float32; NaN stays NaN.
 
     If one operand is NaN, TVM's maximum and minimum return the second operand, which is therefore
@@ -252,7 +252,6 @@ def _in_reals(
         at: indices of the output value.
         channel: indices of values per output channel, such as the bias.
     """
-
     place = 1
 
     def number(offset: int) -> Expression:
@@ -276,7 +275,7 @@ def _in_reals(
             integer = rounded(value) + tirx.reinterpret("int32", number(3))
             value = tirx.Cast(w.out_dtype, integer)
         else:
-            value = _clipped(step, value)
+            value = _clip_number(step, value)
         place += NUMBERS.get(step.kind, 0)
     return value
 
@@ -335,11 +334,11 @@ def _in_integers(w: Workload, tensors: Mapping[str, Expression], value: Expressi
         elif step.kind in ("min", "max"):
             value = (tirx.max if step.kind == "max" else tirx.min)(value, constant)
         else:
-            value = _composed(STEP_KINDS[step.kind].operations(step.value), value)
+            value = _apply_operations(STEP_KINDS[step.kind].operations(step.value), value)
     return tirx.Cast("int8", value)
 
 
-def _composed(operations: Sequence[AluOperation], value: Expression) -> Expression:
+def _apply_operations(operations: Sequence[AluOperation], value: Expression) -> Expression:
     """Apply a step that consists of ALU operations to an int32 sum."""
     functions = {
         "add": wrapping_sum, "min": tirx.min, "max": tirx.max, "shr": tirx.shift_right
@@ -504,7 +503,7 @@ CYCLES: Mapping[str, float] = {
 time."""
 
 
-def activated(kind: str, x: Expression) -> Expression:
+def apply_activation(kind: str, x: Expression) -> Expression:
     """Return an activation function of a float32 expression: see `targets.steps.float_activations`.
 
     Args:

@@ -20,7 +20,7 @@ from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.epilogue import (
     epilogue_inputs,
-    multiplied,
+    multiply_number,
     packed_words,
     sums_type,
     with_epilogue,
@@ -29,9 +29,9 @@ from tilewright.targets.cpu.kernels.grouped_loops import (
     COPY_NOTHING,
     TilePixels,
     WindowLoops,
+    build_function,
     even_shares,
     window_knobs,
-    written,
 )
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     add_products,
@@ -120,7 +120,7 @@ class Reach:
         last = self.workload.in_channels - self.span
         return first if int(first_of_last(self)) <= last else tirx.min(first, last)
 
-    def needed(self, task: Expression) -> tuple[Expression, Expression]:
+    def needed_channels(self, task: Expression) -> tuple[Expression, Expression]:
         """Return which of its `span` input channels a tile needs, as TensorIR expressions.
 
         Args:
@@ -139,10 +139,10 @@ class Reach:
         """Number that divides the number of channels that one loop adds."""
         if not self.is_even:
             return self._sizes[0]
-        return self.block if self.aligned else self.span
+        return self.block if self.is_aligned else self.span
 
     @property
-    def aligned(self) -> bool:
+    def is_aligned(self) -> bool:
         """Whether each tile reads whole blocks of input channels."""
         return self.span % self.block == 0 and not (self.starts % self.block).any()
 
@@ -190,7 +190,7 @@ class _GroupTaps:
         tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
         reach, block, lanes = self.reach, self.reach.block, self.out_block
-        offset = 0 if reach.aligned else tirx.indexmod(reach.start(task), block)
+        offset = 0 if reach.is_aligned else tirx.indexmod(reach.start(task), block)
 
         def channel(c: Expression, of_block: tuple[Expression, Expression]) -> None:
             y, column, (first, end) = pixels
@@ -213,7 +213,7 @@ class _GroupTaps:
             channel(at, (tirx.indexdiv(place, block), tirx.indexmod(place, block)))
 
         if not reach.is_even:
-            first, count = reach.needed(task)
+            first, count = reach.needed_channels(task)
             middles = T.serial(0, tirx.indexdiv(count, self.unrolled))
             with Nest([middles, T.unroll(0, self.unrolled)]) as (middle, inner):
                 scattered(first + middle * self.unrolled + inner)
@@ -223,7 +223,7 @@ class _GroupTaps:
         loops = [T.serial(0, outer), T.serial(0, size // self.unrolled), T.unroll(0, self.unrolled)]
         with Nest(loops) as (b, middle, inner):
             at = middle * self.unrolled + inner
-            if reach.aligned:
+            if reach.is_aligned:
                 channel(b * size + at, (b, at))
             else:
                 scattered(at)
@@ -306,10 +306,12 @@ class Grouped:
         }  # fmt: skip
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input in blocks of channels."""
         w, block = workload, _blocks(workload, spec)[0]
         return w.batch, w.in_channels // block, w.height, w.width, block
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output in blocks of channels."""
         w, block = workload, _blocks(workload, spec)[1]
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
@@ -328,6 +330,7 @@ class Grouped:
         return reach.tasks, w.kernel_h, w.kernel_w, reach.span, reach.tile
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Define the kernel as a TensorIR function, without a schedule."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         each_in, each_out = w.in_channels // w.groups, w.out_channels // w.groups
@@ -352,7 +355,7 @@ class Grouped:
             ]
             of_block = tirx.indexdiv(channel, ib), tirx.indexmod(channel, ib)
             number = source[n, of_block[0], row, column, of_block[1]]
-            return te.sum(multiplied(w, number, weight), [c, kh, kw])
+            return te.sum(multiply_number(w, number, weight), [c, kh, kw])
 
         out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, inputs)
         return te.create_prim_func([data, weights, *inputs.values(), out])
@@ -370,7 +373,7 @@ class Grouped:
         taps = _GroupTaps(reach, ob, values["tile_blocks"], values["unroll_channels"], pairs)
         windows = WindowLoops(w, values, taps, ib, ob)
         weights = self.weights_shape(w, spec, values)
-        return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
+        return build_function(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues

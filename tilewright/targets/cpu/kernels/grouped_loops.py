@@ -174,9 +174,11 @@ class WindowLoops:
 
     def _tests_rows(self) -> bool:
         """Return whether tiles test if kernel rows lie in the padding."""
-        return not self.copies and bool(self.w.pad_top or self._beyond(self.w.out_height - 1, True))
+        return not self.copies and bool(
+            self.w.pad_top or self._ends_outside(self.w.out_height - 1, True)
+        )
 
-    def _beyond(self, at: int, vertical: bool) -> bool:
+    def _ends_outside(self, at: int, vertical: bool) -> bool:
         """Return whether the window of the output row or column `at` ends outside the image."""
         w = self.w
         if vertical:
@@ -194,7 +196,7 @@ class WindowLoops:
         inner = []
         for tile in range(count):
             is_whole = (tile + 1) * self.width <= w.out_width
-            touches = tile * self.width * w.stride_w < w.pad_left or self._beyond(
+            touches = tile * self.width * w.stride_w < w.pad_left or self._ends_outside(
                 min((tile + 1) * self.width, w.out_width) - 1, False
             )
             if is_whole and (self.copies or not touches):
@@ -410,7 +412,7 @@ class WindowLoops:
         return copies.of_rows((n, first), self.taps.blocks, top, min(most, self.w.out_height))
 
 
-def written(
+def build_function(
     windows: WindowLoops, data: tuple[int, ...], weights: tuple[int, ...], out: tuple[int, ...]
 ) -> PrimFunc:
     """Build the TensorIR function of a kernel.

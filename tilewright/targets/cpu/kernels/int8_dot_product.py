@@ -145,13 +145,13 @@ class DotProduct:
         value = data.vload(place, f"{w.data_dtype}x{count}")
         kind = "int32" if lanes == 1 else f"int32x{lanes}"
         if self is not TWOS:
-            return self._flipped(w, tirx.reinterpret(kind, value), lanes)
+            return self._flip_signs(w, tirx.reinterpret(kind, value), lanes)
         wide = tirx.Cast(f"int16x{count}", value)
         if w.dequantises:
             wide = wide - tirx.Broadcast(tirx.Cast("int16", zero), count)
         return tirx.reinterpret(kind, wide)
 
-    def gathered(
+    def gather_numbers(
         self,
         w: Workload,
         data: TirBuffer,
@@ -180,10 +180,10 @@ class DotProduct:
             value = tirx.if_then_else(first + offset < end, value, tirx.const(0, w.data_dtype))
             if self is TWOS and w.dequantises:
                 value = tirx.Cast("int32", value) - zero
-            step = tirx.bitwise_or(step, self.placed(value, offset))
-        return self._flipped(w, step)
+            step = tirx.bitwise_or(step, self.place_number(value, offset))
+        return self._flip_signs(w, step)
 
-    def placed(self, number: Expression, place: int) -> Expression:
+    def place_number(self, number: Expression, place: int) -> Expression:
         """Return a step that contains one number, with zeros in the other positions.
 
         Args:
@@ -198,7 +198,7 @@ class DotProduct:
         return tirx.shift_left(wide, tirx.const(bits * place, "int32"))
 
     @property
-    def ones(self) -> int:
+    def unit_step(self) -> int:
         """Step of data in which each number is one."""
         return 0x00010001 if self is TWOS else 0x01010101
 
@@ -262,7 +262,7 @@ class DotProduct:
         shift = tirx.Cast("int32", tirx.indexmod(number, self.numbers)) * bits
         return tirx.Cast("int32", tirx.Cast(f"int{bits}", tirx.shift_right(word, shift)))
 
-    def _flipped(self, w: Workload, step: Expression, lanes: int = 1) -> Expression:
+    def _flip_signs(self, w: Workload, step: Expression, lanes: int = 1) -> Expression:
         """Flip the highest bit of each number in `lanes` int32 if the instruction requires it."""
         if not self.flip(w.data_dtype):
             return step
@@ -306,13 +306,14 @@ def check_dots(workload: Workload, spec: CpuSpec) -> None:
     """
     if workload.dtype == "int8" and not computes_int8(spec):
         raise WorkloadError(
-            f"{spec.name} computes no int8: {spec.model or 'this processor'} is no x86, and has no "
-            "dot products of AArch64 (asimddp); write dtype=float32, or name another target"
+            f"{spec.name} cannot compute int8: {spec.model or 'this processor'} is neither "
+            "an x86 processor nor an AArch64 one with dot products (asimddp); write "
+            "dtype=float32, or choose another target"
         )
     if workload.dequantises and spec.precision == "f32":
         raise WorkloadError(
-            f"{spec.name} computes quantised layers in float32; write precision=int8, or leave "
-            "precision out"
+            f"{spec.name} computes quantised layers in float32; write precision=int8, or "
+            "leave out the precision"
         )
 
 

@@ -68,7 +68,7 @@ def kernel_for(workload: Workload, spec: CpuSpec) -> Kernel:
         if alone and kernel.serves(workload):
             return kernel
     raise WorkloadError(
-        f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d (no "
-        "pool or average behind it, no shortcut), dense and batch_matmul; name another target for "
-        "it"
+        f"the target cpu has no kernel for {workload} ({workload.dtype}); it supports conv2d "
+        "(without a fused pool, average or shortcut), dense and batch_matmul; choose "
+        "another target for it"
     )

@@ -93,7 +93,7 @@ def share(index: Expression, parts: int, whole: int) -> tuple[Expression, Expres
 
 
 @contextmanager
-def within(index: Expression, parts: int, whole: int) -> Iterator[Expression]:
+def loop_within(index: Expression, parts: int, whole: int) -> Iterator[Expression]:
     """Open a loop over one of several even parts, as from `share`.
 
     If all parts have equally many items, the loop begins at 0, since TVM cannot determine bounds

@@ -14,12 +14,12 @@ from tilewright.targets.cpu.kernels import amx_product
 from tilewright.targets.cpu.kernels.amx_product import (
     TileBlocks,
     blocks_of,
-    corrected,
+    correct_zero_point,
     pack_columns,
     product_function,
     weight_words,
 )
-from tilewright.targets.cpu.kernels.amx_tiles import TILE, WORD, numbers_of, paired
+from tilewright.targets.cpu.kernels.amx_tiles import TILE, WORD, numbers_of, pair_bfloat16
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
 from tilewright.targets.cpu.spec import CpuSpec
@@ -61,6 +61,7 @@ class MatmulTiles:
         return amx_product.knobs(tiles(rows, TILE), workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """Return the rule's knob values, by name."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         column = b.steps * b.words * WORD
@@ -68,9 +69,11 @@ class MatmulTiles:
         return amx_product.baseline_values(space, b, spec, sizes)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the input: batch axes, rows, input channels."""
         return (*_batch_axes(workload), _sizes(workload)[1], workload.in_channels)
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """Return the shape of the output: batch axes, rows, output channels."""
         return (*_batch_axes(workload), _sizes(workload)[1], workload.out_channels)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
@@ -202,7 +205,7 @@ class _Matrices:
                 lanes = min(TILE, count - begin)
                 with T.vectorized(0, lanes) as i:
                     value = self.a.data[(*place, first + begin + i)]
-                    value = self.numbers.stored(value, lanes, self.spec)
+                    value = self.numbers.to_tile_form(value, lanes, self.spec)
                     T.buffer_store(self.data, value, [start + begin + i])
             if count < width:
                 with T.vectorized(0, width - count) as i:
@@ -259,7 +262,7 @@ class _Matrices:
 
         if count:
             with T.vectorized(0, count) as i:
-                value = paired(number(k, i), number(k + 1, i), count, self.spec)
+                value = pair_bfloat16(number(k, i), number(k + 1, i), count, self.spec)
                 T.buffer_store(self.weights, value, [start + i])
         if count < TILE:
             with T.vectorized(0, TILE - count) as i:
@@ -287,5 +290,5 @@ class _Matrices:
                 with T.vectorized(0, min(TILE, width - at)) as i:
                     value = sums[r, at + i]
                     if self.w.dequantises:
-                        value = corrected(b, self, value, self.a.zero, across, at + i)
+                        value = correct_zero_point(b, self, value, self.a.zero, across, at + i)
                     self.a.finish(value, (*row, column + at + i), (column + at + i,))

@@ -80,7 +80,7 @@ class GemmShape:
     lanes: int
 
     @classmethod
-    def of(cls, w: Workload, spec: CpuSpec) -> GemmShape:
+    def for_workload(cls, w: Workload, spec: CpuSpec) -> GemmShape:
         """Return the sizes of a dense layer or a batched product.
 
         Args:
@@ -397,7 +397,6 @@ class Share:
         Returns:
             One buffer per chain and row of the tile.
         """
-
         tile_columns = self.v["tile_vectors"] * self.vector
         sums = [
             [T.alloc_buffer((tile_columns,), self.sums_type) for _ in range(self.height)]

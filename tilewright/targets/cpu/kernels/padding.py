@@ -25,7 +25,7 @@ def is_padded(w: Workload) -> bool:
     return any((w.pad_top, w.pad_left, w.pad_bottom, w.pad_right))
 
 
-def padded(w: Workload, data: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+def pad_data(w: Workload, data: Tensor, size: tuple[int, int] | None = None) -> Tensor:
     """Return a tensor expression for the data with padding.
 
     Args:
@@ -66,14 +66,14 @@ def real_data(
         w: the workload.
         data: the data, shape (n, c / block, h, w, block).
         inputs: operands of the epilogue by name.
-        size: as in `padded`.
+        size: as in `pad_data`.
     """
     if not w.dequantises:
-        return padded(w, data, size)
+        return pad_data(w, data, size)
     zero = data_zero(inputs)
 
     reals = te.compute(data.shape, lambda *place: real(data[place], zero), name="reals")
-    return padded(w, reals, size)
+    return pad_data(w, reals, size)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def _images_take_turns(w: Workload, t: CpuTiling, values: KnobValues) -> bool:
     The images then share the buffers of transformed data. This is done if the transformed data of
     all images together would not fit the second-level cache.
     """
-    rows, columns = t.covered
+    rows, columns = t.covered_size
     size = NUMBER * (values["algorithm"] + 2) ** 2 * w.in_channels * rows * columns
     return bool(values["stages"]) and w.batch > 1 and size * w.batch > SECOND_CACHE
 
@@ -153,7 +153,7 @@ def _rounds(w: Workload, t: CpuTiling, m: int) -> int:
 
 def _tiling(w: Workload, spec: CpuSpec, values: KnobValues) -> CpuTiling:
     m = values["algorithm"]
-    return CpuTiling.of(w, spec, values, (-(-w.out_height // m), -(-w.out_width // m)))
+    return CpuTiling.for_config(w, spec, values, (-(-w.out_height // m), -(-w.out_width // m)))
 
 
 def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
@@ -167,7 +167,7 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     m, t = values["algorithm"], _tiling(w, spec, values)
     a = m + 2
     blocks = t.tile[0]
-    rows, columns = t.covered
+    rows, columns = t.covered_size
     in_shape, out_shape = packed_shape(w, spec), packed_shape(w, spec, out=True)
     n, in_blocks = in_shape[:2]
     data = image = te.placeholder(in_shape, name="data")
@@ -187,14 +187,14 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     )
     half = te.compute(
         (n, in_blocks, rows, columns, a, a, t.ib),
-        lambda n, c, y, x, p, q, i: chosen(
+        lambda n, c, y, x, p, q, i: select_row(
             p, data_row(m, [patch[n, c, y, x, k, q, i] for k in range(a)])
         ),
         name="half",
     )
     left = te.compute(
         (n, a, a, in_blocks, rows, columns, t.ib),
-        lambda n, p, q, c, y, x, i: chosen(
+        lambda n, p, q, c, y, x, i: select_row(
             q, data_row(m, [half[n, c, y, x, p, k, i] for k in range(a)])
         ),
         name="left",
@@ -202,14 +202,14 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     part = _products(t, _rounds(w, t, m), left, weights)
     back = te.compute(
         (n, t.tiles[0] * blocks, rows, columns, m, a, t.ob),
-        lambda n, o, y, x, p, q, b: chosen(
+        lambda n, o, y, x, p, q, b: select_row(
             p, inverse_row(m, [part[n, k, q, o, y, x, b] for k in range(a)])
         ),
         name="back",
     )
     square = te.compute(
         (n, t.tiles[0] * blocks, rows, columns, m, m, t.ob),
-        lambda n, o, y, x, p, q, b: chosen(
+        lambda n, o, y, x, p, q, b: select_row(
             q, inverse_row(m, [back[n, o, y, x, p, k, b] for k in range(a)])
         ),
         name="square",
@@ -247,14 +247,14 @@ def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Tensor, Ten
 
     columns = te.compute(
         (t.tiles[0], in_blocks, t.ib, a, 3, tile),
-        lambda o, c, i, p, k, b: chosen(
+        lambda o, c, i, p, k, b: select_row(
             p, filter_row(m, [read(o, c, j, k, i, b) for j in range(3)])
         ),
         name="columns",
     )
     squares = te.compute(
         shape,
-        lambda o, p, q, c, i, b: chosen(
+        lambda o, p, q, c, i, b: select_row(
             q, filter_row(m, [columns[o, c, i, p, k, b] for k in range(3)])
         ),
         name="squares",
@@ -388,7 +388,7 @@ def _schedule_rounds(sch: Schedule, part: Block, t: CpuTiling, values: KnobValue
     sch.compute_at(partial, tiles[-1], preserve_unit_loops=True)
     _unroll_and_vectorise(sch, part, 3)
     *_, o, y, x, b, c, i = sch.get_loops(partial)
-    _schedule_tile(sch, partial, values, (c, i), _ordered((o, y, x), values), b)
+    _schedule_tile(sch, partial, values, (c, i), _order_loops((o, y, x), values), b)
     sch.set_scope(partial, 0, "local")
     initial = sch.decompose_reduction(part, rounds)
     sch.vectorize(sch.get_loops(initial)[-1])
@@ -414,10 +414,10 @@ def _split_tiles(
     yt, yi = sch.split(y, [None, t.tile[1]])
     xt, xi = sch.split(x, [None, t.tile[2]])
     tiles = [yt, xt, p, q] if values["tiles_first"] else [p, q, yt, xt]
-    return tiles, _ordered((o, yi, xi), values)
+    return tiles, _order_loops((o, yi, xi), values)
 
 
-def _ordered(tile: tuple[Loop, Loop, Loop], values: KnobValues) -> list[Loop]:
+def _order_loops(tile: tuple[Loop, Loop, Loop], values: KnobValues) -> list[Loop]:
     o, y, x = tile
     return [y, x, o] if values["pixels_first"] else [o, y, x]
 
@@ -623,7 +623,7 @@ def transformed_filters(m: int, filters: Array) -> NDArray[np.float64]:
     return transformed
 
 
-def chosen(row: Expression, values: list[Expression]) -> Expression:
+def select_row(row: Expression, values: list[Expression]) -> Expression:
     """Return `values[row]` as nested selections, which LLVM removes when the loop is unrolled.
 
     Args:

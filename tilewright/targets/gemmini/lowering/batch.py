@@ -44,7 +44,7 @@ class WorkloadLowering:
     geometry: BlockGeometry
 
     @classmethod
-    def of(cls, workload: Workload, spec: GemminiSpec) -> WorkloadLowering:
+    def for_workload(cls, workload: Workload, spec: GemminiSpec) -> WorkloadLowering:
         """Prepare the lowering of a workload.
 
         Args:
@@ -55,13 +55,13 @@ class WorkloadLowering:
             WorkloadError: the machine cannot run the workload, or no schedule of it fits the
                 machine.
         """
-        lowering = cls(workload, spec, BlockGeometry.of(workload))
+        lowering = cls(workload, spec, BlockGeometry.for_workload(workload))
         try:
             check_program(lowering.geometry, spec.machine, lowering.vendor[1])
         except LoweringFailure as failure:
             raise WorkloadError(
-                f"{workload}: no schedule runs on {spec.name}, for in the smallest program "
-                f"{failure}; leave it to the CPU"
+                f"{workload}: no schedule can run on {spec.name}, because in the smallest "
+                f"program {failure}; run this layer on the CPU"
             ) from None
         return lowering
 
@@ -103,7 +103,9 @@ class WorkloadLowering:
         # files of earlier versions do not contain the dataflow
         knobs = {**TileSchedule._field_defaults, **knobs}
         if space != self.space.name or set(knobs) != set(TileSchedule._fields):
-            raise WorkloadError(f"{self.workload}: no schedule of the space '{self.space.name}'")
+            raise WorkloadError(
+                f"{self.workload}: this is not a schedule of the space '{self.space.name}'"
+            )
         try:
             return program_of(self.geometry, self.spec.machine, TileSchedule(**knobs))
         except LoweringFailure as failure:
@@ -124,7 +126,7 @@ class WorkloadLowering:
                 program = np.zeros((0, 3), np.uint64)
                 failures[row], reasons[row] = failure.name, failure.reason
             command_tables.append(program)
-        programs = {COMMANDS: Ragged.of(command_tables)} if command_tables else {}
+        programs = {COMMANDS: Ragged.from_rows(command_tables)} if command_tables else {}
         return Lowered(
             self.workload, configs, failures, reasons, Features(hidden, HIDDEN), programs,
             self.space.name,

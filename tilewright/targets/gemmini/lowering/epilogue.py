@@ -94,17 +94,21 @@ def store_epilogue(workload: Workload) -> StoreEpilogue:
         elif step.kind in ("residual", "weighted") and not residual:
             residual = step.value if step.kind == "weighted" else 1 << step.value
         else:
-            raise _refused(workload, f"'{step}' is none of its steps")
+            raise _refused_error(workload, f"the step '{step}' is not supported")
     value = 0 if shift is None else shift.value
     scale = np.float32(2.0 ** (value if shift is not None and shift.kind == "shl" else -value))
     if residual > MOST_FACTOR:
-        raise _refused(workload, f"its residual counts {residual}-fold, and may {MOST_FACTOR}-fold")
+        raise _refused_error(
+            workload,
+            f"its residual is multiplied by {residual}, but the largest possible factor is "
+            f"{MOST_FACTOR}",
+        )
     if shift is not None and shift.kind == "shr" and value:
         if not relu or value > MOST_FLOOR_SHIFT:
-            raise _refused(
+            raise _refused_error(
                 workload,
-                f"'{shift}' rounds down, which needs a relu behind it and at most "
-                f"{MOST_FLOOR_SHIFT} bits; write '>> even {value}'",
+                f"'{shift}' rounds down, which is only possible before a relu and for at "
+                f"most {MOST_FLOOR_SHIFT} bits; write '>> even {value}'",
             )
         constant -= 1 << (value - 1)
         scale = np.nextafter(scale, np.float32(np.inf))
@@ -134,14 +138,17 @@ def _clips(workload: Workload, steps: list[EpilogueOp]) -> bool:
         else:
             low = max(low, step.value)
     if seen != {"min", "max"} or high != 127 or low not in (-128, 0):
-        raise _refused(workload, f"it clips to {low}…{high}, and must to -128…127 or 0…127")
+        raise _refused_error(
+            workload, f"it clips to {low}…{high}, but only -128…127 and 0…127 are possible"
+        )
     return low == 0
 
 
-def _refused(workload: Workload, why: str) -> WorkloadError:
+def _refused_error(workload: Workload, why: str) -> WorkloadError:
     return WorkloadError(
-        f"{workload}: the epilogue '{workload.epilogue_text}' has no such store, where {_REST}: "
-        f"{why}; leave the operator to the CPU, or change the epilogue"
+        f"{workload}: Gemmini's store unit cannot compute the epilogue "
+        f"'{workload.epilogue_text}', because {_REST}: {why}; run the operator on the CPU, "
+        "or change the epilogue"
     )
 
 
@@ -159,16 +166,17 @@ def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
     sides = {pool.kernel_h, pool.kernel_w}, {pool.stride_h, pool.stride_w}
     why = ""
     if any(len(side) > 1 or max(side) > MOST_SIDE for side in sides):
-        why = f"its windows and strides are squares of at most {MOST_SIDE} pixels"
+        why = f"its windows and strides must be squares of at most {MOST_SIDE} pixels"
     elif w.out_width > MOST_PIXELS:
-        why = f"its output has at most {MOST_PIXELS} columns"
+        why = f"its output may have at most {MOST_PIXELS} columns"
     elif epilogue.residual:
-        why = "sums that it pools have no residual"
+        why = "sums that are pooled cannot have a residual"
     elif not epilogue.relu and (pool.pad_top or pool.pad_left or pool.pad_bottom or pool.pad_right):
-        why = "pixels around the image count as zeros, which is right behind a relu alone"
+        why = "padding counts as zeros, which is only right after a relu"
     if why:
         raise WorkloadError(
-            f"{w}: Gemmini's store unit computes no {pool.title}: {why}; leave the pool to the CPU"
+            f"{w}: Gemmini's store unit cannot compute the {pool.title}: {why}; run the "
+            "pooling on the CPU"
         )
 
 

@@ -129,7 +129,9 @@ class BlockGeometry:
     sums_width: int
 
     @classmethod
-    def of(cls, workload: Workload, row_bytes: Callable[[int], int] = aligned_row) -> BlockGeometry:
+    def for_workload(
+        cls, workload: Workload, row_bytes: Callable[[int], int] = aligned_row
+    ) -> BlockGeometry:
         """Compute the geometry of a workload whose tensors are stored consecutively.
 
         The first tensor is at `MEMORY_BASE`.
@@ -148,8 +150,9 @@ class BlockGeometry:
             or w.patterns not in ((), (w.pool,))
         ):
             raise WorkloadError(
-                f"Gemmini computes conv2d and dense in int8, perhaps with a max-pool of the sums, "
-                f"not {w} ({w.dtype}); leave it to the CPU, or name another target"
+                "Gemmini computes conv2d and dense in int8, optionally with a max-pool of "
+                f"the sums, but not {w} ({w.dtype}); run it on the CPU, or choose another "
+                "target"
             )
         flat = (w.kernel_h, w.kernel_w, w.stride_h, w.stride_w) == (1, 1, 1, 1) and not max(
             w.pad_top, w.pad_left, w.pad_bottom, w.pad_right
@@ -278,8 +281,8 @@ class BlockGeometry:
             at += round_up(size, PAGE_BYTES)
         if at > MEMORY_BASE + MEMORY_BYTES:
             raise WorkloadError(
-                f"its tensors take {(at - base) >> 20} MiB, and the machine's memory has "
-                f"{MEMORY_BYTES >> 20}; split the workload, or leave it to the CPU"
+                f"its tensors take {at - base >> 20} MiB, but the memory of the machine has "
+                f"{MEMORY_BYTES >> 20} MiB; split the workload, or run it on the CPU"
             )
         return addresses
 

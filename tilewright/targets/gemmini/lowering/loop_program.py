@@ -80,7 +80,9 @@ def check_loops(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
     check_rows("accumulator", "a loop's part of the accumulator", sums, m.accumulator_rows // LOOPS)
     total = g.groups * math.prod(_counts(g, s))
     if total > MOST_LOOPS:
-        raise LoweringFailure("program", f"it has {total} loops, and may have {MOST_LOOPS}")
+        raise LoweringFailure(
+            "program", f"it has {total} loops, but at most {MOST_LOOPS} are supported"
+        )
 
 
 def _counts(g: BlockGeometry, s: TileSchedule) -> tuple[int, int, int]:

@@ -257,7 +257,7 @@ def _tap_row(g: BlockGeometry, patch: Patch, tap: int) -> int:
     """
     row_phase, row = patch.rows.place(tap // g.kernel_w)
     column_phase, column = patch.columns.place(tap % g.kernel_w)
-    return patch.at(row_phase, row, column_phase, column)
+    return patch.pixel_row(row_phase, row, column_phase, column)
 
 
 def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
@@ -275,7 +275,7 @@ def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
         LoweringFailure: the schedule does not fit.
     """
     check_tiles(g, m, s)
-    return _Nest(g, m, s, Patch.of(g, s)).program()
+    return _Nest(g, m, s, Patch.for_schedule(g, s)).program()
 
 
 @dataclass
@@ -358,15 +358,15 @@ class _Nest:
         later.
         """
         g, s = self.g, self.s
-        self._put(
+        self._add_commands(
             encode_array_config(s.dataflow), encode_store_config(g.output_stride, g.epilogue),
             self._data_stride(),
             encode_load_config(1, g.weight_stride, DIM), encode_load_config(2, 0, DIM),
         )  # fmt: skip
         every = stages(g, s)
-        self._put(*self._begun(every[0].tile))
-        loads, places = self._loaded(every[0])
-        self._put(*loads)
+        self._add_commands(*self._load_initial_sums(every[0].tile))
+        loads, places = self._load_operands(every[0])
+        self._add_commands(*loads)
         stores: list[Command] = []
         for stage, following in zip_longest(every, every[1:]):
             pairs = self._products(stage, places)
@@ -377,23 +377,23 @@ class _Nest:
                 begun: list[Command] = []
                 if following is not None:
                     self.sums.turn()
-                    begun = self._begun(following.tile)
+                    begun = self._load_initial_sums(following.tile)
                 if s.out_buffers > 1:
                     beside = beside + begun
                 else:
                     after, stores = stores + begun, []
             if following is not None:
-                loads, places = self._loaded(following)
+                loads, places = self._load_operands(following)
             if s.in_buffers > 1:
                 self._multiply(pairs, beside, loads)
-                self._put(*after)
+                self._add_commands(*after)
             else:
                 self._multiply(pairs, beside)
-                self._put(*after, *loads)
-        self._put(*stores)
+                self._add_commands(*after, *loads)
+        self._add_commands(*stores)
         return np.concatenate(self.made)
 
-    def _put(self, *given: Command) -> None:
+    def _add_commands(self, *given: Command) -> None:
         self.made.append(commands(given))
 
     def _multiply(self, pairs: Pairs, *beside: Sequence[Command]) -> None:
@@ -413,7 +413,7 @@ class _Nest:
         every = np.concatenate([pairs.reshape(-1, 3), *map(commands, beside)])
         self.made.append(every[np.argsort(np.concatenate(places), kind="stable")])
 
-    def _loaded(self, stage: TileStage) -> tuple[list[Command], Places]:
+    def _load_operands(self, stage: TileStage) -> tuple[list[Command], Places]:
         """Return the commands that load a stage's operands, and the operands' places.
 
         Operands that are already in the scratchpad are not loaded again.
@@ -437,7 +437,7 @@ class _Nest:
                 loads += load_weights(g, stage, self.weights.row)
         return loads, Places(self.data.row, self.weights.row, self.sums.row)
 
-    def _begun(self, tile: Tile) -> list[Command]:
+    def _load_initial_sums(self, tile: Tile) -> list[Command]:
         """Return the commands that load the initial values of a tile's sums."""
         g = self.g
         if not g.epilogue.loads_sums:

@@ -38,7 +38,7 @@ class Axis:
     length: int
 
     @classmethod
-    def of(cls, kernel: int, stride: int, dilation: int, tile: int) -> Axis:
+    def for_tile(cls, kernel: int, stride: int, dilation: int, tile: int) -> Axis:
         """Compute the phases for a tile.
 
         Args:
@@ -62,7 +62,7 @@ class Axis:
         position, phase = divmod(tap * self.dilation, self.stride)
         return self.phases.index(phase), position
 
-    def read(self, kernel: int, phase: int, outputs: int) -> tuple[int, int]:
+    def read_positions(self, kernel: int, phase: int, outputs: int) -> tuple[int, int]:
         """Return which positions of a phase a number of adjacent outputs read.
 
         Args:
@@ -97,7 +97,7 @@ class Patch:
     columns: Axis
 
     @classmethod
-    def of(cls, g: BlockGeometry, s: TileSchedule) -> Patch:
+    def for_schedule(cls, g: BlockGeometry, s: TileSchedule) -> Patch:
         """Return the layout of the input pixels that a tile of full size reads.
 
         Args:
@@ -106,8 +106,8 @@ class Patch:
         """
         height, width = g.sums_of(s.tile_h, s.tile_w)
         return cls(
-            Axis.of(g.kernel_h, g.stride_h, g.dilation_h, height),
-            Axis.of(g.kernel_w, g.stride_w, g.dilation_w, width),
+            Axis.for_tile(g.kernel_h, g.stride_h, g.dilation_h, height),
+            Axis.for_tile(g.kernel_w, g.stride_w, g.dilation_w, width),
         )
 
     @property
@@ -120,7 +120,7 @@ class Patch:
         """Number of scratchpad rows per block of channels."""
         return len(self.rows.phases) * self.rows.length * self.line_rows
 
-    def at(self, row_phase: int, row: int, column_phase: int, column: int) -> int:
+    def pixel_row(self, row_phase: int, row: int, column_phase: int, column: int) -> int:
         """Return the scratchpad row of a pixel, relative to the first row of its plane.
 
         Args:
@@ -148,17 +148,21 @@ def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> l
     top = tile.y * g.stride_h - g.pad_top
     left = tile.x * g.stride_w - g.pad_left
     for p, row_phase in enumerate(patch.rows.phases):
-        begin, end = patch.rows.read(g.kernel_h, row_phase, tile.height)
+        begin, end = patch.rows.read_positions(g.kernel_h, row_phase, tile.height)
         for row in range(begin, end):
             y = top + row_phase + row * g.stride_h
             for q, phase in enumerate(patch.columns.phases):
-                first, last = patch.columns.read(g.kernel_w, phase, tile.width)
+                first, last = patch.columns.read_positions(g.kernel_w, phase, tile.width)
                 x = left + phase
-                inside = _inside(x, g.stride_w, g.width, first, last) if 0 <= y < g.height else None
+                inside = (
+                    _positions_inside(x, g.stride_w, g.width, first, last)
+                    if 0 <= y < g.height
+                    else None
+                )
                 for block in range(0, stage.k_blocks, BLOCKS_PER_REQUEST):
                     count = min(BLOCKS_PER_REQUEST, stage.k_blocks - block)
                     columns = channels_in(total, stage.k + block, count)
-                    at = base + block * patch.plane_rows + patch.at(p, row, q, 0)
+                    at = base + block * patch.plane_rows + patch.pixel_row(p, row, q, 0)
                     channel = tile.group * g.in_channels + (stage.k + block) * DIM
                     loads += _line(
                         at, columns, (first, last), inside,
@@ -168,7 +172,9 @@ def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> l
     return loads
 
 
-def _inside(x: int, stride: int, width: int, first: int, last: int) -> tuple[int, int] | None:
+def _positions_inside(
+    x: int, stride: int, width: int, first: int, last: int
+) -> tuple[int, int] | None:
     """Return the range of positions whose pixels are inside the image.
 
     The pixel of a position is in column x + position · stride.

@@ -90,8 +90,8 @@ def hidden_row(
         fed.sum() - a_rows[products].sum(), is_load.sum() / max(len(products), 1),
         (read + moved[is_store].sum()) / max(fed.sum(), 1), moved[real & before].sum(),
         (products > last_load).sum(),
-        _covered(touched, rows, is_load & ~in_sums, m.scratchpad_rows),
-        _covered(touched, rows, is_store & in_sums, m.accumulator_rows),
+        _covered_fraction(touched, rows, is_load & ~in_sums, m.scratchpad_rows),
+        _covered_fraction(touched, rows, is_store & in_sums, m.accumulator_rows),
     ]  # fmt: skip
     return np.array(counts, np.float64)
 
@@ -104,7 +104,7 @@ def _requests(columns: Any, rows: Any, which: NDArray[np.bool_]) -> int:
     return int((rows * -(-columns // MAX_REQUEST_BYTES))[which].sum())
 
 
-def _covered(address: Any, rows: Any, which: NDArray[np.bool_], room: int) -> float:
+def _covered_fraction(address: Any, rows: Any, which: NDArray[np.bool_], room: int) -> float:
     """Return the fraction of a local memory's rows that some commands access.
 
     Only the first block of columns of each command counts.

@@ -63,7 +63,7 @@ def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
     values: dict[str, tuple[int, ...]] = {
         "form": (LOOP, SPREAD, FIRST) if g.has_loops else (SPREAD, FIRST),
         "order": (PIXELS_OUTSIDE, CHANNELS_OUTSIDE),
-        "tile_h": _thinned({-(-g.out_height // parts) for parts in range(1, g.out_height + 1)}),
+        "tile_h": _thin_out({-(-g.out_height // parts) for parts in range(1, g.out_height + 1)}),
         "tile_w": _widths(g),
         "tile_n": _request_steps(blocks(g.out_channels)),
         "tile_k": _request_steps(blocks(g.in_channels)),
@@ -89,7 +89,7 @@ def _widths(g: BlockGeometry) -> tuple[int, ...]:
     They are whole blocks, or equal parts of the width if the sums are pooled.
     """
     if g.pool is not None:
-        return _thinned({-(-g.out_width // parts) for parts in range(1, g.out_width + 1)})
+        return _thin_out({-(-g.out_width // parts) for parts in range(1, g.out_width + 1)})
     return tuple(sorted({min(g.out_width, DIM * step) for step in _steps(blocks(g.out_width))}))
 
 
@@ -102,7 +102,7 @@ def _steps(count: int, most: int = MOST_VALUES) -> tuple[int, ...]:
     """
     sizes = {-(-count // parts) for parts in range(1, count + 1)}
     sizes |= {1 << k for k in range(count.bit_length())}
-    return _thinned({step for step in sizes if step <= min(count, MOST_TILE_BLOCKS)}, most)
+    return _thin_out({step for step in sizes if step <= min(count, MOST_TILE_BLOCKS)}, most)
 
 
 def _request_steps(count: int) -> tuple[int, ...]:
@@ -114,7 +114,7 @@ def _request_steps(count: int) -> tuple[int, ...]:
     if len(values) <= MOST_VALUES:
         return values
     ends = {values[0], values[-1]}
-    return _thinned(
+    return _thin_out(
         {
             step
             for step in values
@@ -125,12 +125,12 @@ def _request_steps(count: int) -> tuple[int, ...]:
     )
 
 
-def _thinned(found: set[int], most: int = MOST_VALUES) -> tuple[int, ...]:
+def _thin_out(result: set[int], most: int = MOST_VALUES) -> tuple[int, ...]:
     """Reduce a set of tile sizes to at most `most` sizes, in ascending order.
 
     The sizes are chosen evenly by rank, and always include the smallest and the largest one.
     """
-    values, last = sorted(found), len(found) - 1
+    values, last = sorted(result), len(result) - 1
     if last < most:
         return tuple(values)
     return tuple(values[round(k * last / (most - 1))] for k in range(most))

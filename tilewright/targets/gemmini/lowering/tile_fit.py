@@ -37,7 +37,7 @@ def check_rows(name: str, what: str, rows: int, room: int) -> None:
         room: available number of rows.
     """
     if rows > room:
-        raise LoweringFailure(name, f"{what} takes {rows} rows, and there are {room}")
+        raise LoweringFailure(name, f"{what} takes {rows} rows, but only {room} are available")
 
 
 def buffer_rows(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> int:
@@ -66,7 +66,7 @@ def check_tiles(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
     Raises:
         LoweringFailure: a tile does not fit, or the program would be too long.
     """
-    patch, taps, half = Patch.of(g, s), g.kernel_h * g.kernel_w, m.scratchpad_rows // 2
+    patch, taps, half = Patch.for_schedule(g, s), g.kernel_h * g.kernel_w, m.scratchpad_rows // 2
     if g.pool is None:
         sums = s.tile_h * blocks(s.tile_w) * s.tile_n * DIM
     else:
@@ -74,7 +74,9 @@ def check_tiles(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
         sums = height * width * s.tile_n
         if max(height, width, s.tile_h) > MOST_PIXELS:
             raise LoweringFailure(
-                "pool", f"a tile has {height} × {width} sums, and may have {MOST_PIXELS} a side"
+                "pool",
+                f"a tile has {height} × {width} sums, but at most {MOST_PIXELS} per side are "
+                "possible",
             )
     check_rows("accumulator", "a tile's sums", sums, buffer_rows(g, m, s))
     data = s.tile_k * patch.plane_rows
@@ -92,4 +94,6 @@ def check_tiles(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
     count = g.groups * strips * blocks(g.out_channels)
     count *= taps * blocks(g.in_channels) + len(g.identities)
     if count > MOST_PRODUCTS:
-        raise LoweringFailure("program", f"it has {count} products, and may have {MOST_PRODUCTS}")
+        raise LoweringFailure(
+            "program", f"it has {count} products, but at most {MOST_PRODUCTS} are supported"
+        )

@@ -83,7 +83,7 @@ def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
         rows, columns, depth = tile
         return (rows + columns) * depth <= half_scratchpad and rows * columns <= half_accumulator
 
-    return _grown(first, (i, j, k), (1, 0, 2), fits)
+    return _grow_tile(first, (i, j, k), (1, 0, 2), fits)
 
 
 def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
@@ -180,10 +180,12 @@ def _largest(tile: Sizes, most: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:
             sides[longest] = max(1, (blocks(sides[longest]) - 1) * DIM)
         else:
             sides[longest] -= 1
-    return _grown(_grown(tuple(sides), most, (COLUMNS,), fits), most, range(SIDES), fits)
+    return _grow_tile(_grow_tile(tuple(sides), most, (COLUMNS,), fits), most, range(SIDES), fits)
 
 
-def _grown(tile: Sizes, most: Sizes, order: Sequence[int], fits: Callable[[Sizes], bool]) -> Sizes:
+def _grow_tile(
+    tile: Sizes, most: Sizes, order: Sequence[int], fits: Callable[[Sizes], bool]
+) -> Sizes:
     """Return a tile whose sides were lengthened in turn for as long as the tile fits.
 
     Args:

@@ -28,7 +28,7 @@ from tilewright.targets.vta.board.layer_check import (
     read_layer,
 )
 from tilewright.targets.vta.board.layer_program import LayerProgram, lower_layer
-from tilewright.targets.vta.board.network_program import Linked, linked
+from tilewright.targets.vta.board.network_program import Linked, link_layers
 from tilewright.targets.vta.board.program import BoardProgram, Port
 from tilewright.targets.vta.board.program_check import why_not_bare
 from tilewright.targets.vta.board.program_image import image_files, read_image
@@ -102,6 +102,7 @@ class VtaProgram:
         return self.device.run(segment, tensors)
 
     def times(self) -> list[StreamTimes]:
+        """Return the cycles of each stream, segment by segment."""
         counts = [0] * len(self.program.segments)
         for layer in self.layers:
             counts[layer.segment] += 1
@@ -110,6 +111,7 @@ class VtaProgram:
         return stream_times(self.device, begins, counts)
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
+        """Compare every layer with plain arithmetic on random data."""
         return check_layers(self.program, self.layers, seed)
 
     def c_files(self, header: str) -> None:
@@ -165,7 +167,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
             steps.append(lower_layer(step, graph.values, spec, pick.space, pick.config))
         else:
             steps.append(step)
-    built = linked(steps, graph, spec)
+    built = link_layers(steps, graph, spec)
     device = Device(built.board)
     counts = [len(run.layers) for run in built.network.runs]
     times = stream_times(device, built.begins, counts)
@@ -174,12 +176,12 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
     steps_of = built.board.steps
     return Built(
         files=image_files(built.board, host_work),
-        layers=_described(built, [cycles for each in times for cycles in each.layers]),
+        layers=_describe_layers(built, [cycles for time in times for cycles in time.layers]),
         order=[("segment", run) if run >= 0 else ("host", host) for run, host in
                built.network.order],
         memory=_memory(built),
         bytes=device.bytes,
-        stream_cycles=sum(each.total for each in times),
+        stream_cycles=sum(time.total for time in times),
         ports=[
             (tuple(port.name for port in step.loads), tuple(port.name for port in step.stores))
             for step in steps_of
@@ -209,7 +211,7 @@ def stream_times(
         ends[-1] = report.total
         spans = np.diff(np.maximum.accumulate(ends)).tolist()
         spent = energy_of(device.program.spec, counters_of(insns, device.program.spec))
-        microjoules = 1e-6 * float(sum(each[0] for each in spent.values()))
+        microjoules = 1e-6 * float(sum(item[0] for item in spent.values()))
         times.append(StreamTimes(report.total, tuple(spans), report, microjoules))
         done += counts[number]
     return times
@@ -231,7 +233,7 @@ def alone_cycles(programs: Sequence[LayerProgram], spec: VtaSpec) -> list[int]:
     return simulate_batch(insns, offsets, spec, addresses).cycles.tolist()
 
 
-def _described(built: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
+def _describe_layers(built: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
     """Return the JSON description of each layer that the artifact stores.
 
     Args:

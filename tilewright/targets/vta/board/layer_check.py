@@ -87,11 +87,11 @@ def check_described(program: BoardProgram, layers: Sequence[Checked]) -> None:
         BoardError: the descriptions do not match.
     """
     if len(program.steps) != len(program.segments):
-        raise _foreign("the program has other steps than segments")
+        raise _foreign_error("the program has steps other than segments")
     end = segment = 0
     for number, layer in enumerate(layers):
         if not segment <= layer.segment < len(program.segments):
-            raise _foreign(f"layer {number} is in segment {layer.segment}")
+            raise _foreign_error(f"layer {number} is in segment {layer.segment}")
         segment = layer.segment
         layer_segment = program.segments[segment]
         begun = max(end, layer_segment.first)
@@ -99,7 +99,7 @@ def check_described(program: BoardProgram, layers: Sequence[Checked]) -> None:
             layer.first != begun
             or not 1 <= layer.count <= layer_segment.first + layer_segment.count - begun
         ):
-            raise _foreign(f"layer {number} is not the next part of segment {segment}")
+            raise _foreign_error(f"layer {number} is not the next part of segment {segment}")
         end = layer.first + layer.count
         for pieces in layer.places.values():
             done = 0
@@ -108,13 +108,13 @@ def check_described(program: BoardProgram, layers: Sequence[Checked]) -> None:
                 room = program.buffers[piece.buffer].bytes if in_range else 0
                 size = piece.last - piece.first
                 if piece.first != done or size < 1 or not 0 <= piece.offset <= room - size:
-                    raise _foreign(f"a tensor of layer {number} lies in no buffer")
+                    raise _foreign_error(f"a tensor of layer {number} is in no buffer")
                 done = piece.last
 
 
-def _foreign(why: str) -> BoardError:
+def _foreign_error(why: str) -> BoardError:
     return BoardError(
-        f"the layers described are not those of the program: {why}; copy the artifact again, or "
+        f"the described layers do not match the program: {why}; copy the artifact again, or "
         "build it again from its model"
     )
 
@@ -147,7 +147,7 @@ def check_layers(
                 if buffer.kind == "activations":
                     noise = rng.integers(0, 256, buffer.bytes, np.uint8)
                     device.memory(at, 0, buffer.bytes)[:] = noise
-        lowering = Lowering.of(layer.workload, program.spec, space_of(layer.space))
+        lowering = Lowering.for_workload(layer.workload, program.spec, space_of(layer.space))
         geo = lowering.geometry
         _check_sizes(number, layer, geo, m)
         _fill_weights(device, program, layer, geo)
@@ -173,13 +173,13 @@ def _check_sizes(number: int, layer: Checked, geo: Geometry, m: Machine) -> None
             program reads or writes.
     """
     if layer.workload.macs > WORK_LIMIT:
-        raise _foreign(f"layer {number} is more work than is checked")
+        raise _foreign_error(f"layer {number} is too large to be checked")
     element = element_bytes(m)
     for region in regions(geo, m):
         pieces = layer.places.get(region.name, ())
         size = region.elements * int(element[region.memory])
         if region.name != "uops" and (pieces[-1].last if pieces else 0) != size:
-            raise _foreign(f"the {region.name} of layer {number} have other than {size} bytes")
+            raise _foreign_error(f"the {region.name} of layer {number} does not have {size} bytes")
 
 
 def _run(
@@ -253,7 +253,7 @@ def _tensors_of_shortcut(device: Device, layer: Checked, lowering: Lowering) -> 
         Operands by name, which begins with `shortcut_`; empty if the layer has no shortcut.
     """
     workload, beside, m, geo = (
-        layer.workload.of_shortcut, lowering.beside, lowering.machine, lowering.geometry
+        layer.workload.of_shortcut, lowering.shortcut_geometry, lowering.machine, lowering.geometry
     )  # fmt: skip
     if workload is None or beside is None:
         return {}

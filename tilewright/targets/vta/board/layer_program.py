@@ -113,7 +113,7 @@ def space_of(name: str) -> SpaceName:
     if name == STOCK:
         return "template"
     if name not in get_args(SpaceName):
-        raise WorkloadError(f"there is no space of schedules '{name}'; tune again")
+        raise WorkloadError(f"there is no schedule space '{name}'; tune again")
     return cast(SpaceName, name)
 
 
@@ -132,7 +132,7 @@ def lower_layer(
     Raises:
         WorkloadError: the schedule is not in the space, or does not compile.
     """
-    lowering = Lowering.of(layer.workload, spec, space_of(space))
+    lowering = Lowering.for_workload(layer.workload, spec, space_of(space))
     knobs = lowering.space.knobs
     fits = len(knobs) == len(config) and all(
         0 <= index < len(knob.values) for knob, index in zip(knobs, config, strict=True)
@@ -146,8 +146,8 @@ def lower_layer(
     code, insns, uops, _ = lowering.program(row)
     if code:
         raise WorkloadError(
-            f"layer {layer.name}: its schedule {list(config)} of the space {space} makes no "
-            f"program: {FAILURES[code].reason}; tune it again"
+            f"layer {layer.name}: its schedule {list(config)} of the space {space} cannot be "
+            f"compiled: {FAILURES[code].reason}; tune it again"
         )
     m = lowering.machine
     words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)
@@ -195,7 +195,7 @@ def packed_constants(
     shortcut, shortcut_workload, beside = (
         layer.shortcut,
         layer.workload.of_shortcut,
-        lowering.beside,
+        lowering.shortcut_geometry,
     )
     if shortcut is not None and shortcut_workload is not None and beside is not None:
         weight = {"weight": shortcut.weight.astype(np.int64)}

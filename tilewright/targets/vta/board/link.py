@@ -87,10 +87,10 @@ def link(parts: Sequence[LinkedPart]) -> tuple[LinkedPart, Rows]:
         body, flags = _without_finish(whole[k])
         whole[k], whole[k + 1] = _meet(body, whole[k + 1], flags)
     begins = np.cumsum([0, *map(len, whole)])
-    return _joined(whole), begins
+    return _join_parts(whole), begins
 
 
-def _joined(parts: Sequence[LinkedPart]) -> LinkedPart:
+def _join_parts(parts: Sequence[LinkedPart]) -> LinkedPart:
     return LinkedPart(
         np.concatenate([part.words for part in parts]),
         np.concatenate([part.buffers for part in parts]),
@@ -98,7 +98,7 @@ def _joined(parts: Sequence[LinkedPart]) -> LinkedPart:
     )
 
 
-def _idle(words: Words) -> LinkedPart:
+def _idle_part(words: Words) -> LinkedPart:
     """Return the given instructions, shape (n, 2), as a linked part that accesses no buffer."""
     n = len(words)
     return LinkedPart(words, np.full(n, NOWHERE, np.int64), np.zeros(n, np.bool_))
@@ -109,7 +109,7 @@ def _cut(part: LinkedPart, first: int, last: int) -> LinkedPart:
     return LinkedPart(part.words[rows], part.buffers[rows], part.constant[rows])
 
 
-def _inserted(part: LinkedPart, at: int, word: Words) -> LinkedPart:
+def _insert_instruction(part: LinkedPart, at: int, word: Words) -> LinkedPart:
     """Return a copy of a program with an additional instruction.
 
     Args:
@@ -117,7 +117,7 @@ def _inserted(part: LinkedPart, at: int, word: Words) -> LinkedPart:
         at: index of the new instruction.
         word: the new instruction, shape (1, 2).
     """
-    return _joined([_cut(part, 0, at), _idle(word), _cut(part, at, len(part))])
+    return _join_parts([_cut(part, 0, at), _idle_part(word), _cut(part, at, len(part))])
 
 
 def _flagged(part: LinkedPart, at: int, flag: int) -> LinkedPart:
@@ -173,7 +173,7 @@ def _drained(part: LinkedPart) -> LinkedPart:
     for queue in (_G2L, _G2S, _L2G, _S2G):
         unit, flag = _TAKERS[queue]
         for _ in range(int(left[queue])):
-            part = _inserted(part, len(part) - 1, no_op(unit, flag))
+            part = _insert_instruction(part, len(part) - 1, no_op(unit, flag))
     return part
 
 
@@ -210,7 +210,7 @@ def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart
     if _has(after, POP_NEXT)[early].any():
         raise WorkloadError("a layer's weights wait before its activations; tune it again")
     if _has(after, POP_NEXT)[first]:
-        after = _inserted(after, first, no_op(MODULE_LOAD, POP_NEXT))
+        after = _insert_instruction(after, first, no_op(MODULE_LOAD, POP_NEXT))
     else:
         after = _flagged(after, first, POP_NEXT)
     if len(early):
@@ -223,7 +223,7 @@ def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart
     is_uop_load = opcodes(words)[at] == LOAD and memories(words)[at] == UOP
     untied = not int(words[at, 0]) & (POPS | PUSHES)
     barrier = no_op(MODULE_COMPUTE, flags | PUSH_PREV)
-    return before, _inserted(after, at + 1 if is_uop_load and untied else at, barrier)
+    return before, _insert_instruction(after, at + 1 if is_uop_load and untied else at, barrier)
 
 
 def _freed(before: LinkedPart) -> LinkedPart:
@@ -239,7 +239,7 @@ def _freed(before: LinkedPart) -> LinkedPart:
     last_teller = int(tellers[-1]) if len(tellers) else -1
     if last > last_teller:
         return _flagged(before, last, PUSH_PREV)
-    return _inserted(before, max(last, last_teller) + 1, no_op(MODULE_COMPUTE, PUSH_PREV))
+    return _insert_instruction(before, max(last, last_teller) + 1, no_op(MODULE_COMPUTE, PUSH_PREV))
 
 
 def _weights_first(part: LinkedPart) -> LinkedPart:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.tensor_aliasing import lay_out, overlapping
+from tilewright.targets.tensor_aliasing import find_overlap, lay_out
 from tilewright.targets.vta.board.layer_program import regions
 from tilewright.targets.vta.board.program import MAX_BUFFER_BYTES, Buffer, BufferKind, MemoryPiece
 from tilewright.targets.vta.board.relocate import placed_transfers
@@ -53,7 +53,7 @@ class Filled:
     sizes: list[int] = field(default_factory=list)
     places: dict[bytes, list[MemoryPiece]] = field(default_factory=dict)
 
-    def put(self, data: NDArray[np.uint8], element: int) -> list[MemoryPiece]:
+    def store(self, data: NDArray[np.uint8], element: int) -> list[MemoryPiece]:
         """Store data and return its location.
 
         Small data that was stored before, such as common micro-ops, is not stored again. Larger
@@ -161,8 +161,9 @@ def arenas_of(network: BoardNetwork, machine: Machine, shared: dict[int, BoardTe
     for plot in sorted(plots_of(network, machine, shared), key=lambda plot: -plot.bytes):
         if plot.bytes > MAX_BUFFER_BYTES:
             raise WorkloadError(
-                f"tensor {plot.name} takes {plot.bytes:,} bytes; the driver allocates at most "
-                f"{MAX_BUFFER_BYTES:,} at once. Lower the batch or the size of the image"
+                f"the tensor {plot.name} takes {plot.bytes:,} bytes, but the driver "
+                f"allocates at most {MAX_BUFFER_BYTES:,} at once; use a smaller batch or "
+                "image"
             )
         rivals = [
             (arena, at, at + other.bytes)
@@ -265,15 +266,17 @@ def plots_of(
         groups = lay_out(pairs)
     except ValueError as error:
         raise WorkloadError(
-            f"{tensors[error.args[0]].value.name} would lie in two places; leave out what joins it"
+            f"{tensors[error.args[0]].value.name} would be stored in two places; export the "
+            "model without the operators that join it"
         ) from None
     of = {tensor: group for group in groups for tensor in group}
     for group in groups:
-        pair = overlapping(group, written)
+        pair = find_overlap(group, written)
         if pair is not None:
             one, other = (tensors[tensor].value.name for tensor in pair)
             raise WorkloadError(
-                f"{one} and {other} would be written to one place; leave out what joins one of them"
+                f"{one} and {other} would be stored in the same place; export the model "
+                "without the operators that join one of them"
             )
     unique = {id(of.get(key, tensor)): of.get(key, {key: 0}) for key, tensor in tensors.items()}
     return [_plot([tensors[key] for key in group], group, machine) for group in unique.values()]

@@ -52,7 +52,7 @@ class Linked:
     begins: NDArray[np.int64]
 
 
-def linked(
+def link_layers(
     steps: Sequence[LayerProgram | HostStep],
     graph: LayerGraph,
     spec: VtaSpec,
@@ -92,8 +92,9 @@ def linked(
         stream, inside = link(parts[done : done + len(run.layers)])
         if len(stream) * INSTRUCTION_BYTES > MAX_BUFFER_BYTES:
             raise WorkloadError(
-                f"segment {number} has {len(stream):,} instructions, more than the driver's "
-                f"largest buffer of {MAX_BUFFER_BYTES:,} bytes holds; choose larger tiles"
+                f"segment {number} has {len(stream):,} instructions, which do not fit into "
+                f"the driver's largest buffer of {MAX_BUFFER_BYTES:,} bytes; choose larger "
+                "tiles"
             )
         begins += (begins[-1] + inside[1:]).tolist()
         streams.append(stream)
@@ -126,10 +127,10 @@ def _fill(
         Location of the data by region name. Buffers of each kind are counted from 0.
     """
     return {
-        "uops": uops.put(program.uops, m.uop_bytes),
-        "weights": constants.put(program.weights, m.wgt_bytes),
-        "bias": constants.put(program.bias, m.acc_bytes),
-        "add": constants.put(program.add, m.acc_bytes),
+        "uops": uops.store(program.uops, m.uop_bytes),
+        "weights": constants.store(program.weights, m.wgt_bytes),
+        "bias": constants.store(program.bias, m.acc_bytes),
+        "add": constants.store(program.add, m.acc_bytes),
     }
 
 
@@ -214,8 +215,9 @@ def _check_packings(network: BoardNetwork, board: BoardProgram) -> None:
                 by_host = packing_of(port, board.spec, load=load)
                 if by_host.place != tensor.packing.place:
                     raise WorkloadError(
-                        f"tensor {tensor.value.name} lies in memory as {tensor.packing}, and the "
-                        f"host packs it as {by_host}; keep the operators around it in float"
+                        f"the tensor {tensor.value.name} is stored as {tensor.packing}, but "
+                        f"the host packs it as {by_host}; keep the operators around it in "
+                        "floating point"
                     )
 
 

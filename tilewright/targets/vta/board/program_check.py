@@ -109,19 +109,26 @@ def check_program(program: BoardProgram) -> None:
         ("segments", len(program.segments), MAX_STREAMS),
         ("steps", len(program.steps), MAX_STREAMS),
     ):
-        _require(count <= most, f"it has {count} {what}, {most} may be")
+        _require(count <= most, f"it has {count} {what}, but at most {most} are supported")
     for at, buffer in enumerate(program.buffers):
         _check_buffer(program, at, buffer)
     memory = sum(buffer.bytes for buffer in program.buffers)
     _require(
-        memory <= MAX_MEMORY_BYTES, f"its buffers have {memory} bytes, {MAX_MEMORY_BYTES} may be"
+        memory <= MAX_MEMORY_BYTES,
+        f"its buffers have {memory} bytes, but at most {MAX_MEMORY_BYTES} are supported",
     )
     _check_streams(program)
     _check_relocations(program)
     ports = sum(len(step.loads) + len(step.stores) for step in program.steps)
-    _require(ports <= MAX_PORTS, f"{ports} tensors cross the border, {MAX_PORTS} may")
+    _require(
+        ports <= MAX_PORTS,
+        f"its steps read and write {ports} tensors, but at most {MAX_PORTS} are supported",
+    )
     for step in program.steps:
-        _require(0 <= step.segment < len(program.segments), f"step of segment {step.segment}")
+        _require(
+            0 <= step.segment < len(program.segments),
+            f"a step runs segment {step.segment}, which does not exist",
+        )
         for port in step.loads:
             _check_port(program, port, load=True)
         for port in step.stores:
@@ -131,7 +138,10 @@ def check_program(program: BoardProgram) -> None:
     _check_border(program.inputs, [p for step in program.steps for p in step.loads])
     _check_border(program.outputs, [p for step in program.steps for p in step.stores])
     border = len(program.inputs) + len(program.outputs)
-    _require(border <= MAX_PORTS, f"it has {border} inputs and outputs, {MAX_PORTS} may be")
+    _require(
+        border <= MAX_PORTS,
+        f"it has {border} inputs and outputs, but at most {MAX_PORTS} are supported",
+    )
 
 
 def _require(holds: bool, wrong: str) -> None:
@@ -143,20 +153,20 @@ def _require(holds: bool, wrong: str) -> None:
 
 def _check_buffer(program: BoardProgram, at: int, buffer: Buffer) -> None:
     name = f"buffer {at} ('{buffer.name}')"
-    _require(buffer.kind in KINDS, f"{name} is of kind {buffer.kind!r}")
+    _require(buffer.kind in KINDS, f"{name} has the unknown kind {buffer.kind!r}")
     _require(
         0 < buffer.bytes <= MAX_BUFFER_BYTES,
-        f"{name} has {buffer.bytes} bytes, where a driver gives 1 to {MAX_BUFFER_BYTES}",
+        f"{name} has {buffer.bytes} bytes, but a driver allocates 1 to {MAX_BUFFER_BYTES}",
     )
     held = {"uops": program.uops.size, "constants": program.constants.size, "activations": None}
     size = held[buffer.kind]
     if size is None:
-        _require(buffer.offset == 0, f"{name} has an offset into no file")
+        _require(buffer.offset == 0, f"{name} has a file offset but is not filled from a file")
     else:
         _require(
             0 <= buffer.offset <= size - buffer.bytes,
-            f"{name} is filled from bytes {buffer.offset} to {buffer.offset + buffer.bytes} of "
-            f"{size}",
+            f"{name} is filled from bytes {buffer.offset} to {buffer.offset + buffer.bytes} "
+            f"of a file with {size} bytes",
         )
 
 
@@ -167,17 +177,20 @@ def _check_streams(program: BoardProgram) -> None:
     for at, segment in enumerate(program.segments):
         _require(
             segment.first >= 0 and 0 < segment.count <= count - segment.first,
-            f"segment {at} is instructions {segment.first} to {segment.first + segment.count} of "
-            f"{count}",
+            f"segment {at} consists of instructions {segment.first} to "
+            f"{segment.first + segment.count}, but the program has {count}",
         )
         _require(
             segment.count * 16 <= MAX_BUFFER_BYTES,
-            f"segment {at} has {segment.count} instructions, more than one buffer holds",
+            f"segment {at} has {segment.count} instructions, which do not fit into one buffer",
         )
         last = segment.first + segment.count - 1
         begin, end = np.searchsorted(finishes, (segment.first, last + 1)).tolist()
         inside = finishes[begin:end][:3].tolist()
-        _require(inside == [last], f"segment {at} has its FINISH at {inside}")
+        _require(
+            inside == [last],
+            f"segment {at} must end with its only FINISH, but has FINISH at {inside}",
+        )
 
 
 def _check_relocations(program: BoardProgram) -> None:
@@ -191,25 +204,31 @@ def _check_relocations(program: BoardProgram) -> None:
     # 65,535 rows, or never end.
     endless = np.flatnonzero(moves & (sizes > 0) & (_field(insns[:, 1], 0, 16) == 0))
     _require(endless.size == 0, f"instruction {endless[:1]} moves columns of no rows")
-    _require(bool((np.diff(at) > 0).all()), "its relocations are not in the order of instructions")
-    _require(at.size == 0 or int(at[-1]) < len(insns), "a relocation names no instruction")
-    _require(bool(moves[at].all()), "a relocation names an instruction that moves no data")
+    _require(bool((np.diff(at) > 0).all()), "its relocations are not sorted by instruction")
+    _require(
+        at.size == 0 or int(at[-1]) < len(insns),
+        "a relocation refers to an instruction that does not exist",
+    )
+    _require(bool(moves[at].all()), "a relocation refers to an instruction that moves no data")
     named = np.zeros(len(insns), np.bool_)
     named[at] = True
     bare = np.flatnonzero(moves & (sizes > 0) & ~named)
-    _require(bare.size == 0, f"instruction {bare[:1]} moves data and has no relocation")
+    _require(bare.size == 0, f"instruction {bare[:1]} moves data but has no relocation")
 
     memory, buffer = table["memory"].astype(np.int64), table["buffer"].astype(np.int64)
     stores = (low[at] & np.uint64(7)) == STORE
     allowed = np.where(stores, memory == OUT, memory < OUT)
     _require(
         bool((allowed & (memory == _field(low[at], 7, 3))).all()),
-        "a relocation is of another type of memory than its instruction",
+        "a relocation has another memory type than its instruction",
     )
-    _require(bool((buffer < len(program.buffers)).all()), "a relocation names no buffer")
+    _require(
+        bool((buffer < len(program.buffers)).all()),
+        "a relocation refers to a buffer that does not exist",
+    )
     kinds = np.array([KINDS.index(b.kind) for b in program.buffers], np.int64)[buffer]
     wanted = np.where(stores, kinds == 2, np.where(memory == UOP, kinds == 0, kinds > 0))
-    _require(bool(wanted.all()), "an instruction reads or writes a buffer of another kind")
+    _require(bool(wanted.all()), "an instruction reads or writes a buffer of the wrong kind")
     offset = table["offset"].astype(np.int64)
     _require(
         bool((offset == _field(low[at], 26, 32)).all()),
@@ -221,7 +240,7 @@ def _check_relocations(program: BoardProgram) -> None:
     ends = (offset + reach) * element_bytes(program.spec.machine)[memory]
     room = np.array([b.bytes for b in program.buffers], np.int64)[buffer]
     beyond = np.flatnonzero(ends > room)
-    _require(beyond.size == 0, f"instruction {at[beyond[:1]]} reaches beyond its buffer")
+    _require(beyond.size == 0, f"instruction {at[beyond[:1]]} accesses data beyond its buffer")
 
 
 def _field(words: NDArray[np.uint64], offset: int, width: int) -> NDArray[np.int64]:
@@ -230,13 +249,13 @@ def _field(words: NDArray[np.uint64], offset: int, width: int) -> NDArray[np.int
 
 def _check_port(program: BoardProgram, port: Port, *, load: bool) -> None:
     name = f"tensor '{port.name}'"
-    _require(port.dtype in DTYPES, f"{name} is of type {port.dtype}")
-    _require(port.form in FORMS, f"{name} is of form {port.form!r}")
+    _require(port.dtype in DTYPES, f"{name} has the unsupported type {port.dtype}")
+    _require(port.form in FORMS, f"{name} has the unknown form {port.form!r}")
     _require(
         1 <= len(port.shape) <= (4 if port.form == "image" else MAX_RANK)
         and all(1 <= size <= MAX_DIMENSION for size in port.shape)
         and tensor_bytes(port) <= MAX_TENSOR_BYTES,
-        f"{name} has shape {port.shape}",
+        f"{name} has the invalid shape {port.shape}",
     )
     _check_scale(name, port.scale)
     if unfold := port.unfold:
@@ -246,11 +265,11 @@ def _check_port(program: BoardProgram, port: Port, *, load: bool) -> None:
         _require(
             load and port.form == "image" and min(sizes) > 0 and min(pads) >= 0
             and max(*sizes, *pads) <= MAX_DIMENSION,
-            f"{name} cannot be unfolded so",
+            f"{name} cannot be unfolded in this way",
         )  # fmt: skip
-    _require(0 <= port.buffer < len(program.buffers), f"{name} lies in no buffer")
+    _require(0 <= port.buffer < len(program.buffers), f"{name} is in no buffer")
     buffer = program.buffers[port.buffer]
-    _require(buffer.kind == "activations", f"{name} lies in a buffer of {buffer.kind}")
+    _require(buffer.kind == "activations", f"{name} is in a buffer of kind {buffer.kind}")
     m = program.spec.machine
     element = m.inp_bytes if load else m.out_bytes
     if port.form == "weights":
@@ -259,7 +278,7 @@ def _check_port(program: BoardProgram, port: Port, *, load: bool) -> None:
     _require(
         port.offset >= 0 and port.offset % element == 0
         and port.offset + prod(packed_shape(port, program.spec, load=load)) <= buffer.bytes,
-        f"{name} does not fit its buffer",
+        f"{name} does not fit into its buffer",
     )  # fmt: skip
 
 
@@ -277,9 +296,11 @@ def _check_scale(name: str, scale: Scale) -> None:
         step = float(np.float32(scale.step))
     _require(
         float(np.finfo(np.float32).tiny) <= step < inf and step == scale.step,
-        f"{name} has steps of {scale.step}",
+        f"{name} has the invalid step {scale.step}",
     )
-    _require(-128 <= scale.zero_point <= 127, f"{name} has zero point {scale.zero_point}")
+    _require(
+        -128 <= scale.zero_point <= 127, f"{name} has the invalid zero point {scale.zero_point}"
+    )
 
 
 def _check_border(tensors: Sequence[Value], ports: Sequence[Port]) -> None:
@@ -294,8 +315,12 @@ def _check_border(tensors: Sequence[Value], ports: Sequence[Port]) -> None:
     """
     named: dict[str, Value] = {}
     for tensor in tensors:
-        _require(fits_table(tensor), f"'{tensor.name}' is {tensor.dtype} of shape {tensor.shape}")
-        _require(tensor.name not in named, f"two tensors are named '{tensor.name}'")
+        _require(
+            fits_table(tensor),
+            f"the tensor '{tensor.name}' has the unsupported type {tensor.dtype} or shape "
+            f"{tensor.shape}",
+        )
+        _require(tensor.name not in named, f"two tensors have the name '{tensor.name}'")
         named[tensor.name] = tensor
     for port in ports:
         _require(_same(named.get(port.name, port), port), f"'{port.name}' has two shapes")
@@ -313,7 +338,9 @@ def _check_names(step: ProgramStep) -> None:
         tensor = prod(port.shape), port.dtype
         _require(seen.setdefault(port.name, tensor) == tensor, f"'{port.name}' has two shapes")
     stored = [port.name for port in step.stores]
-    _require(len(set(stored)) == len(stored), f"a name is stored twice: {', '.join(stored)}")
+    _require(
+        len(set(stored)) == len(stored), f"a name is stored more than once: {', '.join(stored)}"
+    )
 
 
 def _check_apart(program: BoardProgram, loads: tuple[Port, ...]) -> None:
@@ -331,7 +358,7 @@ def _check_apart(program: BoardProgram, loads: tuple[Port, ...]) -> None:
         for p in loads
     )
     for (buffer, _, end, name), (other, start, _, after) in pairwise(ranges):
-        _require(buffer != other or end <= start, f"tensors '{name}' and '{after}' overlap")
+        _require(buffer != other or end <= start, f"the tensors '{name}' and '{after}' overlap")
 
 
 RUNTIME_DTYPES = ("int8", "uint8", "float32")
@@ -352,11 +379,11 @@ def why_not_bare(program: BoardProgram, host_work: Sequence[str] = ()) -> str:
     if host_work:
         return f"the host must compute {', '.join(host_work)}"
     if len(program.steps) != 1:
-        return f"it runs in {len(program.steps)} steps with work of the host between them"
+        return f"it runs in {len(program.steps)} steps with work for the host between them"
     if weights:
         return f"the host must pack {', '.join(weights)} as weights"
     if foreign:
-        return f"{', '.join(foreign)}, neither int8, uint8 nor float32"
+        return f"{', '.join(foreign)}, but the runtime only supports int8, uint8 and float32"
     if bits != 8:
         return f"activations have {bits} bits instead of 8"
     return _why_not_whole(program)
@@ -369,12 +396,12 @@ def _why_not_whole(program: BoardProgram) -> str:
     stored = {port.name for port in step.stores}
     foreign = [port.name for port in step.loads if port.name not in inputs]
     copied = [value.name for value in program.outputs if value.name not in stored]
-    strange = [f"{v.name} is {v.dtype} of shape {v.shape}"
+    strange = [f"{v.name} is {v.dtype} with shape {v.shape}"
                for v in (*program.inputs, *program.outputs) if not fits_table(v)]  # fmt: skip
     if foreign:
-        return f"the host must make {', '.join(foreign)}, which no input is"
+        return f"the host must compute {', '.join(foreign)}, which no input provides"
     if copied:
-        return f"the host must make {', '.join(copied)}, which no layer writes as such"
+        return f"the host must compute {', '.join(copied)}, which no layer writes in this form"
     if strange:
-        return f"{', '.join(strange)}, which the runtime does not take"
+        return f"{', '.join(strange)}, which the runtime does not support"
     return ""

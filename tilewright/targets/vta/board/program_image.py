@@ -138,10 +138,11 @@ def read_image(files: Mapping[str, bytes], spec: VtaSpec) -> BoardProgram:
         if int(header[field]) != getattr(spec, field):
             raise BoardError(
                 f"{NETWORK} is for a machine with {field.upper()} {int(header[field])}, "
-                f"'{spec.name}' has {getattr(spec, field)}; build the artifact for this target"
+                f"'{spec.name}' has {getattr(spec, field)}; build the artifact for this "
+                "target"
             )
     if len(files[INSTRUCTIONS]) % 16:
-        raise _damaged(INSTRUCTIONS, "does not hold whole instructions")
+        raise _damaged(INSTRUCTIONS, "does not contain whole instructions")
     program = BoardProgram(
         spec,
         np.frombuffer(files[INSTRUCTIONS], "<u8").astype(np.uint64, copy=False).reshape(-1, 2),
@@ -157,7 +158,7 @@ def read_image(files: Mapping[str, bytes], spec: VtaSpec) -> BoardProgram:
     names.end(header)
     check_program(program)
     if int(header["flags"]) & BARE and (why := why_not_bare(program)):
-        raise _damaged(NETWORK, f"says that it needs no host, but {why}")
+        raise _damaged(NETWORK, f"states that it needs no host, but {why}")
     return program
 
 
@@ -187,11 +188,13 @@ class _Text:
         """
         raw = name.encode()
         if b"\0" in raw:
-            raise BoardError(f"the name {name!r} holds a zero byte; rename the tensor in the model")
+            raise BoardError(
+                f"the name {name!r} contains a zero byte; rename the tensor in the model"
+            )
         if len(raw) > MAX_NAME_BYTES:
             raise BoardError(
-                f"the name {name!r:.40} has {len(raw)} bytes, {MAX_NAME_BYTES} may be; rename the "
-                "tensor in the model"
+                f"the name {name!r:.40} has {len(raw)} bytes, but at most {MAX_NAME_BYTES} "
+                "are supported; rename the tensor in the model"
             )
         return self.reason(name)
 
@@ -280,15 +283,15 @@ class _Names:
     def __init__(self, text: bytes) -> None:
         self.text, self.at = text, 0
 
-    def of(self, record: np.void) -> str:
+    def record_name(self, record: np.void) -> str:
         """Return the name of a record."""
         at, size = int(record["name_at"]), int(record["name_bytes"])
         end = at + size
         if at != self.at or size > MAX_NAME_BYTES or end >= len(self.text) or self.text[end]:
-            raise _damaged(NETWORK, "has a name outside of its names")
+            raise _damaged(NETWORK, "has a name outside of its name table")
         raw = self.text[at:end]
         if b"\0" in raw:
-            raise _damaged(NETWORK, "has a name outside of its names")
+            raise _damaged(NETWORK, "has a name outside of its name table")
         self.at = end + 1
         try:
             return raw.decode()
@@ -303,7 +306,7 @@ class _Names:
         if (self.at, len(self.text)) != (
             int(header["why_at"]), int(header["why_at"]) + int(header["why_bytes"]) + 1,
         ):  # fmt: skip
-            raise _damaged(NETWORK, "has texts of nothing")
+            raise _damaged(NETWORK, "has names that belong to nothing")
 
 
 def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], _Names]:
@@ -323,14 +326,16 @@ def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], _Names
         raise BoardError(refusal)
     for name, most in _MOST.items():
         if int(header[name]) > most:
-            raise _damaged(NETWORK, f"has {int(header[name])} {name}, where {most} may be")
+            raise _damaged(
+                NETWORK, f"has {int(header[name])} {name}, but at most {most} are supported"
+            )
     sizes = [int(header[name]) * record.itemsize
              for name, record in zip(_TABLES, _RECORDS, strict=True)]  # fmt: skip
     text_bytes = int(header["text_bytes"])
     if HEADER.itemsize + sum(sizes) + text_bytes + _DIGEST_BYTES != len(network) or len(
         network
     ) != int(header["bytes"]):
-        raise _damaged(NETWORK, "has tables of other sizes than it says")
+        raise _damaged(NETWORK, "has tables whose sizes differ from those in its header")
     tables, at = {}, HEADER.itemsize
     for name, record, size in zip(_TABLES, _RECORDS, sizes, strict=True):
         tables[name] = np.frombuffer(network[at : at + size], record)
@@ -340,13 +345,13 @@ def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], _Names
 
 def _choice(names: tuple[str, ...], code: int) -> str:
     if not 1 <= code <= len(names):
-        raise _damaged(NETWORK, f"has the unknown code {code}, where {', '.join(names)} are known")
+        raise _damaged(NETWORK, f"has the unknown code {code}; known: {', '.join(names)}")
     return names[code - 1]
 
 
 def _buffer(record: np.void, names: _Names) -> Buffer:
     kind = cast(BufferKind, _choice(KINDS, int(record["kind"])))
-    return Buffer(names.of(record), kind, int(record["bytes"]), int(record["offset"]))
+    return Buffer(names.record_name(record), kind, int(record["bytes"]), int(record["offset"]))
 
 
 def _port(record: np.void, names: _Names) -> Port:
@@ -354,7 +359,7 @@ def _port(record: np.void, names: _Names) -> Port:
     if record["unfolded"]:
         unfold = Unfold(*(int(value) for value in record["unfold"]))
     return Port(
-        names.of(record), _shape(record), _choice(DTYPES, int(record["dtype"])),
+        names.record_name(record), _shape(record), _choice(DTYPES, int(record["dtype"])),
         Scale(float(record["step"]), int(record["zero_point"])),
         cast(PortForm, _choice(FORMS, int(record["form"]))), int(record["buffer"]),
         int(record["offset"]), unfold,
@@ -363,7 +368,7 @@ def _port(record: np.void, names: _Names) -> Port:
 
 def _tensor(record: np.void, names: _Names) -> Value:
     dtype = _choice(HOST_DTYPES, int(record["dtype"]))
-    return Value(names.of(record), _shape(record), dtype)
+    return Value(names.record_name(record), _shape(record), dtype)
 
 
 def _shape(record: np.void) -> tuple[int, ...]:
@@ -384,5 +389,5 @@ def _steps(records: NDArray[np.void], ports: Sequence[Port]) -> tuple[ProgramSte
         )  # fmt: skip
         at = end
     if at != len(ports):
-        raise _damaged(NETWORK, "has tensors of no step")
+        raise _damaged(NETWORK, "has tensors that belong to no step")
     return tuple(steps)

@@ -261,8 +261,9 @@ class _Maker:
         block, packing = tensor.packing.block, tensor.packing
         if packing.batches != 1 or packing.form == "weights" or cut.first % block:
             raise WorkloadError(
-                f"{cut.part} does not lie in one piece of {cut.whole}: of an image alone, whole "
-                f"blocks of {block} channels do; leave out what joins them"
+                f"{cut.part} is not contiguous in {cut.whole}: only whole blocks of {block} "
+                "channels of a single image are; export the model without the operators "
+                "that join them"
             )
         shape = self.values[cut.whole if is_part else cut.part].shape
         blocks = -(-shape[channel_axis(shape)] // block)

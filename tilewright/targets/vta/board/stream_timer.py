@@ -15,7 +15,7 @@ from tilewright.targets.artifact_types import HostStep, LayerCost, LayerGraph, P
 from tilewright.targets.layer import Layer, Value
 from tilewright.targets.vta.board.layer_program import LayerProgram, lower_layer
 from tilewright.targets.vta.board.memory_plan import is_legal
-from tilewright.targets.vta.board.network_program import linked
+from tilewright.targets.vta.board.network_program import link_layers
 from tilewright.targets.vta.board.segments import Placed
 from tilewright.targets.vta.board.simulated_board import DeviceAddresses
 from tilewright.targets.vta.instruction_format import MODULE_NAMES, Words
@@ -55,12 +55,13 @@ class VtaStreamTimer:
         return len(self._programs)
 
     def cost(self, graph: LayerGraph, schedules: Sequence[Pick]) -> StreamCost:
+        """Return the cycles of the graph's streams with one schedule per layer."""
         picks = iter(schedules)
         steps = [
             self._program(step, graph.values, next(picks)) if isinstance(step, Layer) else step
             for step in graph.steps
         ]
-        built = linked(steps, graph, self.spec, self._is_legal)
+        built = link_layers(steps, graph, self.spec, self._is_legal)
         placed = DeviceAddresses(built.board)
         counts = [len(run.layers) for run in built.network.runs]
         cycles, in_stream, moved = 0, list[int](), 0
@@ -73,7 +74,7 @@ class VtaStreamTimer:
             in_stream += ends
         alone = self._each_alone(steps)
         layers = [
-            LayerCost(*each, stream) for each, stream in zip(alone, in_stream, strict=True)
+            LayerCost(*item, stream) for item, stream in zip(alone, in_stream, strict=True)
         ]  # fmt: skip
         return StreamCost(cycles, moved, tuple(layers))
 

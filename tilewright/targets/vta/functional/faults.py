@@ -110,12 +110,12 @@ _WORDINGS = {
     ),
     ILLEGAL_DEPENDENCY_FLAG: _Wording(
         "illegal_dependency_flag", UndecodableInstruction,
-        "has a dependency flag (bits {value:#x}) towards a neighbour its module lacks",
+        "has a dependency flag (bits {value:#x}) for a neighbour that its module does not have",
         "LOAD has no previous and STORE no next module: clear the flag",
     ),
     DRAM_NULL_PAGE: _Wording(
         "dram_null_page", DramOutOfRange,
-        "accesses address {value:#x} in the first 4096 bytes, which hold nothing",
+        "accesses address {value:#x} in the first 4096 bytes, which are not mapped",
         "set dram_base to an address of the image",
     ),
     DRAM_OUT_OF_RANGE: _Wording(
@@ -154,7 +154,7 @@ _WORDINGS = {
     ),
     STORE_PADDING: _Wording(
         "store_padding", UndecodableInstruction,
-        "is a STORE with padding, which only LOAD knows", "clear the padding fields",
+        "is a STORE with padding, which only LOAD supports", "clear the padding fields",
     ),
     Y_SIZE_ZERO: _Wording(
         "y_size_zero", HardwareHang,
@@ -167,11 +167,11 @@ _WORDINGS = {
     ),
     ALU_MUL: _Wording(
         "alu_mul", HardwareHang,
-        "is an ALU MUL, which only the functional simulator knows", "multiply with GEMM",
+        "is an ALU MUL, which only the functional simulator supports", "multiply with GEMM",
     ),
     ACC_8BIT_LOAD: _Wording(
         "acc_8bit_load", HardwareHang,
-        "loads ACC_8BIT, which only the functional simulator knows", "load 32-bit accumulators",
+        "loads ACC_8BIT, which only the functional simulator supports", "load 32-bit accumulators",
     ),
 }  # fmt: skip
 

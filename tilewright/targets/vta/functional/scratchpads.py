@@ -46,7 +46,7 @@ def allocate(m: Machine, rules: SemanticRules, seed: int | None = None) -> Scrat
     """
     if max(m.inp_bits, m.wgt_bits) > 16:
         raise SpecError(
-            f"the functional simulator handles inputs and weights of at most 16 bits, not "
+            "the functional simulator supports inputs and weights of at most 16 bits, not "
             f"{m.inp_bits} and {m.wgt_bits}; lower LOG_INP_WIDTH and LOG_WGT_WIDTH to 4"
         )
     inp_row, acc_row = _padded(m.block_in), _padded(m.block_out)

@@ -56,6 +56,8 @@ skipped and reported as `work_limit`. It takes several seconds at worst."""
 _STRICT = replace(
     FUNCTIONAL, extensions=False, empty_rows_hang=True, alu_hazards_stop=True, work_limit=WORK_LIMIT
 )
+# The program is executed with two initial contents of the scratchpads: zeros and noise. Results
+# that differ depend on what the scratchpads contained before.
 _NOISE_SEED = 1
 
 

@@ -48,7 +48,7 @@ FLAG_CLASSES = {
     ),
     LEFTOVER_TOKENS: FlagClass(
         "leftover_tokens", "flag",
-        "leaves {value} tokens in {queue} after FINISH, which the next program meets",
+        "leaves {value} tokens in {queue} after FINISH, which the next program finds there",
     ),
     INSTRUCTION_QUEUE_DEADLOCK: FlagClass(
         "instruction_queue_deadlock", "flag",
@@ -72,27 +72,28 @@ FLAG_CLASSES = {
     ),
     READS_UNINITIALISED: FlagClass(
         "reads_uninitialised_scratchpad", "flag",
-        "stores at address {value:#x} what depends on the initial scratchpad contents",
+        "stores values at address {value:#x} that depend on the initial scratchpad contents",
     ),
     DATA_RACE: FlagClass(
         "data_race", "flag",
-        "accesses {memory} element {value} in no order with another module's access",
+        "accesses {memory} element {value} without ordering to another module's access",
     ),
     MEMORY_RACE: FlagClass(
         "memory_race", "flag",
-        "meets instruction {limit} at address {value:#x}, in no order with it",
+        "accesses the same address {value:#x} as instruction {limit}, without ordering",
     ),
     DRAM_ADDRESS_WRAP: FlagClass(
         "dram_address_wrap", "flag",
-        "has dram_base · element bytes beyond 32 bits, which comes back to address {value:#x}",
+        "has dram_base · element bytes beyond 32 bits, which wraps around to address {value:#x}",
     ),
     ALU_TENSOR_SHIFT: FlagClass(
         "alu_tensor_shift", "note",
-        "shifts by a tensor: amounts from 0 to 31 mean the same everywhere, or to 15 in HLS",
+        "shifts by a tensor: only amounts from 0 to 31 mean the same everywhere (0 to 15 in HLS)",
     ),
     ALU_TENSOR_SHIFT_NEGATIVE: FlagClass(
         "alu_tensor_shift_negative", "flag",
-        "shifts accumulator {value} by a negative tensor amount: left in simulation, right in RTL",
+        "shifts accumulator {value} by a negative tensor amount: to the left in "
+        "simulation, to the right in RTL",
     ),
     SHIFT_UNDEFINED: FlagClass(
         "shift_undefined", "flag", "shifts by {value}, beyond the defined -31 to 31"
@@ -113,7 +114,7 @@ FLAG_CLASSES = {
     ),
     HLS_GEMM_ACC_RAW: FlagClass(
         "hls_gemm_acc_raw", "note",
-        "comes back to accumulator {value} after {limit} iterations, within the HLS pipeline",
+        "returns to accumulator {value} after {limit} iterations, within the HLS pipeline",
     ),
 }  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""Lowering of VTA schedules to instructions and micro-ops."""

@@ -87,7 +87,7 @@ class Lowering:
     space: Space
 
     @classmethod
-    def of(
+    def for_workload(
         cls, workload: Workload, spec: VtaSpec, kind: SpaceName, stock: bool = False
     ) -> Lowering:
         """Bind a workload to a machine and a space.
@@ -115,7 +115,7 @@ class Lowering:
         if workload.operator == "max_pool":
             if kind == "unchecked":
                 raise WorkloadError(
-                    f"{workload}: the unchecked space has convolutions only; use another space"
+                    f"{workload}: the unchecked space only supports convolutions; use another space"
                 )
             space = pool_space(geometry, kind)
         elif kind == "template":
@@ -132,8 +132,8 @@ class Lowering:
             space = unchecked_space()
             if (epilogue[:, 0] != EPILOGUE_IMMEDIATE).any():
                 raise WorkloadError(
-                    f"{workload}: the unchecked space has no bias or residual; use the extended "
-                    "space"
+                    f"{workload}: the unchecked space supports no bias or residual; use the "
+                    "extended space"
                 )
         return cls(
             workload, spec, kind, stock, spec.machine, layout_of(spec), geometry,
@@ -146,7 +146,7 @@ class Lowering:
         return as_record(self.geometry), as_record(self.machine), as_record(self.layout)
 
     @property
-    def beside(self) -> Geometry | None:
+    def shortcut_geometry(self) -> Geometry | None:
         """Geometry of the convolution's shortcut alone, or None if it has no shortcut.
 
         The shortcut's tensors lie in the same memory as those of the convolution.
@@ -191,7 +191,9 @@ class Lowering:
         codes, states = np.zeros(1, np.int64), new_states(1)
         return self.lower_rows(values[None], 0, 1, codes, states, True, (groups,))
 
-    def distinct(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def find_distinct(
+        self, values: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find rows of knob values that lead to the same program.
 
         Args:

@@ -78,7 +78,7 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
         return NONE
     if any(op.kind in RESIDUALS and usual(op).value > IDENTITY_BITS + 1 for op in ops):
         return NONE  # the shift of the residual comes first, and would shift the bias too
-    least, most = ops[at].amounts
+    least, most = ops[at].shift_range
     wanted = -(-(ENOUGH + high) // max(1, (1 << least) - 1))
     clips = min(HIGHEST, -(-wanted // 256) * 256, (SUMS - 1 >> most) // 256 * 256)
     lowest = high - clips * ((1 << least) - 1)

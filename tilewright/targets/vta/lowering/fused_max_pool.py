@@ -358,14 +358,14 @@ def check_pooled(workload: Workload, is_extended: bool) -> None:
         )
     if pool.stride_h > pool.kernel_h or pool.stride_w > pool.kernel_w:
         raise WorkloadError(
-            f"{workload}: its windows leave sums out, which would be computed for nothing; make "
-            "the max-pool a layer of its own"
+            f"{workload}: its windows skip sums, which would be computed in vain; make the "
+            "max-pool a layer of its own"
         )
     tensor = next((op.kind for op in workload.epilogue if op.kind not in _ACCUMULATORS), None)
     if tensor is not None:
         raise WorkloadError(
-            f"{workload}: '{tensor}' adds a tensor to the sums, which are pooled before; make the "
-            "max-pool a layer of its own"
+            f"{workload}: '{tensor}' adds a tensor to the sums, but they are pooled before; "
+            "make the max-pool a layer of its own"
         )
 
 

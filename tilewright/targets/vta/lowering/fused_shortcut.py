@@ -200,8 +200,8 @@ def check_summed(workload: Workload, is_extended: bool) -> None:
         )
     if any(op.kind in ("add", *RESIDUALS) for op in workload.epilogue):
         raise WorkloadError(
-            f"{workload}: a tensor is added to its sums, and a shortcut, too; make one of the two "
-            "a layer of its own"
+            f"{workload}: its sums have both an added tensor and a shortcut; make one of the "
+            "two a layer of its own"
         )
 
 

@@ -196,8 +196,8 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
     identity = int(_has_residual(w) or w.operator == "max_pool")
     if identity and machine.block_in != machine.block_out:
         raise WorkloadError(
-            f"{w}: tensors pass through the GEMM core as they are only where its blocks are "
-            f"square; here they are {machine.block_in}×{machine.block_out}"
+            f"{w}: tensors can only pass through the GEMM core unchanged if its blocks are "
+            f"square, but they are {machine.block_in}×{machine.block_out}"
         )
     taps = 0 if w.operator == "max_pool" else w.kernel_h * w.kernel_w
     if max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right) > 15:
@@ -344,18 +344,19 @@ def check_composed(workload: Workload, is_extended: bool) -> None:
     step = next((op for op in workload.epilogue if op.kind not in _ALU_OF), None)
     if step is not None and not (is_extended and workload.operator != "max_pool"):
         raise WorkloadError(
-            f"{workload}: only the extended space has '{step}', and no max_pool does; use it, or "
-            "leave the step to the CPU"
+            f"{workload}: only the extended space supports '{step}', and not for max_pool; "
+            "use the extended space, or run the step on the CPU"
         )
     if step is not None and workload.pool is not None:
         raise WorkloadError(
-            f"{workload}: '{step}' is no step of pooled sums; make the max-pool a layer of its own"
+            f"{workload}: '{step}' cannot be applied to pooled sums; make the max-pool a "
+            "layer of its own"
         )
     own = workload.of_shortcut
     if own is not None and any(op.kind not in _ALU_OF for op in own.epilogue):
         raise WorkloadError(
-            f"{workload}: a shortcut's own epilogue has the basic steps alone; make the shortcut a "
-            "layer of its own"
+            f"{workload}: the epilogue of a shortcut only supports the basic steps; make the "
+            "shortcut a layer of its own"
         )
 
 
@@ -392,13 +393,15 @@ def check_residual(workload: Workload, has_residuals: bool) -> None:
         return
     if not has_residuals:
         raise WorkloadError(
-            f"{workload}: only the extended space brings a residual through the GEMM core; use it"
+            f"{workload}: only the extended space can pass a residual through the GEMM core; "
+            "use the extended space"
         )
     before = next((k for k in kinds[:at] if k not in ADDITIONS), None)
     if before is not None:
         raise WorkloadError(
-            f"{workload}: its epilogue has '{before}' before '{kinds[at]}', which is added to the "
-            "sums themselves; put the residual first, or load it as int32 ('add')"
+            f"{workload}: its epilogue has '{before}' before '{kinds[at]}', which must be "
+            "added to the sums themselves; write the residual first, or load it as int32 "
+            "('add')"
         )
 
 
@@ -410,7 +413,7 @@ def _has(workload: Workload, *kinds: str) -> bool:
     count = sum(op.kind in kinds for op in workload.epilogue)
     if count > 1:
         raise WorkloadError(
-            f"{workload}: more than one '{kinds[0]}' in the epilogue; fold them first"
+            f"{workload}: its epilogue contains '{kinds[0]}' more than once; fold them into one"
         )
     return count == 1
 

@@ -77,13 +77,13 @@ def check_pool(workload: Workload) -> None:
     """Raise `WorkloadError` for a max-pool that cannot be lowered."""
     if max(workload.dilation_h, workload.dilation_w) > 1:
         raise WorkloadError(
-            f"{workload}: a dilated max_pool has no lowering; leave the layer to the CPU"
+            f"{workload}: a max_pool with dilation is not supported; run the layer on the CPU"
         )
     for step in workload.epilogue:
         if step.kind not in _IN_PLACE:
             raise WorkloadError(
-                f"{workload}: a max_pool's epilogue takes constants only, not '{step.kind}'; "
-                "make the sum a layer of its own"
+                f"{workload}: the epilogue of a max_pool can only use constants, not "
+                f"'{step.kind}'; make the sum a layer of its own"
             )
 
 

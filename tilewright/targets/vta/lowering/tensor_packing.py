@@ -48,7 +48,7 @@ def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
     if "bias" in kinds:
         tensors["bias"] = draw(20, w.out_channels)
     if "shr_channel" in kinds:
-        least, most = channel_shift(w).amounts
+        least, most = channel_shift(w).shift_range
         tensors["shr_channel"] = rng.integers(least, most + 1, w.out_channels, dtype=np.int64)
     if "add" in kinds:
         tensors["add"] = draw(20, w.batch, w.out_channels, w.results_height, w.results_width)
@@ -260,11 +260,12 @@ def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
     shifts = np.zeros(w.out_channels, np.int64)
     whole = np.zeros((len(kinds), geo.groups * geo.co * m.block_out), np.int64)
     if "shr_channel" in kinds:
-        (least, most), shifts = channel_shift(w).amounts, tensors["shr_channel"]
+        (least, most), shifts = channel_shift(w).shift_range, tensors["shr_channel"]
         if not least <= shifts.min() <= shifts.max() <= most:
             raise WorkloadError(
-                f"channels are shifted by {shifts.min()} to {shifts.max()} bits, and the epilogue "
-                f"of {w} promises {least} to {most}; say '>> channel' in it for any"
+                f"the channels are shifted by {shifts.min()} to {shifts.max()} bits, but the "
+                f"epilogue of {w} promises {least} to {most}; write '>> channel' in it for "
+                "any amount"
             )
         whole[-1] = least
         whole[-1, : w.out_channels] = shifts
@@ -272,8 +273,9 @@ def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
     if bias is not None:
         if geo.bias_lift and not geo.bias_lowest <= bias.min() <= bias.max() < SUMS:
             raise WorkloadError(
-                f"a bias from {bias.min()} to {bias.max()}: its schedules are exact from "
-                f"{geo.bias_lowest} to {SUMS - 1}; say 'bias 32' in the epilogue for any"
+                f"the bias ranges from {bias.min()} to {bias.max()}, but the schedules are "
+                f"only exact from {geo.bias_lowest} to {SUMS - 1}; write 'bias 32' in the "
+                "epilogue for any bias"
             )
         whole[0, : w.out_channels] = bias
         whole[0] += geo.bias_lift << shifts if len(kinds) > 1 else geo.bias_lift
@@ -299,7 +301,7 @@ def unpacked_vectors(w: Workload, m: Machine, geo: Geometry, packed: NDArray[np.
     vectors = {kind: rows[i, : w.out_channels] for i, kind in enumerate(kinds)}
     if "bias" in vectors:
         shifts = vectors.get("shr_channel")
-        above = 0 if shifts is None else shifts - channel_shift(w).amounts[0]
+        above = 0 if shifts is None else shifts - channel_shift(w).shift_range[0]
         vectors["bias"] = vectors["bias"] - (geo.bias_lift << above) + geo.beside_left
     return vectors
 

@@ -94,9 +94,9 @@ class Deadlock(CycleError):
             for unit, (insn, queues) in waiting.items()
         )
         super().__init__(
-            f"deadlock before FINISH: {text or 'no unit has anything to do'}; push these tokens "
-            "earlier, pass initial tokens, or check that none is lost (a counter holds a limited "
-            "number)",
+            f"deadlock before FINISH: {text or 'no unit has anything to do'}; push these "
+            "tokens earlier, pass initial tokens, or check that no token is lost (a counter "
+            "holds a limited number)",
             min((insn for insn, _ in waiting.values()), default=-1),
         )
         self.waiting = waiting
@@ -125,8 +125,8 @@ class TooManyCycles(CycleError):
 
     def __init__(self, instruction: int, limit: int) -> None:
         super().__init__(
-            f"instruction {instruction} brings the program to what may be more than {limit:,} "
-            "cycles, which cannot be counted; correct its loop counts and sizes",
+            f"instruction {instruction} may bring the program to more than {limit:,} cycles, "
+            "which cannot be counted; correct its loop counts and sizes",
             instruction,
         )
         self.limit = limit
@@ -141,20 +141,22 @@ def error_of(outcome: list[int]) -> CycleError:
     code, insn = outcome[0], outcome[CULPRIT]
     if code == UNDECODABLE:
         return UndecodableStream(
-            f"instruction {insn} cannot be decoded: the fetch unit knows LOAD of UOP, WGT, INP and "
-            "ACC, STORE, GEMM, FINISH and the ALU operations MIN, MAX, ADD and SHR",
+            f"instruction {insn} cannot be decoded: the fetch unit supports LOAD of UOP, "
+            "WGT, INP and ACC, STORE, GEMM, FINISH and the ALU operations MIN, MAX, ADD and "
+            "SHR",
             insn,
         )
     if code == ENDLESS:
         return EndlessTransfer(
-            f"instruction {insn} transfers elements in y_size = 0 rows and never ends; "
-            "set y_size to at least 1, or x_size to 0 for a no-op",
+            f"instruction {insn} transfers elements in y_size = 0 rows and never ends; set "
+            "y_size to at least 1, or x_size to 0 for a no-op",
             insn,
         )
     if code == OVERTAKEN:
         return OvertakenLoad(
-            f"the data of a load that fills its whole scratchpad arrive after instruction {insn} "
-            "has begun: the load unit's counter of outstanding beats wraps there; split such loads",
+            f"instruction {insn} begins before all data of a load that fills its whole "
+            "scratchpad have arrived, because the load unit's counter of outstanding beats "
+            "wraps around; split such loads",
             insn,
         )
     if code == MISSING_FINISH:

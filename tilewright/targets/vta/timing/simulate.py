@@ -176,7 +176,9 @@ def _simulate_rows(
             unowned(program), addresses[p], unowned(tokens), unowned(ends), unowned(spent),
             unowned(sim),
         )  # fmt: skip
-        outcomes[p] = sim.outcome
+        # A plain loop: for its error message, an assignment of rows compiles numba's strings, too.
+        for field in range(OUTCOME_FIELDS):
+            outcomes[p, field] = sim.outcome[field]
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,12 +239,13 @@ def simulate_program(
     simulator = simulator_of(spec)
     if insn_address % 8 or not 0 <= insn_address < 1 << 32:
         raise CycleError(
-            f"the instructions lie at {insn_address:#x}; choose a multiple of 8 below 2^32"
+            f"the instructions start at {insn_address:#x}; choose a multiple of 8 below 2^32"
         )
     limit = simulator.machine.token_limit
     if len(tokens) != len(QUEUE_NAMES) or not all(0 <= count <= limit for count in tokens):
         raise CycleError(
-            f"initial tokens {tuple(tokens)}: give {', '.join(QUEUE_NAMES)}, each 0 to {limit}"
+            f"the initial tokens {tuple(tokens)} are invalid: give {', '.join(QUEUE_NAMES)}, "
+            f"each 0 to {limit}"
         )
     n = len(insns)
     times = np.empty((n, TIMES_COLUMNS), np.int64)

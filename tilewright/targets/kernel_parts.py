@@ -1,0 +1,108 @@
+"""A numba compiler for functions that only other compiled functions call: the parts of a kernel.
+
+By default, numba optimises every function, together with all the functions that it calls, as soon
+as the function is compiled, and generates machine code for the result. A function that is nested
+eight calls deep is therefore optimised eight times, and only the last result is ever executed. The
+compiler in this module leaves a part as plain LLVM code; the kernel that calls it optimises all of
+its parts at once.
+
+The compiler is passed to numba's decorators as the option `pipeline_class`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, PassManager
+from numba.core.compiler_machinery import LoweringPass, register_pass
+from numba.core.typed_passes import (
+    IRLegalization,
+    NativeLowering,
+    NoPythonBackend,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+)
+from numba.core.untyped_passes import (
+    DeadBranchPrune,
+    FixupArgs,
+    GenericRewrites,
+    InlineInlinables,
+    IRProcessing,
+    ReconstructSSA,
+    RewriteSemanticConstants,
+    TranslateByteCode,
+)
+
+
+class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """The LLVM code of a part and of the functions that it calls, as numba generated it."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        """Leave the optimisation to the kernel. Modules that are linked need the same layout."""
+        module.data_layout = str(self.codegen.target_data)
+
+    def _optimize_final_module(self) -> None:
+        """Leave the optimisation to the kernel."""
+
+    def _finalize_final_module(self) -> None:
+        """Leave the machine code to the kernel."""
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class _RegisterPart(LoweringPass):  # type: ignore[misc]
+    """Make a part known to the functions that call it, which link its library."""
+
+    _name = "register_part"
+
+    def __init__(self) -> None:
+        LoweringPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        # The key of the part. numba insists on a built-in function, which nothing calls here. Bound
+        # methods of two objects are two keys.
+        entry_point = object().__dir__
+        result = state["cr"]
+        state.targetctx.insert_user_function(entry_point, result.fndesc, [state.library])
+        state["cr"] = result._replace(cfunc=entry_point)
+        return True
+
+
+PASSES = (
+    TranslateByteCode,
+    FixupArgs,
+    IRProcessing,
+    RewriteSemanticConstants,
+    DeadBranchPrune,
+    GenericRewrites,
+    InlineInlinables,
+    ReconstructSSA,
+    DeadBranchPrune,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+    IRLegalization,
+    NativeLowering,
+    _RegisterPart,
+    NoPythonBackend,
+)
+"""Passes of numba's `DefaultPassBuilder`, in its order, and the registration of the part.
+
+The passes for forms that no part uses are left out: closures, comprehensions, `with`,
+`literal_unroll`, array expressions, and errors with computed messages.
+"""
+
+
+class PartCompiler(CompilerBase):  # type: ignore[misc]
+    """Compiler for the parts of a kernel."""
+
+    def define_pipelines(self) -> list[Any]:
+        """Return the passes, and prepare the state for them."""
+        name = self.state.func_id.func_qualname
+        self.state.library = _PartLibrary(self.state.targetctx.codegen(), name)
+        self.state.flags.no_compile = True
+        passes = PassManager("part of a kernel")
+        for part_pass in PASSES:
+            passes.add_pass(part_pass, part_pass.__name__)
+        passes.finalize()
+        return [passes]
