@@ -244,7 +244,8 @@ class TuningOptions(CommandOptions):
         max_length=4096,
         description="Start from a model that was trained on other hardware: its folder, "
         "from 'tilewright model train', or 'champion' for the best models of "
-        "'tilewright compare'. Or start from the trials of an earlier run: its --out folder.",
+        "'tilewright compare'. Or start from the trials of an earlier run: its --out folder "
+        "(this saved no trials where it was measured).",
     )
     fusion: Annotated[
         Literal["", "none", "all", "greedy", "learned"],
