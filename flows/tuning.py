@@ -27,7 +27,6 @@ from tilewright.search import (
     Batch,
     Explorer,
     ExplorerState,
-    FinishedRound,
     Known,
     LocalRunner,
     Round,
@@ -39,6 +38,7 @@ from tilewright.search import (
     TrialRequest,
     TrialStore,
     make_task,
+    recorded_batch,
     run_id,
     shared_key,
 )
@@ -272,7 +272,9 @@ def tune_workloads(
     store.add_runs([task.store_key for task, _ in starts])
     if share is None:
         teachers = _teachers(options, starts)
-        tuned, state = list[TunedWorkload](), ExplorerState()
+        tuned = list[TunedWorkload]()
+        # Trials of an earlier run, with which all sessions start (`--warm-start DIR`), come first.
+        state = ExplorerState(arrays=starts[0][1].models.arrays if starts else {})
         for task, session in starts[:teachers]:
             start = session.with_shared(state)
             flow = run.workload(
@@ -721,22 +723,3 @@ def propose_batch(
         with clock.measure("lower"):
             batch = run(lower_and_choose, task, session, kept, n)  # Model A
     return replace(batch, candidates=len(candidates))
-
-
-def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
-    """Return a round of the trial store as a batch, as if it had just been measured.
-
-    The configs are lowered again, because the store does not keep programs.
-
-    Args:
-        task: the workload, target and tuner.
-        finished: the recorded round.
-    """
-    target, workload = task.target, task.problem.workload
-    rows, kept = target.lower(workload, finished.configs), None
-    if len(finished.compiled):
-        kept = replace(target.lower(workload, finished.compiled), programs={})
-    return Batch(
-        rows, {}, finished.failed, finished.lowered, candidates=len(finished.configs),
-        unmeasured_compiled=kept, measured=finished.measured,
-    )  # fmt: skip

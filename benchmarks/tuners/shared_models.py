@@ -10,11 +10,20 @@ schedule that any run of the table found; the spaces are not enumerated. For a n
 second goal: its cycles, with each layer counted as often as it is called, are within 1 % of the sum
 of the fastest schedules. All layers then have the same number of trials, up to the end of a round.
 Finished rows are kept in --out and not repeated.
+
+    python -m benchmarks.tuners.shared_models --layers "" --first "none,vta-pynq,evta-zcu102"
+
+With `--first`, runs also start with the trials of an earlier run, as `tilewright tune --warm-start
+DIR` does. The earlier run tunes other layers (`--first-layers`), on the same or on other hardware.
+Its trials and compiles are reported in separate columns. `--first model` starts with a transfer
+model (`--model`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,13 +38,46 @@ from benchmarks.results import LayerNames, Redraw, Seeds, Trials, Tuners
 from benchmarks.tuners.enumerated_spaces import TARGETS, SpaceName, layers_named, make_space_target
 from tilewright.evaluation.compare.plan import GOAL, TunerConfig, parse_tuner_configs
 from tilewright.flows.tuning import TEACHERS, tune_round
-from tilewright.search import ExplorerState, History, LocalRunner, Session, make_task
+from tilewright.models.transfer.model import Transferred, prior_from
+from tilewright.models.transfer.registry import load_model
+from tilewright.search import (
+    Explorer,
+    ExplorerState,
+    History,
+    LocalRunner,
+    Session,
+    Task,
+    make_task,
+)
+from tilewright.search.shared_trials import scale_to_hardware, trials_in, with_trials
+from tilewright.targets import make_target
+from tilewright.targets.base import Target
 from tilewright.targets.workload import Workload
 from tilewright.tuning.network import extract_subgraphs, import_model
 from tilewright.tuning.options import TuningOptions
 
 DEVELOPMENT = "C4,C5,C7,C8,C9,C10"
 """Layers that options of `ml2tuner` were chosen on."""
+OTHERS = "alexnet,vgg16,resnet50 1,resnet50 2,mobilenet_v1,inception_v3"
+"""Development layers of other networks."""
+MODEL, NOTHING = "model", "none"
+
+
+@dataclass(frozen=True)
+class Start:
+    """Data that a run starts with.
+
+    Attributes:
+        state: trials of an earlier run, for the shared models.
+        trials: number of trials of the earlier run.
+        compiles: number of configs that the earlier run compiled.
+        model: transfer model, if the run starts with one.
+    """
+
+    state: ExplorerState = field(default_factory=ExplorerState)
+    trials: int = 0
+    compiles: int = 0
+    model: Transferred | None = None
 
 
 def main(
@@ -48,6 +90,11 @@ def main(
     batch: Annotated[
         int, typer.Option(help="Trials per round of tuners that have no option `batch`.")
     ] = 2,
+    first: Annotated[
+        str, typer.Option(help="Starts of runs: none, model, or targets of earlier runs.")
+    ] = NOTHING,
+    first_layers: Annotated[str, typer.Option(help="Layers of the earlier runs.")] = OTHERS,
+    model: Annotated[Path | None, typer.Option(help="Folder of a transfer model.")] = None,
     out: Path = Path("built/shared_models.parquet"),
     redraw: Redraw = None,
 ) -> None:
@@ -55,19 +102,35 @@ def main(
     if redraw is None:
         rows: list[dict[str, Any]] = []
         if out.exists():
-            held = pd.read_parquet(out).to_dict("records")
+            held = read_rows(out).to_dict("records")
             rows = [{str(name): value for name, value in row.items()} for row in held]
-        done = {(row["tuner"], row["seed"], row["trials"], row["space"]) for row in rows}
+        parts = ("space", "tuner", "first", "seed", "trials")
+        done = {tuple(row[part] for part in parts) for row in rows}
         workloads = workloads_of(where, network) if network else counted(layers)
         for seed in range(seeds):
             for config in parse_tuner_configs(tuners):
-                if (config.label, seed, trials, where) in done:
-                    continue
-                rows += _run(where, workloads, config, seed, trials, batch)
-                out.parent.mkdir(parents=True, exist_ok=True)
-                pd.DataFrame(rows).to_parquet(out, index=False)
+                for name in first.split(",") if config.explorer.shares else [NOTHING]:
+                    if (where, config.label, name, seed, trials) in done:
+                        continue
+                    start = _make_start(name, where, first_layers, config, seed, trials, model)
+                    about = {
+                        "space": where, "tuner": config.label, "first": name, "seed": seed,
+                        "trials": trials, "first_trials": start.trials,
+                        "first_compiles": start.compiles,
+                    }  # fmt: skip
+                    finished = tune_layers(
+                        make_space_target(where), [workload for workload, _ in workloads.values()],
+                        config.explorer, seed, trials, batch, start,
+                    )  # fmt: skip
+                    for place, (layer, (_, history)) in enumerate(
+                        zip(workloads, finished, strict=True)
+                    ):
+                        count = workloads[layer][1]
+                        rows.append(about | _make_row(layer, place, count, history))
+                    out.parent.mkdir(parents=True, exist_ok=True)
+                    pd.DataFrame(rows).to_parquet(out, index=False)
         redraw = out
-    Console(width=150).print(table_of(pd.read_parquet(redraw)))
+    Console(width=190).print(table_of(read_rows(redraw)))
 
 
 Counted = Mapping[str, tuple[Workload, int]]
@@ -97,15 +160,45 @@ def workloads_of(where: SpaceName, network: str) -> Counted:
     }
 
 
-def _run(
-    where: SpaceName, workloads: Counted, tuner: TunerConfig, seed: int, trials: int, batch: int
-) -> list[dict[str, Any]]:
-    """Tune the layers in order. Return a row per layer."""
-    target, run, state, rows = make_space_target(where), LocalRunner(), ExplorerState(), []
-    if "batch" in type(tuner.explorer.options).model_fields:
+@lru_cache(maxsize=64)
+def _make_start(
+    name: str, where: SpaceName, layers: str, tuner: TunerConfig, seed: int, trials: int,
+    model: Path | None,
+) -> Start:  # fmt: skip
+    """Return the data that a run starts with. Perform the earlier run if there is one."""
+    if name == NOTHING:
+        return Start()
+    if name == MODEL:
+        if model is None:
+            raise typer.BadParameter("--first model needs --model")
+        return Start(model=load_model(model))
+    here, there = make_space_target(where), make_target(name, where)
+    workloads = list(layers_named(layers).values())
+    finished = tune_layers(there, workloads, tuner.explorer, seed, trials, trials)
+    state = ExplorerState()
+    for task, history in finished:
+        (shared,) = trials_in(tuner.explorer.share(task.problem, ExplorerState(), history))
+        if there.fingerprint != here.fingerprint:
+            shared = scale_to_hardware(shared, there.hardware_features(), here.hardware_features())
+        state = with_trials(state, shared)
+    histories = [history for _, history in finished]
+    return Start(state, sum(map(len, histories)), sum(map(_count_compiles, histories)))
+
+
+def tune_layers(
+    target: Target, workloads: Sequence[Workload], explorer: Explorer, seed: int, trials: int,
+    batch: int, start: Start | None = None,
+) -> list[tuple[Task, History]]:  # fmt: skip
+    """Tune the layers in order. Return the task of each layer with all its trials."""
+    start = start or Start()
+    run, state, finished = LocalRunner(), start.state, list[tuple[Task, History]]()
+    if "batch" in type(explorer.options).model_fields:
         batch = trials  # its own rounds are smaller
-    for place, (name, (workload, count)) in enumerate(workloads.items()):
-        task = make_task(target, workload, tuner.explorer, seed)
+    for place, workload in enumerate(workloads):
+        task = make_task(target, workload, explorer, seed)
+        if start.model is not None:
+            prior = prior_from(start.model, task.problem)
+            task = replace(task, problem=replace(task.problem, transferred=prior))
         session: Session | None = Session.start(task).with_shared(state)
         history = History.empty(task.problem.space)
         while session is not None and len(history) < trials:
@@ -113,17 +206,31 @@ def _run(
             session = None if done is None else done.session
             history = history if session is None else session.history
         if place < TEACHERS:
-            state = task.explorer.share(task.problem, state, history)
-        kept = 0 if history.compiled is None else len(history.compiled)
-        rows.append(
-            {
-                "space": where, "tuner": tuner.label, "seed": seed, "trials": trials, "layer": name,
-                "place": place, "count": count, "rounds": history.rounds.tolist(),
-                "cycles": np.where(history.valid, history.cycles, -1).tolist(),
-                "compiles": len(history) + len(history.failed) + kept,
-            }
-        )  # fmt: skip
-    return rows
+            state = explorer.share(task.problem, state, history)
+        finished.append((task, history))
+    return finished
+
+
+def _make_row(layer: str, place: int, count: int, history: History) -> dict[str, Any]:
+    """Return the row of a tuned layer, without the columns that describe the run."""
+    return {
+        "layer": layer, "place": place, "count": count, "rounds": history.rounds.tolist(),
+        "cycles": np.where(history.valid, history.cycles, -1).tolist(),
+        "compiles": _count_compiles(history),
+    }  # fmt: skip
+
+
+def _count_compiles(history: History) -> int:
+    kept = 0 if history.compiled is None else len(history.compiled)
+    return len(history) + len(history.failed) + kept
+
+
+def read_rows(path: Path) -> pd.DataFrame:
+    """Read finished rows. Runs of files without the column `first` started with nothing."""
+    rows = pd.read_parquet(path)
+    if "first" in rows:
+        return rows
+    return rows.assign(first=NOTHING, first_trials=0, first_compiles=0)
 
 
 def trials_to_goal(cycles: list[int], rounds: list[int], best: int) -> int:
@@ -182,7 +289,7 @@ def _best_after_rounds(
 
 
 def table_of(rows: pd.DataFrame) -> Table:
-    """Return a row per tuner: trials to the goal, and the regret after four trials.
+    """Return a row per tuner and start: trials to the goal, and regrets.
 
     The trials until the whole network reaches the goal are the mean over seeds, with their range.
     A seed that does not reach it counts all its trials, and the mean is marked by "≥".
@@ -195,15 +302,19 @@ def table_of(rows: pd.DataFrame) -> Table:
     rows = rows.assign(
         best=best,
         needed=[trials_to_goal(item, list(own), least) for item, own, least in runs],
+        one=[regret_after(item, 1, least) for item, _, least in runs],
         early=[regret_after(item, 4, least) for item, _, least in runs],
         late=[regret_after(item, len(item), least) for item, _, least in runs],
     )
     table = Table(title=f"trials to {GOAL:.0%} above the fastest schedule that was found")
-    columns = ("space", "tuner", "seeds", "all layers", "range over seeds", "per later layer",
-               "whole network", "compiles", "regret after 4", "at the end")  # fmt: skip
+    columns = (
+        "space", "tuner", "starts with", "seeds", "all layers", "range over seeds",
+        "per later layer", "whole network", "compiles", "regret after 1", "after 4", "at the end",
+        "earlier trials", "earlier compiles",
+    )  # fmt: skip
     for name in columns:
         table.add_column(name)
-    for (space, tuner), group in rows.groupby(["space", "tuner"], sort=False):
+    for (space, tuner, first), group in rows.groupby(["space", "tuner", "first"], sort=False):
         sums = group.groupby("seed")["needed"].sum()
         later = group[group["place"] >= 3]["needed"]
         reached = [
@@ -219,13 +330,16 @@ def table_of(rows: pd.DataFrame) -> Table:
         whole = [
             total if each is None else each for each, total in zip(reached, spent, strict=True)
         ]
+        earlier = group.groupby("seed")[["first_trials", "first_compiles"]].first().mean()
         mark = "≥" if None in reached else ""
         table.add_row(
-            str(space), str(tuner), str(len(sums)), f"{sums.mean():.1f}",
+            str(space), str(tuner), str(first), str(len(sums)), f"{sums.mean():.1f}",
             f"{sums.min()}-{sums.max()}", f"{later.mean():.1f}",
             f"{mark}{np.mean(whole):.1f} ({min(whole)}-{max(whole)})",
             f"{group.groupby('seed')['compiles'].sum().mean():.0f}",
-            f"{group['early'].mean():.2%}", f"{group['late'].mean():.2%}",
+            f"{group['one'].mean():.2%}", f"{group['early'].mean():.2%}",
+            f"{group['late'].mean():.2%}",
+            f"{earlier['first_trials']:.0f}", f"{earlier['first_compiles']:.0f}",
         )  # fmt: skip
     return table
 

@@ -18,10 +18,11 @@ runner (`search.runner`). They take a task, its session and the batch of the rou
     session = done.session
 
 `models.save_state(state, folder)` and `models.load_state(folder)` keep the learned models in native
-formats. `history` consists of arrays, and the rounds of a run in the store (`StoredRun.finished`)
-are enough to rebuild it. `read_store(folder)` opens the trials of an output directory for reading;
-its `.frame()` has the columns of `trials.parquet`. `registered_tuners()` lists the tuners with
-options and summaries. A `StoredRun` that is `shared` lets several processes work on one workload.
+formats. `history` consists of arrays, and the rounds of a run in the store
+(`StoredRun.finished_rounds`) are enough to rebuild it. `read_store(folder)` opens the trials of an
+output directory for reading; its `.frame()` has the columns of `trials.parquet`.
+`registered_tuners()` lists the tuners with options and summaries. A `StoredRun` that is `shared`
+lets several processes work on one workload.
 """
 
 from tilewright.search.explorer import (
@@ -43,7 +44,7 @@ from tilewright.search.registry import (
 )
 from tilewright.search.round_steps import Known, Trial, model_errors
 from tilewright.search.rounds import Round, TrialRequest
-from tilewright.search.run_record import FinishedRound, StoredRun
+from tilewright.search.run_record import FinishedRound, StoredRun, recorded_batch
 from tilewright.search.runner import LocalRunner
 from tilewright.search.session import Batch, Session
 from tilewright.search.task import (
@@ -95,6 +96,7 @@ __all__ = [
     "open_store",
     "problem_of",
     "read_store",
+    "recorded_batch",
     "register",
     "registered_tuners",
     "run_id",

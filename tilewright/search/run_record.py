@@ -15,7 +15,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from tilewright.core.process_info import ProcessStamp
 from tilewright.search.round_steps import Known, Trial, measurements_of, model_errors, trial_at
 from tilewright.search.session import Batch
-from tilewright.search.task import RunKey
+from tilewright.search.task import RunKey, Task
 from tilewright.search.trial_rows import (
     Rejected,
     RoundRow,
@@ -78,6 +78,25 @@ class FinishedRound:
     lowered: int
     compiled: Configs
     errors: Mapping[str, float] = field(default_factory=dict)
+
+
+def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
+    """Return a round of the trial store as a batch, as if it had just been measured.
+
+    The configs are lowered again, because the store does not keep programs.
+
+    Args:
+        task: the workload, target and tuner.
+        finished: the recorded round.
+    """
+    target, workload = task.target, task.problem.workload
+    rows, kept = target.lower(workload, finished.configs), None
+    if len(finished.compiled):
+        kept = replace(target.lower(workload, finished.compiled), programs={})
+    return Batch(
+        rows, {}, finished.failed, finished.lowered, candidates=len(finished.configs),
+        unmeasured_compiled=kept, measured=finished.measured,
+    )  # fmt: skip
 
 
 class StoredRun:

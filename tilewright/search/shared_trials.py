@@ -1,14 +1,15 @@
-"""Passes the trials of finished workloads of a run to the models of later workloads.
+"""Passes the trials of finished workloads to the models of later workloads.
 
 A network has many similar layers. Which programs compile and run, and what each counted operation
 costs, depends on the hardware more than on the layer. Models V and A of a later layer therefore
-also learn from the trials of earlier layers. The trials are stored as plain arrays in the state
-that a tuner starts with (`ExplorerState.arrays`).
+also learn from the trials of earlier layers, of the same run or of an earlier one. The trials are
+stored as plain arrays in the state that a tuner starts with (`ExplorerState.arrays`).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -16,9 +17,18 @@ from numpy.typing import NDArray
 
 from tilewright.core.files import read_json
 from tilewright.search.explorer import ExplorerState
-from tilewright.targets.features import Features, read_columns
+from tilewright.targets.features import Features, Meaning, read_columns
 
 _PREFIX = "others"
+_BUS = "bus_bytes"  # property of hardware: bytes that the memory port moves per cycle
+_SCRATCHPADS = {
+    "log2_inp_volume": "log2_inp_depth",
+    "log2_wgt_volume": "log2_wgt_depth",
+    "log2_out_volume": "log2_acc_depth",
+}
+"""Columns of Model V with the size of a tile, and the size of the scratchpad that holds it, as a
+property of the hardware. Both are log2."""
+_MOVED: tuple[Meaning, ...] = ("bytes", "waiting")  # meanings of counters that count bytes
 _PARTS = (
     "visible",
     "columns",
@@ -33,7 +43,7 @@ _PARTS = (
 
 @dataclass(frozen=True)
 class SharedTrials:
-    """Trials of another workload of the run, in the form that the shared models use.
+    """Trials of another workload, in the form that the shared models use.
 
     Attributes:
         visible: features of all configs that were lowered, shape (m, columns). The rows of the
@@ -88,6 +98,38 @@ def trials_in(state: ExplorerState) -> list[SharedTrials]:
             )
         )
     return shared
+
+
+def scale_to_hardware(
+    trials: SharedTrials, there: Mapping[str, float], here: Mapping[str, float]
+) -> SharedTrials:
+    """Scale the features of trials on other hardware, so that models of this hardware can use them.
+
+    Model A predicts the cost of a program. Counted bytes are multiplied by the ratio of the bus
+    widths, so that a byte costs the same time on both machines. Model V predicts which tiles fit
+    the scratchpads. Tile sizes are multiplied by the ratio of the scratchpad sizes. If the
+    scratchpad sizes of either machine are unknown, the features of Model V are removed.
+
+    Args:
+        trials: trials that were measured on the other hardware.
+        there: properties of the other hardware by name, as in `Problem.hardware`.
+        here: the same properties of this hardware.
+
+    Returns:
+        The trials with scaled features.
+    """
+    counters, columns = trials.hidden.columns, trials.visible.columns
+    hidden, visible = trials.hidden.matrix.copy(), trials.visible.matrix.copy()
+    if _BUS in there and _BUS in here:
+        counts_bytes = [column.meaning in _MOVED for column in counters]
+        hidden[:, counts_bytes] *= here[_BUS] / there[_BUS]
+    if {*_SCRATCHPADS.values()} <= there.keys() & here.keys():
+        for place, column in enumerate(columns):
+            if (size := _SCRATCHPADS.get(column.name)) is not None:
+                visible[:, place] += here[size] - there[size]  # both are logarithms
+    else:
+        visible, columns = visible[:, :0], ()
+    return replace(trials, hidden=Features(hidden, counters), visible=Features(visible, columns))
 
 
 def _column_descriptions(features: Features) -> NDArray[np.str_]:

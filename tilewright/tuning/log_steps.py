@@ -6,10 +6,12 @@ A runner that tracks runs performs these steps and also logs to MLflow (`tasks.r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tilewright.core.options import OptionsError
-from tilewright.search import Round, Session
+from tilewright.search import ExplorerState, Round, Session
 from tilewright.targets.display_names import layer
+from tilewright.tuning.earlier_run import first_data, holds_run, read_earlier_run
 from tilewright.tuning.events import (
     Listener,
     NetworkFound,
@@ -41,6 +43,7 @@ def start_sessions(
     Raises:
         OptionsError: the run should start from a champion, a registered model of an earlier
             comparison, which only a tracked run can do.
+        EarlierRunError: the run should start with trials of an earlier run that do not fit it.
     """
     if options.warm_start == CHAMPION:
         raise OptionsError(
@@ -48,7 +51,10 @@ def start_sessions(
             "leave out --bare"
         )
     tasks = tasks_of(options, subgraphs)
-    return [(task, Session.start(task)) for task in tasks]
+    state: ExplorerState | None = None
+    if tasks and options.warm_start and holds_run(Path(options.warm_start)):
+        state = first_data(read_earlier_run(Path(options.warm_start)), tasks)
+    return [(task, Session.start(task, state)) for task in tasks]
 
 
 def tasks_of(options: TuningOptions, subgraphs: Sequence[Subgraph]) -> list[TuningTask]:

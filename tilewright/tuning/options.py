@@ -239,12 +239,13 @@ class TuningOptions(CommandOptions):
     input_shapes: InputShapes = Field(default_factory=dict)
     calibration: Calibration = ""
     max_waste: MaxWaste = 1.0
-    warm_start: Annotated[str, CliOption(metavar="MODEL|champion", value="warm start")] = Field(
+    warm_start: Annotated[str, CliOption(metavar="MODEL|DIR|champion", value="warm start")] = Field(
         default="",
         max_length=4096,
         description="Start from a model that was trained on other hardware: its folder, "
         "from 'tilewright model train', or 'champion' for the best models of "
-        "'tilewright compare'.",
+        "'tilewright compare'. Or start from the trials of an earlier run: its --out folder "
+        "(this saved no trials where it was measured).",
     )
     fusion: Annotated[
         Literal["", "none", "all", "greedy", "learned"],

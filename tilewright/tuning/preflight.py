@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tilewright.core.errors import UnknownName
 from tilewright.core.options import OptionsError
+from tilewright.models import make_explorer
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import check_trusted, read_index
 from tilewright.networks import zoo_names
@@ -15,6 +16,7 @@ from tilewright.targets.capabilities import Builds, capability
 from tilewright.targets.cluster.connection import check_address
 from tilewright.targets.registry import check_target, kind_of, make_target
 from tilewright.targets.workload import parse_workload
+from tilewright.tuning.earlier_run import holds_run, read_earlier_run
 from tilewright.tuning.options import CHAMPION, TuningOptions
 from tilewright.tuning.output_dir import check_folder, check_idle
 from tilewright.tuning.run_metadata import check_vacant
@@ -62,16 +64,20 @@ def _check_place(options: TuningOptions) -> None:
 
 
 def check_start(options: TuningOptions) -> None:
-    """Check the model of a warm start.
+    """Check the model or the earlier run of a warm start.
 
     Raises:
-        TransferError: the folder holds no model, or a model that is not trusted.
-        OptionsError: the tuner cannot use such a model.
+        TransferError: the folder holds neither a run nor a model, or a model that is not trusted.
+        EarlierRunError: the run in the folder is not finished or belongs to another version.
+        OptionsError: the tuner cannot use such a model or such trials.
     """
     if options.warm_start in ("", CHAMPION):
         return
+    folder = Path(options.warm_start)
+    if holds_run(folder):
+        _check_earlier_run(options, folder)
+        return
     try:
-        folder = Path(options.warm_start)
         check_trusted(folder, read_index(folder))
     except TransferError as error:
         raise TransferError(f"--warm-start {options.warm_start}: {error}") from None
@@ -82,6 +88,21 @@ def check_start(options: TuningOptions) -> None:
             f"--warm-start {options.warm_start}: the tuner '{options.tuner}' cannot start "
             f"from a trained model; choose one that can ({able})"
         )
+
+
+def _check_earlier_run(options: TuningOptions, folder: Path) -> None:
+    if folder.resolve() == options.folder.resolve():
+        raise OptionsError(
+            f"--warm-start {folder} is the output directory of this run, which resumes from its "
+            "own trials without an option; leave out --warm-start, or choose another --out"
+        )
+    if not make_explorer(options.tuner, options.tuner_options).shares:
+        raise OptionsError(
+            f"--warm-start {folder}: the tuner '{options.tuner}' learns nothing from trials of "
+            "other workloads; choose 'ml2tuner', 'default' or 'default-blind' and leave out "
+            "--option share=False"
+        )
+    read_earlier_run(folder)
 
 
 def check_fusion(options: TuningOptions) -> None:

@@ -24,6 +24,7 @@ from tilewright.targets.cluster.remote_worker import prepare_worker
 from tilewright.targets.cluster.target import ClusterTarget, recipe_of
 from tilewright.targets.registry import kind_of, make_target
 from tilewright.targets.workload import Workload
+from tilewright.tuning.earlier_run import holds_run, read_earlier_run
 from tilewright.tuning.options import CHAMPION, TuningOptions
 
 if TYPE_CHECKING:
@@ -132,9 +133,15 @@ def tuning_task_of(
 
     Raises:
         UnknownName: a name is unknown.
-        TransferError: the folder of the warm start holds no model.
+        TransferError: the folder of the warm start holds neither a model nor a run.
+        EarlierRunError: the run in the folder of the warm start cannot be used.
     """
     folder = "" if options.warm_start == CHAMPION else options.warm_start
+    start, transferred = "", folder
+    if folder and holds_run(Path(folder)):
+        start, transferred = read_earlier_run(Path(folder)).identity, ""
+    elif folder:
+        start = identity_of(Path(folder))
     return TuningTask(
         workload=workload,
         target_name=options.target,
@@ -144,8 +151,8 @@ def tuning_task_of(
         batch=options.batch,
         options=tuple(sorted(options.tuner_options.items())),
         isolate=options.isolate,
-        start=identity_of(Path(folder)) if folder else "",
-        transferred=folder,
+        start=start,
+        transferred=transferred,
         cluster=options.cluster,
         shared=options.shared,
         names=names,

@@ -24,7 +24,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.thread_pools import BLAS_ON_ONE_THREAD
 from tilewright.evaluation.explain.finished_run import Trajectory, TunedFolder, trajectory_of
-from tilewright.flows.tuning import learn, recorded_batch
+from tilewright.flows.tuning import learn
 from tilewright.search import (
     Explorer,
     ExplorerState,
@@ -33,6 +33,7 @@ from tilewright.search import (
     Problem,
     Session,
     make_task,
+    recorded_batch,
 )
 from tilewright.search.candidates import sample
 from tilewright.search.cost_model_protocols import Boosted, CostModel
