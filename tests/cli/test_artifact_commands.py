@@ -44,7 +44,7 @@ def test_build_says_what_it_made(built: Place) -> None:
     manifest = built.json("art/manifest.json")
     assert said.startswith("digits_cnn on vta-pynq → art\n")
     assert f"{manifest['cycles']['stream']:,} cycles" in said
-    assert f"{manifest['cycles']['sum_of_layers']:,} cycles is the sum of the layers" in said
+    assert f"{manifest['cycles']['sum_of_layers']:,} cycles is the sum of all layers" in said
     assert "100\N{NO-BREAK SPACE}% of" in said
     for buffer in manifest["memory"]["buffers"]:
         assert f"{buffer['bytes']:,} bytes" in said
@@ -233,7 +233,7 @@ def test_schedules_of_another_network_or_machine_are_refused(copy: Place) -> Non
     tuned_folder(copy, "some", network="resnet18", schedules=[])
     tuned_folder(copy, "old", version=0)
     for name, said in (
-        ("small", "schedules for my-vta, but the build is for vta-pynq"),
+        ("small", "schedules for another machine (my-vta)"),
         ("some", "was tuned for resnet18 and lacks schedules for 5 of the 5 workloads"),
         ("old", "of version 0, this program reads 1; tune again"),
     ):

@@ -30,9 +30,11 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.core.private_files:held_alone",
         "tilewright.core.private_files:write_private",
         "tilewright.services.server_process:start_server", "tilewright.targets.cluster.keys:_write",
+        "tilewright.tuning.delete_output:_opened",
     ),
     "its files are of the user's own workspace or registry, or of the user's home": (
         "tilewright.cli.error_messages:_database_problem",
+        "tilewright.dashboard.deletion:_holds",
         "tilewright.core.private_files:read_private",
         "tilewright.models.counter_regression:CounterRegression.load",
         "tilewright.models.gaussian:GaussianProcess.load",

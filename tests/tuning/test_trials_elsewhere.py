@@ -183,5 +183,5 @@ def test_the_command_lists_them_and_says_what_it_left_out(tmp_path: Path) -> Non
         log.write_text(text)
         with pytest.raises(ForeignTrialsError, match="contains no trial"):
             tilewright.trials(log)
-    with pytest.raises(ForeignTrialsError, match=r"there is no trials\.sqlite"):
+    with pytest.raises(ForeignTrialsError, match=r"contains no trials\.sqlite"):
         tilewright.trials(tmp_path)

@@ -80,7 +80,7 @@ class EarlierRun:
         return digest(canonical([self.target.fingerprint, about]))[:16]
 
 
-class _WrittenTarget(BaseModel):
+class _EarlierTarget(BaseModel):
     """The target in `schedules.json`."""
 
     kind: str
@@ -88,21 +88,21 @@ class _WrittenTarget(BaseModel):
     spec: dict[str, JsonValue]
 
 
-class _WrittenSchedule(BaseModel):
+class _EarlierSchedule(BaseModel):
     """Fields of a schedule that identify its workload."""
 
     workload: str
     epilogue: str
 
 
-class _WrittenSchedules(BaseModel):
+class _EarlierSchedules(BaseModel):
     """Fields of `schedules.json` that are used."""
 
-    target: _WrittenTarget
-    schedules: list[_WrittenSchedule]
+    target: _EarlierTarget
+    schedules: list[_EarlierSchedule]
 
 
-class _WrittenSummary(BaseModel):
+class _EarlierSummary(BaseModel):
     """Fields of `summary.json` that are used."""
 
     space: str
@@ -131,8 +131,8 @@ def read_earlier_run(folder: Path) -> EarlierRun:
 
 @lru_cache(maxsize=2)
 def _read(folder: Path, changed_ns: int, size: int) -> EarlierRun:
-    summary = read_written(_WrittenSummary, folder, SUMMARY, EarlierRunError)
-    schedules = read_written(_WrittenSchedules, folder, SCHEDULES, EarlierRunError)
+    summary = read_written(_EarlierSummary, folder, SUMMARY, EarlierRunError)
+    schedules = read_written(_EarlierSchedules, folder, SCHEDULES, EarlierRunError)
     written = schedules.target
     try:
         target = rebuild(written.kind, written.spec, summary.space)
