@@ -299,7 +299,10 @@ def table(rows: pd.DataFrame) -> str:
     The last row is the geometric mean with its interval, over as many first seeds as all layers
     have.
     """
-    head = ("layer", "`default`, ms", "run", "MetaSchedule, ms", "run", "ratio", "in as long")
+    head = (
+        "layer", "`default`, ms", "tuning time", "MetaSchedule, ms", "tuning time",
+        "`default` / MetaSchedule", "MetaSchedule after the tuning time of `default`",
+    )  # fmt: skip
     cells: list[Sequence[str]] = []
     finals: dict[str, list[NDArray[np.float64]]] = {"default": [], "metaschedule": []}
     for layer in rows.layer.unique():

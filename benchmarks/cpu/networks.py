@@ -199,8 +199,9 @@ def _table(rows: pd.DataFrame, processor_time: bool) -> str:
     of wall-clock time.
     """
     head = (
-        "network", "onnxruntime, ms", "OpenVINO, ms", "Tilewright, ms", "to onnxruntime",
-        "to OpenVINO", "quiet rounds", "peak MB, in the same order",
+        "network", "onnxruntime, ms", "OpenVINO, ms", "Tilewright, ms",
+        "Tilewright / onnxruntime", "Tilewright / OpenVINO", "quiet rounds",
+        "peak MB: onnxruntime / OpenVINO / Tilewright",
     )  # fmt: skip
     cells: list[list[str]] = []
     times: dict[str, list[Floats]] = {name: [] for name in (OWN, *RIVALS)}

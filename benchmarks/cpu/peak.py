@@ -111,30 +111,37 @@ def table(rows: pd.DataFrame) -> str:
     cells = [
         (
             row.layer, row.network, f"{row.macs / 1e6:.0f}",
-            "Winograd" if row.winograd else "products", f"{1e3 * row.seconds:.2f}",
-            f"{row.share:.0%}", _cycle_shares(row),
+            "Winograd" if row.winograd else "direct", f"{1e3 * row.seconds:.2f}",
+            f"{row.share:.0%}", *_causes(row),
         )
         for _, row in rows.sort_values("share").iterrows()
     ]  # fmt: skip
-    head = ("layer", "of", "MMAC", "by", "ms", "share of the peak", "what stands between")
+    head = (
+        "layer", "network", "MMAC", "algorithm", "ms", "share of the peak",
+        "memory", "copies and epilogue", "idle multipliers",
+    )  # fmt: skip
     high = int((rows.share >= LOW).sum())
     return (
-        f"{markdown_table(head, 'llrlrrl', cells)}\n\n"
+        f"{markdown_table(head, 'llrlrrrrr', cells)}\n\n"
         f"{high} of {len(rows)} layers reach {LOW:.0%} of the peak of {peak:.0f} GFLOP/s."
     )
 
 
-def _cycle_shares(row: Any) -> str:
-    """Shares of the cycles that the schedule's estimate has, where the layer is slow."""
+def _causes(row: Any) -> tuple[str, str, str]:
+    """Return estimates of why a layer is slow, or empty cells if its share is at least `LOW`.
+
+    They are the time of its bytes from memory, relative to the measured time, and two shares of the
+    estimated cycles: copies with the epilogue, and idle multipliers.
+    """
     if row.share >= LOW:
-        return ""
+        return "", "", ""
     clock = row.estimate_multiply_cycles + row.estimate_other_cycles
     ideal = row.macs / row.get("a_cycle", 16)  # rows of before are of AVX2
     memory = row.estimate_far_bytes / row.bandwidth / row.seconds
     return (
-        f"memory {memory:.0%} of the time ({row.estimate_far_bytes / 1e6:.1f} MB); of the cycles, "
-        f"copies and epilogue {row.estimate_other_cycles / clock:.0%}, multipliers idle in tiles "
-        f"{1 - ideal / row.estimate_multiply_cycles:.0%}"
+        f"{memory:.0%} ({row.estimate_far_bytes / 1e6:.1f} MB)",
+        f"{row.estimate_other_cycles / clock:.0%}",
+        f"{1 - ideal / row.estimate_multiply_cycles:.0%}",
     )
 
 
