@@ -29,6 +29,7 @@ from mlflow.entities import (
     RunTag,
 )
 from mlflow.environment_variables import MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING
+from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import (
@@ -459,8 +460,23 @@ def _experiment() -> str:
     }
     for name, value in wanted.items():
         if known.tags.get(name) != value:
-            client.set_experiment_tag(experiment_id, name, value)
+            set_experiment_tag(client, experiment_id, name, value)
     return experiment_id
+
+
+def set_experiment_tag(client: MlflowClient, experiment_id: str, name: str, value: str) -> None:
+    """Set a tag of an experiment, which other commands may set at the same moment.
+
+    Raises:
+        MlflowException: the tag cannot be set.
+    """
+    try:
+        client.set_experiment_tag(experiment_id, name, value)
+    except MlflowException:
+        # MLflow looks for the tag before it inserts it: of two commands that do so at the same
+        # moment, the second one violates the constraint that a tag exists once.
+        if client.get_experiment(experiment_id).tags.get(name) != value:
+            raise
 
 
 def _has_description(experiment: Experiment) -> bool:

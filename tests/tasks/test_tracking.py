@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -181,3 +183,27 @@ def test_nothing_is_written_outside_the_workspace(
     outcome: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
     assert [path.name for path in outcome[1].iterdir()] == ["home"]
+
+
+def test_commands_that_set_a_tag_of_the_experiment_at_once_all_succeed(tmp_path: Path) -> None:
+    """MLflow looks for a tag before it inserts it, and reports the second insertion as an error."""
+    from mlflow import MlflowClient
+
+    from tilewright.tasks.tracking import set_experiment_tag
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    experiment = MlflowClient(uri).create_experiment("shared")
+    names = [f"tag {number}" for number in range(10)]
+    barrier = threading.Barrier(8)
+
+    def set_all() -> None:
+        client = MlflowClient(uri)
+        for name in names:
+            barrier.wait()
+            set_experiment_tag(client, experiment, name, "value")
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(set_all) for _ in range(8)]:
+            done.result()
+    tags = MlflowClient(uri).get_experiment(experiment).tags
+    assert all(tags[name] == "value" for name in names)
