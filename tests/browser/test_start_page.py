@@ -120,14 +120,14 @@ def test_a_run_is_deleted_after_a_question(site: Site, start: Page) -> None:
     out = site.place.folder / "unwanted"
     shutil.copytree(site.place.folder / "random", out)
     run = json.loads((out / "run.json").read_text())
-    (out / "run.json").write_text(json.dumps(run | {"seed": 77}))
+    (out / "run.json").write_text(json.dumps(run | {"seed": 98765}))
     summary = json.loads((out / "summary.json").read_text())
-    (out / "summary.json").write_text(json.dumps(summary | {"mlflow_run_id": "", "seed": 77}))
-    start.get_by_label("Search").fill("77")
+    (out / "summary.json").write_text(json.dumps(summary | {"mlflow_run_id": "", "seed": 98765}))
+    start.get_by_label("Search").fill("98765")
     link = _rows(start).get_by_role("link").first
     expect(link).to_be_visible()
     link.click()
-    expect(start.get_by_role("heading", name="seed 77")).to_be_visible()
+    expect(start.get_by_role("heading", name="seed 98765")).to_be_visible()
     delete = start.get_by_role("button", name="Delete this run")
     delete.click()
     dialog = start.get_by_role("dialog")
@@ -162,7 +162,7 @@ def test_the_page_answers_what_failed_who_won_and_where_to_work(site: Site, star
     expect(command).to_contain_text("tilewright tune digits_cnn")
     expect(command).to_be_in_viewport()
     start.get_by_text("What the figures mean").last.click()
-    expect(start.locator("#run dd", has_text="What no schedule beats")).to_be_visible()
+    expect(start.locator("#run dd", has_text="Lower bound of the latency")).to_be_visible()
     _nothing_wrong(start)
 
 
@@ -200,7 +200,8 @@ def _rows(page: Page) -> Locator:
 
 
 def _id(page: Page) -> str:
-    href = str(_rows(page).first.get_by_role("link").first.get_attribute("href"))
+    row = _rows(page).filter(has_text="finished").first
+    href = str(row.get_by_role("link").first.get_attribute("href"))
     return href.partition("=")[2]
 
 
