@@ -48,7 +48,7 @@ def test_build_says_what_it_made(built: Place) -> None:
     assert "100\N{NO-BREAK SPACE}% of" in said
     for buffer in manifest["memory"]["buffers"]:
         assert f"{buffer['bytes']:,} bytes" in said
-    assert "with the C sources of 'tilewright board runtime DIR'" in said
+    assert "'tilewright board runtime DIR' writes the C code" in said
     assert max(map(len, said.splitlines())) <= 80
     assert manifest["macs"]["total"] == manifest["macs"]["accelerator"] > 0
     assert manifest["quantisation"]["method"]

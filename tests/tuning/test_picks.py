@@ -111,7 +111,7 @@ def test_channels_count_in_whole_blocks(tmp_path: Path) -> None:
         ({"version": 7}, "version 7"),
         ({"schedules": []}, "for some and lacks schedules for 2 of the 2 workloads"),
         ({"schedules": None}, "contains no schedules"),
-        ({"target": {"name": "mine", "spec": {"LOG_BATCH": 2}}}, "for mine, but the build is for"),
+        ({"target": {"name": "mine", "spec": {"LOG_BATCH": 2}}}, r"for another machine \(mine\)"),
     ],
 )
 def test_other_folders_are_refused(changes: dict[str, object], said: str, tmp_path: Path) -> None:

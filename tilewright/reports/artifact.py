@@ -139,10 +139,7 @@ def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
     if manifest["bare"] is True:
         return [
             *left,
-            (
-                "  a board can run it without a host, with the C sources of 'tilewright board "
-                "runtime DIR'"
-            ),
+            ("  a board can run it alone: 'tilewright board runtime DIR' writes the C code"),
         ]
     if islands:
         return [*left, "  a board cannot run it alone: the host must compute the operators above"]
