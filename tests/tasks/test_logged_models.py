@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests import warm
-from tilewright.flows.tuning import learn, tune_session
+from tilewright.flows.tuning import learn, rounds_without_store, tune_session
 from tilewright.models import make_explorer
-from tilewright.search import LocalRunner, Session, Task, make_task
+from tilewright.search import ExplorerState, LocalRunner, Session, Task, make_task
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
 from tilewright.tasks.logged_models import EXAMPLES, learned_models, model_name
@@ -47,6 +47,22 @@ def test_every_model_names_its_features_and_the_unit_of_what_it_predicts(
         assert tuple(model.example.columns) == model.model.columns
         assert tuple(model.signature.inputs.input_names()) == model.model.columns
         assert model.signature.outputs.input_names() == [model.predicts]
+
+
+def test_models_shared_by_workloads_come_with_an_example() -> None:
+    other = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=1,s=1,p=0")
+    target, explorer = make_target("vta-pynq"), make_explorer("ml2tuner")
+    earlier = make_task(target, other, explorer, 0)
+    history = tune_session(earlier, 24, 8).history
+    shared = explorer.share(earlier.problem, ExplorerState(), history)
+    task, runner = make_task(target, WORKLOAD, explorer, 0), LocalRunner()
+    session = Session.start(task).with_shared(shared)
+    for done in rounds_without_store(runner, task, session, trials=24, batch=8):
+        session = done.session
+    session = learn(runner, task, session)
+    examples = {item.role: item.example for item in learned_models(task, session)}
+    assert {"shared_A", "shared_draft"} <= set(examples)
+    assert [role for role, example in examples.items() if example is None] == []
 
 
 def test_a_model_that_its_tuner_asks_by_itself_has_a_signature_without_an_example() -> None:

@@ -268,6 +268,12 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             of_a = beliefs.compiled_input(history, configs, prior, features, lowered.hidden)
             asked["draft"] = ModelInput.without_offset(lowered.hidden, compiled)
             asked["A"] = ModelInput(compiled, of_a.features.rows(compiled), of_a.offset[compiled])
+        if "shared_A" in state.models and beliefs.workloads_with_counters(lowered.hidden):
+            shared = beliefs.shared_input(lowered.hidden, prior)
+            asked["shared_draft"] = ModelInput.without_offset(lowered.hidden, compiled)
+            asked["shared_A"] = ModelInput(
+                compiled, shared.features.rows(compiled), shared.offset[compiled]
+            )
         return {role: given for role, given in asked.items() if role in state.models}
 
     # -- candidates -----------------------------------------------------------------------------
