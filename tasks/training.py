@@ -13,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import mlflow.pyfunc
-from mlflow.entities import LoggedModelStatus
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 from prefect.artifacts import create_markdown_artifact
@@ -40,12 +37,11 @@ from tilewright.search.events import Listener
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.champion_registry import ALIAS, PREFIX
-from tilewright.tasks.logged_models import survey_no_packages
+from tilewright.tasks.logged_models import Flavoured, upload_model
 from tilewright.tasks.register_champion import provide
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 
 NEWEST = "newest"
-FLAVOUR: ModuleType = mlflow.pyfunc
 _SCORE, _SPLIT, _DATASET, _ROWS = "pairwise_accuracy", "split", "dataset", "rows"
 _JUDGED_ON = ("dataset", "split", "split_seed", "split_rows", "held_out")
 """Tags that are equal for versions that were evaluated on the same rows."""
@@ -193,20 +189,16 @@ def _register(
 
 def _log_model_folder(client: MlflowClient, folder: Path, name: str, run_id: str) -> str:
     """Log a copy of the model's folder and its loader, and return the ID of the logged model."""
-    survey_no_packages()
     experiment = client.get_run(run_id).info.experiment_id
     entry = client.create_logged_model(experiment, name=name, source_run_id=run_id)
-    Model.log(
-        None,
-        FLAVOUR,
-        run_id=run_id,
-        model_id=entry.model_id,
-        name=name,
-        loader_module="tilewright.tasks.transfer_flavor",
-        data_path=str(folder),
-        pip_requirements=[],
-    )
-    client.finalize_logged_model(entry.model_id, LoggedModelStatus.READY)
+    what = Flavoured(
+        mlflow.pyfunc,
+        {
+            "loader_module": "tilewright.tasks.transfer_flavor", "data_path": str(folder),
+            "pip_requirements": [],
+        },
+    )  # fmt: skip
+    upload_model(client, entry, what)
     return str(entry.model_id)
 
 
