@@ -157,7 +157,7 @@ class QdqTensors:
         return self._owners.get(var) or (None if view is None else view.value)
 
     def held_tensors(self) -> dict[RelaxVar, HeldTensor]:
-        """Return, for each variable that is a view, the int8 tensor that CPU islands read instead."""
+        """Return the int8 tensor that CPU islands read for each variable that is a view."""
         result = {}
         for var, view in self._views.items():
             holder = self.holders[view.value]
