@@ -2,7 +2,7 @@
 
 from tilewright.networks.artifact import build, load
 
-build(graph, schedules, target, Path("art"))       # networks.integer makes the graph
+build(graph, schedules, target, "vta", Path("art"))       # networks.integer makes the graph
 artifact = load(Path("art"))
 outputs, profile = artifact.run({"image": array})
 """
