@@ -45,9 +45,19 @@ if TYPE_CHECKING:
 
 
 def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
-    """Decide which operators are fused, with the mode in the options.
+    """Decide which operators are fused, in the mode that the options name.
 
-    The arguments, results and errors are those of `tilewright.fusion.decide_fusion`.
+    Args:
+        asked: the network, the target, the options and the tuned workloads of a run.
+        heard: called with the evaluation of each simulated network and the number of simulations so
+            far.
+
+    Returns:
+        The summary of the decision, and the content of `fusion.json`.
+
+    Raises:
+        FusionError: the target does not run programs that Tilewright generates.
+        TilewrightError: the network cannot be quantised, or tuning fails.
     """
     problem = read_problem(asked)
     schedules = FusionSchedules(
@@ -111,6 +121,12 @@ def build_decision(
 
 def read_problem(asked: ToDecide) -> FusionProblem:
     """Read the network of a run as a quantised graph in which nothing is fused.
+
+    Args:
+        asked: the request of the run; its options name the model file and the calibration samples.
+
+    Returns:
+        The possible fusions of the network.
 
     Raises:
         TilewrightError: the network cannot be read or quantised.

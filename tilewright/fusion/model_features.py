@@ -55,7 +55,8 @@ class LayerFigures:
 
     Attributes:
         row: values of the columns `LAYER`, float array of shape (columns,).
-        prior: cycles of the layer by itself if it was simulated, otherwise their estimate.
+        prior: cycles of the layer when it runs alone: exact if its workload was simulated,
+            otherwise estimated.
     """
 
     row: NDArray[np.float64]
@@ -136,7 +137,7 @@ class Figures:
 
 
 def _bytes(w: Workload) -> tuple[int, int, int]:
-    """Return the sizes in bytes of data, weights and output, at one byte per element.
+    """Return the sizes in bytes of a workload's data, weights and output, at one byte per element.
 
     The data and weights of a fused shortcut are included.
     """
@@ -166,7 +167,11 @@ class DecisionGroup:
 def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
     """Return the decision units of a network, ordered by their first decision.
 
-    Each decision belongs to exactly one unit.
+    A decision unit is one fusion decision, or several that always have the same label. Each
+    decision belongs to exactly one unit.
+
+    Args:
+        problem: the possible fusions of the network.
     """
     group = {place: places for places in problem.groups for place in places}
     units: dict[tuple[int, ...], DecisionGroup] = {}

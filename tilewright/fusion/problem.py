@@ -113,7 +113,7 @@ class FusionProblem:
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """Description of the target's hardware, which the estimates of schedules need."""
+        """Properties of the target's hardware, which estimates of the latency need."""
         return Accelerator.for_target(self.target)
 
     def estimate_workload(self, workload: Workload) -> float | None:
@@ -178,7 +178,7 @@ class FusionProblem:
         return sum(e or 0.0 for e in estimates[0]) - sum(e or 0.0 for e in estimates[1])
 
     def named(self, labels: Labelling) -> dict[str, bool]:
-        """Return the labels (whether each fusion is applied) by the names of the fusions."""
+        """Return the labels of a labelling (one bool per fusion) by the names of the fusions."""
         return {str(choice): label for choice, label in zip(self.offered, labels, strict=True)}
 
 
@@ -217,6 +217,8 @@ def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
 
 def groups_of(offered: tuple[FusionChoice, ...]) -> Segments:
     """Return the groups of sibling fusions, which only have an effect together.
+
+    Siblings are layers that read the same tensor and can be merged into one layer.
 
     Args:
         offered: the possible fusions.

@@ -77,6 +77,9 @@ class GraphModel:
     def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
         """Return the predicted cycles of each network, float array of shape (graphs,).
 
+        Args:
+            graphs: labelled networks, simulated or not.
+
         Raises:
             ModelError: the model was trained on other columns.
         """

@@ -73,7 +73,7 @@ class FusionSurrogate:
         self._changes: dict[tuple[int, tuple[bool, ...]], float] = {}
 
     def __call__(self, several: Sequence[Labelling]) -> list[float]:
-        """Return the predicted cycles of each labelling."""
+        """Return the predicted cycles of each labelling, in the order of `several`."""
         parts = [self._parts(labels) for labels in several]
         self._price([key for some in parts for key in some])
         return [self._whole + sum(self._changes[key] for key in some) for some in parts]

@@ -227,7 +227,7 @@ def _error(
             problem = f"its shape is {ours.shape} instead of {real.shape}"
         if problem:
             return OutputAccuracy(name, float("inf"), float("inf"), None, problem=problem)
-    if len({item.shape for item in expected}) > 1:  # known only when the model runs
+    if len({item.shape for item in expected}) > 1:  # the shape depends on values of tensors
         pairs = zip(expected, result, strict=True)
         alone = [_error(name, [real], [ours], zero, tolerance) for real, ours in pairs]
         return max(alone, key=lambda item: item.relative)
@@ -247,6 +247,6 @@ def _error(
     if not np.isfinite(off).all():
         return OutputAccuracy(name, float("inf"), float("inf"), top, checked)
     size = float(np.linalg.norm(np.where(np.isfinite(real), real, 0.0)))
-    floor = magnitude(0.0, tolerance) * np.sqrt(real.size)  # of a norm, not of one value
+    floor = magnitude(0.0, tolerance) * np.sqrt(real.size)  # the norm of values of this size
     relative = np.linalg.norm(off) / max(size, floor)
     return OutputAccuracy(name, float(relative), float(off.max(initial=0.0)), top, checked)

@@ -195,7 +195,7 @@ def _list_operators(islands: Sequence[CpuIsland]) -> str:
     """List the operators of islands by type, with the first node of each type."""
     kinds: dict[str, list[str]] = {}
     for island in islands:
-        if not island.nodes:  # between two layers that read a tensor in different forms
+        if not island.nodes:  # it converts a tensor between two layers' layouts
             kinds.setdefault("a change of layout", []).extend(island.outputs)
         for node, kind in island.nodes:
             kinds.setdefault(kind or "?", []).append(node)

@@ -454,7 +454,8 @@ class CompiledArtifact:
         compiles, known = compiles_kernels(target), dict[str, float]()
         for number, row in enumerate(self.rows):
             name = as_text(row["function"])
-            if not {"attention", "part_of", "frames"}.isdisjoint(row):  # no function of its own
+            # Such a kernel is not a separate function of the library.
+            if not {"attention", "part_of", "frames"}.isdisjoint(row):
                 continue
             if name not in known:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
@@ -558,7 +559,8 @@ class CompiledArtifact:
             )
         from tilewright.networks.compiled.loaded_library import LoadedLibrary
 
-        with tempfile.TemporaryDirectory() as folder:  # the bytes whose digest was compared
+        # Write the bytes whose digest was compared; the file in the artifact may have changed.
+        with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / LIBRARY
             path.write_bytes(self._library)
             self._library = b""

@@ -222,7 +222,7 @@ def output_error(name: str, output: Array, expected: Array, tolerance: float) ->
     with np.errstate(invalid="ignore"):
         same = (ours == real) | (np.isnan(ours) & np.isnan(real))
         off = np.where(same, 0.0, np.abs(ours - real))
-        if expected.dtype == np.float16:  # a last bit may be rounded to either side
+        if expected.dtype == np.float16:  # the last bit may be rounded up or down
             off = np.maximum(off - np.spacing(np.abs(expected)).astype(np.float64), 0.0)
     largest = float(np.abs(real[np.isfinite(real)]).max(initial=0.0))
     worst = float(np.where(np.isnan(off), np.inf, off).max(initial=0.0))

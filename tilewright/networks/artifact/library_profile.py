@@ -90,7 +90,7 @@ def profile_of(
             others[name] = others.get(name, 0.0) + float(spent)
     return LibraryProfile(
         seconds,
-        # TVM may order branches anew, so only calls of one function come in the layers' order
+        # TVM may reorder branches, so only the calls of the same function follow the layers' order.
         tuple(replace(layer, seconds=matching[layer.function].popleft()) for layer in layers),
         tuple(sorted(others.items(), key=lambda item: -item[1])),
     )

@@ -58,6 +58,7 @@ DTYPES = (
     "float64", "bool",
 )  # fmt: skip
 """Valid element types of tensors."""
+# Limits on the numbers in a manifest, which may be damaged or come from another person.
 MOST_AMOUNT = 1e6
 MOST_AXES, MOST_ELEMENTS, MOST_COUNT = 32, 1 << 40, 1 << 60
 TINIEST, LARGEST = 2.0**-126, 2.0**127
@@ -347,7 +348,8 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
             )
         spec = as_object(manifest["specification"])
         kind, keys = as_text(spec["kind"]), as_object(spec["keys"])
-        if manifest.get("kind") in (SIZED_KIND, LIBRARY_KIND) and code:  # regions run anywhere
+        # An artifact that only onnxruntime runs has no machine code and works on every machine.
+        if manifest.get("kind") in (SIZED_KIND, LIBRARY_KIND) and code:
             check_code(kind, keys)
         if manifest.get("kind") == SIZED_KIND:
             return SizedLibrary(manifest, folder, threads)

@@ -108,7 +108,8 @@ def write_folder(
     }
     head: dict[str, Json] = {"format": FORMAT, "version": ARTIFACT.written}
     earlier = _files_of(folder)
-    # From here on a build that is stopped leaves what says so, and what a next one may remove.
+    # If the build is stopped from here on, this manifest says that the artifact is unfinished, and
+    # which files the next build may remove.
     begun = {**head, "unfinished": True, "files": listed, "earlier": earlier}
     for name in (MANIFEST, *listed):
         _path_of(folder, name)
@@ -299,7 +300,7 @@ def map_file(
         result = hashlib.file_digest(file, "sha256").hexdigest()
         if os.fstat(handle).st_size != size or result != as_text(said["sha256"]):
             raise ArtifactError(f"{path} has other bytes than when it was built; {BUILD_AGAIN}")
-        # a copy on write, because arrays that cannot be written to are not shared with TVM
+        # Copy-on-write, because TVM does not share memory with arrays that are read-only.
         return np.frombuffer(mmap.mmap(handle, size, access=mmap.ACCESS_COPY), np.uint8)
 
 
@@ -421,6 +422,6 @@ def _content(manifest: Mapping[str, Json], folder: Path) -> str:
 
     Raises `OSError` if the folder is missing.
     """
-    # as it is read again: lists for tuples, text for numbers as keys
+    # The form in which the manifest is read again: lists for tuples, and text for numeric keys.
     plain = read_json(json.dumps({k: v for k, v in manifest.items() if k not in _SEAL_KEYS}))
     return f"{digest(canonical(plain))} {os.stat(folder).st_ino}"

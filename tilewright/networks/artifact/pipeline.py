@@ -125,7 +125,7 @@ def steady_state(stages: Sequence[PipelineStage], in_flight: int) -> SteadyState
         left = simulation.advance()
         if left is None:
             continue
-        ends.append(simulation.now)  # with one chain for all, images end in order
+        ends.append(simulation.now)  # all images have the same stages, so they end in order
         latency = max(latency, simulation.now - begins.pop(left))
         first = seen.setdefault(simulation.state(), len(ends) - 1)
         if first < len(ends) - 1:

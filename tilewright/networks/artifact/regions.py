@@ -135,7 +135,7 @@ class ArtifactRegions:
             InputError: onnxruntime rejects the inputs.
         """
         sessions = self._last or ()
-        if len(sessions) == 1:  # inferences of microseconds come here
+        if len(sessions) == 1:  # avoid copying dicts, since an inference may take microseconds
             return sessions[0].run(known)
         made: dict[str, Array] = {}
         for session in sessions:

@@ -261,7 +261,7 @@ def check_arrays(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[s
     for value in wanted:
         array = inputs.get(value.name)
         if value.dtype in CONTAINERS and value.name in inputs:
-            continue  # onnxruntime looks into it
+            continue  # onnxruntime checks its content
         if array is None:
             problems.append(f"'{value.name}' is missing")
         elif not isinstance(array, (np.ndarray, np.generic)):

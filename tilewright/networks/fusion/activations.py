@@ -63,6 +63,7 @@ def separate_clips(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGrap
             Layer(
                 f"{step.name}.activation", step.names[-1:], "Clip",
                 workload.with_steps(clips), before.name, step.output,
+                # A depthwise 1×1 convolution with the weights 1 passes the tensor through.
                 weight=np.ones((workload.out_channels, 1, 1, 1), np.int8),
             ),
         ]  # fmt: skip

@@ -50,8 +50,9 @@ def apply_labels(
             if choice.kind == kind and bool(own) == label
         ]
 
-    # A fused pool includes the clips before it, so that they follow it if it is separate. The clips
-    # of a shortcut precede the sum, and those on both sides of an average stay where they are.
+    # If a layer is fused with its reader, its clips cannot become a layer between the two. Clips
+    # commute with a max-pool, so they become a layer after the fused pool. The clips of a fused
+    # shortcut, and those on both sides of a fused average pool, stay in the fused layer (None).
     behind = {
         output: choice.layers[-1] if choice.kind == "pool" else None
         for choice, own in zip(found.offered, labels, strict=True)

@@ -87,7 +87,7 @@ def _integers(
             for name, tensor in written.items()
         }
         quantised_inputs = {
-            # layers read a sequence as an image of height one
+            # The graph holds a sequence as an image of height 1, so it is reshaped.
             name: to_int8(feed[source], graph.values[name].scale).reshape(graph.values[name].shape)
             for name, source in graph.quantised.items()
         }
@@ -157,7 +157,7 @@ def _first_pass(layer: Layer, shift: int | None) -> Layer:
         next((op.value for op in layer.workload.epilogue if op.kind == "shr"), 0) - FINE_BITS
     )
     if shift is None or shift >= current_shift:
-        return layer
+        return layer  # a scale is never increased
     finished = finish_epilogue(
         Requantisation(np.array([FINE_BITS + shift])), (), layer.workload.out_channels
     )

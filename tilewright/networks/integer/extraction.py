@@ -383,7 +383,7 @@ class StepRun:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the run consists of CPU nodes."""
+        """True if the run consists of CPU nodes, False if it consists of layers."""
         return isinstance(self.items[0], CpuNode)
 
 

@@ -155,7 +155,11 @@ class Products:
         return own[:, 0].astype(np.float64)
 
     def conv2d(self, match: Match) -> MatmulLayer:
-        """Return the product of a convolution with constant weights."""
+        """Return the product of a convolution with constant weights.
+
+        Args:
+            match: the matched operators; the anchor is the convolution.
+        """
         view, (n, c, h, w) = self.image(match.anchor.args[0])
         (weight, steps), attrs = self._weights(match.anchor.args[1], 0), match.anchor.value.attrs
         top, left, bottom, right = (int(pad) for pad in attrs.padding)
@@ -426,7 +430,7 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
     if not max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right):
         return np.asarray(-zero * weight.sum(axis=(1, 2, 3)), np.float64)
     ones = np.ones((1, w.in_channels, w.height, w.width), np.int8)
-    fine = np.rint(weight * (1 << FINE_BITS))  # the reference sums integers
+    fine = np.rint(weight * (1 << FINE_BITS))  # the reference computes with integers
     alone = replace(w, batch=1).with_steps(())
     sums = reference(alone, {"data": ones, "weight": fine}, acc_bits=62, out_bits=62)
     return -zero * sums / (1 << FINE_BITS)

@@ -50,7 +50,7 @@ class View:
 
     @property
     def known_scale(self) -> Scale:
-        """The scale, which must not be None."""
+        """The scale of a view whose scale is known."""
         assert self.scale is not None
         return self.scale
 
@@ -148,7 +148,7 @@ class QdqTensors:
         return value
 
     def bind(self, var: RelaxVar, view: View) -> None:
-        """Define a variable as a view of an int8 value."""
+        """Record that a variable is a view of an int8 value."""
         self._views[var] = view
 
     def owner_name(self, var: RelaxVar) -> str | None:
@@ -379,7 +379,7 @@ class QdqTensors:
         replaced: dict[RelaxVar, RelaxExpr] = {}
         scales = set()
         if any(self.flat.is_constant(part) for part in getattr(binding.args[0], "fields", ())):
-            return None  # numbers of int8 and of floats do not go into one tensor
+            return None  # a float constant cannot be part of an int8 tensor
         for operand in variables(binding.value):
             view = self._views.get(operand)
             if view is None or operand in self.flat.constants:

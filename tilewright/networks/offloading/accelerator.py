@@ -27,7 +27,7 @@ from tilewright.targets.capabilities import (
 from tilewright.targets.rounding import rounded_to_even
 from tilewright.targets.workload import Workload
 
-MAX_WASTE = 1.0
+MAX_WASTE = 1.0  # no limit: a layer is offloaded even if almost all of its block is padding
 SAMPLED = 1 << 16
 """Maximum number of schedules of a large space that are estimated."""
 

@@ -134,7 +134,7 @@ def _unfolds(workload: Workload) -> Iterator[Unfold]:
         for cols in _patches(w.kernel_w, w.stride_w):
             try:
                 yield Unfold.for_patches(w, rows, cols)
-            except WorkloadError:  # dilated
+            except WorkloadError:  # a dilated convolution cannot be unfolded
                 return
 
 

@@ -53,7 +53,7 @@ def decide_offloading(examined: Examined, accelerator: Accelerator) -> list[Offl
     ]
     costs = [_with_costs(candidate, accelerator) for candidate in candidates]
     able = [decision.workload is not None for decision in costs]
-    if accelerator.bound is None:  # nobody knows what takes how long
+    if accelerator.bound is None:  # there is no estimate of the time on the accelerator
         return costs
     borders, on = _Borders(graph, accelerator, costs), list(able)
     while True:
@@ -180,7 +180,7 @@ class _Graph:
 
         None stands for a reader on the CPU, and for an output of the network.
         """
-        if not self.examined.readers:  # of this kind of file nobody knows them
+        if not self.examined.readers:  # readers are not known for this file format
             sets: list[set[int | None]] = [set() for _ in self.calls]
             for place, sources in enumerate(self.sources):
                 for source in sources:
@@ -417,7 +417,7 @@ def concatenations(
     names: set[str] = set()
     if blocks.in_channels != blocks.out_channels or blocks.out_channels == 1:
         return names
-    for operator in examined.operators:  # in order: writers before what reads them
+    for operator in examined.operators:  # in execution order, so inputs are decided first
         name = operator.name
         parts = [examined.shapes.get(part, ()) for part in writers.get(name, ())]
         if (

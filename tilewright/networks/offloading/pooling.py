@@ -46,7 +46,7 @@ def pool_where_faster(
         return None
     try:
         then = accelerator.estimate_call(_tuned_form(pool, accelerator))
-    except WorkloadError:  # by itself the pool, and its image, would be the CPU's
+    except WorkloadError:  # a separate pool would have to run on the CPU
         return both
     return both if then is not None and one < alone + then else None
 

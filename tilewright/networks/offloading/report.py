@@ -169,6 +169,9 @@ def build_report(
         examined: the network.
         accelerator: the accelerator.
         decisions: the decision on each fused call.
+
+    Returns:
+        The report, with one entry per operator of the model.
     """
     blocks = accelerator.blocks
     reports = _operators(examined, decisions, accelerator)
@@ -213,7 +216,7 @@ def _operators(
     for decision in decisions:
         for step in decision.fused.steps:
             reports.setdefault(step.node, _follower(step.node, decision))
-    for operator in reversed(examined.operators):  # readers before what they read
+    for operator in reversed(examined.operators):  # the reports on its readers must exist
         if operator.name not in reports and operator.name not in examined.absorbed:
             reports[operator.name] = _other(operator, examined, reports, accelerator.slowdown)
     for name, absorbed in examined.absorbed.items():

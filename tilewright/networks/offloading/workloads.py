@@ -117,7 +117,8 @@ def candidate_workload(
     blocks = accelerator.blocks
     epilogue = int8_epilogue(call, accelerator.epilogue)
     written_plainly = workload_of(call, blocks).with_steps(epilogue)
-    if image is not None and math.prod(image[2:]) > 1:  # it reads the blocks as they lie
+    # A dense layer reads the image as it is packed, so its inputs include the padded channels.
+    if image is not None and math.prod(image[2:]) > 1:
         whole = -(-image[1] // blocks.in_channels) * blocks.in_channels
         written_plainly = replace(written_plainly, in_channels=whole * math.prod(image[2:]))
     plain = canonical(_without_passing(accelerator.form(written_plainly), blocks))
@@ -223,7 +224,7 @@ def workload_of(call: FusedCall, blocks: Blocks) -> Workload:
         return Workload("dense", math.prod(rows), inputs, 1, 1, outputs)
     if len(call.data_shape) != 4:
         rows_each = -(-math.prod(call.data_shape[:-1]) // blocks.batch)
-        channels = call.data_shape[-1] if call.data_shape else 1  # a lone number
+        channels = call.data_shape[-1] if call.data_shape else 1  # a scalar
         return Workload(
             "conv2d", blocks.batch, channels, rows_each, 1, channels, groups=channels
         )  # fmt: skip

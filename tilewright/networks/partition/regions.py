@@ -276,7 +276,7 @@ class _Partitioner:
         return reached
 
     def _absorb(self, nodes: Iterable[int]) -> bool:
-        """Move the compiled nodes among `nodes` to onnxruntime. Return whether there were any."""
+        """Move the compiled nodes among `nodes` to onnxruntime. Return True if there were any."""
         new = set(nodes) - self._outside
         self._outside |= new
         return bool(new)

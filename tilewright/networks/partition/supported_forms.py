@@ -93,7 +93,11 @@ class OperatorForm:
 
 
 class Forms:
-    """Determines the forms of the operators of one graph."""
+    """Determines the forms of the operators of one graph.
+
+    Args:
+        normal: the graph, with inferred shapes and element types.
+    """
 
     def __init__(self, normal: NormalGraph) -> None:
         self._shapes, self._types = normal.shapes(), normal.types()
@@ -239,7 +243,7 @@ class FormTable:
 
     @property
     def forms(self) -> frozenset[OperatorForm]:
-        """The forms, one by one."""
+        """All forms of the table."""
         return frozenset(
             OperatorForm(
                 operator, since, attributes,
@@ -267,7 +271,7 @@ class FormTable:
 
     @classmethod
     def from_json(cls, rows: Json) -> FormTable:
-        """Read a table that `to_json` returned."""
+        """Read a table from the JSON data that `to_json` returned."""
         table = cls(())
         table._rows = {
             (

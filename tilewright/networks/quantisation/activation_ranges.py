@@ -201,7 +201,7 @@ def least_error_exponents(
     Raises:
         InputError: the model does not run on a sample.
     """
-    steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # of equal errors, the first counts
+    steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # the first of equal errors wins
     tries = {name: [e + step for step in steps] for name, e in covering_all.items()}
     errors = {name: np.zeros(len(steps)) for name in covering_all}
     tails = {name: Tail() for name in covering_all}

@@ -196,7 +196,7 @@ def _norms_into_products(normal: NormalGraph) -> None:
         product, tensors = writers.get(norm.input[0]), normal.tensors()
         if product is None or product.op_type not in ("Gemm", "MatMul"):
             continue
-        if len(shapes.get(norm.input[0], ())) != 2:  # its channels are no columns of the product
+        if len(shapes.get(norm.input[0], ())) != 2:  # channels are not the product's columns
             continue
         constants = [*norm.input[1:], *product.input[1:]]
         known = all(name in tensors for name in constants)

@@ -162,7 +162,7 @@ def quantise_graph(
     options = options or QuantiseOptions()
     folded = fold_batch_norms(fixed)
     normal = folded.normal
-    complete_shapes(normal)  # behind operators of onnxruntime's own
+    complete_shapes(normal)  # ONNX cannot infer shapes after onnxruntime's own operators
     if not samples.feeds:
         raise QuantisationError("there are no calibration samples; give at least one")
     name = fixed.graph.name or "model"

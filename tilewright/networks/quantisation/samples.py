@@ -86,7 +86,7 @@ class Samples:
 
     @property
     def judging_samples(self) -> tuple[Mapping[str, NDArray[Any]], ...]:
-        """Samples for measuring errors: the held-out ones, or all if none are held out."""
+        """Samples for measuring errors: the held-out samples, or all if none is held out."""
         return self.held_out or self.feeds
 
     def restrict_inputs(self, names: Collection[str]) -> Samples:
@@ -101,7 +101,7 @@ class Samples:
 
 
 def inputs_of(normal: NormalGraph) -> tuple[Input, ...]:
-    """Return the inputs of a normalised model."""
+    """Return the inputs of a normalised model, with their shapes and element types."""
     tables = _table_sizes(normal)
     return tuple(
         Input(

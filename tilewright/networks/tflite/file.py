@@ -33,7 +33,7 @@ Integers = NDArray[np.int64]
 
 
 class DamagedTensor(ValueError):
-    """Raised if a sparse tensor contradicts itself."""
+    """Raised if the stored data of a sparse tensor are inconsistent."""
 
 
 def dense(sparsity: Any, values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -112,7 +112,10 @@ def _all_places(size: int, parents: Integers, most: int) -> Integers:
 
 
 def _listed_places(level: Any, parents: Integers) -> Integers:
-    """Return the listed indices of a sparse level below each node, as rows of indices."""
+    """Return the listed indices of a sparse level below each node of the level above it.
+
+    Each resulting node is a row of indices.
+    """
     segments = _numbers(level.ArraySegments(), level.ArraySegmentsType())
     indices = _numbers(level.ArrayIndices(), level.ArrayIndicesType())
     counts = np.diff(segments)
@@ -142,6 +145,7 @@ def _numbers(table: Any, kind: int) -> Integers:
 
 
 IDENTIFIER = b"TFL3"  # the schema's file identifier, at byte 4
+# Limits on lengths that a file states, so that a damaged file cannot request much memory.
 MAX_TENSORS = 4 * MAX_NODES
 MAX_OPERANDS = 1024
 MAX_RANK = 8
@@ -176,7 +180,7 @@ class TfliteQuantisation:
         return values
 
     def same_as(self, other: TfliteQuantisation | None) -> bool:
-        """Return whether both quantisations give every integer the same value."""
+        """Return whether both quantisations map every integer to the same real value."""
         return (
             other is not None
             and np.array_equal(self.scales, other.scales)

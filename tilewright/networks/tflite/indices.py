@@ -142,7 +142,8 @@ def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
 def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
     """Convert ONE_HOT.
 
-    A negative index selects nothing in TensorFlow Lite, but counts from the end in ONNX.
+    A negative index selects nothing in TensorFlow Lite, but counts from the end in ONNX. It is
+    therefore replaced by an index beyond the end, which selects nothing.
     """
     places, result = input_index(operator, 0), output(operator)
     depth = writer.integers(input_index(operator, 1), "its depth")

@@ -244,7 +244,7 @@ def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
     zero, turn = number(0.0), number(np.pi)
 
     def is_negative(name: str, suffix: str) -> str:
-        """Return whether the sign bit is set; −0 has a negative reciprocal."""
+        """Add nodes that compute whether the sign bit is set; −0 has a negative reciprocal."""
         below = writer.node("Less", [name, zero], f"{suffix}Below")
         inverse = writer.node("Reciprocal", [name], f"{suffix}Inverse")
         inverted = writer.node("Less", [inverse, zero], f"{suffix}InverseBelow")

@@ -23,7 +23,10 @@ COMPARISONS = ("Equal", "NotEqual", "GreaterOrEqual", "Greater", "LessOrEqual", 
 
 
 def _numbers(operator: TfliteOperator, option: str, rank: int) -> Sequence[int]:
-    """Return an option that is a vector with one number per dimension."""
+    """Return an option that is a vector with one number per dimension.
+
+    Raises `Missing` if the option is absent or has another length.
+    """
     values = operator.options.get(option, ())
     if not isinstance(values, tuple) or len(values) != rank:
         raise Missing(f"its {option} does not fit {rank} dimensions")

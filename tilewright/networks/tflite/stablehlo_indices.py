@@ -30,7 +30,10 @@ REDUCTIONS: Mapping[str, str] = {
 
 
 def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> str:
-    """Return the scalar inputs from position `first` on as one int64 vector."""
+    """Join the scalar index inputs from position `first` on into one int64 vector.
+
+    Returns the name of the vector. Raises `Missing` unless there is one index per dimension.
+    """
     if len(operator.inputs) != first + rank:
         raise Missing(
             f"it has {len(operator.inputs) - first} indices, but its data have {rank} dimensions"
@@ -272,7 +275,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
         last_ones = writer.node("Slice", [last_ones, *bounds], "LastInside")
         values = writer.node("Reshape", [writer.real(updates), vector], "UpdateLine")
         negative = writer.node("Less", [last_ones, writer.add("bound", np.int64(0))], "Untouched")
-        updated = writer.node("Gather", [values, last_ones], "Updated")  # of -1, any
+        updated = writer.node("Gather", [values, last_ones], "Updated")  # Where ignores -1
         kept = writer.node("Where", [negative, line, updated], "Kept")
     else:
         update = writer.node("Transpose", [writer.real(updates)], "Updates", perm=order)

@@ -106,7 +106,14 @@ class OperatorBudget:
         self._left = MAX_INNER_OPERATORS
 
     def spend(self, operators: int) -> None:
-        """Subtract a number of operators. Raises `Missing` if the budget is exhausted."""
+        """Subtract the operators of a nested graph from the budget.
+
+        Args:
+            operators: number of operators in the graph.
+
+        Raises:
+            Missing: the budget is exhausted.
+        """
         self._left -= operators + 1
         if self._left < 0:
             raise Missing(f"its graphs have more than {MAX_INNER_OPERATORS} operators")
@@ -203,10 +210,14 @@ class Writer:
         return self._native(place) or FILED
 
     def constant(self, place: int, what: str) -> NDArray[Any]:
-        """Return the values of a tensor in its shape.
+        """Return the values of a constant tensor, in the tensor's shape.
+
+        Args:
+            place: tensor index.
+            what: description of the tensor, with which an error message begins.
 
         Raises:
-            Missing: the tensor is not constant. The message begins with `what`.
+            Missing: the tensor is not constant.
         """
         if place not in self._values:
             raise Missing(f"{what} must be constant, not computed")
@@ -215,8 +226,12 @@ class Writer:
     def integers(self, place: int, what: str) -> list[int]:
         """Return the values of a constant integer tensor as a flat list.
 
+        Args:
+            place: tensor index.
+            what: description of the tensor, with which an error message begins.
+
         Raises:
-            Missing: the tensor is not constant or not of integers. The message begins with `what`.
+            Missing: the tensor is not constant, or its element type is not an integer type.
         """
         values = self.constant(place, what)
         if values.dtype.kind not in "iu":
@@ -467,7 +482,7 @@ class Writer:
         Returns:
             The name of the node.
         """
-        self._graph.rename_nodes(self._operator, self._first)  # nodes of a rule that failed
+        self._graph.rename_nodes(self._operator, self._first)  # nodes that the failed rule wrote
         # The state is not converted, so that its values are unknown.
         input_names = ["" if self._is_state(place) else self.stored_name(place) for place in inputs]
         written = []
@@ -573,7 +588,7 @@ class Writer:
         self._written_by[place] = self._operator
 
     def _check_scale(self, place: int) -> None:
-        """Raise `Missing` for an output that QuantizeLinear cannot produce."""
+        """Raise `Missing` if QuantizeLinear cannot produce the quantisation of an output."""
         quantisation = self.tensors[place].quantisation
         if quantisation is None:
             return

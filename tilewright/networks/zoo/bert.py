@@ -17,7 +17,7 @@ INPUT_NAME = "input_ids"
 INPUT_TYPE = TensorProto.INT64
 VOCABULARY, POSITIONS, SEGMENTS, CLASSES = 30522, 512, 2, 2
 WIDTH, LAYERS, HEADS, HIDDEN = 128, 2, 2, 512
-EPSILON = 1e-12  # of layer normalisation, as in the published configuration of BERT
+EPSILON = 1e-12  # for layer normalisation, as in BERT's published configuration
 
 
 def bert_tiny(net: Builder) -> str:

@@ -115,20 +115,23 @@ class Builder:
         return self._node("BatchNormalization", inputs, name, self.shapes[x], epsilon=epsilon)
 
     def relu(self, x: str, name: str) -> str:
-        """Append max(x, 0)."""
+        """Append a ReLU, max(x, 0)."""
         return self._node("Relu", [x], name, self.shapes[x])
 
     def relu6(self, x: str, name: str) -> str:
-        """Append a clip to 0 … 6."""
+        """Append a ReLU6: a clip to the range 0 … 6."""
         bounds = [self.constant("zero", np.float32(0)), self.constant("six", np.float32(6))]
         return self._node("Clip", [x, *bounds], name, self.shapes[x])
 
     def hard_swish(self, x: str, name: str) -> str:
-        """Append x · clip(x / 6 + 1/2, 0, 1)."""
+        """Append the hard swish, x · clip(x / 6 + 1/2, 0, 1)."""
         return self._node("HardSwish", [x], name, self.shapes[x])
 
     def hard_sigmoid(self, x: str, name: str) -> str:
-        """Append clip(x / 6 + 1/2, 0, 1) as in PyTorch; ONNX's default slope is different."""
+        """Append the hard sigmoid of PyTorch, clip(x / 6 + 1/2, 0, 1).
+
+        ONNX's default slope is different.
+        """
         return self._node("HardSigmoid", [x], name, self.shapes[x], alpha=1 / 6, beta=0.5)
 
     def gelu(self, x: str, name: str) -> str:
@@ -198,7 +201,7 @@ class Builder:
         return self._pool("AveragePool", x, name, kernel, stride, pad, count_include_pad=1)
 
     def global_average_pool(self, x: str, name: str) -> str:
-        """Append the mean of each channel, of shape (batch, channels, 1, 1)."""
+        """Append a global average pool; the result has shape (batch, channels, 1, 1)."""
         return self._node("GlobalAveragePool", [x], name, (*self.shapes[x][:2], 1, 1))
 
     def flatten(self, x: str, name: str) -> str:

@@ -56,7 +56,7 @@ def training_set() -> tuple[Array, NDArray[np.int64]]:
 
 
 @lru_cache(maxsize=4)
-@one_thread  # small products; more threads would sum in another order
+@one_thread  # products are small, and several threads would sum in a different order
 def train(seed: int) -> Parameters:
     """Train the CNN and return its weights by tensor name.
 
