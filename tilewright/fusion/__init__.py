@@ -1,8 +1,11 @@
-"""Fusion: decides which operators of a network run together on the accelerator.
+"""Operator fusion: decides which operators of a network run together on the accelerator.
 
-A labelling states for each possible fusion whether it is applied. `problem` lists the possible
-fusions and applies labellings, `evaluator` determines the exact latency of labelled networks,
-`learned` searches for good labellings, and `decision` decides for a tuned network.
+A labelling holds one bool per possible fusion: whether that fusion is applied. The modules are:
+
+- `problem` lists the possible fusions of a network and applies a labelling to it.
+- `evaluator` computes the exact latency of the network that a labelling gives.
+- `label_search` and `learned` search for labellings with a low latency.
+- `decision` decides for a tuned network, and explains the decision.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ def decide_fusion(
 
     Args:
         asked: the network, the target, the options and the tuned workloads of a run.
-        heard: called with each labelling (one decision per possible fusion) that is simulated, and
-            the number of simulations so far.
+        heard: called with each simulated labelling (one bool per possible fusion) and the number of
+            simulations so far.
 
     Returns:
         The summary of the decision, and the content of `fusion.json`.

@@ -1,7 +1,8 @@
 """Decides which operators of a network are fused, explains the decision, and previews it.
 
-`decide` serves a run whose workloads are tuned. `preview` works before tuning and uses the
-schedules with the best estimates. Both return the summary and the rows that reports show.
+`decide` serves a run whose workloads are tuned. `preview` works before tuning and uses, for each
+workload, the schedule with the best estimated latency. Both return a summary, whose rows appear in
+reports, and the content of `fusion.json`.
 """
 
 from __future__ import annotations
@@ -44,9 +45,19 @@ if TYPE_CHECKING:
 
 
 def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
-    """Decide which operators are fused, with the mode in the options.
+    """Decide which operators are fused, in the mode that the options name.
 
-    The arguments, results and errors are those of `tilewright.fusion.decide_fusion`.
+    Args:
+        asked: the network, the target, the options and the tuned workloads of a run.
+        heard: called with the evaluation of each simulated network and the number of simulations so
+            far.
+
+    Returns:
+        The summary of the decision, and the content of `fusion.json`.
+
+    Raises:
+        FusionError: the target does not run programs that Tilewright generates.
+        TilewrightError: the network cannot be quantised, or tuning fails.
     """
     problem = read_problem(asked)
     schedules = FusionSchedules(
@@ -76,17 +87,19 @@ def build_decision(
     *,
     by_estimates: bool = False,
 ) -> Decided:
-    """Assemble the result of a fusion decision from the evaluated labellings.
+    """Assemble the result of a fusion decision from labellings that were evaluated.
 
-    A labelling says for each possible fusion whether it is applied.
+    A labelling holds one bool per possible fusion: whether it is applied.
 
     Args:
         asked: the request of the run; its option `fusion` names the mode whose labelling is chosen.
         problem: the possible fusions.
-        evaluator: returns the cost of a labelling; it has evaluated all of `named`.
-        named: labellings by the names of the modes.
+        evaluator: returns the cost of a labelling. It has already evaluated all labellings in
+            `named`.
+        named: one labelling per mode, by the name of the mode ("none", "all", "greedy", "learned").
         spent: number of labelled networks that were simulated.
-        by_estimates: the evaluator uses schedules that were chosen by estimates, not tuned ones.
+        by_estimates: True if the schedules in `evaluator` were chosen by their estimated latency,
+            False if they are tuned.
 
     Returns:
         The summary, and the content of `fusion.json`.
@@ -109,6 +122,12 @@ def build_decision(
 def read_problem(asked: ToDecide) -> FusionProblem:
     """Read the network of a run as a quantised graph in which nothing is fused.
 
+    Args:
+        asked: the request of the run; its options name the model file and the calibration samples.
+
+    Returns:
+        The possible fusions of the network.
+
     Raises:
         TilewrightError: the network cannot be read or quantised.
     """
@@ -126,17 +145,21 @@ def read_problem(asked: ToDecide) -> FusionProblem:
 def name_labellings(
     problem: FusionProblem, evaluator: Evaluator, asked: ToDecide
 ) -> dict[str, Labelling]:
-    """Compute and evaluate labellings, and return them by the names of the modes.
+    """Compute and evaluate one labelling per fusion mode.
 
-    A labelling says for each possible fusion whether it is applied. The result contains the
-    labelling of the requested mode and those that need no further tuning. In the mode "learned", it
-    contains all labellings that the learned one has to beat. Fusions that create a layer without a
-    valid schedule are removed.
+    A labelling holds one bool per possible fusion: whether it is applied. In the mode "learned",
+    the result contains the labellings of all modes, because the learned labelling is compared with
+    the others. In every other mode, it contains only labellings that need no further tuning once
+    the requested labelling is tuned. Fusions that create a layer without a valid schedule are
+    removed from the requested labelling.
 
     Args:
         problem: the possible fusions.
         evaluator: returns the cost of a labelling.
-        asked: the request of the run.
+        asked: the request of the run; its option `fusion` names the requested mode.
+
+    Returns:
+        Labellings by the names of their modes.
 
     Raises:
         NoSchedule: a layer without fused operators has no valid schedule.
@@ -156,7 +179,8 @@ def search_labellings(
 ) -> dict[str, Labelling]:
     """Search for the labelling with the lowest cost, with the learned models.
 
-    A labelling says for each possible fusion whether it is applied.
+    A labelling holds one bool per possible fusion: whether it is applied. The search starts from
+    the labellings of the modes "none", "all" and "greedy".
 
     Args:
         problem: the possible fusions.
@@ -164,7 +188,8 @@ def search_labellings(
         seed: seed of the models and of the search.
 
     Returns:
-        The labelling found, under "learned", and the labellings that it has to beat, by mode.
+        The best labelling found, under "learned", and the three labellings that the search starts
+        from, by mode.
 
     Raises:
         NoSchedule: a layer without fused operators has no valid schedule.
@@ -181,9 +206,12 @@ def search_labellings(
 def drop_unscheduled_labels(evaluator: Evaluator, labels: Labelling) -> Labelling:
     """Undo fusions that create layers without a valid schedule, and return the changed labelling.
 
+    For each layer without a schedule, the function undoes a group of sibling fusions, a single
+    fusion, or a whole segment: the first of these that removes the layer from the network.
+
     Args:
         evaluator: provides the schedules; it tunes new workloads.
-        labels: the labelling: whether each possible fusion is applied.
+        labels: the labelling to change: one bool per possible fusion.
 
     Raises:
         NoSchedule: a layer without fused operators has no valid schedule.
@@ -218,10 +246,10 @@ def _tune_workloads(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick
 
     Args:
         asked: the request of the run.
-        workloads: the workloads.
+        workloads: the workloads to tune.
 
     Returns:
-        The schedule of each workload; None if tuning found no valid schedule.
+        One schedule per workload; None if tuning found no valid schedule.
     """
     many = f"{len(workloads)} more {'workload' if len(workloads) == 1 else 'workloads'}"
     asked.emit(Note(f"{asked.network}: {many}, of operators that are fused in another way"))
@@ -229,7 +257,7 @@ def _tune_workloads(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick
 
 
 def _subgraph(workload: Workload) -> Subgraph:
-    """Return a subgraph for a workload. Its number of calls is not known yet, so it is 1."""
+    """Return a subgraph for one workload. The number of its calls is not known yet, so it is 1."""
     return Subgraph(workload, 1, ("fused",), workload.macs)
 
 
@@ -241,15 +269,16 @@ def _pick(tuned: TunedWorkload) -> Pick | None:
 def list_decisions(
     evaluator: Evaluator, labels: Labelling, guessing: Evaluator
 ) -> list[FusionDecision]:
-    """Return one row per fusion decision with the cycles and bytes that fusing saves.
+    """Return one row per possible fusion with the cycles and bytes that applying it saves.
 
-    The savings hold if all other decisions stay the same. If the opposite decision needs workloads
-    that are not tuned, both variants are timed with the schedules that have the best estimates.
+    A saving compares two labellings that differ only in this fusion. If the labelling with the
+    opposite decision needs workloads that are not tuned, both networks are timed with the schedules
+    that have the best estimates.
 
     Args:
         evaluator: times labellings with tuned schedules.
-        labels: the chosen labelling: whether each possible fusion is applied.
-        guessing: times labellings with schedules chosen by their estimates.
+        labels: the chosen labelling: one bool per possible fusion.
+        guessing: times labellings with schedules that were chosen by their estimated latency.
     """
     problem, rows = evaluator.problem, list[FusionDecision]()
     for place, choice in enumerate(problem.offered):
@@ -270,15 +299,16 @@ def list_decisions(
 
 
 def _saved_cost(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int, int] | None:
-    """Return the cycles and bytes by which one labelling is cheaper than another labelling.
+    """Return the cycles and bytes that the labelling `labels` saves compared with `other`.
 
     Args:
         timing: times labellings.
-        labels: the labelling.
+        labels: the labelling whose savings are computed.
         other: the labelling with which it is compared.
 
     Returns:
-        Cycles and bytes; None if one of the labellings has a layer without a valid schedule.
+        The saved cycles and the saved bytes; None if a layer of one of the two networks has no
+        valid schedule.
     """
     try:
         here, there = timing(labels), timing(other)
@@ -292,12 +322,13 @@ def build_fusion_file(
 ) -> dict[str, Json]:
     """Return the content of `fusion.json`, which `tilewright build` reads.
 
-    It contains the fusion decisions, and a schedule for each resulting workload.
+    The content includes the label of each possible fusion, the fusions that are not possible, and
+    one schedule per workload of the fused network.
 
     Args:
         asked: the request of the run.
         problem: the possible fusions.
-        chosen: the chosen labelling with its schedules.
+        chosen: the evaluation of the chosen labelling, with its schedules.
     """
     layers = problem.labelled(chosen.labels).layers
     rows: dict[Workload, dict[str, Json]] = {}
@@ -337,11 +368,12 @@ def build_fusion_file(
 def preview(options: TuningOptions, target: Target, network: str) -> Decided:
     """Preview the fusion of a network by estimates, without tuning.
 
-    The result compares fusing by estimates with fusing nothing and fusing everything, and lists the
-    savings of each decision. Whole networks are simulated.
+    The function compares three labellings: no fusion, all fusions, and those that estimated
+    latencies favour ("greedy"). It also lists the saving of each fusion. Whole networks are
+    simulated, with schedules that were chosen by their estimated latency.
 
     Args:
-        options: options of the run; the mode is ignored.
+        options: options of the run; the fusion mode is ignored.
         target: the target.
         network: name of the network.
 
@@ -364,13 +396,17 @@ def preview(options: TuningOptions, target: Target, network: str) -> Decided:
 def list_layers(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Json]]:
     """Return one row per layer of a fused network, in execution order.
 
-    A row contains the name, the title of the workload, the cycles of the layer by itself, the rows
-    of the layers whose results it reads (`reads`), and the indices of the fusion decisions that
-    concern it (`labels`).
+    A row contains:
+
+    - `name`: the name of the layer.
+    - `title`: the operator and shape of its workload.
+    - `cycles`: the cycles of the layer when it runs alone.
+    - `reads`: indices of the rows of the layers whose results the layer reads.
+    - `labels`: indices of the fusion decisions that concern the layer.
 
     Args:
         problem: the possible fusions.
-        chosen: the chosen labelling with the cost of each layer.
+        chosen: the evaluation of the chosen labelling, with the cost of each layer.
     """
     graph = problem.labelled(chosen.labels)
     layers = graph.layers
@@ -394,7 +430,8 @@ def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
     for place, choice in enumerate(problem.offered):
         last = base[choice.layers[-1]]
         for row, layer in enumerate(layers):
-            # one operator is the average of each part of what lies side by side
+            # After `in_parts`, several layers have the operator name of one split average pool, so
+            # averages are matched by the tensor that they write.
             own = layer.output == last.output or choice.kind != "average"
             if own and set(last.names) <= set(layer.names):
                 labels[row].append(place)
@@ -403,7 +440,7 @@ def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
 
 
 def list_read_rows(graph: IntegerGraph) -> list[list[int]]:
-    """Return for each layer the rows of the layers that produce its inputs."""
+    """Return for each layer the sorted row indices of the layers that produce its inputs."""
     writers = {layer.output: row for row, layer in enumerate(graph.layers)}
     return [
         sorted({row for name in layer.reads for row in _writers(graph, name, writers, set())})
@@ -412,16 +449,17 @@ def list_read_rows(graph: IntegerGraph) -> list[list[int]]:
 
 
 def _writers(graph: IntegerGraph, name: str, writers: dict[str, int], seen: set[str]) -> set[int]:
-    """Return the rows of the layers that write a tensor.
+    """Return the row indices of the layers that write a tensor.
 
-    If no layer writes the tensor itself, these are the layers that write its parts, or the tensor
-    that it is a part of.
+    If no layer writes the tensor itself, the result contains the layers that write its parts, or
+    otherwise those that write the tensor that it is a part of.
 
     Args:
         graph: the network.
         name: name of the tensor.
-        writers: row of the layer that writes a tensor, by the name of the tensor.
-        seen: names of the tensors that were visited, to avoid loops; it is extended.
+        writers: row index of the layer that writes a tensor, by the name of the tensor.
+        seen: names of the tensors that were visited, to avoid endless recursion; the function adds
+            to this set.
     """
     if name in writers or name in seen:
         return {writers[name]} if name in writers else set()

@@ -1,9 +1,9 @@
 """Computes the exact latency of networks in which some operators are fused.
 
-A labelling says for each possible fusion whether it is applied. The fused network is simulated as a
-whole, with all its command streams and with tuned schedules. Each workload of a fused network is
-tuned once, when its schedule is needed. `make_estimate_evaluator` chooses schedules by their
-estimates instead.
+A labelling holds one bool per possible fusion: whether it is applied. `Evaluator` simulates the
+fused network as a whole, with all its command streams and with tuned schedules. Each workload of a
+fused network is tuned once, at the time when its schedule is first needed. The evaluator that
+`make_estimate_evaluator` returns chooses schedules by their estimated latency instead.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ class NoSchedule(WorkloadError):
 
 
 class FusionSchedules:
-    """Schedules of workloads, which are tuned when they are needed.
+    """Schedules of workloads. A workload is tuned when its schedule is first needed.
 
-    Once a workload has a schedule, the schedule does not change.
+    The schedule of a workload never changes, so that costs of different labellings are comparable.
 
     Args:
         blocks: block sizes of the accelerator.
-        tune: tunes workloads and returns a schedule for each, or None if it found no valid one.
+        tune: tunes workloads and returns one schedule per workload, or None for a workload without
+            a valid schedule.
 
     Attributes:
         tuned: number of workloads that were tuned.
@@ -61,7 +62,7 @@ class FusionSchedules:
         self._found: dict[Workload, Pick] = {}
 
     def add(self, workload: Workload, pick: Pick) -> None:
-        """Add a schedule that a workload already has, so that the workload is not tuned.
+        """Add a schedule that is known from an earlier tuning; its workload is not tuned again.
 
         Args:
             workload: the workload.
@@ -72,7 +73,7 @@ class FusionSchedules:
     def known(self, workload: Workload) -> Pick | None:
         """Return the schedule of a workload, or None if the workload has to be tuned.
 
-        The schedule may have been tuned for a different workload to which the same schedules apply.
+        The schedule may come from a different workload that has the same schedule space.
         """
         pick = self._found.get(workload) or self._table.closest_match(workload)
         if pick is not None:
@@ -80,14 +81,14 @@ class FusionSchedules:
         return pick
 
     def untuned_workloads(self, workloads: Sequence[Workload]) -> list[Workload]:
-        """Return the distinct workloads that have to be tuned."""
+        """Return the distinct workloads that have no schedule yet and were not tuned in vain."""
         unknown = [
             workload for workload in dict.fromkeys(workloads) if self.known(workload) is None
         ]
         return [workload for workload in unknown if workload not in self.failed]
 
     def schedules_for(self, workloads: Sequence[Workload]) -> list[Pick]:
-        """Return a schedule for each workload, and tune workloads without one.
+        """Return one schedule per workload. Workloads that have none yet are tuned first.
 
         Raises:
             NoSchedule: a workload has no valid schedule.
@@ -109,17 +110,17 @@ class FusionSchedules:
 
 
 class FusionError(TilewrightError):
-    """Raised if it cannot be decided which operators are fused."""
+    """Raised if Tilewright cannot decide which operators to fuse."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A network with certain fusions, and its exact cost.
+    """Exact cost of the network that results from a labelling.
 
     Attributes:
-        labels: the labelling: whether each possible fusion is applied.
-        cycles: cycles of all command streams.
-        dram_bytes: bytes that the streams read from and write to memory.
+        labels: the labelling: one bool per possible fusion.
+        cycles: cycles of all command streams together.
+        dram_bytes: bytes that the command streams read from and write to DRAM.
         workloads: workload of each layer.
         picks: schedule of each layer.
         layers: cost of each layer.
@@ -143,19 +144,21 @@ Heard = Callable[[Evaluation, int], None]
 
 
 class Evaluator:
-    """Computes the cost of labellings, which say for each possible fusion whether it is applied.
+    """Computes the exact cost of labellings by simulation.
 
-    The fused network is simulated as a whole. If several labellings give the same network, it is
-    simulated once.
+    A labelling holds one bool per possible fusion: whether it is applied. The fused network is
+    simulated as a whole. Results are cached; labellings that give the same network share one
+    simulation.
 
     Args:
         problem: the possible fusions of a network.
         schedules: schedules of the workloads.
-        heard: called with each simulated network and the number of simulations so far.
+        heard: called with the evaluation of each simulated network and the number of simulations so
+            far.
 
     Attributes:
-        count: number of simulated networks.
-        alone: schedule and cost of each workload that was simulated so far.
+        count: number of networks that were simulated.
+        alone: schedule and cost of each workload that was part of a simulated network.
 
     Raises:
         FusionError: the target does not run programs that Tilewright generates.
@@ -181,10 +184,13 @@ class Evaluator:
         self._same: dict[tuple[object, ...], Evaluation] = {}
 
     def __call__(self, labels: Labelling) -> Evaluation:
-        """Return the cost of a labelling. New workloads are tuned, and a new network is simulated.
+        """Return the cost of a labelling.
+
+        Workloads without a schedule are tuned, and a network that was not simulated before is
+        simulated.
 
         Args:
-            labels: whether each possible fusion is applied.
+            labels: one bool per possible fusion: whether it is applied.
 
         Raises:
             WorkloadError: a layer has no valid schedule, or the program cannot be loaded on a
@@ -213,9 +219,14 @@ class Evaluator:
         )
 
     def reevaluate(self, labels: Labelling) -> Evaluation:
-        """Simulate the network of a labelling, even if it was simulated before.
+        """Simulate the network of a labelling, even if its cost is already in the cache.
 
-        The result is not stored. The errors are those of `__call__`.
+        The result is not cached.
+
+        Raises:
+            WorkloadError: a layer has no valid schedule, or the program cannot be loaded on a
+                board.
+            TilewrightError: tuning fails.
         """
         workloads = self.problem.workloads(labels)
         picks = self.schedules.schedules_for(workloads)
@@ -235,19 +246,19 @@ class Evaluator:
         return self._known.get(labels)
 
     def evaluations(self) -> list[Evaluation]:
-        """Return all evaluations so far, in order."""
+        """Return the evaluations of all labellings so far, in the order of the requests."""
         return list(self._known.values())
 
 
 def make_estimate_evaluator(problem: FusionProblem, seed: int) -> Evaluator:
-    """Return an evaluator that uses schedules found without tuning.
+    """Return an evaluator whose schedules are chosen by their estimated latency, without tuning.
 
-    For each workload it takes the baseline or the schedule with the best estimate, whichever is
-    faster (see `pick_without_trials`).
+    For each workload it takes the faster of two schedules: the baseline schedule and the one with
+    the best estimate (see `pick_without_trials`).
 
     Args:
         problem: the possible fusions of a network.
-        seed: seed of the configs that are estimated.
+        seed: seed for drawing the configs whose latency is estimated.
 
     Raises:
         FusionError: the target does not run programs that Tilewright generates.

@@ -1,8 +1,9 @@
 """Search algorithms over labellings: a cost function with a budget, and steepest descent.
 
-A labelling says for each possible fusion whether it is applied. The cost function evaluates
-labellings by exact simulation or with a model until its budget is spent. A search takes all random
-numbers from the generator that it is given, and does not catch `FusionBudgetSpent`.
+A labelling holds one bool per possible fusion: whether it is applied. The cost function evaluates
+labellings, by exact simulation or with a model, until its budget is spent; then it raises
+`FusionBudgetSpent`. A search algorithm must not catch this exception, and must take all random
+numbers from the generator that it is given.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ CostsOf = Callable[[Sequence[Labelling]], Sequence[float]]
 
 
 class FusionBudgetSpent(Exception):
-    """Raised if the budget of distinct labellings is spent, which ends the search."""
+    """Raised when the cost function has evaluated the maximum number of labellings."""
 
 
 class Objective:
     """Cost function of a search over labellings, with a limit on the number of distinct labellings.
 
-    A labelling says for each possible fusion ("decision") whether it is applied.
+    A labelling holds one bool per possible fusion (a "decision"). Costs are cached, so that a
+    labelling counts only once.
 
     Args:
         costs: computes the costs of labellings.
@@ -36,7 +38,8 @@ class Objective:
 
     Attributes:
         decisions: number of decisions.
-        moves: sets of decisions that a search changes together: each single decision, and `groups`.
+        moves: sets of decisions that a search changes together: each single decision, and each of
+            `groups`.
         asked: the costs so far, by labelling.
     """
 
@@ -51,7 +54,7 @@ class Objective:
         self._costs = costs
 
     def __call__(self, several: Sequence[Labelling]) -> NDArray[np.float64]:
-        """Return the costs of labellings.
+        """Return the costs of several labellings.
 
         Args:
             several: the labellings.
@@ -60,8 +63,8 @@ class Objective:
             Float array of shape (labellings,).
 
         Raises:
-            FusionBudgetSpent: the labellings exceed the budget. Those within the budget were
-                evaluated.
+            FusionBudgetSpent: the budget does not suffice for all of the labellings. As many as it
+                allows were evaluated and are stored in `asked`.
         """
         new = [labels for labels in dict.fromkeys(several) if labels not in self.asked]
         some = new[: self.budget - len(self.asked)]
@@ -72,10 +75,10 @@ class Objective:
         return np.array([self.asked[labels] for labels in several])
 
     def one(self, labels: Labelling) -> float:
-        """Return the cost of a single labelling (whether each possible fusion is applied).
+        """Return the cost of a single labelling (one bool per possible fusion).
 
         Raises:
-            FusionBudgetSpent: the labelling is new, and the budget is spent.
+            FusionBudgetSpent: the labelling was not evaluated before, and the budget is spent.
         """
         return float(self([labels])[0])
 
@@ -93,10 +96,10 @@ class Objective:
 def flip_labels(labels: Labelling, places: Sequence[int]) -> Labelling:
     """Return a labelling in which several decisions are changed together.
 
-    All of them are set to fused, or to not fused if all are fused already.
+    If all of them are fused already, they are set to not fused; otherwise, all are set to fused.
 
     Args:
-        labels: the labelling: whether each possible fusion is applied.
+        labels: the labelling: one bool per possible fusion.
         places: indices of the decisions to change.
     """
     new = not all(labels[place] for place in places)
@@ -113,11 +116,11 @@ def search_all(
 ) -> None:
     """Run a search until it ends by itself or until the budget of the objective is spent.
 
-    The results are in `objective`.
+    The search returns nothing; the costs of all evaluated labellings are stored in `objective`.
 
     Args:
         search: the search algorithm.
-        objective: cost function; it keeps the costs of all labellings.
+        objective: cost function; it stores the costs of all labellings.
         starts: labellings to start from.
         rng: random generator.
     """
@@ -128,10 +131,11 @@ def search_all(
 def descend(objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator) -> None:
     """Run a steepest descent from each labelling in `starts`, beginning with the cheapest.
 
-    The results are in `objective`.
+    The descent returns nothing; the costs of all evaluated labellings are stored in `objective`. It
+    is deterministic and does not use `rng`.
 
     Args:
-        objective: cost function; it keeps the costs of all labellings.
+        objective: cost function; it stores the costs of all labellings.
         starts: labellings to start from.
         rng: random generator.
 

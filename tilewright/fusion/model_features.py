@@ -1,8 +1,9 @@
-"""Features for fusion models, of layers, of decisions and of whole labelled networks.
+"""Features for the fusion models: of layers, of decision units and of whole labelled networks.
 
-The features of a layer become more precise once the layer is tuned. A decision unit is a single
-decision, or a group of sibling decisions that are made together. In the graph features, each row is
-a layer; edges lead from a layer to the layers that read its output and to the next layer in its
+A labelling holds one bool per possible fusion (a "decision"). A decision unit is a single decision,
+or a group of sibling decisions that are made together. Layer features include measured costs once
+the layer was simulated. In the features of a labelled network (`GraphTable`), each row is a layer.
+Edges lead from a layer to the layers that read its output, and to the next layer in its command
 stream.
 """
 
@@ -54,7 +55,8 @@ class LayerFigures:
 
     Attributes:
         row: values of the columns `LAYER`, float array of shape (columns,).
-        prior: cycles of the layer by itself if it was simulated, otherwise their estimate.
+        prior: cycles of the layer when it runs alone: exact if its workload was simulated,
+            otherwise estimated.
     """
 
     row: NDArray[np.float64]
@@ -64,7 +66,8 @@ class LayerFigures:
 class Figures:
     """Computes features of the layers of a network, as inputs of the fusion models.
 
-    Workloads that were simulated have exact costs; for others, the costs are estimates.
+    Workloads that were part of a simulated network have exact costs. The costs of other workloads
+    are estimates.
 
     Args:
         problem: the possible fusions of a network.
@@ -123,12 +126,7 @@ class Figures:
         return LayerFigures(np.array(row), estimate)
 
     def _share(self, workload: Workload, pick: Pick) -> float:
-        """Return the share of the fullest scratchpad that a schedule occupies; 0 if it is unknown.
-
-        Args:
-            workload: the workload.
-            pick: its schedule.
-        """
+        """Return the share of the fullest scratchpad that a schedule occupies; 0 if unknown."""
         estimates, space = capability(self.problem.target, Estimates), None
         if estimates is not None:
             space = self.problem.target.space(workload)
@@ -139,7 +137,7 @@ class Figures:
 
 
 def _bytes(w: Workload) -> tuple[int, int, int]:
-    """Return the sizes in bytes of data, weights and output, at one byte per element.
+    """Return the sizes in bytes of a workload's data, weights and output, at one byte per element.
 
     The data and weights of a fused shortcut are included.
     """
@@ -155,11 +153,11 @@ def _bytes(w: Workload) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class DecisionGroup:
-    """A decision unit: fusion decisions that always have the same label.
+    """A decision unit: one fusion decision, or several that always have the same label.
 
     Attributes:
         places: indices of the decisions.
-        kind: kind of the decisions.
+        kind: the kind of fusion, one of `KINDS`.
     """
 
     places: tuple[int, ...]
@@ -169,7 +167,11 @@ class DecisionGroup:
 def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
     """Return the decision units of a network, ordered by their first decision.
 
-    Each decision belongs to exactly one unit.
+    A decision unit is one fusion decision, or several that always have the same label. Each
+    decision belongs to exactly one unit.
+
+    Args:
+        problem: the possible fusions of the network.
     """
     group = {place: places for places in problem.groups for place in places}
     units: dict[tuple[int, ...], DecisionGroup] = {}
@@ -180,26 +182,27 @@ def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
 
 
 def label_unit(labels: Labelling, unit: DecisionGroup, fused: bool) -> Labelling:
-    """Return a copy of a labelling in which all decisions of a unit have the same label.
+    """Return a copy of a labelling in which all decisions of a unit have the label `fused`.
 
     Args:
-        labels: the labelling: whether each possible fusion is applied.
-        unit: the unit.
-        fused: the new label of its decisions.
+        labels: the labelling: one bool per possible fusion.
+        unit: the decision unit.
+        fused: the new label of the unit's decisions.
     """
     return tuple(fused if k in unit.places else label for k, label in enumerate(labels))
 
 
 def unit_features(problem: FusionProblem, figures: Figures, labels: Labelling) -> Features:
-    """Return the features by which the policy predicts whether fusing helps, one row per unit.
+    """Return the features from which the policy predicts whether fusing helps, one row per unit.
 
-    A row describes the change if the unit is fused and all other labels stay the same, the largest
-    layer that fusing creates, and the machine.
+    For each decision unit, a row compares the network in which the unit is fused with the network
+    in which it is not; all other labels are the same. The row also describes the slowest layer that
+    fusing creates, and the machine.
 
     Args:
         problem: the possible fusions of a network.
         figures: features of the layers.
-        labels: the labelling to start from.
+        labels: the labelling that gives the other labels: one bool per possible fusion.
     """
     total = sum(figures.layer_figures(workload).prior for workload in problem.workloads(labels))
     units = list_units(problem)
@@ -236,17 +239,18 @@ def _row(
 
 @dataclass(frozen=True, eq=False)
 class GraphTable:
-    """A fused network with n layers and m edges as arrays, as input of the graph model.
+    """A labelled network as arrays, with n layers and m edges. Input of the graph model.
 
-    An edge connects a layer with one that reads its result or follows it in the same command
-    stream.
+    An edge leads from a layer to a layer that reads its result, or to the next layer in the same
+    command stream.
 
     Attributes:
         columns: names of the columns of `nodes`.
         nodes: features of the layers, float array of shape (n, columns).
-        prior: cycles of each layer by itself, exact or estimated, float array of shape (n,).
+        prior: cycles of each layer when it runs alone, exact or estimated, float array of shape
+            (n,).
         edges: rows of the two layers of each edge, int array of shape (m, 2).
-        links: features `EDGE` of each edge, float array of shape (m, features).
+        links: features of each edge, with the columns `EDGE`, float array of shape (m, features).
         stream: cycles of each layer within its command stream, float array of shape (n,); empty if
             the network was not simulated.
     """
@@ -265,9 +269,10 @@ class _Skeleton:
 
     Attributes:
         workloads: workload of each layer.
-        firsts: whether each layer is the first of its stream, bool array of shape (layers,).
+        firsts: whether each layer is the first of its command stream, bool array of shape
+            (layers,).
         edges: rows of the two layers of each edge, int array of shape (m, 2).
-        kinds: whether each edge means "is read" and "is next", float array of shape (m, 2).
+        kinds: the flags "is read" and "is next" of each edge, 0 or 1, float array of shape (m, 2).
     """
 
     workloads: tuple[Workload, ...]
@@ -277,7 +282,9 @@ class _Skeleton:
 
 
 class Tables:
-    """Converts labelled networks to arrays, with the costs of their layers that are known so far.
+    """Converts labelled networks to arrays.
+
+    Layers whose workload was simulated contribute their exact cost.
 
     Args:
         problem: the possible fusions of a network.
@@ -295,7 +302,7 @@ class Tables:
         self._skeletons: dict[Labelling, _Skeleton] = {}
 
     def graph_table(self, labels: Labelling) -> GraphTable:
-        """Return the network of a labelling as arrays."""
+        """Return the network of a labelling (one bool per possible fusion) as arrays."""
         if labels not in self._skeletons:
             self._skeletons[labels] = _skeleton(self.problem, labels)
         bones = self._skeletons[labels]
@@ -330,18 +337,18 @@ def _skeleton(problem: FusionProblem, labels: Labelling) -> _Skeleton:
 def _edges(
     graph: IntegerGraph, firsts: list[bool]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the edges of a network's graph of layers.
+    """Return the edges between the layers of a network.
 
-    An edge leads from a layer to one that reads its result or follows it in the same command
-    stream.
+    An edge leads from a layer to a layer that reads its result, or to the next layer in the same
+    command stream.
 
     Args:
         graph: the network.
         firsts: whether each layer is the first of its command stream.
 
     Returns:
-        Rows of the two layers of each edge, int array of shape (m, 2), and whether the edge means
-        "is read" and "is next", float array of shape (m, 2).
+        Rows of the two layers of each edge, int array of shape (m, 2), and the flags "is read" and
+        "is next" of each edge, 0 or 1, float array of shape (m, 2).
     """
     place = {layer.output: k for k, layer in enumerate(graph.layers)}
     kinds: dict[tuple[int, int], list[float]] = {}

@@ -1,8 +1,8 @@
-"""The possible fusions of a network on a target, and the network that results from applying some.
+"""The possible fusions of a network on a target, and the network that results from a labelling.
 
-A labelling says for each possible fusion ("decision") whether it is applied. Decisions that share a
-layer or a group form a segment. The saving of a decision hardly depends on decisions in other
-segments, because a barrier separates their layers.
+A labelling holds one bool per possible fusion (a "decision"): whether it is applied. Decisions that
+share a layer or a group of siblings form a segment. The saving of a decision hardly depends on
+decisions in other segments, because a barrier separates their layers.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ at most one group."""
 class FusionProblem:
     """The possible fusions ("decisions") of a network on a target.
 
-    A labelling contains one bool per possible fusion: whether it is applied.
+    A labelling holds one bool per possible fusion, in the order of `offered`.
 
     Args:
         graph: the quantised network, in which nothing is fused.
         target: the target.
 
     Attributes:
-        graph: the network without any optional fusion. Averages of concatenated tensors are split
-            into one average per part.
+        graph: the network without any optional fusion. A global average pool over concatenated
+            tensors is split into one average pool per tensor.
         offered: the possible fusions.
-        refused: fusions that are not possible, with the reason.
+        refused: fusions that are not possible, each with the reason.
         segments: groups of decisions that influence each other, as indices.
         groups: groups of decisions that only have an effect together, as indices.
     """
@@ -73,7 +73,7 @@ class FusionProblem:
         """Return the workload of each layer of the fused network, in execution order.
 
         Args:
-            labels: the labelling: whether each possible fusion is applied.
+            labels: the labelling: one bool per possible fusion.
         """
         return canonical_workloads(self.labelled(labels))
 
@@ -89,37 +89,37 @@ class FusionProblem:
 
     @property
     def no_shortcuts(self) -> Labelling:
-        """The labelling that fuses everything except shortcuts, which remain layers."""
+        """The labelling that fuses everything except projection shortcuts."""
         return tuple(choice.kind != "shortcut" for choice in self.offered)
 
     @property
     def no_averages(self) -> Labelling:
-        """The labelling that fuses everything except averages, which remain layers."""
+        """The labelling that fuses everything except global average pools."""
         return tuple(choice.kind != "average" for choice in self.offered)
 
     @property
     def tvm(self) -> Labelling:
-        """The labelling that TVM's FuseOps would choose."""
+        """The labelling that TVM's `FuseOps` would choose: only elementwise operators are fused."""
         return tuple(choice.kind in TVM_FUSES for choice in self.offered)
 
     def flip_labels(self, labels: Labelling, places: Sequence[int]) -> Labelling:
-        """Return a copy of a labelling in which some labels are inverted.
+        """Return a copy of a labelling in which the labels at `places` are inverted.
 
         Args:
-            labels: the labelling: whether each possible fusion is applied.
+            labels: the labelling: one bool per possible fusion.
             places: indices of the labels to invert.
         """
         return tuple(label != (k in places) for k, label in enumerate(labels))
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """Description of the target's hardware, which the estimates of schedules need."""
+        """Properties of the target's hardware, which estimates of the latency need."""
         return Accelerator.for_target(self.target)
 
     def estimate_workload(self, workload: Workload) -> float | None:
-        """Return the target's estimate for the best schedule of a workload, in the target's unit.
+        """Return the target's estimate for the best schedule of a workload, in its cost unit.
 
-        The result is None if the target has no estimate for it.
+        Returns None if the target has no estimate for the workload.
         """
         form = canonical(pad_to_blocks(workload, self.accelerator.blocks))
         try:
@@ -128,9 +128,9 @@ class FusionProblem:
             return None
 
     def estimate(self, labels: Labelling) -> float | None:
-        """Return the sum of the estimates of all layers of a labelled network.
+        """Return the sum of the target's estimates of all layers of a labelled network.
 
-        The sum is in the target's unit. It is None if a layer has no estimate.
+        The sum is in the target's cost unit. It is None if a layer has no estimate.
         """
         estimates = [self.estimate_workload(workload) for workload in self.workloads(labels)]
         return (
@@ -141,11 +141,12 @@ class FusionProblem:
 
     @cached_property
     def greedy(self) -> Labelling:
-        """The labelling that results from fusing greedily by the estimates.
+        """The labelling that results from fusing greedily by estimated latency.
 
-        It starts from the labelling that TVM would choose. Then one fusion after the other is
-        applied if the estimates of its layers predict a gain. `tilewright tune` uses the same rule
-        to fuse pooling layers into convolutions.
+        The rule starts from the labelling that TVM would choose. It then visits the other fusions
+        once, in order, and applies each fusion for which the estimates of the affected layers
+        predict a gain. `tilewright tune` uses the same rule to fuse pooling layers into
+        convolutions.
         """
         labels = self.tvm
         alone = [
@@ -159,14 +160,10 @@ class FusionProblem:
         return labels
 
     def _gain(self, labels: Labelling, other: Labelling) -> float:
-        """Return the estimated latency that one labelling saves over another labelling.
-
-        Args:
-            labels: the labelling with which `other` is compared.
-            other: the labelling that may be faster.
+        """Return the estimated latency that the labelling `other` saves compared with `labels`.
 
         Returns:
-            The saving in the target's unit; 0 if a layer has no estimate.
+            The saving in the target's cost unit; 0 if a layer has no estimate.
         """
         before, after = self.workloads(labels), self.workloads(other)
         old, new = list(before), []
@@ -181,14 +178,15 @@ class FusionProblem:
         return sum(e or 0.0 for e in estimates[0]) - sum(e or 0.0 for e in estimates[1])
 
     def named(self, labels: Labelling) -> dict[str, bool]:
-        """Return the labels (whether each fusion is applied) by the names of the fusions."""
+        """Return the labels of a labelling (one bool per fusion) by the names of the fusions."""
         return {str(choice): label for choice, label in zip(self.offered, labels, strict=True)}
 
 
 def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
     """Divide fusions into segments, which do not influence each other.
 
-    Fusions are in the same segment if they share a layer or a group of siblings.
+    Two fusions are in the same segment if they share a layer or a group of siblings, directly or
+    through other fusions.
 
     Args:
         offered: the possible fusions.
@@ -219,6 +217,8 @@ def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
 
 def groups_of(offered: tuple[FusionChoice, ...]) -> Segments:
     """Return the groups of sibling fusions, which only have an effect together.
+
+    Siblings are layers that read the same tensor and can be merged into one layer.
 
     Args:
         offered: the possible fusions.

@@ -1,7 +1,7 @@
-"""Predicts the cycles of fused networks with boosted trees, which predict one layer at a time.
+"""Predicts the cycles of fused networks with boosted trees, one layer at a time.
 
-The trees are pretrained on other networks, and corrected with simulated networks of the current
-run.
+The trees are pretrained on other networks. A second set of trees corrects them with the networks
+that the current run simulated.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class ModelError(TilewrightError):
 def layer_labels(graph: GraphTable) -> NDArray[np.float64]:
     """Return the values that the model learns to predict, one per layer, float array of shape (n,).
 
-    A value is log2 of a ratio: the cycles of the layer within its command stream, where layers
-    overlap, divided by the cycles of the layer by itself or by their estimate.
+    A value is the log2 of a ratio. The numerator is the layer's cycles within its command stream,
+    where layers overlap. The denominator is the cycles of the layer when it runs alone, exact or
+    estimated.
 
     Args:
         graph: a simulated network with n layers.
@@ -39,9 +40,10 @@ def layer_labels(graph: GraphTable) -> NDArray[np.float64]:
 
 
 class GraphModel:
-    """Predicts the cycles of fused networks with boosted trees, which predict one layer at a time.
+    """Predicts the cycles of fused networks with boosted trees, one layer at a time.
 
-    Only the first fit is saved. After `load` or `freeze`, further fits train a correction.
+    The first `fit` trains the base model, which `save` writes. After `load` or `freeze`, each `fit`
+    trains a correction that is added to the unchanged base model.
 
     Args:
         seed: seed of the trees.
@@ -58,7 +60,7 @@ class GraphModel:
     def fit(self, graphs: Sequence[GraphTable]) -> None:
         """Train the model on simulated networks.
 
-        If the model is frozen, only a correction is trained, which replaces an earlier correction.
+        If the model is frozen, only a correction is trained. It replaces an earlier correction.
 
         Args:
             graphs: networks whose `stream` cycles are known.
@@ -74,6 +76,9 @@ class GraphModel:
 
     def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
         """Return the predicted cycles of each network, float array of shape (graphs,).
+
+        Args:
+            graphs: labelled networks, simulated or not.
 
         Raises:
             ModelError: the model was trained on other columns.
@@ -94,7 +99,7 @@ class GraphModel:
         self._read = self._first is not None
 
     def save(self, path: Path) -> None:
-        """Write the model to a file.
+        """Write the base model to a file, without the correction.
 
         Raises:
             ModelError: the model is not trained.
@@ -105,7 +110,7 @@ class GraphModel:
         self._first.save(path)
 
     def load(self, path: Path) -> None:
-        """Read the model from a file.
+        """Read the base model from a file, and freeze it.
 
         Raises:
             ModelError: the file does not contain such a model.
@@ -121,7 +126,7 @@ class GraphModel:
         self._first, self._read = model, True
 
     def _predict_uncorrected(self, x: Features) -> NDArray[np.float64]:
-        """Return the predictions without the correction, float array of shape (rows,).
+        """Return the predictions of the base model, float array of shape (rows,).
 
         Args:
             x: features, one row per layer.

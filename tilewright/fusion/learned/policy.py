@@ -1,6 +1,6 @@
-"""Policy that proposes fusions: predicts the probability that a fusion saves cycles.
+"""Policy that proposes fusions: it predicts the probability that a fusion saves cycles.
 
-The prediction is made from features of the layers involved.
+The prediction uses features of the layers before and after fusing.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _ALIKE = {"log2 ratio": 0.1, "log2 cycles apart": 2.0}
 
 
 class Policy:
-    """Predicts which fusions help, without simulating them.
+    """Predicts which fusions save cycles, without simulating them.
 
-    The prediction for a unit (decisions that always have the same label) is the mean of two
-    probabilities: one from estimates, which is high if the fused layers take fewer cycles, and one
-    from a trained model. Simulations of the current run correct the prediction for similar units.
+    A decision unit is one fusion decision, or several that always have the same label. The
+    prediction for a unit is the mean of two probabilities. The first is a logistic function of the
+    estimated cycles with and without the fusion. The second comes from a trained model. Simulations
+    of the current run correct the predictions for similar units.
 
     Args:
         seed: seed of the model.
@@ -54,7 +55,7 @@ class Policy:
 
         Args:
             x: features, one row per unit.
-            better: whether fusing helped, bool array of shape (rows,).
+            better: True where fusing saved cycles, bool array of shape (rows,).
         """
         self._model = XGBoost(self.seed, True, dict(_SETTINGS))
         self._model.fit(x, better.astype(np.float64))
@@ -66,15 +67,16 @@ class Policy:
         labels: Labelling,
         seen: dict[DecisionGroup, bool],
     ) -> NDArray[np.float64]:
-        """Return for each decision unit the probability that fusing it helps.
+        """Return for each decision unit the probability that fusing it saves cycles.
 
-        All other decisions stay as in `labels`.
+        All other decisions stay as in `labels`. A unit in `seen` gets 0.95 or 0.05.
 
         Args:
             problem: the possible fusions of a network.
             figures: features of the layers.
-            labels: the labelling to start from: whether each possible fusion is applied.
-            seen: whether fusing helped, for the units for which simulations of this run show it.
+            labels: the labelling to start from: one bool per possible fusion.
+            seen: for units whose effect is known from simulations of this run, whether fusing saved
+                cycles.
 
         Returns:
             Float array of shape (units,).
@@ -96,11 +98,11 @@ class Policy:
         )
 
     def labels(self, problem: FusionProblem, chances: NDArray[np.float64]) -> Labelling:
-        """Return the labelling that fuses all units with a probability above 0.5.
+        """Return the labelling that fuses exactly the units with a probability above 0.5.
 
         Args:
             problem: the possible fusions of a network.
-            chances: probability that fusing helps, float array of shape (units,).
+            chances: probability that fusing saves cycles, float array of shape (units,).
         """
         return fuse_units(problem, chances > 0.5)
 
@@ -137,13 +139,15 @@ def correct_chances(
 ) -> NDArray[np.float64]:
     """Correct predicted probabilities by the known outcomes of similar units of the same kind.
 
-    Each unit with a known outcome contributes the error of its own prediction, weighted by
-    similarity. An identical unit has the same weight as the prediction itself.
+    Each unit with a known outcome contributes its own prediction error, weighted by similarity (a
+    Gaussian kernel, 1 for identical features). The prediction itself counts like one more unit with
+    error 0 and weight 1.
 
     Args:
         x: features of the units.
-        chances: predicted probabilities that fusing helps, float array of shape (units,).
-        told: 1 if fusing helped, 0 if it did not, NaN if unknown, float array of shape (units,).
+        chances: predicted probabilities that fusing saves cycles, float array of shape (units,).
+        told: 1 if fusing saved cycles, 0 if it did not, NaN if unknown, float array of shape
+            (units,).
 
     Returns:
         The corrected probabilities, float array of shape (units,).
@@ -162,7 +166,7 @@ def correct_chances(
 
 
 def fuse_units(problem: FusionProblem, fused: NDArray[np.bool_]) -> Labelling:
-    """Return the labelling that fuses only the given units.
+    """Return the labelling that fuses exactly the selected decision units.
 
     Args:
         problem: the possible fusions of a network.

@@ -1,7 +1,7 @@
-"""Loads the pretrained models that are part of the package. Each run trains them further.
+"""Loads the pretrained fusion models that are part of the package.
 
-They were trained on labelled networks of six networks of the zoo (`python -m
-benchmarks.fusion.training`).
+`python -m benchmarks.fusion.training` trained them on labelled variants of six networks of the zoo.
+Each run trains them further on its own simulations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "trained"
 
 
 def shipped_digest(folder: Path = FOLDER) -> str:
-    """Return a digest of the model files in a folder, which changes with the models.
+    """Return a digest of the model files in a folder. A missing file counts as empty.
 
     Raises:
         ModelError: a file cannot be read.

@@ -1,7 +1,8 @@
-"""Search for labellings: the policy proposes, the model ranks, and simulation confirms.
+"""Search for labellings: the policy proposes, the graph model ranks, and simulation confirms.
 
-The model and the policy both learn from the simulations: the model is corrected, and the policy
-gets the units whose effect was observed.
+A labelling holds one bool per possible fusion: whether it is applied. After each round, the graph
+model is corrected with the simulated networks, and the policy is told for which fusions the
+simulations showed an effect.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from tilewright.fusion.problem import FusionProblem, Labelling
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """Limits of a search for the best labelling (which of the possible fusions are applied).
+    """Limits of a search for the best labelling (one bool per possible fusion).
 
     Attributes:
         rounds: maximum number of rounds.
         patience: number of rounds without an improvement after which the search ends.
         confirmed: number of labelled networks that are simulated per round.
-        asked: number of labellings that the model evaluates per round.
+        asked: maximum number of labellings whose cycles the model predicts per round.
         drawn: number of labellings that are drawn from the policy per round.
         search: search algorithm that minimises the model's prediction.
     """
@@ -50,12 +51,13 @@ simulated before."""
 class FusionSurrogate:
     """Fast prediction of the cycles of labellings, which replaces the simulation in a search.
 
-    Segments are groups of decisions that influence each other. The effect of each segment's labels,
-    compared with a base labelling, is predicted once; the effects are then added up.
+    Segments are groups of decisions that influence each other. For each segment and each choice of
+    its labels, the model predicts once how the cycles change compared with a base labelling. The
+    prediction for a labelling is the cycles of the base labelling plus the changes of its segments.
 
     Args:
         problem: the possible fusions of a network.
-        tables: converts labelled networks to features.
+        tables: converts labelled networks to arrays.
         model: model of the cycles.
         base: the base labelling.
     """
@@ -71,17 +73,13 @@ class FusionSurrogate:
         self._changes: dict[tuple[int, tuple[bool, ...]], float] = {}
 
     def __call__(self, several: Sequence[Labelling]) -> list[float]:
-        """Return the predicted cycles of each labelling."""
+        """Return the predicted cycles of each labelling, in the order of `several`."""
         parts = [self._parts(labels) for labels in several]
         self._price([key for some in parts for key in some])
         return [self._whole + sum(self._changes[key] for key in some) for some in parts]
 
     def _parts(self, labels: Labelling) -> list[tuple[int, tuple[bool, ...]]]:
-        """Return the segments in which a labelling differs from the base labelling.
-
-        Returns:
-            Index and labels of each such segment.
-        """
+        """Return index and labels of each segment in which `labels` differs from the base."""
         parts = []
         for number, places in enumerate(self.problem.segments):
             matching = tuple(labels[place] for place in places)
@@ -114,11 +112,11 @@ def learned_search(
     Args:
         problem: the possible fusions of a network.
         evaluator: simulates labellings.
-        model: model of the cycles; it is frozen and then corrected.
-        policy: labelling policy.
+        model: model of the cycles. Its trained part is frozen; the search trains a correction.
+        policy: predicts which fusions save cycles.
         starts: labellings to start from.
         rng: random generator.
-        plan: limits of the search.
+        plan: limits of the search; the default is `SearchPlan()`.
 
     Returns:
         The best labelling that was simulated, including those in `starts`.
@@ -162,14 +160,14 @@ def learned_search(
 
 
 def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionGroup, bool]:
-    """Return for each decision unit whether fusing it helped, according to the simulations so far.
+    """Return for each decision unit whether fusing it saved cycles in the simulations so far.
 
-    A unit is judged by pairs of simulated labellings that differ in just this unit; the latest pair
-    counts. Units without such a pair are left out.
+    A unit is judged by two simulated labellings that differ only in this unit. If there are several
+    such pairs, the last one counts. Units without such a pair, or with equal cycles, are left out.
 
     Args:
         problem: the possible fusions of a network.
-        evaluator: the labellings that were simulated.
+        evaluator: provides the labellings that were simulated.
     """
     known = {item.labels: item.cycles for item in evaluator.evaluations()}
     result: dict[DecisionGroup, bool] = {}
@@ -185,7 +183,7 @@ def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionG
 
 
 def _try_labels(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
-    """Simulate the network of a labelling.
+    """Evaluate a labelling.
 
     Returns:
         Its cost; None if a layer has no valid schedule or no board could load the program.
@@ -199,7 +197,7 @@ def _try_labels(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
 def _draw_labellings(
     problem: FusionProblem, chances: NDArray[np.float64], count: int, rng: np.random.Generator
 ) -> list[Labelling]:
-    """Draw random labellings, in which a unit is fused with the probability that fusing it helps.
+    """Draw random labellings. Each unit is fused with the probability that fusing it saves cycles.
 
     Args:
         problem: the possible fusions of a network.

@@ -1,10 +1,12 @@
 """Artifacts: builds a network into a folder, loads the folder without the model, and runs it.
 
-from tilewright.networks.artifact import build, load
+A network is built once and can then be run without its model:
 
-build(graph, schedules, target, Path("art"))       # networks.integer makes the graph
-artifact = load(Path("art"))
-outputs, profile = artifact.run({"image": array})
+    from tilewright.networks.artifact import build, load
+
+    build(graph, schedules, target, "vta", Path("art"))       # networks.integer makes the graph
+    artifact = load(Path("art"))
+    outputs, profile = artifact.run({"image": array})
 """
 
 from tilewright.networks.artifact.accuracy import Check, NetworkAccuracy, check_of

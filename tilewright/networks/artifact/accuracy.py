@@ -32,11 +32,11 @@ MOST_BYTES = 1 << 26
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """Samples for checking a network.
+    """Samples on which a built network is compared with its source model.
 
     Attributes:
-        inputs: for each sample, the input arrays by name.
-        outputs: for each sample, the outputs of the source model by name.
+        inputs: the input arrays by name, one mapping per sample.
+        outputs: the outputs of the source model by name, one mapping per sample.
         reference: name of the program that computed the outputs.
     """
 
@@ -54,7 +54,7 @@ class Check:
 
 
 def unpack_check(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Check:
-    """Read the samples that `Check.packed` wrote.
+    """Read the samples that `Check.to_bytes` wrote.
 
     Args:
         content: the serialised samples.
@@ -84,11 +84,12 @@ class OutputAccuracy:
         name: name of the output.
         relative: norm of the difference divided by the norm of the reference. For integers without
             a scale, the fraction of values that differ.
-        largest: largest absolute difference of a value.
+        largest: largest absolute difference of a value. For integers without a scale, the same
+            fraction as `relative`.
         same_top: fraction of the rows along the last axis whose largest value is at the same
             position; None if the last axis has a single element.
-        checked: the reference differs between samples. An output that is the same for all samples
-            shows nothing.
+        checked: True if the reference differs between samples. An output that is the same for all
+            samples does not show whether it is computed from the inputs.
         problem: difference in element type or shape; empty if there is none.
     """
 
@@ -123,11 +124,11 @@ class NetworkAccuracy:
 
     @property
     def is_right(self) -> bool:
-        """Whether the largest relative error is within the tolerance."""
+        """True if the largest relative error is within the tolerance."""
         return self.error <= self.tolerance
 
     def to_json(self) -> dict[str, Json]:
-        """Return the entry for the manifest."""
+        """Return the errors as an entry of the manifest."""
         return {
             "reference": self.reference, "samples": self.samples, "tolerance": self.tolerance,
             "error": self.error, "outputs": [vars(output) for output in self.outputs],
@@ -135,12 +136,12 @@ class NetworkAccuracy:
 
 
 def check_of(model: onnx.ModelProto, samples: Sequence[Feed]) -> Check:
-    """Run the source model in onnxruntime and return the samples with the outputs.
+    """Run the source model in onnxruntime, and return the samples with its outputs.
 
     Args:
         model: the source model.
-        samples: input arrays by name for each sample. Only the first `SAMPLES` are used, and fewer
-            if they exceed `MOST_BYTES`.
+        samples: input arrays by name, one mapping per sample. Only the first `SAMPLES` are used,
+            and fewer if they exceed `MOST_BYTES`.
 
     Raises:
         InputError: the model does not run on a sample.
@@ -226,7 +227,7 @@ def _error(
             problem = f"its shape is {ours.shape} instead of {real.shape}"
         if problem:
             return OutputAccuracy(name, float("inf"), float("inf"), None, problem=problem)
-    if len({item.shape for item in expected}) > 1:  # known only when the model runs
+    if len({item.shape for item in expected}) > 1:  # the shape depends on values of tensors
         pairs = zip(expected, result, strict=True)
         alone = [_error(name, [real], [ours], zero, tolerance) for real, ours in pairs]
         return max(alone, key=lambda item: item.relative)
@@ -246,6 +247,6 @@ def _error(
     if not np.isfinite(off).all():
         return OutputAccuracy(name, float("inf"), float("inf"), top, checked)
     size = float(np.linalg.norm(np.where(np.isfinite(real), real, 0.0)))
-    floor = magnitude(0.0, tolerance) * np.sqrt(real.size)  # of a norm, not of one value
+    floor = magnitude(0.0, tolerance) * np.sqrt(real.size)  # the norm of values of this size
     relative = np.linalg.norm(off) / max(size, floor)
     return OutputAccuracy(name, float(relative), float(off.max(initial=0.0)), top, checked)

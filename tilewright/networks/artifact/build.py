@@ -1,4 +1,4 @@
-"""Builds the artifact of an integer graph from a schedule for each layer."""
+"""Builds the artifact of an integer graph, given a schedule for each layer."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ def build(
     tolerance: float = OF_FLOAT, cpu_seconds: Mapping[str, float] | None = None,
     last: LastRegions | None = None,
 ) -> Mapping[str, Json]:  # fmt: skip
-    """Build a network and write the artifact. It is run on the samples of `check` first.
+    """Build a network and write the artifact.
+
+    If `check` is given, the built network first runs on its samples, and nothing is written if the
+    outputs are too inaccurate.
 
     Args:
         graph: the quantised network.
-        schedules: a schedule for each of `graph.layers`.
+        schedules: one schedule per layer of `graph.layers`.
         target: the target.
         target_kind: kind of the target, for `targets.registry.rebuild`.
         out: folder of the artifact.
@@ -45,8 +48,8 @@ def build(
         bare: require that the CPU has no work.
         check: samples with the outputs of the source model.
         tolerance: largest accepted relative error of the outputs.
-        cpu_seconds: estimated seconds of operators on the CPU beside the target, by name.
-        last: regions that onnxruntime runs after the graph.
+        cpu_seconds: estimated seconds of operators on the CPU beside the target, by operator name.
+        last: regions (groups of operators) that onnxruntime runs after the graph.
 
     Returns:
         The manifest of the artifact.
@@ -83,7 +86,7 @@ def build(
 
 
 def _whole_network(last: LastRegions) -> dict[str, Json]:
-    """Return the manifest's inputs and outputs of a network with regions after the last layer."""
+    """Return the manifest entries for inputs and outputs of a network with onnxruntime regions."""
     infos = {"inputs": last.inputs, "outputs": list(last.whole.graph.output)}
     network: dict[str, Json] = {}
     for key, values in infos.items():
@@ -141,9 +144,8 @@ def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool
 def canonical_workloads(graph: IntegerGraph) -> list[Workload]:
     """Return the workload that is tuned for each layer, in the order of `graph.layers`.
 
-    Schedules do not depend on the constants in an epilogue (its immediates). The workloads
-    therefore contain normalised constants, so that layers that differ only in constants share a
-    schedule.
+    Schedules do not depend on the constants in an epilogue (its immediates). These constants are
+    therefore normalised, so that layers that differ only in them share a schedule.
     """
     return [canonical(layer.workload) for layer in graph.layers]
 
@@ -151,9 +153,9 @@ def canonical_workloads(graph: IntegerGraph) -> list[Workload]:
 def layer_graph(graph: IntegerGraph) -> LayerGraph:
     """Return the graph of layers that a target builds.
 
-    A tensor crosses the border between host and target as floats if the host quantises it from a
-    float input, or if it is only dequantised to a float output. The target then converts it while
-    it packs or unpacks the tensor.
+    A tensor passes between host and target as floats if the host quantises it from a float input,
+    or if it is only dequantised to a float output. The target then converts it while it packs or
+    unpacks the tensor.
     """
     steps: list[Layer | HostStep] = []
     by_islands: set[str] = set()
@@ -193,7 +195,7 @@ def _list_operators(islands: Sequence[CpuIsland]) -> str:
     """List the operators of islands by type, with the first node of each type."""
     kinds: dict[str, list[str]] = {}
     for island in islands:
-        if not island.nodes:  # between two layers that read a tensor in different forms
+        if not island.nodes:  # it converts a tensor between two layers' layouts
             kinds.setdefault("a change of layout", []).extend(island.outputs)
         for node, kind in island.nodes:
             kinds.setdefault(kind or "?", []).append(node)
@@ -204,7 +206,7 @@ def _list_operators(islands: Sequence[CpuIsland]) -> str:
 
 
 def _library(graph: IntegerGraph) -> bytes:
-    """Compile the islands and return the shared library. This imports TVM."""
+    """Compile the CPU islands and return the shared library. This imports TVM."""
     from tilewright.networks.integer.cpu_islands import write
 
     with tempfile.TemporaryDirectory() as folder:
@@ -283,9 +285,11 @@ def _island_seconds(
 
     Args:
         graph: the quantised network.
-        island: operators that the CPU runs between layers; without operators, it changes a layout.
-        cpu_seconds: estimated seconds of operators on the CPU beside the target, by name.
-        slowdown: how many times slower this CPU is than the one of `networks.offloading.cpu_costs`.
+        island: operators that the CPU runs between layers. An island without operators changes a
+            layout.
+        cpu_seconds: estimated seconds of operators on the CPU beside the target, by operator name.
+        slowdown: factor by which this CPU is slower than the one of
+            `networks.offloading.cpu_costs`.
     """
     if not island.nodes:  # a change of layout
         elements = sum(prod(graph.values[name].shape) for name in island.outputs)

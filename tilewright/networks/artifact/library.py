@@ -1,10 +1,13 @@
-"""Writes and reads the artifact of a network that is compiled into one library.
+"""Writes and reads the artifact of a network that is compiled into one library for TVM.
 
-manifest.json   description, each layer's kernel and schedule, and the digests of the files
-network.so      the network, for TVM's virtual machine
-weights.bin     large weights, which are memory-mapped; only if there are any
-region0.onnx    operators that onnxruntime runs; one file per region, if there are any
-check.npz       samples of several kinds, and the outputs of the source model for them
+The artifact's folder contains these files:
+
+- `manifest.json`: description of the network, kernel and schedule of each layer, and the digests
+  of the files.
+- `network.so`: the compiled network, for TVM's virtual machine.
+- `weights.bin`: large weights, which are memory-mapped; only if there are any.
+- `region0.onnx`, …: one file per region (a group of operators that onnxruntime runs).
+- `check.npz`: sample inputs of several kinds, and the outputs of the source model for them.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ class KernelError:
     Attributes:
         layer: index of the layer.
         error: largest difference, relative to the largest value.
-        bound: largest error that rounding explains.
+        bound: largest error that rounding can cause.
     """
 
     layer: int
@@ -92,7 +95,7 @@ class KernelError:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the error is larger than rounding explains."""
+        """True if the error is larger than rounding can cause."""
         return not self.error <= self.bound
 
 
@@ -103,7 +106,7 @@ class CompiledFiles:
     Attributes:
         files: content of each file, by name.
         manifest: the manifest, without the digests of the files.
-        samples: the samples that the file of samples contains.
+        samples: the samples that `check.npz` contains.
     """
 
     files: Mapping[str, bytes]
@@ -121,14 +124,14 @@ def compile_files(
     Args:
         whole: the compiled part of the network.
         layers: the layers with their kernels' workloads.
-        picks: a schedule for each workload.
+        picks: one schedule per workload.
         target: the target.
         target_kind: kind of the target, for `targets.registry.rebuild`.
         name: name of the network.
         total_macs: multiply-accumulates of the whole network.
         tolerance: largest accepted error of an output, relative to its largest value.
-        last: regions that onnxruntime runs after the compiled part.
-        ignore_nan: compile code that need not propagate NaN values.
+        last: regions (groups of operators) that onnxruntime runs after the compiled part.
+        ignore_nan: allow code that does not propagate NaN values.
 
     Raises:
         ArtifactError: the target does not compile kernels, a kernel is wrong on random tensors, or
@@ -205,7 +208,7 @@ def region_files(
     The artifact has no samples if onnxruntime accepts none of the generated inputs.
 
     Args:
-        last: the regions.
+        last: the regions (groups of operators) that onnxruntime runs.
         target: the target.
         target_kind: kind of the target, for `targets.registry.rebuild`.
         name: name of the network.
@@ -239,18 +242,21 @@ def _check_outputs(
     artifact: CompiledArtifact, files: dict[str, bytes], manifest: dict[str, Json],
     samples: Sequence[NetworkSample], source: LastRegions | Whole, tolerance: float,
 ) -> CompiledFiles:  # fmt: skip
-    """Compare a library's outputs with those of the source model on several samples.
+    """Compare a library's outputs with those of the source model, and add the samples to the files.
 
     Args:
         artifact: the loaded library.
-        files: content of each file, by name.
-        manifest: the manifest.
+        files: content of each file, by name. The samples are added to it.
+        manifest: the manifest. The results of the comparison are added to it.
         samples: samples with the outputs of the source model.
         source: the source model.
         tolerance: largest accepted error.
 
     Returns:
-        The files and the manifest, with the samples added. Raises the errors of `decisive_samples`.
+        The files and the manifest.
+
+    Raises:
+        InaccurateError: the library exceeds the tolerance.
     """
     kept, error = decisive_samples(samples, artifact.infer, source, tolerance, artifact.name)
     files[CHECK] = pack_samples(kept)
@@ -309,7 +315,7 @@ def _describe_source(
 
 
 def compiles_kernels(target: Target) -> CompilesKernels:
-    """Return the target, typed as one that compiles kernels for a network's library.
+    """Return the target, typed as a target that compiles kernels for a network's library.
 
     Raises:
         ArtifactError: the target does not have this capability.
@@ -371,10 +377,10 @@ class CompiledArtifact:
         """Run one inference.
 
         Args:
-            inputs: array for each input by name, with the shape given in `inputs` of the artifact.
+            inputs: one array per input by name, with the shape given in the artifact's `inputs`.
 
         Returns:
-            Array for each output by name, with the shape given in `outputs` of the artifact.
+            One array per output by name, with the shape given in the artifact's `outputs`.
 
         Raises:
             InputError: an input is missing or has another shape or type.
@@ -391,11 +397,11 @@ class CompiledArtifact:
     def run(
         self, inputs: Mapping[str, Array], *, layers: bool = False
     ) -> tuple[dict[str, Array], LibraryProfile]:
-        """Run one inference and measure its duration with further inferences.
+        """Run one inference, then run further inferences to measure their duration.
 
         Args:
             inputs: as for `infer`.
-            layers: also measure each call.
+            layers: also measure each kernel call.
 
         Returns:
             The outputs as from `infer`, and the median durations.
@@ -423,14 +429,17 @@ class CompiledArtifact:
         return outputs, profile
 
     def verify(self, target: Target | None = None) -> Iterator[KernelError]:
-        """Compare every layer's kernel in the library with the reference, on random tensors.
+        """Compare the kernel of every layer in the library with the reference, on random tensors.
 
         A kernel that several layers call is run once. Kernels that are part of an attention
-        function or read overlapping frames are not separate functions in the library;
-        `output_error` covers them.
+        function, or that read overlapping frames, are not separate functions in the library and are
+        left out; `output_error` covers them.
 
         Args:
             target: the target that provides the reference; by default the target in the manifest.
+
+        Returns:
+            Iterator over the error of each checked layer.
         """
         return iter(self._kernel_errors(target))
 
@@ -445,7 +454,8 @@ class CompiledArtifact:
         compiles, known = compiles_kernels(target), dict[str, float]()
         for number, row in enumerate(self.rows):
             name = as_text(row["function"])
-            if not {"attention", "part_of", "frames"}.isdisjoint(row):  # no function of its own
+            # Such a kernel is not a separate function of the library.
+            if not {"attention", "part_of", "frames"}.isdisjoint(row):
                 continue
             if name not in known:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
@@ -482,7 +492,7 @@ class CompiledArtifact:
 
     @property
     def has_samples(self) -> bool:
-        """Whether the artifact contains samples."""
+        """True if the artifact contains samples."""
         return self.manifest.get("samples", [""]) != []
 
     @cached_property
@@ -497,7 +507,7 @@ class CompiledArtifact:
         return tuple(unpack_samples(bytes(self._check), *names))
 
     def check_inputs(self) -> dict[str, Array]:
-        """Return the stored standard-normal inputs, arrays by name in the network's shapes."""
+        """Return the inputs of the first stored sample (standard normal), arrays by name."""
         return dict(self.check_samples[0].inputs)
 
     @property
@@ -510,7 +520,10 @@ class CompiledArtifact:
         return [arrays[name] for name in self._reads]
 
     def _run_compiled(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs of the compiled part by name; empty if onnxruntime runs everything."""
+        """Run the compiled part and return its outputs by name.
+
+        The result is empty if onnxruntime runs the whole network.
+        """
         if not self._compiled:
             if not self._regions.are_open:
                 self._regions.open(chosen_threads(self._threads, self._built_for))
@@ -518,7 +531,7 @@ class CompiledArtifact:
         return dict(zip(self._gives, self._ready(self._read(arrays)), strict=True))
 
     def _call_times(self) -> list[CallTime]:
-        """Return one row per call. The two products of an attention are a single call."""
+        """Return one row per kernel call. The two products of an attention are a single call."""
         parts = {as_int(row["part_of"]): row for row in self.rows if "part_of" in row}
         return [
             _call_time(row) + _call_time(parts[number]) if number in parts else _call_time(row)
@@ -528,7 +541,7 @@ class CompiledArtifact:
 
     @property
     def _ready(self) -> LoadedLibrary:
-        """The library for the calling thread. TVM has one thread pool per calling thread."""
+        """The library for the calling thread. TVM has a separate thread pool per calling thread."""
         network: LoadedLibrary | None = getattr(self._caller, "network", None)
         if network is None:
             with self._opening.get():
@@ -546,7 +559,8 @@ class CompiledArtifact:
             )
         from tilewright.networks.compiled.loaded_library import LoadedLibrary
 
-        with tempfile.TemporaryDirectory() as folder:  # the bytes whose digest was compared
+        # Write the bytes whose digest was compared; the file in the artifact may have changed.
+        with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / LIBRARY
             path.write_bytes(self._library)
             self._library = b""
@@ -560,7 +574,7 @@ def open_library(
     threads: int | None,
     inner: str = "",
 ) -> CompiledArtifact:
-    """Open the library in a folder.
+    """Open the library in an artifact's folder.
 
     Args:
         folder: folder of the artifact.
@@ -617,7 +631,7 @@ def _parse_stored(value: Json) -> tuple[int, int]:
 
 
 def _attention(number: int, joined: JoinedAttention) -> dict[str, Json]:
-    """Return the manifest entries of a layer that is part of an attention."""
+    """Return the additional manifest entries of a layer that is part of an attention function."""
     if number in joined.functions:
         return {"attention": joined.functions[number]}
     return {"part_of": joined.scores[number]} if number in joined.scores else {}
@@ -635,7 +649,7 @@ def _moved_json(parameter: int, axes: MovedAxes) -> dict[str, Json]:
 
 
 def _parse_moved(row: Mapping[str, Json]) -> Moved:
-    """Convert the output of `_moved_json` to arguments of `LoadedLibrary.function`."""
+    """Convert a manifest row from `_moved_json` to arguments of `LoadedLibrary.function`."""
     shape, axes = (list(map(as_int, as_list(row[key]))) for key in ("shape", "axes"))
     return as_int(row["parameter"]), shape, axes
 

@@ -1,8 +1,8 @@
 """Compares a compiled library with its source model, on samples of several kinds.
 
-Element types and shapes are compared first, then values. The error of an output is its largest
-difference divided by its largest value. The divisor is at least so large that a difference of
-`NEGLIGIBLE` is within the tolerance.
+The comparison first checks the element types and shapes, then the values. The error of an output is
+its largest difference divided by its largest value. This divisor is at least so large that a
+difference of `NEGLIGIBLE` is within the tolerance.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ decisive. For example, a network whose inputs are zero orders equal scores by ro
 
 
 class SourceModel(Protocol):
-    """A network before compilation, with a way to run it."""
+    """A network before compilation, which can be run as the reference."""
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
         """Return random arrays with the shapes and types of the inputs, by name."""
 
     @property
     def reference(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
-        """Function that runs the source model."""
+        """Function that runs the source model; it takes and returns arrays by name."""
 
     @property
     def constants(self) -> Sequence[int]:
-        """Scalar integer constants in the model."""
+        """Scalar integer constants in the model, candidates for input values."""
 
     @property
     def is_undrawable(self) -> bool:
-        """Whether random inputs cannot be generated for the model."""
+        """True if random inputs cannot be generated for the model."""
 
     @property
     def halves(self) -> Sequence[str]:
-        """Names of outputs that are float16 in the model file and float32 here."""
+        """Names of outputs that are float16 in the model file and float32 in the reference."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class OutputDifference:
 def samples_of(source: SourceModel) -> list[NetworkSample]:
     """Generate samples for a network, with the outputs of its source model.
 
-    `draw_samples` describes the kinds of samples.
+    `sample_values.draw_samples` describes the kinds of samples.
 
     Raises:
         InputError: inputs cannot be generated, or the model rejects the first sample.
@@ -120,12 +120,18 @@ def to_float16(outputs: Feed, halves: Collection[str]) -> dict[str, Array]:
 def decisive_samples(
     samples: Sequence[NetworkSample], infer: Infer, source: SourceModel, tolerance: float, name: str
 ) -> tuple[list[NetworkSample], float]:
-    """Return the samples on which a library is checked, and its largest error on them.
+    """Check a library on samples. Return the decisive samples and the largest error on them.
 
-    A sample that exceeds the tolerance is left out if the source model itself changes about as much
-    for slightly perturbed inputs. This does not apply to the first sample, nor to differences in
-    type or shape. A sample of large inputs is also left out if only integers differ: such inputs
-    saturate activations, and the last bit decides which of several equal scores is the largest.
+    A sample on which the error exceeds the tolerance is not decisive, and is left out, in two
+    cases:
+
+    - The outputs of the source model itself change about as much if the inputs are slightly
+      perturbed.
+    - It is a sample of large inputs, and only integer outputs differ. Large inputs saturate
+      activations, and then the last bit decides which of several equal scores is the largest.
+
+    Neither case applies to the first sample. The first case does not apply to differences in type
+    or shape.
 
     Args:
         samples: the samples.
@@ -135,7 +141,7 @@ def decisive_samples(
         name: name of the network, for messages.
 
     Raises:
-        InaccurateError: the library exceeds the tolerance.
+        InaccurateError: the library exceeds the tolerance on a decisive sample.
     """
     kept: list[NetworkSample] = []
     error = 0.0
@@ -182,7 +188,7 @@ def worst_output(
     Args:
         outputs: outputs of the library by name.
         expected: outputs of the source model by name.
-        tolerance: largest accepted error, which `magnitude` needs.
+        tolerance: largest accepted error, from which `magnitude` computes the smallest divisor.
     """
     errors = [
         output_error(name, outputs[name], array, tolerance) for name, array in expected.items()
@@ -191,16 +197,16 @@ def worst_output(
 
 
 def output_error(name: str, output: Array, expected: Array, tolerance: float) -> OutputDifference:
-    """Return the error of one output relative to its largest value.
+    """Return the error of one output, relative to the largest value of the expected output.
 
-    The error is infinite if the element type or shape differs, if only one of two values is NaN, or
-    if infinities differ.
+    The error is infinite if the element type or the shape differs, if only one of two values is
+    NaN, or if infinities differ.
 
     Args:
         name: name of the output.
         output: output of the library.
         expected: output of the source model.
-        tolerance: largest accepted error, which `magnitude` needs.
+        tolerance: largest accepted error, from which `magnitude` computes the smallest divisor.
     """
     if output.dtype != expected.dtype:
         return OutputDifference(
@@ -216,7 +222,7 @@ def output_error(name: str, output: Array, expected: Array, tolerance: float) ->
     with np.errstate(invalid="ignore"):
         same = (ours == real) | (np.isnan(ours) & np.isnan(real))
         off = np.where(same, 0.0, np.abs(ours - real))
-        if expected.dtype == np.float16:  # a last bit may be rounded to either side
+        if expected.dtype == np.float16:  # the last bit may be rounded up or down
             off = np.maximum(off - np.spacing(np.abs(expected)).astype(np.float64), 0.0)
     largest = float(np.abs(real[np.isfinite(real)]).max(initial=0.0))
     worst = float(np.where(np.isnan(off), np.inf, off).max(initial=0.0))
@@ -224,14 +230,14 @@ def output_error(name: str, output: Array, expected: Array, tolerance: float) ->
 
 
 def magnitude(size: float, tolerance: float) -> float:
-    """Return the number by which differences of an output are divided to get relative errors.
+    """Return the divisor that converts differences of an output to relative errors.
 
     Args:
         size: largest absolute value of the output.
         tolerance: largest accepted relative error.
 
     Returns:
-        `size`, but at least so much that a difference of `NEGLIGIBLE` is within the tolerance.
+        `size`, but at least so large that a difference of `NEGLIGIBLE` is within the tolerance.
     """
     return max(size, NEGLIGIBLE / tolerance if tolerance > 0 else 0.0, np.finfo(np.float64).tiny)
 
@@ -249,7 +255,9 @@ def pack_samples(samples: Sequence[NetworkSample]) -> bytes:
 def unpack_samples(
     content: bytes, inputs: Sequence[str], outputs: Sequence[str]
 ) -> list[NetworkSample]:
-    """Read the samples that `pack_samples` wrote. Artifacts of earlier versions have one sample.
+    """Read the samples that `pack_samples` wrote.
+
+    Artifacts of earlier versions contain a single sample.
 
     Args:
         content: the serialised samples.
@@ -284,8 +292,8 @@ def _is_unstable(
 ) -> bool:
     """Return whether a sample cannot show that the library is wrong.
 
-    This is the case if the source model's own outputs change about as much for slightly perturbed
-    inputs.
+    This is the case if the outputs of the source model itself change about as much when the inputs
+    are slightly perturbed.
 
     Args:
         sample: the sample.

@@ -34,12 +34,12 @@ class CallTime:
     seconds: float = 0.0
 
     def __add__(self, other: CallTime) -> CallTime:
-        """Return the entry for a kernel call that computes both this layer and `other`."""
+        """Return the entry for a single kernel call that computes both this layer and `other`."""
         return replace(self, names=(*other.names, *self.names), macs=self.macs + other.macs)
 
     @property
     def gflops(self) -> float:
-        """Multiplications and additions per second, in units of 10⁹."""
+        """Multiplications and additions per second, in units of 10⁹; 0 if the time is 0."""
         return 2e-9 * self.macs / self.seconds if self.seconds else 0.0
 
 
@@ -49,8 +49,8 @@ class LibraryProfile:
 
     Attributes:
         seconds: duration of an inference in seconds.
-        layers: duration of each kernel call, measured while each call is timed; empty if it was not
-            requested.
+        layers: duration of each kernel call, from separate inferences in which every call is timed;
+            empty if it was not requested.
         others: seconds of the functions that TVM compiled between the kernels, and of onnxruntime
             regions, by name.
     """
@@ -68,12 +68,13 @@ class LibraryProfile:
 def profile_of(
     layers: Sequence[CallTime], whole: NDArray[np.float64], inferences: Sequence[Calls]
 ) -> LibraryProfile:
-    """Compute the profile of a network.
+    """Compute the profile of a network from measured inferences.
 
     Args:
         layers: the kernel calls of the layers.
         whole: seconds of inferences, float array of shape (n,).
-        inferences: the calls of inferences in which each call was timed.
+        inferences: names and seconds of the calls, one list per inference in which every call was
+            timed.
     """
     seconds = float(np.median(whole))
     if not inferences:
@@ -89,7 +90,7 @@ def profile_of(
             others[name] = others.get(name, 0.0) + float(spent)
     return LibraryProfile(
         seconds,
-        # TVM may order branches anew, so only calls of one function come in the layers' order
+        # TVM may reorder branches, so only the calls of the same function follow the layers' order.
         tuple(replace(layer, seconds=matching[layer.function].popleft()) for layer in layers),
         tuple(sorted(others.items(), key=lambda item: -item[1])),
     )

@@ -1,4 +1,4 @@
-"""Loads an artifact, runs it and verifies it."""
+"""Loads an artifact, runs it, and verifies it against the source model and integer arithmetic."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ DTYPES = (
     "float64", "bool",
 )  # fmt: skip
 """Valid element types of tensors."""
+# Limits on the numbers in a manifest, which may be damaged or come from another person.
 MOST_AMOUNT = 1e6
 MOST_AXES, MOST_ELEMENTS, MOST_COUNT = 32, 1 << 40, 1 << 60
 TINIEST, LARGEST = 2.0**-126, 2.0**127
@@ -70,10 +71,10 @@ class Artifact:
     Args:
         manifest: the manifest of the artifact.
         program: the accelerator's programs and memory.
-        library: shared library of the CPU's islands; None if there are none.
-        check: the serialised samples.
-        regions: regions that onnxruntime runs.
-        threads: number of threads of the CPU; None for all usable cores.
+        library: shared library of the CPU islands; None if there are none.
+        check: the serialised samples for `accuracy`; None if there are none.
+        regions: regions (groups of operators) that onnxruntime runs.
+        threads: number of CPU threads; None for all usable cores.
 
     Attributes:
         manifest: the manifest of the artifact.
@@ -82,6 +83,8 @@ class Artifact:
         program: the accelerator's programs and memory.
         rows: the layers with their cycles.
         clock_hz: clock frequency of the accelerator.
+        host_slowdown: factor by which the CPU beside the accelerator is slower than the one of
+            `networks.offloading.cpu_costs`.
         inputs: the inputs of the network.
         outputs: the outputs of the network.
     """
@@ -116,14 +119,14 @@ class Artifact:
 
     @with_living_pool
     def run(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Profile]:
-        """Run one inference, bit-exact with the hardware.
+        """Run one inference and profile it. The outputs are bit-exact with the hardware.
 
         Args:
-            inputs: array for each input by name, with the shape given in `inputs` of the artifact.
+            inputs: one array per input by name, with the shape given in the artifact's `inputs`.
 
         Returns:
-            Array for each output by name, with the shape given in `outputs` of the artifact, and
-            the profile of the inference.
+            One array per output by name, with the shape given in the artifact's `outputs`, and the
+            profile of the inference.
 
         Raises:
             InputError: an input is missing or has another shape or type.
@@ -133,18 +136,28 @@ class Artifact:
 
     @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one inference and return only the outputs, otherwise like `run`."""
+        """Run one inference and return only the outputs, without a profile.
+
+        Args:
+            inputs: one array per input by name, with the shape given in the artifact's `inputs`.
+
+        Returns:
+            One array per output by name, with the shape given in the artifact's `outputs`.
+
+        Raises:
+            InputError: an input is missing or has another shape or type.
+        """
         return self._finish_outputs(inputs, self.infer_layers(self._read(inputs)))
 
     def infer_layers(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the network up to its last layer, without the onnxruntime regions after it.
 
         Args:
-            inputs: array for each input of this part, by name.
+            inputs: one array per input of this part, by name.
 
         Returns:
-            Array for each output of this part, by name, including the inputs of the regions after
-            it.
+            One array per output of this part, by name. These include the tensors that the regions
+            after it read.
 
         Raises:
             InputError: an input is missing or has another shape or type.
@@ -154,7 +167,7 @@ class Artifact:
     def _read(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the inputs of the part up to the last layer.
 
-        Raises `InputError` if an input does not fit.
+        Raises `InputError` if an input is missing or has another shape or type.
         """
         if self.inputs is self._order.inputs:
             return inputs
@@ -164,7 +177,7 @@ class Artifact:
     def _finish_outputs(
         self, inputs: Mapping[str, Array], made: dict[str, Array]
     ) -> dict[str, Array]:
-        """Run the onnxruntime regions after the last layer.
+        """Run the onnxruntime regions after the last layer, and return the network's outputs.
 
         Args:
             inputs: inputs of the network by name.
@@ -182,11 +195,11 @@ class Artifact:
 
     @with_living_pool
     def plan_images(self, image: Mapping[str, Array]) -> PipelinePlan:
-        """Plan how successive images share the CPU and the accelerator.
+        """Plan how the CPU and the accelerator overlap their work on successive images.
 
         Args:
-            image: arrays as for `run`. They are used for one inference if the artifact contains no
-                estimates of the time on the CPU.
+            image: arrays as for `run`. If the artifact contains no estimates of the time on the
+                CPU, one inference with these arrays measures it.
 
         Raises:
             InputError: an input is missing or has another shape or type.
@@ -214,10 +227,11 @@ class Artifact:
     ) -> list[dict[str, Array]]:
         """Run several images with overlap, on one accelerator.
 
-        Segments of one image run between those of another, as planned.
+        A segment is a sequence of layers without CPU work in between. Segments of one image run
+        between those of another, as planned.
 
         Args:
-            images: arrays for each image, as for `run`.
+            images: arrays as for `run`, one mapping per image.
             planned: the plan from `plan_images`.
 
         Returns:
@@ -234,7 +248,7 @@ class Artifact:
         return list(map(self._finish_outputs, images, made))
 
     def profile(self, cpu_seconds: Mapping[str, float] | None = None) -> Profile:
-        """Return the profile of the accelerator. No inference is needed.
+        """Return the simulated times and the energy of the accelerator. No inference is needed.
 
         Args:
             cpu_seconds: measured seconds of each island on this machine's CPU.
@@ -247,7 +261,7 @@ class Artifact:
 
     @property
     def zero_points(self) -> dict[str, int]:
-        """Zero point of each output that holds integers with a scale, in the output's own type."""
+        """Zero point of each int8 or uint8 output with a scale, in the output's own type."""
         outputs = [value for value in self._order.outputs if value.dtype in ("int8", "uint8")]
         return {
             value.name: value.scale.zero_point + (128 if value.dtype == "uint8" else 0)
@@ -278,7 +292,7 @@ class Artifact:
             ) from None
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
-        """Compare every layer's program in the stream with plain integer arithmetic.
+        """Compare the program of every layer with plain integer arithmetic.
 
         The weights are those in the artifact, and the inputs are random.
 
@@ -306,20 +320,22 @@ AnyArtifact = Artifact | CompiledArtifact | SizedLibrary
 
 
 def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) -> AnyArtifact:
-    """Read an artifact and compare every file with its digest.
+    """Read an artifact, and compare every file with its digest.
 
-    TVM and ONNX are imported only if work that was left to the CPU is run. An artifact with machine
-    code is loaded only if the user built it on this workspace, which its signature proves
+    TVM and ONNX are imported only when work that was left to the CPU runs. An artifact with machine
+    code is loaded only if the user built it in this workspace, which its signature proves
     (`networks.artifact.manifest`), or if `allow_code` is set.
 
     Args:
         folder: folder of the artifact.
-        allow_code: load machine code from another author; it runs with the user's rights.
-        threads: number of threads of a library; by default the number that it was built for.
+        allow_code: load machine code even if another person built it. The code runs with the user's
+            rights.
+        threads: number of CPU threads. By default, a library uses the number that it was built for,
+            and an accelerator's artifact all usable cores.
 
     Raises:
         ArtifactError: the artifact is damaged, was built by another version, or contains machine
-            code from another author.
+            code that another person built.
     """
     manifest = read_manifest(folder)
     try:
@@ -332,7 +348,8 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
             )
         spec = as_object(manifest["specification"])
         kind, keys = as_text(spec["kind"]), as_object(spec["keys"])
-        if manifest.get("kind") in (SIZED_KIND, LIBRARY_KIND) and code:  # regions run anywhere
+        # An artifact that only onnxruntime runs has no machine code and works on every machine.
+        if manifest.get("kind") in (SIZED_KIND, LIBRARY_KIND) and code:
             check_code(kind, keys)
         if manifest.get("kind") == SIZED_KIND:
             return SizedLibrary(manifest, folder, threads)
@@ -362,7 +379,7 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
 
 
 def code_of(manifest: Mapping[str, Json]) -> list[str]:
-    """List the files of an artifact that contain machine code, with what each one computes.
+    """List the files of an artifact that contain machine code, with the operators in each.
 
     Raises:
         KeyError: the manifest lacks an entry.
@@ -424,9 +441,9 @@ def _values(rows: Json, least: int = 0) -> tuple[Value, ...]:
     """Return the tensors that rows of the manifest describe.
 
     Args:
-        rows: entries of the manifest, with name, shape and element type.
-        least: smallest size of an axis that is accepted; -1 accepts sizes that are known only at
-            run time.
+        rows: rows of the manifest, with name, shape and element type.
+        least: smallest accepted size of an axis; −1 accepts axes whose size is known only at run
+            time.
     """
     result = map(as_object, as_list(rows))
     return tuple(_value(as_text(row["name"]), row, least) for row in result)
@@ -463,7 +480,7 @@ def _count(value: Json) -> int:
 
 
 def _island_seconds(manifest: Mapping[str, Json]) -> list[float | None]:
-    """Return the estimated seconds of each island; None where there is no estimate."""
+    """Return the estimated seconds of each island; None for an island without an estimate."""
     estimates = [
         as_object(island).get("estimated_seconds") for island in as_list(manifest.get("cpu", []))
     ]

@@ -1,6 +1,6 @@
 """Writes and reads the manifest and the files of an artifact, with digests and a signature.
 
-The signature is made with a key of the user's own workspace, so that artifacts that the user built
+The signature is made with a key of the user's own workspace. It allows the user's own artifacts to
 run without `--allow-code`.
 """
 
@@ -79,9 +79,11 @@ def is_artifact(folder: Path) -> bool:
 def write_folder(
     folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Write an artifact, and replace an earlier one in the same folder.
+    """Write an artifact, and replace an earlier artifact in the same folder.
 
-    The manifest is written last.
+    A manifest that marks the artifact as unfinished is written first, and the final manifest last.
+    If the build is stopped in between, the artifact is recognised as unfinished, and the next build
+    can remove its files.
 
     Args:
         folder: folder of the artifact.
@@ -93,7 +95,7 @@ def write_folder(
         signature, or the reason why there is none.
 
     Raises:
-        ArtifactError: the folder contains something else than an artifact.
+        ArtifactError: the folder contains something other than an artifact.
         OSError: a file cannot be written.
     """
     problem = in_the_way(folder)
@@ -106,7 +108,8 @@ def write_folder(
     }
     head: dict[str, Json] = {"format": FORMAT, "version": ARTIFACT.written}
     earlier = _files_of(folder)
-    # From here on a build that is stopped leaves what says so, and what a next one may remove.
+    # If the build is stopped from here on, this manifest says that the artifact is unfinished, and
+    # which files the next build may remove.
     begun = {**head, "unfinished": True, "files": listed, "earlier": earlier}
     for name in (MANIFEST, *listed):
         _path_of(folder, name)
@@ -135,9 +138,9 @@ def _signed(manifest: Mapping[str, Json], folder: Path) -> dict[str, Json]:
 
 
 def serialise_manifest(manifest: Mapping[str, Json]) -> bytes:
-    """Serialise a manifest with its own digest.
+    """Serialise a manifest as JSON that contains its own digest.
 
-    The digest is computed with zeros in its own place.
+    The digest is computed from the text in which the digest itself is replaced by zeros.
     """
     blank = {**manifest, "sha256": _BLANK}
     text = json.dumps(blank, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
@@ -157,7 +160,11 @@ def specification(target: Target, kind: str) -> dict[str, Json]:
 
 
 def read_manifest(folder: Path) -> dict[str, Json]:
-    """Read the manifest of an artifact. Raise `ArtifactError` if it is damaged or unfinished."""
+    """Read the manifest of an artifact.
+
+    Raises:
+        ArtifactError: the manifest is damaged, or the build of the artifact was not finished.
+    """
     manifest = _read_manifest(folder)
     if "unfinished" in manifest:
         raise ArtifactError(
@@ -167,7 +174,10 @@ def read_manifest(folder: Path) -> dict[str, Json]:
 
 
 def _read_manifest(folder: Path) -> dict[str, Json]:
-    """Read a manifest, also of an artifact whose build was stopped. Raise `ArtifactError`."""
+    """Read the manifest of an artifact, even if the build of the artifact was not finished.
+
+    Raises `ArtifactError` if it is missing or damaged.
+    """
     if not folder.is_dir():
         raise ArtifactError(
             f"{folder} is not an artifact: the folder does not exist; create an artifact "
@@ -290,15 +300,15 @@ def map_file(
         result = hashlib.file_digest(file, "sha256").hexdigest()
         if os.fstat(handle).st_size != size or result != as_text(said["sha256"]):
             raise ArtifactError(f"{path} has other bytes than when it was built; {BUILD_AGAIN}")
-        # a copy on write, because arrays that cannot be written to are not shared with TVM
+        # Copy-on-write, because TVM does not share memory with arrays that are read-only.
         return np.frombuffer(mmap.mmap(handle, size, access=mmap.ACCESS_COPY), np.uint8)
 
 
 def _path_of(folder: Path, name: str) -> Path:
     """Return the path of a file of an artifact.
 
-    Raises `ArtifactError` if a symbolic link is on the way, because an artifact from somebody else
-    must not refer to files outside its folder.
+    Raises `ArtifactError` if the file, or a folder on its path, is a symbolic link, because an
+    artifact from another person must not refer to files outside its folder.
     """
     if link := _link_to(folder, name):
         raise ArtifactError(
@@ -308,7 +318,7 @@ def _path_of(folder: Path, name: str) -> Path:
 
 
 def _link_to(folder: Path, name: str) -> Path | None:
-    """Return the first symbolic link on the way from the folder to a file, or None."""
+    """Return the first symbolic link on the path from the folder to a file, or None."""
     path = folder
     for part in name.split("/"):
         path /= part
@@ -318,9 +328,9 @@ def _link_to(folder: Path, name: str) -> Path | None:
 
 
 def _files_of(folder: Path) -> dict[str, Json]:
-    """Return the files of the artifact in a folder with their manifest entries.
+    """Return the files of the artifact in a folder, with their manifest entries.
 
-    Files behind a symbolic link are omitted. The result is empty if there is no readable artifact.
+    Files behind a symbolic link are left out. The result is empty if there is no readable artifact.
     """
     try:
         manifest = _read_manifest(folder)
@@ -331,7 +341,7 @@ def _files_of(folder: Path) -> dict[str, Json]:
 
 
 def _remove(folder: Path, files: Mapping[str, Json]) -> None:
-    """Remove files of an earlier artifact, except files that the user has changed since.
+    """Remove files of an earlier artifact, except files that were changed since they were written.
 
     Args:
         folder: folder of the artifact.
@@ -344,7 +354,7 @@ def _remove(folder: Path, files: Mapping[str, Json]) -> None:
 
 
 def _remove_interrupted(folder: Path, names: Sequence[str]) -> None:
-    """Remove temporary files that an interrupted write has left in a folder.
+    """Remove the temporary files that an interrupted write left in a folder.
 
     Args:
         folder: folder of the artifact.
@@ -385,7 +395,8 @@ def sign(manifest: Mapping[str, Json], folder: Path) -> str:
 def reason_for_doubt(manifest: Mapping[str, Json], folder: Path) -> str:
     """Return why an artifact does not count as built by the user, or "" if its signature is valid.
 
-    The reason is a clause that ends a sentence. Unlike `sign`, this function never creates a key.
+    The reason is a clause that can end a sentence. Unlike `sign`, this function never creates a
+    key.
 
     Args:
         manifest: the manifest of the artifact.
@@ -411,6 +422,6 @@ def _content(manifest: Mapping[str, Json], folder: Path) -> str:
 
     Raises `OSError` if the folder is missing.
     """
-    # as it is read again: lists for tuples, text for numbers as keys
+    # The form in which the manifest is read again: lists for tuples, and text for numeric keys.
     plain = read_json(json.dumps({k: v for k, v in manifest.items() if k not in _SEAL_KEYS}))
     return f"{digest(canonical(plain))} {os.stat(folder).st_ino}"

@@ -1,4 +1,8 @@
-"""Runs an artifact on successive images, so that CPU and accelerator work on different images."""
+"""Runs an artifact on successive images, so that CPU and accelerator work on different images.
+
+The work on an image is a sequence of stages. Each stage occupies one resource, the CPU or the
+accelerator.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ _LONG = 400
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """Uninterrupted work of one resource for an image.
+    """Work on an image that one resource performs without interruption.
 
     Attributes:
         resource: "cpu" or "accelerator".
@@ -40,7 +44,7 @@ class PipelineStage:
 
 @dataclass(frozen=True)
 class StageRun:
-    """Execution of a stage for an image.
+    """Execution of a stage for one image.
 
     Attributes:
         image: index of the image.
@@ -57,14 +61,14 @@ class StageRun:
 
 @dataclass(frozen=True)
 class SteadyState:
-    """Throughput and latency for a number of images in flight.
+    """Throughput and latency of a pipeline with a given number of images in flight.
 
     Attributes:
         in_flight: number of images in flight.
         interval: seconds between the ends of successive images.
         latency: maximum seconds from the start to the end of an image.
-        is_exact: a state recurred, so that `interval` is exact; otherwise it is an average over
-            some hundred images.
+        is_exact: True if the simulation reached a state a second time, so that `interval` is exact;
+            otherwise `interval` is an average over some hundred images.
     """
 
     in_flight: int
@@ -74,14 +78,14 @@ class SteadyState:
 
 
 def busy(stages: Sequence[PipelineStage], resource: Resource) -> float:
-    """Return the seconds that one image uses a resource, summed over its stages."""
+    """Return the seconds for which one image occupies a resource, summed over its stages."""
     return sum(stage.nanoseconds for stage in stages if stage.resource == resource) / 1e9
 
 
 def bound(stages: Sequence[PipelineStage]) -> float:
     """Return a lower bound on the seconds between the ends of successive images.
 
-    The resource that an image uses longest limits the throughput.
+    The resource that an image occupies longest limits the throughput.
     """
     return max(busy(stages, "cpu"), busy(stages, "accelerator"))
 
@@ -89,7 +93,7 @@ def bound(stages: Sequence[PipelineStage]) -> float:
 def simulate(stages: Sequence[PipelineStage], images: int, in_flight: int) -> list[StageRun]:
     """Simulate the pipeline and return the stage executions, ordered by start time.
 
-    If several stages could start at the same time, the older image goes first.
+    If several stages wait for the same resource, the stage of the older image starts first.
 
     Args:
         stages: stages of an image.
@@ -105,7 +109,12 @@ def simulate(stages: Sequence[PipelineStage], images: int, in_flight: int) -> li
 
 
 def steady_state(stages: Sequence[PipelineStage], in_flight: int) -> SteadyState:
-    """Return the interval and the latency for a number of images in flight."""
+    """Simulate an endless stream of images, and return the interval and latency that it reaches.
+
+    Args:
+        stages: stages of an image.
+        in_flight: number of images in flight.
+    """
     simulation = _Simulation(stages, in_flight, None)
     seen: dict[tuple[tuple[int, int, int], ...], int] = {}
     begins: dict[int, int] = {}
@@ -116,7 +125,7 @@ def steady_state(stages: Sequence[PipelineStage], in_flight: int) -> SteadyState
         left = simulation.advance()
         if left is None:
             continue
-        ends.append(simulation.now)  # with one chain for all, images end in order
+        ends.append(simulation.now)  # all images have the same stages, so they end in order
         latency = max(latency, simulation.now - begins.pop(left))
         first = seen.setdefault(simulation.state(), len(ends) - 1)
         if first < len(ends) - 1:
@@ -152,10 +161,10 @@ class _Simulation:
         self.begun = self._begin()
 
     def advance(self) -> int | None:
-        """Advance to the next end of a stage, and start waiting stages.
+        """Advance to the next time at which a stage ends, and start waiting stages.
 
         Returns the image that has left the pipeline, or None. At most one image leaves at a time,
-        because only one resource executes last stages.
+        because a single resource executes the last stage of every image.
         """
         self.now = min(run.end for run in self.running.values())
         left = None
@@ -172,10 +181,10 @@ class _Simulation:
         return left
 
     def state(self) -> tuple[tuple[int, int, int], ...]:
-        """Return the state of all images in flight, for detecting recurrence.
+        """Return the state of all images in flight, for detecting that a state recurs.
 
-        Each entry has the distance to the youngest image, the current stage, and its remaining
-        nanoseconds (-1 if it waits).
+        Each entry holds the image's distance to the next image to be admitted, its current stage,
+        and the remaining nanoseconds of that stage (−1 if the image waits for it).
         """
         known = [
             (self._admitted - run.image, run.stage, run.end - self.now)
@@ -208,7 +217,7 @@ class _Simulation:
 
 
 def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
-    """Return the steady state for one image in flight, for two, and so on.
+    """Return the steady states for one image in flight, for two, and so on.
 
     The list ends with the first number of images whose interval is within 1 % of the lower bound,
     or with 16 images.
@@ -222,9 +231,9 @@ def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
 
 
 def choose_steady_state(states: Sequence[SteadyState]) -> SteadyState:
-    """Return the steady state with the fewest images in flight that is nearly the fastest.
+    """Return the steady state with the fewest images in flight among the fastest ones.
 
-    Its interval is within 1 % of the shortest one.
+    The fastest ones are those whose interval is within 1 % of the shortest interval.
     """
     least = min(state.interval for state in states)
     return next(state for state in states if state.interval <= ENOUGH * least)
@@ -236,7 +245,7 @@ CpuSource = Literal["estimated", "measured"]
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Time of an image on the CPU beside the accelerator.
+    """Time that one image takes on the CPU beside the accelerator.
 
     Attributes:
         islands: seconds of each island.
@@ -256,7 +265,7 @@ class CpuTimes:
 
 @dataclass(frozen=True)
 class Choice:
-    """A steady state and the accelerator memory that it needs.
+    """A steady state and the accelerator memory that its images in flight need.
 
     Attributes:
         steady: the steady state.
@@ -269,14 +278,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """Plan for overlapping successive images.
+    """Plan for overlapping the work on successive images.
 
     Attributes:
         stages: stages of an image.
         cpu: times on the CPU.
-        choices: steady states that were considered, with increasing number of images in flight.
+        choices: the steady states that were compared, by increasing number of images in flight.
         taken: the chosen steady state.
-        has_islands: the CPU executes islands between segments.
+        has_islands: True if the CPU executes islands between segments.
     """
 
     stages: Sequence[PipelineStage]
@@ -287,7 +296,7 @@ class PipelinePlan:
 
     @property
     def latency(self) -> float:
-        """Seconds of a single image without overlap."""
+        """Seconds that a single image takes without overlap."""
         return self.busy("cpu") + self.busy("accelerator")
 
     @property
@@ -306,14 +315,14 @@ class PipelinePlan:
         return self.taken.dram_bytes - self.choices[0].dram_bytes
 
     def busy(self, resource: Resource) -> float:
-        """Return the seconds that an image uses a resource."""
+        """Return the seconds for which an image occupies a resource."""
         return busy(self.stages, resource)
 
 
 def plan_pipeline(
     order: Order, program: HoldsImages, cycles: Sequence[int], clock_hz: float, cpu: CpuTimes
 ) -> PipelinePlan:
-    """Plan the overlap of successive images.
+    """Plan how the work on successive images overlaps.
 
     Args:
         order: the steps of the artifact.
@@ -332,9 +341,9 @@ def plan_pipeline(
 
 
 def stages_of(order: Order, segments: Sequence[float], cpu: CpuTimes) -> list[PipelineStage]:
-    """Return the stages of an image.
+    """Return the pipeline stages of an image.
 
-    Unpacking, islands and packing between two segments form a single stage of the host.
+    Unpacking, islands and packing between two segments form a single CPU stage.
 
     Args:
         order: the steps of the artifact.
@@ -367,11 +376,11 @@ def stages_of(order: Order, segments: Sequence[float], cpu: CpuTimes) -> list[Pi
 
 
 def border_seconds(work: BorderWork, slowdown: float) -> float:
-    """Return the seconds that packing or unpacking takes on the CPU.
+    """Return the seconds that packing or unpacking takes on the CPU beside the accelerator.
 
     Args:
         work: the amount of work.
-        slowdown: slowdown of the CPU relative to the machine in `networks.offloading.cpu_costs`.
+        slowdown: factor by which the CPU is slower than the one of `networks.offloading.cpu_costs`.
     """
     unfolding = SECONDS["elementwise"] * work.unfolded_from + SECONDS["unfold"] * work.unfolded
     return slowdown * (SECONDS["pack"] * work.packed + unfolding)
@@ -383,14 +392,14 @@ def run_images(
 ) -> list[dict[str, Array]]:  # fmt: skip
     """Run several images and return their outputs, arrays by name in the shapes of `order`.
 
-    Stages run sequentially in the order in which the plan starts them, so that segments of one
-    image run between those of another.
+    The simulated accelerator runs one stage at a time. The stages run in the order in which the
+    plan starts them, so that segments of one image run between those of another.
 
     Args:
         order: the steps of the artifact.
         program: the accelerator's program.
         cpu: runs islands.
-        images: input arrays by name, for each image.
+        images: input arrays by name, one mapping per image.
         stages: stages of an image.
         in_flight: maximum number of images in flight.
 

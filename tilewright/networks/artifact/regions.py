@@ -1,4 +1,4 @@
-"""Writes and opens the regions of an artifact: the parts of a network that onnxruntime runs."""
+"""Writes and opens the regions of an artifact: groups of operators that onnxruntime runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,11 @@ def write_regions(
 
 
 def refuse_regions(folder: Path) -> None:
-    """Raise `ArtifactError` if an artifact needs onnxruntime, which C programs cannot use."""
+    """Check that a C program can run an artifact, which must then not need onnxruntime.
+
+    Raises:
+        ArtifactError: onnxruntime runs some operators of the artifact.
+    """
     operators = [
         f"'{as_text(row['name'])}' ({as_text(row['operator'])})"
         for region in map(as_object, as_list(read_manifest(folder).get("regions", [])))
@@ -73,11 +77,11 @@ def refuse_regions(folder: Path) -> None:
 
 
 class ArtifactRegions:
-    """The regions of an artifact, which onnxruntime runs.
+    """The regions of an artifact: groups of operators that onnxruntime runs.
 
     Args:
         rows: rows of the regions in the manifest.
-        files: files of the artifact, which contain the models of the regions.
+        files: files of the artifact by name, which include the models of the regions.
     """
 
     def __init__(self, rows: Json, files: Mapping[str, bytes | NDArray[np.uint8]]) -> None:
@@ -91,13 +95,13 @@ class ArtifactRegions:
         return bool(self._rows)
 
     def open(self, threads: int) -> RegionCalls | None:
-        """Create one onnxruntime session per region. Later calls reuse them.
+        """Create one onnxruntime session per region. Later calls reuse the sessions.
 
         Args:
             threads: number of threads of each session.
 
         Returns:
-            The functions that compiled code calls, or None if it calls no region.
+            The functions through which compiled code calls regions, or None if it calls no region.
 
         Raises:
             ImportFailedError: onnxruntime does not accept a model.
@@ -115,11 +119,11 @@ class ArtifactRegions:
 
     @property
     def are_open(self) -> bool:
-        """Whether the sessions were created."""
+        """True if the sessions were created."""
         return self._last is not None
 
     def run_last(self, known: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the regions after the compiled code. The sessions must be open.
+        """Run the regions that come after all compiled code. The sessions must be open.
 
         Args:
             known: inputs of the network and outputs of the compiled code, arrays by name.
@@ -131,7 +135,7 @@ class ArtifactRegions:
             InputError: onnxruntime rejects the inputs.
         """
         sessions = self._last or ()
-        if len(sessions) == 1:  # inferences of microseconds come here
+        if len(sessions) == 1:  # avoid copying dicts, since an inference may take microseconds
             return sessions[0].run(known)
         made: dict[str, Array] = {}
         for session in sessions:
@@ -139,7 +143,7 @@ class ArtifactRegions:
         return made
 
     def time_last(self, known: Mapping[str, Array], times: int) -> float:
-        """Return the median duration, in seconds, of the regions after the compiled code.
+        """Return the median duration in seconds of the regions that come after all compiled code.
 
         Args:
             known: inputs of the network and outputs of the compiled code, arrays by name.

@@ -1,4 +1,8 @@
-"""Runs an artifact: alternates between segments on the accelerator and islands on the CPU."""
+"""Runs an artifact: alternates between segments on the accelerator and islands on the CPU.
+
+A segment is a sequence of layers that the accelerator runs as one program. An island is a group of
+operators that the CPU runs between segments.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +40,8 @@ class LayerTime:
         names: names of the fused operators.
         operator: type of the operator.
         macs: multiply-accumulates.
-        cycles: cycles within its stream.
-        alone: cycles of the layer by itself.
+        cycles: cycles within the command stream of its segment, where layers overlap.
+        alone: cycles of the layer when it runs alone.
         roofline: lower bound in cycles.
         segment: index of its segment.
     """
@@ -58,9 +62,9 @@ class Profile:
 
     Attributes:
         layers: cycles of each layer.
-        segments: cycles of each segment's stream.
+        segments: cycles of each segment's command stream.
         clock_hz: clock frequency of the accelerator.
-        cpu_seconds: seconds of each island on this machine's CPU.
+        cpu_seconds: seconds of each island on this machine's CPU, by island name.
         microjoules: estimated energy of the accelerator and its memory; None if the target has no
             energy model.
     """
@@ -89,7 +93,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Island:
-    """Work of the CPU between segments.
+    """Operators that the CPU runs between segments.
 
     Attributes:
         name: name of the island.
@@ -108,14 +112,13 @@ class Order:
 
     Attributes:
         steps: the steps, each ("segment", index of the segment) or ("cpu", index of the island).
-        loads: for each segment, the names of the tensors that it loads.
+        loads: names of the tensors that each segment loads.
         islands: the islands.
         inputs: inputs of the network.
         outputs: outputs of the network.
         values: shape and element type of the tensors that pass between steps, by name.
-        quantised: for each int8 tensor that the host quantises, the name of the float tensor that
-            it is made from.
-        results: for each output, the name of the tensor that it is converted from.
+        quantised: for each int8 tensor that the host quantises, the name of its float source.
+        results: for each output, the name of the tensor from which it is converted.
     """
 
     steps: tuple[tuple[str, int], ...]
@@ -138,7 +141,7 @@ class Inference:
         inputs: input arrays by name.
 
     Attributes:
-        cpu_seconds: seconds of each island that has run, on this machine.
+        cpu_seconds: seconds of each island that has run, on this machine, by island name.
 
     Raises:
         InputError: an input is missing or has another shape or type.
@@ -189,7 +192,7 @@ def infer(
         inputs: input arrays by name, in the shapes of the network.
 
     Returns:
-        The outputs by name, and the seconds of each island.
+        The outputs by name, and the seconds of each island by name.
 
     Raises:
         InputError: an input is missing or has another shape or type.
@@ -201,7 +204,9 @@ def infer(
 
 
 class ExactInputs:
-    """Fast check whether arrays need no conversion, for networks that take only microseconds.
+    """Fast check whether input arrays need no conversion.
+
+    It keeps the overhead small for networks that take only microseconds.
 
     Args:
         wanted: the inputs of a network.
@@ -231,14 +236,16 @@ class ExactInputs:
 
 
 def check_arrays(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Check the inputs of a network. float16 arrays are converted where float32 is expected.
+    """Check the inputs of a network.
+
+    float16 arrays are converted where float32 is expected, and arrays of text to `str` objects.
 
     Args:
         wanted: the inputs of the network.
         inputs: arrays by name.
 
     Returns:
-        The arrays in the order of `wanted`, each with the expected shape.
+        The arrays by name, in the order of `wanted`.
 
     Raises:
         InputError: an input is missing, unknown, or has another shape or type.
@@ -254,7 +261,7 @@ def check_arrays(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[s
     for value in wanted:
         array = inputs.get(value.name)
         if value.dtype in CONTAINERS and value.name in inputs:
-            continue  # onnxruntime looks into it
+            continue  # onnxruntime checks its content
         if array is None:
             problems.append(f"'{value.name}' is missing")
         elif not isinstance(array, (np.ndarray, np.generic)):
@@ -280,10 +287,10 @@ def as_text_objects(array: Array) -> Array:
 
 
 def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Array]:
-    """Convert outputs, which may be sequences or maps, to arrays by name.
+    """Convert outputs of a network, which may be sequences or maps, to arrays by name.
 
     A sequence gives one array per element (`name.0`, `name.1`, …), and a map gives `name.keys` and
-    `name.values`.
+    `name.values`. Absent optional values are left out.
     """
     arrays: dict[str, Array] = {}
     for name, value in outputs.items():
@@ -316,7 +323,7 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
-    """Return a tensor by name. If it does not exist yet, it is quantised from its float source.
+    """Return a tensor by name. If it does not exist yet, quantise it from its float source.
 
     Raises `InputError` for NaN, which int8 cannot represent. The C runtime of a board also rejects
     NaN.
@@ -336,7 +343,7 @@ def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
 
 
 def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
-    """Return an output, converted from its int8 tensor if necessary."""
+    """Return an output of the network, converted from its int8 tensor if necessary."""
     result = tensors.get(value.name)
     if result is None or (result.dtype == np.int8 and value.dtype != "int8"):
         result = _tensor(order, tensors, order.results[value.name])
@@ -369,9 +376,9 @@ def check_order(order: Order, ports: Ports) -> None:
 
 
 class _Tensors:
-    """Check of an execution order that follows which tensors exist after each step.
+    """Check of an execution order that tracks which tensors exist after each step.
 
-    It stores the number of elements and the type of each tensor.
+    For each tensor, it stores the number of elements and the element type.
     """
 
     def __init__(self, order: Order) -> None:
@@ -405,7 +412,11 @@ class _Tensors:
             self.known[port.name] = _elements(port), port.dtype
 
     def _need(self, name: str) -> tuple[int, str]:
-        """Return the description of a tensor, which the host quantises if it does not exist yet."""
+        """Return the size and type of a tensor that a step reads.
+
+        If the tensor does not exist yet, the host has to be able to quantise it. Raises
+        `ValueError` otherwise.
+        """
         if name not in self.known:
             value = self._value(name)
             count, dtype = self.known.get(self.order.quantised.get(name, ""), (-1, ""))
@@ -417,7 +428,7 @@ class _Tensors:
         return self.known[name]
 
     def _result(self, value: Value) -> None:
-        """Check that an output exists or can be made from its int8 tensor."""
+        """Check that an output exists or can be converted from its int8 tensor."""
         result = self.known.get(value.name)
         if result is None or (result[1] == "int8" and value.dtype != "int8"):
             held = self.order.results.get(value.name, "")

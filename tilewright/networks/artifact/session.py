@@ -16,7 +16,7 @@ from tilewright.targets.layer import Value
 
 
 def split_images(wanted: Sequence[Value], arrays: Mapping[str, Array]) -> list[dict[str, Array]]:
-    """Split arrays of several images into the inputs of each image.
+    """Split arrays that hold several images into the inputs of each image.
 
     Args:
         wanted: the inputs of the network.
@@ -27,7 +27,8 @@ def split_images(wanted: Sequence[Value], arrays: Mapping[str, Array]) -> list[d
         The inputs of each image, in the shapes of the network.
 
     Raises:
-        InputError: arrays contain different numbers of images. Other mistakes are left to `run`.
+        InputError: arrays contain different numbers of images. Arrays that do not fit in another
+            way raise no error here; `run` rejects them.
     """
     counts = {value.name: _images(value, arrays[value.name]) for value in wanted
               if value.name in arrays}  # fmt: skip
@@ -71,7 +72,7 @@ def _images(value: Value, array: Array) -> int:
 
 
 class InferenceSession:
-    """A built network, loaded once and run many times.
+    """A built network that is loaded once and run many times.
 
     Several threads may call `run` at the same time. Each calling thread gets its own context with
     the library's number of threads. A simulated accelerator runs one call at a time.
@@ -92,7 +93,7 @@ class InferenceSession:
     def get_inputs(self) -> Sequence[Value | NamedValue]:
         """Return the inputs in order. Each has the attributes `name`, `shape` and `dtype`.
 
-        In a library for several sizes, a dynamic axis has a name instead of a size.
+        In a library for several sizes, a dynamic axis has a name in place of a size.
         """
         return list(self._artifact.inputs)
 
@@ -101,11 +102,13 @@ class InferenceSession:
         return list(self._artifact.outputs)
 
     def empty(self, name: str, shape: Sequence[int] | None = None) -> Array:
-        """Return an uninitialised array for an input, aligned for reading without a copy.
+        """Return an uninitialised array for an input.
+
+        The array is aligned so that the library can read it without a copy.
 
         Args:
             name: name of the input.
-            shape: shape of the array, if the input has dynamic axes.
+            shape: shape of the array; required if the input has dynamic axes.
 
         Raises:
             InputError: the input does not exist, or a size is missing.
@@ -149,8 +152,8 @@ def open_session(folder: Path, threads: int | None, *, allow_code: bool) -> Infe
 
     Args:
         folder: folder of the artifact.
-        threads: number of threads of a library; None for the number that it was built for.
-        allow_code: load machine code from another author.
+        threads: number of threads; None for the number that a library was built for.
+        allow_code: load machine code even if another person built it.
 
     Raises:
         ArtifactError: the artifact cannot be loaded, or `threads` is invalid.

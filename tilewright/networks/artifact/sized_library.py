@@ -1,7 +1,7 @@
-"""A network that is compiled for several input sizes, of which the smallest fitting one is run.
+"""A network that is compiled for several input sizes. An inference uses the smallest that fits.
 
 Inputs of a smaller size are padded with zeros, and the outputs are cropped. This is done only along
-dimensions for which it provably does not change the result (`networks.onnx.neutral_padding`).
+dimensions for which padding provably does not change the result (`networks.onnx.neutral_padding`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NamedValue:
 
     Attributes:
         name: name of the tensor.
-        shape: sizes of its axes, with a name for each dynamic axis.
+        shape: size of each static axis, and name of each dynamic axis.
         dtype: element type.
     """
 
@@ -51,7 +51,8 @@ class Fit:
     Attributes:
         library: the library.
         inputs: the inputs, padded to the shapes of the library.
-        crops: the part of each output that is not padding, by name.
+        crops: the slices of each output that are not padding, by output name; empty if nothing was
+            padded.
     """
 
     library: CompiledArtifact
@@ -59,7 +60,7 @@ class Fit:
     crops: Mapping[str, tuple[slice, ...]]
 
     def crop_outputs(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs without the part that belongs to the padding."""
+        """Return the outputs without the part that results from padding."""
         return {
             name: array[self.crops[name]] if name in self.crops else array
             for name, array in outputs.items()
@@ -82,6 +83,9 @@ class SizedLibrary:
         outputs: the outputs of the network.
         padded: names of the dimensions along which inputs may be padded.
         opened: the libraries that were loaded so far, by their index in the manifest.
+
+    Raises:
+        ValueError: the sizes in the manifest do not match the inputs.
     """
 
     def __init__(self, manifest: Mapping[str, Json], folder: Path, threads: int | None) -> None:
@@ -105,7 +109,7 @@ class SizedLibrary:
 
     @cached_property
     def sizes(self) -> dict[str, list[int]]:
-        """The sizes of each dynamic dimension in ascending order."""
+        """The compiled sizes of each dynamic dimension in ascending order, by its name."""
         sizes: dict[str, set[int]] = {}
         for combination in self._at:
             for name, size in combination:
@@ -118,7 +122,7 @@ class SizedLibrary:
         return [(dict(at), self._library(place)) for at, place in self._at.items()]
 
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one inference.
+        """Run one inference with the smallest library that fits the inputs.
 
         Args:
             inputs: arrays by name. Dynamic axes may have any size that fits a library.
@@ -127,7 +131,7 @@ class SizedLibrary:
             The outputs by name.
 
         Raises:
-            InputError: an input does not fit.
+            InputError: no library fits the inputs.
         """
         fit = self.fit(inputs)
         return fit.crop_outputs(fit.library.infer(fit.inputs))
@@ -135,17 +139,24 @@ class SizedLibrary:
     def run(
         self, inputs: Mapping[str, Array], *, layers: bool = False
     ) -> tuple[dict[str, Array], LibraryProfile]:
-        """Run one inference and measure its duration, see `CompiledArtifact.run`.
+        """Run one inference and measure its duration, like `CompiledArtifact.run`.
 
         Raises:
-            InputError: an input does not fit.
+            InputError: no library fits the inputs.
         """
         fit = self.fit(inputs)
         outputs, spent = fit.library.run(fit.inputs, layers=layers)
         return fit.crop_outputs(outputs), spent
 
     def fit(self, inputs: Mapping[str, Array]) -> Fit:
-        """Return the smallest library that fits the inputs. Raise `InputError` if there is none."""
+        """Return the smallest library that fits the inputs, with the padded inputs.
+
+        Args:
+            inputs: arrays by name.
+
+        Raises:
+            InputError: no library fits the inputs.
+        """
         given = self._given_sizes(inputs)
         chosen = {name: self._size_for(name, size) for name, size in given.items()}
         library = self._library(self._at[tuple(sorted(chosen.items()))])
@@ -165,7 +176,7 @@ class SizedLibrary:
     def _given_sizes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
         """Return the size of each dynamic dimension in the inputs.
 
-        Raises `InputError` if an input does not fit, or if inputs disagree on a size.
+        Raises `InputError` if an input is missing or does not fit, or if inputs disagree on a size.
         """
         result: dict[str, int] = {}
         for value in self.inputs:
@@ -206,7 +217,7 @@ class SizedLibrary:
         )
 
     def _reason_against_padding(self, name: str) -> str:
-        """Return the reason in the manifest why a dimension must not be padded, if there is one."""
+        """Return the manifest's reason why a dimension must not be padded, "" if there is none."""
         reasons = as_object(self.manifest.get("not_padded", {}))
         return f": {as_text(reasons[name])}" if name in reasons else ""
 
@@ -230,10 +241,10 @@ def join_libraries(
     """Combine the libraries of a network for different sizes into one artifact.
 
     Args:
-        inputs: shape of each input, with names for dynamic axes.
+        inputs: shape of each input by name, with names for dynamic axes.
         made: pairs of the sizes of the dynamic dimensions and the library compiled for them.
-        obstacles: for each dynamic dimension, the reason why inputs must not be padded along it; ""
-            if they may. The samples of the libraries may reveal further reasons.
+        obstacles: reason why inputs must not be padded along a dynamic dimension, by name of the
+            dimension; "" if they may be. The samples of the libraries may reveal further reasons.
     """
     first = made[0][1].manifest
     rows: list[Json] = []
@@ -270,7 +281,7 @@ def _difference(
     manifest: Mapping[str, Json],
     opened: Sequence[CompiledArtifact],
 ) -> str:
-    """Check on samples that padding a dimension to the next size does not change the outputs.
+    """Check on samples whether padding a dimension to the next larger size changes the outputs.
 
     Args:
         name: name of the dimension.
@@ -307,7 +318,8 @@ def _named_output(
 ) -> Sequence[int | str]:
     """Return the shape of an output, with names for its dynamic axes.
 
-    An axis is dynamic if its size is proportional to that of a dynamic dimension in all libraries.
+    A dynamic axis gets the name of the dynamic dimension to whose size it is proportional in all
+    libraries, or `UNKNOWN` if there is none.
 
     Args:
         place: index of the output.

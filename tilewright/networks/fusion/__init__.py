@@ -1,8 +1,9 @@
-"""Find which operators of a network may run together on an accelerator, and apply such a choice.
+"""List the operators of a quantised network that can be fused, and apply a selection of fusions.
 
-`choices` lists everything that may or may not be fused, and `apply_labels` builds the network for
-one yes/no label per choice. Every labelling computes bit-identical results. Both expect a network
-whose averages of concatenated tensors were split by `in_parts`.
+`choices` lists all possible fusions. `apply_labels` builds the network for a labelling, which holds
+one bool per possible fusion: whether it is applied. The results of the network are bit-identical
+for all labellings. Both functions split global average pools over concatenated tensors into one
+average pool per tensor, with `in_parts`.
 """
 
 from tilewright.networks.fusion.apply_fusion import apply_labels, choices

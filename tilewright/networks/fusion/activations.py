@@ -19,7 +19,10 @@ _WHOLE = (EpilogueOp("min", INT8[1]), EpilogueOp("max", INT8[0]))
 
 
 def find_choices(graph: IntegerGraph) -> list[FusionChoice]:
-    """Return the choices: layers whose int8 results are clipped to a smaller range than int8."""
+    """Return the possible fusions of an activation with the layer that computes its input.
+
+    These are the layers whose epilogue clips the result to a smaller range than int8.
+    """
     return [
         FusionChoice("activation", layer.name, (layer.output,))
         for layer in graph.layers
@@ -28,19 +31,19 @@ def find_choices(graph: IntegerGraph) -> list[FusionChoice]:
 
 
 def is_cut_further(layer: Layer) -> bool:
-    """Return whether the results of a multiplying layer are clipped to less than the int8 range."""
+    """Return whether a layer (not a max-pool) clips its results to less than the int8 range."""
     return layer.workload.operator != "max_pool" and bool(set(_clips(layer)) - set(_WHOLE))
 
 
 def separate_clips(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Turn the clips at the end of some layers into separate layers.
 
-    The network computes the same. A value that is clipped to int8 first and then to a smaller range
-    equals the value that is clipped once.
+    The results of the network do not change: clipping a value first to int8 and then to a smaller
+    range equals clipping it once to the smaller range.
 
     Args:
         graph: the network.
-        outputs: names of the tensors that the layers write.
+        outputs: names of the output tensors of these layers.
     """
     steps: list[Step] = []
     new: list[Value] = []
@@ -60,6 +63,7 @@ def separate_clips(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGrap
             Layer(
                 f"{step.name}.activation", step.names[-1:], "Clip",
                 workload.with_steps(clips), before.name, step.output,
+                # A depthwise 1×1 convolution with the weights 1 passes the tensor through.
                 weight=np.ones((workload.out_channels, 1, 1, 1), np.int8),
             ),
         ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""List everything that may be fused in a network, and apply a labelling."""
+"""List the possible fusions of a network, and apply a labelling (one bool per possible fusion)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.networks.integer.graph import IntegerGraph
 
 
 def choices(graph: IntegerGraph) -> Choices:
-    """Return everything that may be fused in a network.
+    """Return the possible fusions of a network, and those that are refused with a reason.
 
     Args:
         graph: a network that was extracted without merging pools into convolutions.
@@ -29,11 +29,11 @@ def choices(graph: IntegerGraph) -> Choices:
 def apply_labels(
     graph: IntegerGraph, labels: Sequence[bool], found: Choices | None = None
 ) -> IntegerGraph:
-    """Apply a labelling: fuse what is labelled true, and keep the rest separate.
+    """Apply a labelling: fuse the choices whose label is true, and keep the others separate.
 
     Args:
         graph: the network.
-        labels: one label per choice of `choices(graph)`, in order.
+        labels: one bool per choice of `choices(graph)`, in the same order.
         found: the result of `choices(graph)`, if it is known already.
 
     Raises:
@@ -50,8 +50,9 @@ def apply_labels(
             if choice.kind == kind and bool(own) == label
         ]
 
-    # A fused pool includes the clips before it, so that they follow it if it is separate. The clips
-    # of a shortcut precede the sum, and those on both sides of an average stay where they are.
+    # If a layer is fused with its reader, its clips cannot become a layer between the two. Clips
+    # commute with a max-pool, so they become a layer after the fused pool. The clips of a fused
+    # shortcut, and those on both sides of a fused average pool, stay in the fused layer (None).
     behind = {
         output: choice.layers[-1] if choice.kind == "pool" else None
         for choice, own in zip(found.offered, labels, strict=True)

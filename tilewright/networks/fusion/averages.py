@@ -1,8 +1,9 @@
-"""Fuse global averages with the accumulators of the convolution before them, or keep them separate.
+"""Fuse global average pools with the convolution before them, or keep them as separate layers.
 
-A separate average layer multiplies each pixel by a block of weights that is zero except for the
-diagonal. It loads one such block per pixel and block of channels. The average of concatenated
-tensors is split into one average per tensor, whose results are concatenated.
+In the fused layer, the averaging happens in the accumulators. A separate average pool is a
+depthwise convolution: it multiplies each pixel by a block of weights that is zero except for the
+diagonal, and loads one such block per pixel and block of channels. An average pool over
+concatenated tensors is split into one average pool per tensor, whose results are concatenated.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from tilewright.targets.workload import Workload
 
 
 def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
-    """Return the global averages that can be fused with a convolution, and those that cannot.
+    """Return the global average pools that can be fused with a convolution, and those that cannot.
 
-    `graph` is a network after `in_parts`.
+    Args:
+        graph: a network after `in_parts`.
     """
     _, whole = _split_averages(graph)
     choices_found, refused = split_candidates(
@@ -45,18 +47,18 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
 
 
 def fuse_averages(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
-    """Fuse the averages that write the given tensors with the convolutions before them."""
+    """Fuse the average pools that write `outputs` with the convolutions before them."""
     fused_layers = {c.output: _fuse_average(c, a) for a, c in _pairs(graph) if a.output in outputs}
     return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 
 
 def in_parts(graph: IntegerGraph) -> IntegerGraph:
-    """Split each average of concatenated tensors into one average per layer that writes a part."""
+    """Split each average pool over concatenated tensors into one average pool per tensor."""
     return _split_averages(graph)[0]
 
 
 def _split_averages(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
-    """Split averages as `in_parts`, and list those of concatenated tensors that cannot be split."""
+    """Split average pools like `in_parts`; also return those that cannot be split, with reasons."""
     refused: list[Refused] = []
     for average in graph.layers:
         inside = _parts_of_tensor(graph, average.data)
@@ -70,7 +72,7 @@ def _split_averages(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
 
 
 def _parts_of_tensor(graph: IntegerGraph, name: str) -> dict[str, int]:
-    """Return a tensor and all tensors that are part of it, each with its first channel."""
+    """Return a tensor and all tensors that are slices of it, each with its first channel in it."""
     first_channels, waiting = {name: 0}, [name]
     while waiting:
         whole = waiting.pop()
@@ -82,12 +84,12 @@ def _parts_of_tensor(graph: IntegerGraph, name: str) -> dict[str, int]:
 
 
 def _why_whole(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> str:
-    """Return why an average of concatenated tensors cannot be split, "" if it can be split.
+    """Return why an average pool over concatenated tensors cannot be split, "" if it can be split.
 
     Args:
         graph: the network.
-        average: the average.
-        inside: the tensors that are part of its input, each with its first channel.
+        average: the average pool.
+        inside: the tensors that are slices of its input, each with its first channel.
     """
     written = [layer.workload.out_channels for layer in graph.layers if layer.output in inside]
     if sum(written) != average.workload.out_channels:
@@ -100,17 +102,17 @@ def _why_whole(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -
 
 
 def _parts(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> list[Layer]:
-    """Return the averages that together replace an average of concatenated tensors.
+    """Return the average pools that together replace an average pool over concatenated tensors.
 
     Each of them reads the channels that one layer writes.
 
     Args:
         graph: the network.
-        average: the average.
-        inside: the tensors that are part of its input, each with its first channel.
+        average: the average pool.
+        inside: the tensors that are slices of its input, each with its first channel.
 
     Returns:
-        The averages in the order of their channels.
+        The average pools in the order of their channels.
     """
     writers = {inside[layer.output]: layer for layer in graph.layers if layer.output in inside}
     return [
@@ -122,13 +124,13 @@ def _parts(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> li
 
 
 def _of_channels(average: Layer, writer: Layer, first: int, output: str) -> Layer:
-    """Return the part of an average that reads only the channels that one layer writes.
+    """Return the part of an average pool that reads only the channels that one layer writes.
 
     Args:
-        average: the average of a concatenated tensor.
+        average: the average pool over a concatenated tensor.
         writer: the layer that writes the channels.
         first: index of the first of these channels in the concatenated tensor.
-        output: name of the tensor that the new average writes.
+        output: name of the tensor that the new average pool writes.
     """
     count, w = writer.workload.out_channels, average.workload
     channels = slice(first, first + count)
@@ -146,14 +148,14 @@ def _of_channels(average: Layer, writer: Layer, first: int, output: str) -> Laye
 
 
 def _split_average(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> IntegerGraph:
-    """Replace an average of concatenated tensors by one average per tensor.
+    """Replace an average pool over concatenated tensors by one average pool per tensor.
 
-    The results of the averages are concatenated instead of their inputs.
+    The results of the new average pools are concatenated; their inputs no longer are.
 
     Args:
         graph: the network.
-        average: the average.
-        inside: the tensors that are part of its input, each with its first channel.
+        average: the average pool.
+        inside: the tensors that are slices of its input, each with its first channel.
     """
     parts, whole = _parts(graph, average, inside), graph.values[average.output]
     new = [
@@ -167,9 +169,9 @@ def _split_average(graph: IntegerGraph, average: Layer, inside: Mapping[str, int
 
 
 def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
-    """Return (global average, convolution before it) pairs.
+    """Return (global average pool, convolution before it) pairs.
 
-    A global average is a depthwise convolution whose window is the whole image.
+    A global average pool is a depthwise convolution whose window is the whole image.
     """
     writers = {layer.output: layer for layer in graph.layers}
     return [
@@ -192,7 +194,7 @@ def _is_global(w: Workload) -> bool:
 
 
 def _fuse_average(convolution: Layer, average: Layer) -> Layer:
-    """Return a convolution that is fused with the average after it."""
+    """Return a convolution that is fused with the average pool after it."""
     return replace(
         convolution,
         names=(*convolution.names, *average.names),
@@ -203,15 +205,15 @@ def _fuse_average(convolution: Layer, average: Layer) -> Layer:
 
 
 def _join_workloads(convolution: Workload, average: Workload) -> Workload:
-    """Return one workload for a convolution and an average.
+    """Return one workload for a convolution and an average pool.
 
-    Raises `WorkloadError` if there is none.
+    Raises `WorkloadError` if no single workload can compute both.
     """
     return convolution.with_patterns(Average(average.height, average.width, average.epilogue))
 
 
 def _reason(graph: IntegerGraph, average: Layer, convolution: Layer) -> str:
-    """Return why an average and the convolution before it cannot be fused, "" if they can."""
+    """Return why an average pool and the convolution before it cannot be fused, "" if they can."""
     if not is_read_once(graph, {convolution.output}):
         return f"the result of {convolution.name} is read by other operators, too"
     taps, _ = average_weights(average.workload.height, average.workload.width)

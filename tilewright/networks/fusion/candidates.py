@@ -1,4 +1,4 @@
-"""Data types for fusion choices, and helpers for editing the steps of an integer graph."""
+"""Data types for possible fusions, and helpers for editing the steps of an integer graph."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Kind = Literal["activation", "pool", "shortcut", "average", "siblings"]
 
 @dataclass(frozen=True)
 class FusionChoice:
-    """Something that may be fused.
+    """A possible fusion, which a labelling applies or leaves out.
 
     Attributes:
         kind: the kind of fusion.
-        name: name of the layer.
-        layers: outputs of the layers that would be fused, producers first.
+        name: name of the layer that is fused or kept separate.
+        layers: output tensors of the layers that would be fused, producers first.
         group: for siblings, the tensor that they all read; otherwise "".
     """
 
@@ -44,12 +44,12 @@ class FusionChoice:
 
 @dataclass(frozen=True)
 class Refused:
-    """Something that looks like a fusion choice but cannot be fused.
+    """A fusion of a known kind that is not possible for this network.
 
     Attributes:
         kind: the kind of fusion.
         name: name of the layer.
-        reason: why it cannot be fused.
+        reason: why the layer cannot be fused.
     """
 
     kind: Kind
@@ -59,14 +59,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class Choices:
-    """All fusion choices of a network.
+    """All possible fusions of a network.
 
-    A labelling has one bit per offered choice, in order. The network computes the same for every
-    labelling.
+    A labelling holds one bool per entry of `offered`, in order. The results of the network are the
+    same for every labelling.
 
     Attributes:
-        offered: what may be fused.
-        refused: what cannot be fused, with reasons.
+        offered: the possible fusions.
+        refused: fusions that are not possible, with reasons.
     """
 
     offered: tuple[FusionChoice, ...]
@@ -79,12 +79,15 @@ class Choices:
 def split_candidates(
     kind: Kind, looked_at: Iterable[tuple[str, tuple[str, ...], str]]
 ) -> tuple[list[FusionChoice], list[Refused]]:
-    """Split candidates into fusion choices and refused ones.
+    """Split candidates for a fusion into possible fusions and refused ones.
 
     Args:
         kind: the kind of fusion.
-        looked_at: (name, outputs of the layers, reason) per candidate. The reason is "" if it can
-            be fused.
+        looked_at: one tuple (name of the layer, output tensors of the layers to fuse, reason) per
+            candidate. The reason is "" if the fusion is possible.
+
+    Returns:
+        The possible fusions, and the refused ones.
     """
     accepted: list[FusionChoice] = []
     refused: list[Refused] = []
@@ -104,9 +107,11 @@ def read_by(step: Step) -> tuple[str, ...]:
 
 
 def is_read_once(graph: IntegerGraph, names: Collection[str]) -> bool:
-    """Return whether a tensor, or tensors that are parts of one another, are read exactly once.
+    """Return whether the steps of a network read the tensors `names` exactly once in total.
 
-    They must not be results of the network, nor be part of, or contain, other tensors.
+    `names` holds one tensor, or a tensor and its slices. The result is False if one of them is an
+    output of the network, or is a slice of a tensor outside `names`, or has a slice outside
+    `names`.
     """
     reads = sum(name in names for step in graph.steps for name in read_by(step))
     around = any((s.part in names) != (s.whole in names) for s in graph.slices)
@@ -116,13 +121,14 @@ def is_read_once(graph: IntegerGraph, names: Collection[str]) -> bool:
 def with_steps(
     graph: IntegerGraph, steps: Sequence[Step], new: Sequence[Value] = ()
 ) -> IntegerGraph:
-    """Return the graph with other steps.
+    """Return a copy of the graph with other steps.
+
+    Tensors that neither a step, an input, a result nor a slice refers to any more are removed.
 
     Args:
         graph: the network.
         steps: the new steps.
-        new: tensors that the steps use and that the graph does not have yet. Tensors that are no
-            longer used are removed.
+        new: tensors that the steps use and that the graph does not have yet.
     """
     values = dict(graph.values) | {value.name: value for value in new}
     used = {name for step in steps for name in (*read_by(step), *_written_tensors(step))}
@@ -135,12 +141,12 @@ def with_steps(
 def with_layers(
     graph: IntegerGraph, made: Mapping[str, Layer], gone: Collection[str]
 ) -> IntegerGraph:
-    """Return the graph with some layers replaced and others removed.
+    """Return a copy of the graph with some layers replaced and others removed.
 
     Args:
         graph: the network.
-        made: replacement for the layer that writes a tensor, by name of the tensor.
-        gone: tensors whose layers are removed.
+        made: replacement layers, by the name of the tensor that the replaced layer writes.
+        gone: names of the tensors whose layers are removed.
     """
     # By identity, since comparing layers would compare their arrays.
     layers = {id(layer): made.get(layer.output, layer) for layer in graph.layers}
@@ -158,7 +164,7 @@ def unused_name(graph: IntegerGraph, name: str) -> str:
 
 
 def is_cut(w: Workload) -> bool:
-    """Return whether a layer's results are clipped to int8, so that storing them loses nothing."""
+    """Return whether a layer clips its results to int8, so that int8 stores them exactly."""
     clips = {op.kind: op.value for op in w.epilogue[-2:]}
     return clips.get("min", 128) <= 127 and clips.get("max", -129) >= -128
 

@@ -1,6 +1,6 @@
-"""Merge layers that read the same tensor into one layer, so that the tensor is loaded once.
+"""Merge layers that read the same tensor ("siblings") into one layer that loads the tensor once.
 
-The merged layer writes the channels of all of them, one layer after another.
+The merged layer writes the output channels of all siblings, one sibling after another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Key = tuple[str, Workload, tuple[EpilogueOp, ...]]
 
 
 def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
-    """Return the layers that can be merged with siblings, and those that cannot.
+    """Return the layers that can be merged with siblings, and those that cannot, with reasons.
 
     Siblings are layers that read the same tensor.
     """
@@ -61,10 +61,10 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
 
 
 def merge_siblings(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
-    """Merge the named layers with their siblings, where at least two of them fit together.
+    """Merge the named layers with their siblings, where at least two named layers can be merged.
 
-    Siblings are layers that read the same tensor; only layers in `names` are merged. Layers that
-    write averages are not merged if their channels would need another order.
+    Siblings are layers that read the same tensor. Layers that are fused with an average pool are
+    not merged if no order of their channels fits into memory.
 
     Args:
         graph: the network.
@@ -78,10 +78,10 @@ def merge_siblings(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
 
 
 def _groups(graph: IntegerGraph, outputs: Collection[str]) -> list[list[Layer]]:
-    """Return groups of at least two mergeable layers that write some of the given tensors.
+    """Return groups of two to `MOST` layers that write some of the given tensors and can be merged.
 
-    The layers of a group differ only in what each channel has separately, such as weights, biases
-    and shifts.
+    The layers of a group read the same tensor and differ only in what is separate for each output
+    channel: weights, biases and shifts.
     """
     by_key: dict[_Key, list[Layer]] = {}
     for layer in graph.layers:
@@ -105,7 +105,7 @@ def _can_join(layer: Layer) -> bool:
 
 
 def _why_alone(layer: Layer) -> str:
-    """Return why a layer that reads the same tensor as others cannot be merged with them."""
+    """Return why a layer cannot be merged with the other layers that read the same tensor."""
     if layer.weight is None:
         return "it has no weights of its own"
     if layer.unfold is not None:
@@ -122,7 +122,7 @@ def _clips(layer: Layer) -> tuple[EpilogueOp, ...]:
 
 
 def _always_fit(graph: IntegerGraph, layers: Sequence[Layer]) -> bool:
-    """Return whether every subset of two or more layers can be placed next to each other."""
+    """Return whether every subset of two or more of the layers can be merged into one tensor."""
     return all(
         _order(graph, some) is not None
         for count in range(2, len(layers) + 1) for some in combinations(layers, count)
@@ -130,7 +130,10 @@ def _always_fit(graph: IntegerGraph, layers: Sequence[Layer]) -> bool:
 
 
 def _order(graph: IntegerGraph, layers: Iterable[Layer]) -> Sequence[Layer] | None:
-    """Return an order in which the layers' channels can be placed in memory, or None."""
+    """Return an order of the layers in which their channels fit into one tensor, or None.
+
+    An order fits if every tensor of the network still has one consistent place in memory.
+    """
     for order in permutations(layers):
         whole, slices = _merged_output(graph, order)
         shapes = {name: value.shape for name, value in graph.values.items()}
@@ -146,7 +149,7 @@ def _order(graph: IntegerGraph, layers: Iterable[Layer]) -> Sequence[Layer] | No
 def _merged_output(
     graph: IntegerGraph, layers: Sequence[Layer]
 ) -> tuple[Value, list[ChannelSlice]]:
-    """Return a tensor that contains the outputs of all siblings, and where each output lies in it.
+    """Return the tensor that contains the outputs of all siblings, and its slice per output.
 
     Each output begins at a block boundary.
 
@@ -172,7 +175,7 @@ def _padded_channels(layer: Layer, graph: IntegerGraph) -> int:
 
 
 def _replace_siblings(graph: IntegerGraph, layers: Sequence[Layer]) -> IntegerGraph:
-    """Replace siblings by one merged layer, at the position of the first one."""
+    """Replace siblings by one merged layer, at the position of the first sibling."""
     order = _order(graph, layers)
     assert order is not None, "choices() offers no other"
     whole, slices = _merged_output(graph, order)
@@ -187,9 +190,9 @@ def _replace_siblings(graph: IntegerGraph, layers: Sequence[Layer]) -> IntegerGr
 
 
 def _layer(graph: IntegerGraph, layers: Sequence[Layer], whole: Value) -> Layer:
-    """Return the layer that computes what several siblings compute.
+    """Return the merged layer of several siblings.
 
-    Zeros fill the last block of each sibling's channels.
+    The channels of each sibling except the last one are padded with zeros to whole blocks.
 
     Args:
         graph: the network.
@@ -226,15 +229,15 @@ def _layer(graph: IntegerGraph, layers: Sequence[Layer], whole: Value) -> Layer:
 def _epilogue(
     layers: Sequence[Layer], stacked: Stacked
 ) -> tuple[tuple[EpilogueOp, ...], NDArray[np.int32] | None, NDArray[np.int32] | None]:
-    """Return the epilogue of a merged layer.
+    """Return the epilogue of a merged layer, with its bias and shifts per output channel.
 
     Args:
         layers: the siblings, in the order of their channels.
         stacked: concatenates one array per sibling along the channels, padded to whole blocks.
 
     Returns:
-        The operations, the bias and the shifts. The latter two have shape (o,), or are None if the
-            epilogue needs none.
+        The operations, the bias and the shifts. The bias and the shifts are int32 arrays of shape
+        (o,), or None if the epilogue needs none.
     """
     epilogues = {layer.workload.epilogue for layer in layers}
     if len(epilogues) == 1 and layers[0].bias is None and layers[0].shifts is None:
@@ -254,7 +257,7 @@ def _epilogue(
 
 
 def _numbers(layer: Layer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the value added to each channel's sums, and its right shift, both of shape (o,)."""
+    """Return per channel, (o,), what a layer adds to its accumulators, and its right shifts."""
     channels = layer.workload.out_channels
     bias, shifts = np.zeros(channels, np.int32), np.zeros(channels, np.int32)
     for op in layer.workload.epilogue:

@@ -1,4 +1,7 @@
-"""Fuse max-pools with the accumulators of the convolution before them, or keep them separate."""
+"""Fuse max-pools with the convolution before them, or keep them as separate layers.
+
+In the fused layer, the maximum is computed in the accumulators.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tilewright.targets.layer import Layer
 
 
 def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
-    """Return the max-pools that can be fused with a convolution, and those that cannot."""
+    """Return the max-pools that can be fused with a convolution, and the refused ones."""
     return split_candidates(
         "pool",
         ((pool.name, (before.output, pool.output), _reason(graph, pool, before))
@@ -27,7 +30,7 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
 
 
 def fuse_pools(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
-    """Fuse the max-pools that write the given tensors with the convolutions before them."""
+    """Fuse the max-pools that write the tensors in `outputs` with the convolutions before them."""
     fused_layers = {c.output: _fuse_pool(c, p) for p, c in _pairs(graph) if p.output in outputs}
     return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 

@@ -1,8 +1,9 @@
 """Fuse projection shortcuts with the last convolution of their block, or keep them separate.
 
-The last convolution of a residual block adds the shortcut's int8 result times a power of two. In
-the fused layer, the accumulators hold the shortcut first: its products, bias, shift and clips, and
-a left shift. The products of the last convolution are then added.
+A projection shortcut is the 1×1 convolution on the shortcut branch of a residual block. Without
+fusion, the last convolution of the block adds the shortcut's int8 result, shifted left. In the
+fused layer, the accumulators first compute the shortcut: its products, bias, shift, clips and left
+shift. The products of the last convolution are then added to them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ADDED = {"bias", "offset"}
 
 
 def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
-    """Return the shortcuts that can be fused with the last convolution of their block.
+    """Return the projection shortcuts that can be fused with the last convolution of their block.
 
     The second list contains those that cannot be fused, with reasons.
     """
@@ -43,14 +44,14 @@ def find_choices(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]
 
 
 def fuse_shortcuts(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
-    """Fuse the shortcuts with the convolutions that write the given tensors."""
+    """Fuse projection shortcuts with the convolutions that write the tensors in `outputs`."""
     pairs = [(first, last) for first, last in _pairs(graph) if last.output in outputs]
     fused_layers = {last.output: _fuse_shortcut(first, last) for first, last in pairs}
     return with_layers(graph, fused_layers, {first.output for first, _ in pairs})
 
 
 def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
-    """Return (convolution, convolution that adds its result) pairs."""
+    """Return (convolution, later convolution that adds the result of the first one) pairs."""
     writers = {layer.output: layer for layer in graph.layers}
     return [
         (writers[layer.residual], layer)
@@ -76,7 +77,7 @@ def _fuse_shortcut(shortcut: Layer, last: Layer) -> Layer:
 def _join_workloads(shortcut: Workload, last: Workload) -> Workload:
     """Return one workload for a shortcut and the last convolution of its block.
 
-    Raises `WorkloadError` if there is none.
+    Raises `WorkloadError` if no single workload can compute both.
     """
     scale = next(op.value for op in last.epilogue if op.kind == "residual")
     shifted = (EpilogueOp("shl", scale),) if scale else ()

@@ -1,1 +1,1 @@
-"""Convert quantised networks to integer layers: extraction from Relax, CPU islands, reference."""
+"""Convert quantised networks to integer graphs: accelerator layers and CPU islands."""

@@ -1,10 +1,10 @@
 """Choose the scale of first-pass results by running the network on samples.
 
-A layer whose scales are not a power of two apart runs in two passes (`networks.requantisation`). In
-the worst case, the first pass with the fine weights sums up to far more than it usually does, and
-an int8 tensor that could hold the worst case would be coarser than the output. The network
-therefore runs on samples, and the step of each first-pass result is as small as the sums seen there
-allow, with a safety margin.
+A layer whose scales are not a power of two apart runs in two passes (`networks.requantisation`).
+The first pass sums products with the rounding errors of the scaled weights, and its int8 result is
+added in the second pass. An int8 scale that could hold the worst case of these sums would be
+coarser than the output's. The network therefore runs on samples, and the scale of each first-pass
+result becomes as small as the sums on the samples allow, with a safety margin.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ Array = NDArray[Any]
 def calibrate_first_passes(
     graph: IntegerGraph, model: onnx.ModelProto, feeds: Sequence[Feed]
 ) -> IntegerGraph:
-    """Reduce the steps of first-pass results as far as the first samples allow.
+    """Reduce the scales of first-pass results as far as the sums on samples allow.
 
-    A step, which is the scale of the int8 result, is never increased.
+    A scale is never increased. Only the first `SAMPLES` feeds are used.
 
     Args:
         graph: the network.
-        model: the quantised model that the graph was made of.
+        model: the quantised model from which the graph was extracted.
         feeds: samples, arrays by input name.
 
     Returns:
-        The network with the reduced steps.
+        The network with the reduced scales.
 
     Raises:
         InputError: the model does not run on the samples.
@@ -87,7 +87,7 @@ def _integers(
             for name, tensor in written.items()
         }
         quantised_inputs = {
-            # layers read a sequence as an image of height one
+            # The graph holds a sequence as an image of height 1, so it is reshaped.
             name: to_int8(feed[source], graph.values[name].scale).reshape(graph.values[name].shape)
             for name, source in graph.quantised.items()
         }
@@ -96,9 +96,9 @@ def _integers(
 
 
 def _largest_sums(graph: IntegerGraph, values: Mapping[str, Array]) -> dict[str, int]:
-    """Return the largest magnitude of the sums of each first pass, by name of its result.
+    """Return the largest magnitude of the int32 sums of each first pass, by name of its result.
 
-    First passes whose inputs are neither known nor computable from known values are left out.
+    First passes whose inputs are not known and cannot be computed from known values are left out.
     """
     known, largest = dict(values), dict[str, int]()
     for layer in graph.layers:
@@ -116,11 +116,11 @@ def _largest_sums(graph: IntegerGraph, values: Mapping[str, Array]) -> dict[str,
 
 
 def _join(graph: IntegerGraph, known: dict[str, Array], name: str) -> None:
-    """Add a concatenated value to `known`, if all values that it consists of are known.
+    """Add a concatenated value to `known`, if all of its parts are known.
 
     Args:
         graph: the network.
-        known: values by name, which is updated.
+        known: arrays by value name. The function adds to it.
         name: name of the concatenated value.
     """
     parts = sorted(
@@ -134,7 +134,15 @@ def _join(graph: IntegerGraph, known: dict[str, Array], name: str) -> None:
 
 
 def _shift(largest: int) -> int:
-    """Return by how many bits the int8 step must exceed the step of the sums, to hold `largest`."""
+    """Return the smallest left shift of a first-pass result at which int8 can hold its sums.
+
+    The second pass adds the result shifted left, so that one step of it is 2^shift steps of the
+    second pass's sums.
+
+    Args:
+        largest: largest magnitude of the first pass's sums, whose step is 2^-`FINE_BITS` steps of
+            the second pass's sums. `MARGIN` is added to it.
+    """
     reach = MARGIN * largest / (1 << FINE_BITS)
     return max(0, math.ceil(math.log2(reach / LARGEST))) if reach > 0 else 0
 
@@ -149,7 +157,7 @@ def _first_pass(layer: Layer, shift: int | None) -> Layer:
         next((op.value for op in layer.workload.epilogue if op.kind == "shr"), 0) - FINE_BITS
     )
     if shift is None or shift >= current_shift:
-        return layer
+        return layer  # a scale is never increased
     finished = finish_epilogue(
         Requantisation(np.array([FINE_BITS + shift])), (), layer.workload.out_channels
     )

@@ -29,7 +29,7 @@ def write(graph: IntegerGraph, path: Path) -> None:
 
 
 def compiled_islands(graph: IntegerGraph) -> VMExecutable:
-    """Compile the islands of a graph for this machine and return TVM's executable.
+    """Compile the islands of a graph for this machine, and return TVM's executable.
 
     Raises:
         UncompilableError: TVM cannot compile some operators, which the error names.
@@ -53,9 +53,10 @@ def compiled_islands(graph: IntegerGraph) -> VMExecutable:
 def _uncompilable(
     graph: IntegerGraph, functions: Mapping[str, RelaxFunction]
 ) -> list[tuple[str, str]]:
-    """Return the operators (name, type) that TVM cannot compile.
+    """Return the (name, type) of the operators that TVM cannot compile.
 
-    If it cannot be narrowed down to one, these are all operators of the island or of all islands.
+    If the failing operator cannot be determined, all operators of the failing island are returned.
+    If the failing island cannot be determined either, all operators of all islands are returned.
     """
     failing = first_uncompilable(functions)
     if failing is None:

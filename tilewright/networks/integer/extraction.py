@@ -1,6 +1,7 @@
-"""Extract accelerator layers and CPU work from a quantised network.
+"""Extract the accelerator layers and the CPU islands of a quantised network.
 
-The steps are ordered so that sequences of layers are few and long.
+The steps are ordered so that there are few and long sequences of layers, because each change
+between accelerator and CPU costs time.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def integer_graph(
 ) -> IntegerGraph:  # fmt: skip
     """Extract the accelerator layers and CPU islands of a quantised model.
 
-    Scales that are not a power of two apart need two passes per layer. An operator whose scales are
-    only known at run time stays on the CPU, and so does one that the accelerator does not accept;
-    `IntegerGraph.left` states the reasons.
+    A layer whose scales are not a power of two apart runs in two passes. An operator stays on the
+    CPU if its scales are only known at run time, or if the accelerator does not accept its
+    workload; `IntegerGraph.left` states the reasons.
 
     Args:
         model: the quantised model (QDQ or QOperator form) with its weights.
@@ -53,13 +54,16 @@ def integer_graph(
         name: name of the network.
         input_shapes: shape for each dynamic input, by input name.
         keep_float: names of operators that stay on the CPU.
-        unfold: chooses how the first convolution is rearranged, by default
+        unfold: chooses how the input of the first convolution is rearranged (im2col), by default
             `networks.offloading.channel_blocks.best_unfold`.
         pool: chooses which max-pools are merged into the convolution before them, by default none.
-        exact: use two passes where needed. If false, one pass with rounded weights is used instead,
-            and `IntegerGraph.lost` states the loss.
+        exact: if true, use two passes where needed. If false, use one pass with rounded weights
+            instead, and state the loss in `IntegerGraph.lost`.
         accept: raises `WorkloadError` for a workload that the accelerator does not support.
-        refused: operators that onnxruntime runs: name to reason.
+        refused: reason for each operator that onnxruntime runs instead of TVM, by operator name.
+
+    Returns:
+        The network as an integer graph.
 
     Raises:
         UnsupportedOperatorError: nothing can be compiled, or an operator cannot be expressed.
@@ -84,10 +88,13 @@ def graph_of_import(
         blocks: block sizes of the accelerator.
         name: name of the network.
         keep_float: names of operators that stay on the CPU.
-        unfold: chooses how the first convolution is rearranged; see `integer_graph`.
+        unfold: chooses how the input of the first convolution is rearranged; see `integer_graph`.
         pool: chooses which max-pools are merged into the convolution before them, by default none.
         exact: use two passes where needed; see `integer_graph`.
         accept: raises `WorkloadError` for a workload that the accelerator does not support.
+
+    Raises:
+        ImportFailedError: an output does not depend on the inputs.
     """
     normal, flat = imported.normal, imported.flat
     types = {o.name: o.op_type for o in normal.operators}
@@ -145,14 +152,14 @@ def graph_of_module(
     """Extract the accelerator layers and CPU islands of a quantised Relax module.
 
     Operators whose scales are only known at run time stay on the CPU; `IntegerGraph.left` states
-    why. Concatenations and slices are left to TVM.
+    why. Concatenations and slices are always computed by TVM on the CPU.
 
     Args:
         flat: flat view of the module.
-        types: type of each operator, by name.
+        types: ONNX type of each operator, by operator name.
         outputs: names for the results.
         blocks: block sizes of the accelerator.
-        unfold: chooses how the first convolution is rearranged.
+        unfold: chooses how the input of the first convolution is rearranged (im2col).
         pool: chooses which max-pools are merged into the convolution before them, by default none.
         name: name of the network.
         keep_float: names of operators that stay on the CPU.
@@ -166,7 +173,7 @@ def graph_of_module(
 
 
 class _Extraction:
-    """Extraction of one module: walks through its bindings and collects layers and CPU nodes."""
+    """Extraction of one module: visits its bindings in order and collects layers and CPU nodes."""
 
     def __init__(
         self, name: str, flat: FlatGraph, types: Mapping[str, str], outputs: Sequence[str],
@@ -226,12 +233,12 @@ class _Extraction:
         )
 
     def _sources(self, names: Iterable[str]) -> set[str]:
-        """Return the values that have to be computed before any of the given values exists."""
+        """Return the values that have to be computed before the values in `names` exist."""
         slices = self._tensors.slices
         return set(names) if slices is None else slices.sources(names)
 
     def _used_slices(self, read: Collection[str]) -> tuple[ChannelSlice, ...]:
-        """Return the slices that lead to one of the given values."""
+        """Return the slices on which the values in `read` depend."""
         slices = self._tensors.slices
         return () if slices is None else slices.leading_to(read)
 
@@ -295,11 +302,14 @@ class _Extraction:
         ]
 
     def _reads(self) -> dict[str, set[str]]:
-        """Return, for each tensor, the values that have to be computed before it."""
+        """Return, by name of the result, the values that each layer or CPU node needs first.
+
+        A concatenation or slice without a copy is replaced by the values from which it is made.
+        """
         return {name: self._sources(read) for name, read in self._reads_itself().items()}
 
     def _reads_itself(self) -> dict[str, set[str]]:
-        """Return, for each tensor, the tensors from which it is computed directly."""
+        """Return, by name of the result, the values that each layer or CPU node reads."""
         reads: dict[str, set[str]] = {}
         for layer in self._layers.steps:
             reads[layer.output] = {
@@ -366,14 +376,14 @@ class StepRun:
     """A sequence of layers without CPU work in between, or of CPU nodes without layers in between.
 
     Attributes:
-        items: the layers or CPU nodes in execution order.
+        items: either only layers or only CPU nodes, in execution order.
     """
 
     items: tuple[Item, ...]
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the run consists of CPU nodes."""
+        """True if the run consists of CPU nodes, False if it consists of layers."""
         return isinstance(self.items[0], CpuNode)
 
 
@@ -386,14 +396,16 @@ def order_steps(
 ) -> list[StepRun]:
     """Order layers and CPU nodes into alternating runs that are as long as possible.
 
-    Each run contains everything of its kind that can be computed at that point.
+    A run of layers contains all remaining layers whose inputs exist at that point; a run of CPU
+    nodes, all remaining CPU nodes whose inputs exist.
 
     Args:
         layers: the layers.
         nodes: the CPU nodes.
-        reads: which tensors each tensor is computed from.
+        reads: names of the tensors that have to exist before a tensor is computed, by its name.
         ready: tensors that exist from the start.
-        wanted: tensors that are results of the network. Steps that none of them needs are dropped.
+        wanted: tensors that are results of the network. Steps on which no result depends are
+            dropped.
     """
     written: dict[str, Item] = {layer.output: layer for layer in layers}
     written.update({node.value_name: node for node in nodes})
@@ -424,7 +436,7 @@ def _name(item: Item) -> str:
 
 
 def _needed_tensors(wanted: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
-    """Return the tensors that the wanted tensors depend on, including themselves."""
+    """Return the wanted tensors and all tensors on which they depend."""
     needed: set[str] = set()
     waiting = list(wanted)
     while waiting:

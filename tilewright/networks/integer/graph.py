@@ -1,4 +1,4 @@
-"""A network in integers: layers that an accelerator runs, and islands of CPU operators."""
+"""A quantised network in integers: layers for an accelerator, and islands of CPU operators."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tilewright.targets.layer import ChannelSlice, Layer, Value
 
 @dataclass(frozen=True, eq=False)
 class CpuIsland:
-    """Operators between layers that the CPU runs as one function.
+    """Operators between accelerator layers that the CPU runs as one function.
 
     Attributes:
         name: name of the island.
         inputs: names of the values that it reads, in the order of the function's parameters.
         outputs: names of the values that it writes, in the order of the function's results.
-        nodes: (name, type) of the source model's operators.
-        function: the Relax function, for `networks.relax.cpu_subgraphs`.
-        written: operator that each variable of the function is a result of, by name of the
-            variable.
+        nodes: (name, ONNX type) of the source model's operators.
+        function: the Relax function, which `networks.relax.cpu_subgraphs` compiles.
+        written: name of the source model's operator that computes each variable of the function, by
+            name of the variable.
     """
 
     name: str
@@ -42,13 +42,17 @@ Step = Layer | CpuIsland
 class IntegerGraph:
     """A quantised network as accelerator layers and CPU islands.
 
-    Layers read and write int8 values (`targets.layer`). A conv2d or max_pool reads an image (n, c,
-    h, w). A dense layer reads rows × channels, where all dimensions except the last are rows. A
-    conv2d whose data do not have the workload's four dimensions also reads rows × channels: row
-    `pixel · batch + b` is pixel (b, :, pixel, 0) of its image, where `batch` is that of the
-    workload, and rows after the last are ignored. A dense layer with one row that reads an image
-    (1, c, h, w) reads it as it is packed in blocks of channels, in the order (⌈c/block⌉, h, w,
-    block).
+    Layers (`targets.layer`) read and write int8 values. The shape of the value that a layer reads
+    depends on its operator:
+
+    - A conv2d or max_pool reads an image (n, c, h, w).
+    - A dense layer reads rows × channels: the last dimension is the channels, and all other
+      dimensions together are the rows.
+    - A conv2d also reads rows × channels if the value does not have the four dimensions of its
+      workload. Row `pixel · batch + b` is then pixel (b, :, pixel, 0) of its image, where `batch`
+      is the batch size of the workload. Rows after the last row of the value are ignored.
+    - A dense layer with one row also reads an image (1, c, h, w), in the order in which the image
+      is packed in blocks of channels: (⌈c/block⌉, h, w, block).
 
     Attributes:
         name: name of the network.
@@ -56,15 +60,16 @@ class IntegerGraph:
         outputs: outputs of the source model, in its order and element types.
         values: all tensors by name: inputs, outputs and those between steps.
         steps: the steps in execution order. Every value is written before it is read.
-        quantised: int8 values that the host quantises from a float input: value name to input name.
+        quantised: int8 values that the host computes by quantising a float input: value name to
+            input name.
         results: the value that holds each output, by output name. The host dequantises an int8
-            value if the output is float, and reshapes it (row-major).
+            value if the output is float, and reshapes it in row-major order.
         blocks: block sizes of the accelerator.
-        macs: multiply-accumulates of the source model, wherever they run.
-        left: operators that stay on the CPU although accelerators may support them: name to reason.
-        slices: values that are contained in other values, so that nothing is copied.
-        lost: layers whose weights were rounded again: name to signal-to-noise ratio in decibels.
-        regions: onnxruntime regions that islands call.
+        macs: multiply-accumulates of the source model, on the accelerator and on the CPU together.
+        left: reasons why operators that accelerators may support stay on the CPU, by operator name.
+        slices: values that are part of other values in memory, so that nothing is copied.
+        lost: signal-to-noise ratio in dB of layers whose weights were rounded again, by layer name.
+        regions: subgraphs that onnxruntime runs, called from islands.
     """
 
     name: str

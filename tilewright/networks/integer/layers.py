@@ -1,9 +1,9 @@
-"""Convert a call that the importer found to integer layers.
+"""Convert a fused call (the operators that the importer matched together) to integer layers.
 
-If the scales are a power of two apart, a call is one layer. Otherwise, the factor between the
-scales is multiplied into the weights (`networks.requantisation`). A call with constant weights then
-becomes two layers: a first pass with the rounding error of the scaled weights, and a second one
-that uses the rounded weights and adds the result of the first.
+A fused call becomes one layer if its scales are a power of two apart. Otherwise, the factor between
+the scales is multiplied into the weights (`networks.requantisation`), and a call with constant
+weights becomes two layers. The first layer multiplies by the rounding error of the scaled weights.
+The second layer multiplies by the rounded weights and adds the result of the first layer.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ seven bits, needs no multiplications but is off by a step or two."""
 
 
 class Layers:
-    """Converts calls to layers that the accelerator accepts.
+    """Converts fused calls to layers that the accelerator accepts.
 
     Args:
-        tensors: the int8 value or CPU result that each variable of the network stands for.
+        tensors: the int8 value or CPU result behind each variable of the network.
         blocks: block sizes of the accelerator.
-        unfold: chooses how the first convolution is rearranged.
+        unfold: chooses how the input of the first convolution is rearranged (im2col).
         macs: multiply-accumulates by operator name.
-        types: operator type by operator name.
-        exact: use two passes where needed; otherwise one with rounded weights.
+        types: ONNX type by operator name.
+        exact: if true, use two passes where needed; otherwise use one pass with rounded weights.
         accept: raises `WorkloadError` for a workload that the accelerator does not support.
 
     Attributes:
         steps: the layers written so far.
-        lost: layers whose weights were rounded again: name to signal-to-noise ratio in decibels.
+        lost: signal-to-noise ratio in dB of layers whose weights were rounded again, by layer name.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Layers:
         self.lost: dict[str, float] = {}
 
     def write(self, match: Match) -> None:
-        """Append the layers of a call and bind its result.
+        """Append the layers of a fused call, and bind the call's result to what they write.
 
         Raises:
             NotALayer: the call cannot run as integer layers.
@@ -120,7 +120,7 @@ class Layers:
             raise NotALayer("its sums could overflow 32 bits") from None
 
     def _heads(self, match: Match) -> None:
-        """Append one dense layer per attention head, whose stacked outputs are the result."""
+        """Append one dense layer per attention head; the stacked outputs are the call's result."""
         products = list(self._products.heads(match))
         outputs = [
             self._accumulate(match, product, f"{match.anchor.node}.{i}", len(products))
@@ -139,7 +139,7 @@ class Layers:
     def _accumulate(
         self, match: Match, product: MatmulLayer, name: str = "", parts: int = 1
     ) -> Value:
-        """Append the layers that compute sums of products and requantise them.
+        """Append the layers that compute sums of products and requantise them to int8.
 
         Args:
             match: the matched operators.
@@ -185,8 +185,8 @@ class Layers:
     def _append_requantised(self, call: IntegerCall) -> Value:
         """Append the layers that write a call's result in the scale of its output.
 
-        They shift the sums if the scales are a power of two apart. Otherwise the factor between the
-        scales is multiplied into the weights.
+        If the scales are a power of two apart, one layer shifts the sums. Otherwise the factor
+        between the scales is multiplied into the weights.
         """
         weight, shifts = call.product.weight, shifts_of(call.ratios)
         is_int8 = weight is None or bool(INT8[0] <= weight.min() and weight.max() <= INT8[1])
@@ -214,7 +214,7 @@ class Layers:
         return self._append_scaled(call, weight)
 
     def _append_scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
-        """Append the layers of a call whose scale factor is multiplied into its weights.
+        """Append the layers of a call, with the ratio of its scales multiplied into the weights.
 
         There are two passes if rounding the scaled weights causes an error, otherwise one.
 
@@ -235,10 +235,10 @@ class Layers:
         return self._layer(call, scaled.coarse.astype(np.int64), r, fine, both)
 
     def _fine(self, call: IntegerCall, made: Scaled, weight: NDArray[np.int8]) -> str:
-        """Append the first pass, which sums products with the rounding error of the scaled weights.
+        """Append the first pass, which multiplies by the rounding error of the scaled weights.
 
-        One step of its int8 result is 2^`made.residual` steps of the second pass's sums; its zero
-        point is 0.
+        One step of its int8 result equals 2^`made.residual` steps of the second pass's sums. The
+        zero point of the result is 0.
 
         Args:
             call: the call.
@@ -263,7 +263,7 @@ class Layers:
         return self._layer(call, weight, Requantisation(np.array([shift]), None, call.bounds))
 
     def _append_weighted_sum(self, call: IntegerCall) -> Value:
-        """Append a sum of two tensors that multiplies each tensor by a factor for its scale."""
+        """Append an addition that multiplies each operand by a factor for its scale."""
         assert call.residual is not None
         if self._exact and call.channels <= WIDEST_SUM and (value := self._append_joined_sum(call)):
             return value
@@ -277,11 +277,14 @@ class Layers:
         return self._layer(call, weight, Requantisation(np.array([shift]), added, call.bounds))
 
     def _append_joined_sum(self, call: IntegerCall) -> Value | None:
-        """Append a sum of two tensors as one convolution that reads both as adjacent channels.
+        """Append an addition as one convolution that reads both operands as adjacent channels.
 
-        The weights of the convolution contain the scale factors. It runs in two passes if needed.
-        Return None, and append nothing, if the tensors cannot be placed next to each other in
-        memory.
+        The weights of the convolution contain the ratios of the scales. The convolution runs in two
+        passes if needed.
+
+        Returns:
+            The result. None if the operands cannot be placed next to each other in memory; nothing
+            is appended then.
         """
         one, two = View(call.product.data, call.product.shape, call.product.scale), call.residual
         assert two is not None
@@ -307,14 +310,14 @@ class Layers:
         residual: str | None = None,
         stands_for: Real | None = None,
     ) -> Value:
-        """Append the layer that writes the value of a call.
+        """Append the layer that writes the result of a call.
 
         Args:
             call: the call.
-            weight: the weights of this pass, None if they are data.
+            weight: the weights of this pass; None if the weights are data.
             r: how the sums are requantised.
-            residual: value that is added instead of the call's own residual.
-            stands_for: the combined weights of this pass and an earlier one.
+            residual: name of a value that is added instead of the call's own residual.
+            stands_for: the weights of this pass and of an earlier pass together.
         """
         if not r.is_possible or (call.output.zero_point and r.shifts.min() < 0):
             raise NotALayer(FAR_APART)
@@ -403,9 +406,9 @@ class Layers:
         return self._products.reshape_residual(other, product.shape)
 
     def _maximum(self, match: Match) -> None:
-        """Append a max-pool, which keeps its scale.
+        """Append a max-pool, whose output has the scale of its input.
 
-        If the output has a different scale, a layer that requantises follows.
+        If the call's output has a different scale, a layer that requantises follows.
         """
         self._check_passes()
         view, (n, c, h, w) = self._products.image(match.anchor.args[0])
@@ -443,7 +446,7 @@ class Layers:
 
 
 def _check_behind(r: Requantisation, zeros: Real) -> None:
-    """Raise `NotALayer` if the offset after an activation does not fit into one immediate."""
+    """Raise `NotALayer` if the offset after an activation does not fit into an immediate."""
     if r.by_channel:
         raise NotALayer("its activation needs sums with the same scale in all channels")
     half = 1 << max(int(r.shifts[0]) - 1, 0)

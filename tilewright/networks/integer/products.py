@@ -1,4 +1,8 @@
-"""Describe the product of a call: its operands, their scales, and what is added to its sums."""
+"""Describe the product of a fused call: its operands, their scales, and what is added to its sums.
+
+A fused call is a set of operators that the importer matched together. Its product is the
+convolution or matrix product that the accelerator computes in its accumulators ("sums").
+"""
 
 from __future__ import annotations
 
@@ -34,22 +38,22 @@ Shape = tuple[int, ...]
 
 
 class NotALayer(Exception):
-    """Raised if a call cannot be a layer and stays on the CPU. The message states the reason."""
+    """Raised if a fused call has to stay on the CPU. The message states the reason."""
 
 
 @dataclass(frozen=True)
 class MatmulLayer:
-    """A product of integers that becomes a layer.
+    """A convolution or matrix product of integers that becomes a layer.
 
     Attributes:
         workload: the workload without epilogue.
         data: name of the int8 value that it reads.
         scale: scale of the data.
         shape: shape of the value that it writes.
-        weight: weights of shape (o, c/groups, kh, kw) minus their zero point, None if they are
-            data.
+        weight: weights of shape (o, c/groups, kh, kw) after their zero point is subtracted; None if
+            the weights are data.
         steps: scales of the weights, of shape (1,) or (o,).
-        weight_from: name of the value that is packed as weights, if they are data.
+        weight_from: name of the value that is packed as weights, if the weights are data.
     """
 
     workload: Workload
@@ -62,18 +66,18 @@ class MatmulLayer:
 
     @property
     def sums(self) -> Real:
-        """Scales of the sums of products, of shape (1,) or (o,)."""
+        """Scales of the int32 accumulators, of shape (1,) or (o,)."""
         return self.scale.step * self.steps
 
 
 class Products:
-    """Derives the products of a network's calls.
+    """Determines the products of a network's fused calls.
 
-    Methods raise `NotALayer` for a call that has no such form, and `QuantisationError` if its
-    scales are only known at run time.
+    Methods raise `NotALayer` for a call that cannot be a product of integers, and
+    `QuantisationError` if its scales are only known at run time.
 
     Args:
-        tensors: the int8 value or CPU result that each variable of the network stands for.
+        tensors: the int8 value or CPU result behind each variable of the network.
         blocks: block sizes of the accelerator.
     """
 
@@ -82,14 +86,14 @@ class Products:
         self._blocks = blocks
 
     def data(self, value: RelaxExpr) -> View:
-        """Return the int8 value that a float tensor stands for."""
+        """Return the int8 value of which a float tensor is the dequantised form."""
         view = self._t.real(value)
         if view is None:
             raise NotALayer("its input is not an int8 tensor times a scale")
         return view
 
     def reshape_residual(self, view: View, shape: tuple[int, ...]) -> View:
-        """Return a value in another shape, as a layer needs it for its residual."""
+        """Return a value in the shape that a layer needs for its residual."""
         own = self._t.values[view.value].shape
         image = len(shape) == 4
         if own == shape or (not image and len(own) != 4 and own[-1] == shape[-1]):
@@ -109,7 +113,7 @@ class Products:
         return view, (n, c, h, w)
 
     def _weights(self, value: RelaxExpr, axis: int) -> tuple[Integers, Real]:
-        """Return the weights minus their zero point, and their scales.
+        """Return the weights after subtraction of their zero point, and their scales.
 
         Args:
             value: the weights as a Relax expression.
@@ -131,7 +135,7 @@ class Products:
         return values, self._distribute_scales(value, steps, axis)
 
     def _distribute_scales(self, value: RelaxExpr, values: Real, axis: int) -> Real:
-        """Distribute one value per quantisation scale to the indices of an axis of a constant.
+        """Expand one value per quantisation scale to one value per index of an axis of a constant.
 
         Args:
             value: the constant as a Relax expression.
@@ -139,7 +143,8 @@ class Products:
             axis: the axis.
 
         Returns:
-            Array of shape (1,), or with one value per index of the axis.
+            Array of shape (1,) if all values are equal, otherwise with one value per index of the
+            axis.
         """
         if len(set(values.tolist())) == 1:
             return values[:1]
@@ -150,7 +155,11 @@ class Products:
         return own[:, 0].astype(np.float64)
 
     def conv2d(self, match: Match) -> MatmulLayer:
-        """Return the product of a convolution with constant weights."""
+        """Return the product of a convolution with constant weights.
+
+        Args:
+            match: the matched operators; the anchor is the convolution.
+        """
         view, (n, c, h, w) = self.image(match.anchor.args[0])
         (weight, steps), attrs = self._weights(match.anchor.args[1], 0), match.anchor.value.attrs
         top, left, bottom, right = (int(pad) for pad in attrs.padding)
@@ -168,7 +177,8 @@ class Products:
     def dense(self, match: Match) -> MatmulLayer:
         """Return the product of a dense layer with constant weights.
 
-        The weights for a flattened image are reordered to match how the image is packed.
+        The weights for a flattened image are reordered to match the order in which the image is
+        packed.
         """
         view = self.data(match.anchor.args[0])
         integers, steps = self._weights(match.anchor.args[1], 1)
@@ -188,10 +198,7 @@ class Products:
         return MatmulLayer(workload, view.value, view.known_scale, shape, weight, steps)
 
     def average(self, match: Match) -> MatmulLayer:
-        """Return an average pool as a depthwise convolution.
-
-        Its weights are equal up to rounding.
-        """
+        """Return an average pool as a depthwise convolution with (almost) equal weights."""
         view, (n, c, h, w) = self.image(match.anchor.args[0])
         read = window(match.anchor)
         if any(read.padding) and not read.count_include_pad:
@@ -205,15 +212,18 @@ class Products:
         )
 
     def identity(self, match: Match) -> MatmulLayer:
-        """Return the product with 1 for a ReLU, clip or requantisation that is not fused."""
+        """Return a multiplication by 1, for a ReLU, clip or requantisation that is not fused."""
         return self.one_by_one(self.data(match.anchor.args[0]))
 
     def sum(self, match: Match) -> MatmulLayer:
-        """Return the product with 1 of a sum's first operand; the other one is its residual."""
+        """Return a multiplication of an addition's first operand by 1.
+
+        The other operand is added as a residual.
+        """
         return self.one_by_one(self.operands(match)[0])
 
     def operands(self, match: Match) -> tuple[View, View]:
-        """Return the operands of a sum, the one with the finer quantisation scale first.
+        """Return the operands of an addition, the one with the finer quantisation scale first.
 
         The other operand is shifted to that scale.
         """
@@ -221,10 +231,10 @@ class Products:
         return one, self.reshape_residual(two, self._t.values[one.value].shape)
 
     def heads(self, match: Match) -> Iterator[MatmulLayer]:
-        """Yield one product per attention head for a product of two activations.
+        """Yield one product per attention head, for a product of two activations.
 
-        The first operand is rows × channels. The second one is transposed to outputs × channels,
-        like weights.
+        The first operand has the shape rows × channels. The second operand is transposed to outputs
+        × channels, the layout of weights.
         """
         (one, two), node = (self.data(arg) for arg in match.anchor.args[:2]), match.anchor.node
         *_, rows, channels = one.shape
@@ -253,7 +263,7 @@ class Products:
             )  # fmt: skip
 
     def one_by_one(self, view: View) -> MatmulLayer:
-        """Return a depthwise convolution that multiplies by 1, for a value of any shape."""
+        """Return a depthwise convolution that multiplies a value of any shape by 1."""
         shape = self._t.values[view.value].shape
         workload = identity_workload(shape, self._blocks)
         weight = np.ones((workload.out_channels, 1, 1, 1), np.int64)
@@ -275,7 +285,7 @@ def identity_workload(shape: Shape, blocks: Blocks) -> Workload:
 
 
 def as_packed(weight: Integers, image: tuple[int, ...], block: int) -> Integers:
-    """Reorder the weights of a flattened image to match how the image is packed.
+    """Reorder the weights for a flattened image to match the order in which the image is packed.
 
     Args:
         weight: weights of shape (o, c·h·w, 1, 1).
@@ -283,8 +293,8 @@ def as_packed(weight: Integers, image: tuple[int, ...], block: int) -> Integers:
         block: number of channels per block.
 
     Returns:
-        Weights of shape (o, ⌈c/block⌉·h·w·block, 1, 1), zero for the channels that fill the last
-            block.
+        Weights of shape (o, ⌈c/block⌉·h·w·block, 1, 1). They are zero for the channels that pad the
+        last block.
     """
     _, c, h, w = image
     if h * w == 1:
@@ -324,17 +334,17 @@ FAR_APART = "its scales are too far apart for shifts"
 
 @dataclass(frozen=True, eq=False)
 class IntegerCall:
-    """A call that is being converted to layers.
+    """A fused call that is being converted to layers.
 
     Attributes:
         match: the matched operators.
         product: the product.
         output: scale of the output.
-        bounds: smallest and largest int8 of the output.
+        bounds: smallest and largest int8 value of the output.
         bias: real-valued constants that are added, of shape (o,), or None.
         residual: int8 tensor that is added, or None.
         layer_name: name of the layer.
-        value_name: name of the value that it writes.
+        value_name: name of the value that the layer writes.
         parts: number of layers that the call is split into.
         activation: activation after the additions, or None.
     """
@@ -352,7 +362,7 @@ class IntegerCall:
 
     @property
     def ratios(self) -> Real:
-        """Scale of the sums over the scale of the output, of shape (1,) or (o,)."""
+        """Scale of the sums divided by the scale of the output, of shape (1,) or (o,)."""
         return self.product.sums / self.output.step
 
     @property
@@ -367,7 +377,8 @@ T = TypeVar("T")
 def reached(made: T | None) -> T:
     """Return `made`; raise `NotALayer` if it is None.
 
-    None means that no shift or factor converts between the scales, because they differ too much.
+    None means that no shift or factor converts between the scales, because their ratio is too large
+    or too small.
     """
     if made is None:
         raise NotALayer(FAR_APART)
@@ -382,7 +393,9 @@ def residual_step(call: IntegerCall, shifts: Integers) -> EpilogueOp | Literal[F
         shifts: right shifts of the sums, of shape (1,) or (o,).
 
     Returns:
-        The operation; False if the call has no residual; None if no left shift reaches the scale.
+        The operation. False if the call has no residual. None if no left shift converts the
+        residual to the scale of the sums. If the right shifts differ between channels, the
+        operation has the shift 0, and the caller refuses the call.
     """
     if call.residual is None:
         return False
@@ -394,7 +407,7 @@ def residual_step(call: IntegerCall, shifts: Integers) -> EpilogueOp | Literal[F
 
 
 def times(residual: EpilogueOp | None) -> int:
-    """Return the factor with which a residual is added to the sums; 0 without a residual."""
+    """Return the factor by which a residual is multiplied before the addition; 0 without one."""
     if residual is None:
         return 0
     return residual.value if residual.kind == "weighted" else 1 << residual.value
@@ -405,11 +418,11 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
 
     Args:
         product: the product.
-        weight: weights of shape (o, c/groups, kh, kw), None if they are data.
+        weight: weights of shape (o, c/groups, kh, kw); None if the weights are data.
 
     Returns:
-        What has to be added: shape (o,), or (1, o, oh, ow) if the padding makes it differ between
-            pixels, or an empty array if nothing has to be added.
+        The constant to add to the sums. Its shape is (o,), or (1, o, oh, ow) if padding makes it
+        differ between pixels. The array is empty if nothing has to be added.
     """
     w, zero = product.workload, product.scale.zero_point
     if not zero or weight is None:
@@ -417,22 +430,22 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
     if not max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right):
         return np.asarray(-zero * weight.sum(axis=(1, 2, 3)), np.float64)
     ones = np.ones((1, w.in_channels, w.height, w.width), np.int8)
-    fine = np.rint(weight * (1 << FINE_BITS))  # the reference sums integers
+    fine = np.rint(weight * (1 << FINE_BITS))  # the reference computes with integers
     alone = replace(w, batch=1).with_steps(())
     sums = reference(alone, {"data": ones, "weight": fine}, acc_bits=62, out_bits=62)
     return -zero * sums / (1 << FINE_BITS)
 
 
 class Behind:
-    """The operations that follow the sums of a call: requantisation, clipping and activation.
+    """The operations after the sums of a fused call: requantisation, clipping and activation.
 
     Args:
         match: the matched operators.
 
     Attributes:
-        output: scale of the output, None if nothing quantises it.
+        output: scale of the output; None if the call does not end with a quantisation.
         relu: whether negative values are clipped to 0.
-        upper: upper clipping bound, None if there is none.
+        upper: upper clipping bound as a real value, None if there is none.
         activation: another activation, or None.
     """
 

@@ -1,7 +1,7 @@
-"""Walk through a quantised network once and determine which tensors are int8.
+"""Visit the operators of a quantised network once and determine which tensors are int8.
 
-The result states for each variable whether it is a view of an int8 value in some scale, or computed
-by the CPU.
+For each variable, the result says whether it is a view of an int8 value, with a scale and a shape,
+or whether the CPU computes it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CONCAT, SLICE = "relax.concat", "relax.strided_slice"
 
 @dataclass(frozen=True)
 class View:
-    """An int8 value, possibly in another shape with its elements in the same order.
+    """An int8 value, possibly read in another shape with its elements in the same order.
 
-    A uint8 tensor of the model is represented as int8 after 128 is subtracted.
+    A uint8 tensor of the model is represented as int8: 128 is subtracted from its values.
 
     Attributes:
         value: name of the value.
         shape: the shape of the view.
-        scale: the scale with which it is read, None if it is unknown.
+        scale: the scale with which the value is read; None if it is unknown.
     """
 
     value: str
@@ -50,13 +50,13 @@ class View:
 
     @property
     def known_scale(self) -> Scale:
-        """The scale, which must not be None."""
+        """The scale of a view whose scale is known."""
         assert self.scale is not None
         return self.scale
 
 
 class QdqTensors:
-    """State of each variable of a network: a view of an int8 value, or computed by the CPU.
+    """Records for each variable of a network whether it is a view of an int8 value or a CPU result.
 
     Args:
         flat: flat view of the module.
@@ -65,13 +65,14 @@ class QdqTensors:
 
     Attributes:
         flat: flat view of the module.
-        values: int8 values and network inputs by name.
-        quantised: int8 values that the host quantises: name to input name.
+        values: int8 values, CPU results and network inputs by name.
+        quantised: int8 values that the host computes by quantising an input: value name to input
+            name.
         nodes: operators that the CPU computes.
         host: names of values that no layer writes.
-        errors: for variables with an unsupported scale, the error.
-        holders: the variable that represents each value in islands, by value name.
-        slices: values that are contained in others, None without blocks.
+        errors: the error for each variable whose scale is not supported.
+        holders: the variable that represents a value in CPU islands, by value name.
+        slices: values that are part of other values in memory; None without blocks.
     """
 
     def __init__(self, flat: FlatGraph, blocks: Blocks | None = None) -> None:
@@ -117,12 +118,12 @@ class QdqTensors:
     def view(self, var: RelaxVar) -> View | None:
         """Return the int8 value behind a variable, or None if there is none.
 
-        A float variable is a multiple of that value; an integer variable is that value.
+        An integer variable equals this value, and a float variable is its dequantised form.
         """
         return self._views.get(var)
 
     def real(self, var: RelaxVar) -> View | None:
-        """Return the int8 value that a float variable stands for, or None if there is none.
+        """Return the int8 value of which a float variable is the dequantised form, or None.
 
         Raises:
             QuantisationError: its scale is only known at run time or is not supported.
@@ -133,12 +134,12 @@ class QdqTensors:
         return result if result is not None and result.scale is not None else None
 
     def add(self, name: str, shape: Shape, scale: Scale | None) -> Value:
-        """Add an int8 value that a layer or the host writes, and return its description.
+        """Register an int8 value that a layer or the host writes, and return its description.
 
         Args:
-            name: name of the value.
+            name: name of the value. If it is taken, a number is appended.
             shape: its shape.
-            scale: its scale, None if it is unknown.
+            scale: its scale; None if it is unknown.
         """
         value = Value(self.unique(name), shape, "int8", scale)
         self.values[value.name] = value
@@ -147,16 +148,16 @@ class QdqTensors:
         return value
 
     def bind(self, var: RelaxVar, view: View) -> None:
-        """Define a variable as a view of an int8 value."""
+        """Record that a variable is a view of an int8 value."""
         self._views[var] = view
 
     def owner_name(self, var: RelaxVar) -> str | None:
-        """Return the name of the value that a variable is or is a view of; None for a constant."""
+        """Return the name of the value that a variable is or views; None for a constant."""
         view = self._views.get(var)
         return self._owners.get(var) or (None if view is None else view.value)
 
     def held_tensors(self) -> dict[RelaxVar, HeldTensor]:
-        """Return, for each variable that is a view, the int8 tensor that islands read."""
+        """Return the int8 tensor that CPU islands read for each variable that is a view."""
         result = {}
         for var, view in self._views.items():
             holder = self.holders[view.value]
@@ -168,7 +169,7 @@ class QdqTensors:
         return result
 
     def compute_on_cpu(self, var: RelaxVar, value: RelaxExpr, node: str, name: str = "") -> str:
-        """Let the CPU compute a variable.
+        """Register a variable as the result of a CPU computation.
 
         Args:
             var: the variable.
@@ -192,12 +193,12 @@ class QdqTensors:
     def integers(
         self, value: RelaxExpr, shape: Shape, scale: Scale | None, name: str, node: str = ""
     ) -> View:
-        """Let the CPU compute int8 data and return a view of them.
+        """Register int8 data as the result of a CPU computation, and return a view of them.
 
         Args:
             value: expression of the data.
             shape: their shape.
-            scale: their scale.
+            scale: their scale; None if it is unknown.
             name: name for the tensor.
             node: name of the source operator, "" for data that only a layer needs.
         """
@@ -210,11 +211,11 @@ class QdqTensors:
     def derive_view(
         self, view: View, move: Callable[[RelaxExpr], RelaxExpr], shape: Shape, name: str
     ) -> View:
-        """Return a new value that `move` computes from the expression of another value.
+        """Let the CPU compute a new int8 value from another value, and return a view of it.
 
         Args:
             view: the other value.
-            move: returns the expression of the new value.
+            move: returns the expression of the new value, given the variable of the other value.
             shape: shape of the new value.
             name: name for the new value.
         """
@@ -227,7 +228,7 @@ class QdqTensors:
         Args:
             view: the value.
             shape: the shape in which it has to be stored.
-            name: name for a new value, if one is needed.
+            name: name for a new value, if the CPU has to reshape it.
         """
         if self.values[view.value].shape == shape:
             return replace(view, shape=shape)
@@ -237,7 +238,7 @@ class QdqTensors:
         return self.integers(expression, shape, view.scale, name or f"{view.value}.reshaped")
 
     def _input_in_shape(self, view: View, shape: Shape) -> View:
-        """Return a float input, which the host quantises, packed in another shape."""
+        """Return a view of an input that the host quantises, stored in another shape."""
         name, scale = f"{view.value}.reshaped", self.values[view.value].scale
         known = self.values.get(name)
         if known is None or known.shape != shape or name not in self.quantised:
@@ -298,8 +299,8 @@ class QdqTensors:
     def _process_quantised(self, binding: Binding, scale: Scale) -> None:
         """Process a quantisation of a float tensor that no layer computes.
 
-        The host quantises the tensor if it is an input of the network. Otherwise the CPU, which
-        computes the tensor, quantises it as well.
+        The host quantises the tensor if it is an input of the network. Otherwise the CPU computes
+        the tensor and its quantisation.
 
         Args:
             binding: the quantisation.
@@ -324,7 +325,7 @@ class QdqTensors:
     def _view_of_concatenation(self, binding: Binding) -> View | None:
         """Return a concatenation or slice as a view of an existing value, if that needs no copy.
 
-        Return None if the data have to be copied.
+        Returns None if the data have to be copied.
         """
         if self.slices is None or binding.op not in (CONCAT, SLICE) or not binding.shape:
             return None
@@ -353,9 +354,9 @@ class QdqTensors:
         return View(value.name, value.shape, scale)
 
     def side_by_side(self, views: Sequence[View], name: str) -> Value | None:
-        """Return a value whose channels are those of other values, if that needs no copy.
+        """Return a value whose channels are those of other values in order, if that needs no copy.
 
-        Return None otherwise. The value has no scale of its own.
+        The new value has no scale of its own. Returns None if the data have to be copied.
         """
         values = [self.values[view.value] for view in views]
         shapes = [value.shape for value in values]
@@ -373,12 +374,12 @@ class QdqTensors:
     def _parts(self, binding: Binding) -> tuple[dict[RelaxVar, RelaxExpr], Scale | None] | None:
         """Return the int8 variables that replace a binding's operands, and their common scale.
 
-        Return None if an operand is not int8 or if the scales differ.
+        Returns None if an operand is not int8 or if the scales differ.
         """
         replaced: dict[RelaxVar, RelaxExpr] = {}
         scales = set()
         if any(self.flat.is_constant(part) for part in getattr(binding.args[0], "fields", ())):
-            return None  # numbers of int8 and of floats do not go into one tensor
+            return None  # a float constant cannot be part of an int8 tensor
         for operand in variables(binding.value):
             view = self._views.get(operand)
             if view is None or operand in self.flat.constants:
@@ -397,7 +398,12 @@ def rows_and_channels(shape: Shape) -> tuple[int, int]:
 
 
 def is_kept(match: Match, names: Collection[str]) -> bool:
-    """Return whether a call contains an operator that stays in float."""
+    """Return whether a fused call contains an operator that the user keeps in float.
+
+    Args:
+        match: the matched operators.
+        names: names of the operators that stay in float.
+    """
     return any(node in names for node in nodes_of(match))
 
 

@@ -1,4 +1,4 @@
-"""Compute a layer in plain integer arithmetic.
+"""Reference implementation of a layer in plain integer arithmetic.
 
 Every other implementation of a layer must give bit-identical results.
 """
@@ -27,7 +27,7 @@ def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Ar
         block: number of channels per block of a packed image.
 
     Returns:
-        Array of shape (n, o, oh, ow), or rows × channels if the layer reads rows × channels.
+        int8 array of shape (n, o, oh, ow), or (rows, channels) if the layer reads rows × channels.
 
     Raises:
         OverflowError: an accumulator overflows. `requantisation.check_sums` excludes such layers.
@@ -57,7 +57,7 @@ def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Ar
 
 
 def sums_of(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
-    """Compute the sums of products of a layer with constant weights, before its epilogue.
+    """Compute the int32 accumulators of a layer with constant weights, before its epilogue.
 
     Args:
         layer: the layer.
@@ -65,7 +65,7 @@ def sums_of(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
         block: number of channels per block of a packed image.
 
     Returns:
-        int32 sums of shape (n, o, oh, ow).
+        int32 array of shape (n, o, oh, ow).
     """
     assert layer.weight is not None
     tensors: dict[str, Array] = {
@@ -77,16 +77,16 @@ def sums_of(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
 def of_shortcut(
     layer: Layer, shortcut: LayerShortcut, values: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return the tensors of a layer's shortcut, named as `targets.integer_reference` expects.
+    """Return the tensors of a layer's projection shortcut, named as `integer_reference` expects.
 
     Args:
         layer: the layer.
-        shortcut: the shortcut, whose sums are added to those of the layer.
+        shortcut: the 1×1 convolution whose result is added to the layer's accumulators.
         values: arrays by value name.
 
     Returns:
-        The data (n, c, h, w), the weights (o, c, 1, 1), and the bias and shifts (o,) if there are
-            any.
+        The data (n, c, h, w), the weights (o, c, 1, 1), and the bias and shifts (o,) if the
+        shortcut has them, under the names `shortcut_data` and so on.
     """
     workload = layer.workload.of_shortcut
     assert workload is not None
@@ -98,11 +98,11 @@ def of_shortcut(
 
 
 def layer_data(layer: Layer, data: Array, block: int) -> Array:
-    """Return the data of a layer's workload, (n, c, h, w), from the value that the layer reads.
+    """Convert the value that a layer reads to the data of its workload, of shape (n, c, h, w).
 
     Args:
         layer: the layer.
-        data: the value, in any shape that the layer accepts.
+        data: the value, in any shape that the layer accepts (see `IntegerGraph`).
         block: number of channels per block of a packed image.
     """
     w = layer.workload
@@ -117,7 +117,7 @@ def layer_data(layer: Layer, data: Array, block: int) -> Array:
 
 
 def results_shape(layer: Layer) -> tuple[int, int, int, int]:
-    """Return the shape (n, o, oh, ow) on which the epilogue of a layer's workload operates."""
+    """Return the shape (n, o, oh, ow) of the accumulators to which a layer's epilogue applies."""
     w = layer.workload
     return w.batch, w.out_channels, w.results_height, w.results_width
 
@@ -128,7 +128,7 @@ def is_image(layer: Layer, data: Array) -> bool:
 
 
 def is_image_of(layer: Layer, shape: tuple[int, ...]) -> bool:
-    """Return whether a layer reads data of this shape as an image."""
+    """Return whether a layer reads data of this shape as an image, not as rows × channels."""
     w = layer.workload
     return w.operator != "dense" and (
         layer.unfold is not None or shape == (w.batch, w.in_channels, w.height, w.width)
@@ -136,7 +136,7 @@ def is_image_of(layer: Layer, shape: tuple[int, ...]) -> bool:
 
 
 def _as_image(values: Array, shape: tuple[int, int, int, int]) -> Array:
-    """Convert rows × channels to an image; row pixel · n + b is pixel (b, :, pixel, 0)."""
+    """Convert rows × channels to an image; row pixel · n + b becomes pixel (b, :, pixel, 0)."""
     if values.shape == shape:
         return values
     n, c, h, w = shape
@@ -151,7 +151,7 @@ def _flatten_packed(image: Array, channels: int, block: int) -> Array:
 
     Args:
         image: array of shape (1, c, h, w).
-        channels: length of the result, with the last block of channels filled up by zeros.
+        channels: length of the result. The last block of channels is padded with zeros.
         block: number of channels per block.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Find concatenations and slices that need no copy, because one tensor is contained in another.
+"""Find concatenations and slices that need no copy, because one tensor is part of another.
 
-In memory, the blocks of an image's channels follow one another. Concatenating or slicing channels
-at block boundaries therefore only changes addresses.
+In memory, the channel blocks of an image follow one another. Concatenating or slicing channels at
+block boundaries therefore only changes addresses.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Shape = tuple[int, ...]
 
 
 class Slices:
-    """Tensors of a network under extraction that are contained in other tensors.
+    """Collects the tensors of a network that are part of other tensors in memory.
 
     Args:
-        values: all tensors by name.
-        host: names of tensors that no layer writes.
+        values: all tensors by name. The caller adds to it during extraction.
+        host: names of tensors that no layer writes. The caller adds to it during extraction.
         blocks: block sizes of the accelerator.
     """
 
@@ -37,10 +37,14 @@ class Slices:
         self._by: dict[str, list[ChannelSlice]] = {}
 
     def add_concatenation(self, whole: Value, parts: Iterable[str]) -> bool:
-        """Register a tensor as the concatenation of others, if that needs no copy.
+        """Register a tensor as the concatenation of other tensors, if that needs no copy.
+
+        Args:
+            whole: the concatenated tensor.
+            parts: names of the tensors that it consists of, in the order of their channels.
 
         Returns:
-            Whether it was registered.
+            True if it was registered.
         """
         names = tuple(parts)
         new, first = [], 0
@@ -51,20 +55,23 @@ class Slices:
         return self._note(new, whole, names)
 
     def add_range(self, part: Value, whole: str, first: int) -> bool:
-        """Register a tensor as a range of channels of another, if that needs no copy.
+        """Register a tensor as a range of channels of another tensor, if that needs no copy.
 
         Args:
             part: the tensor.
             whole: name of the tensor that contains it.
-            first: its first channel.
+            first: index of its first channel in `whole`.
 
         Returns:
-            Whether it was registered.
+            True if it was registered.
         """
         return self._note([ChannelSlice(part.name, whole, first)], part, (whole,))
 
     def sources(self, names: Iterable[str]) -> set[str]:
-        """Return the tensors that have to be computed before the given tensors exist."""
+        """Return the tensors that have to be computed before the tensors in `names` exist.
+
+        For a registered concatenation or slice, these are the tensors from which it is made.
+        """
         result: set[str] = set()
         for name in names:
             made_of = self._made_of.get(name)
@@ -72,7 +79,7 @@ class Slices:
         return result
 
     def leading_to(self, read: Iterable[str]) -> tuple[ChannelSlice, ...]:
-        """Return the slices that are needed for the given tensors, directly or indirectly."""
+        """Return the slices on which the tensors in `read` depend, directly or indirectly."""
         wanted: set[str] = set()
         waiting = [name for name in read if name in self._made_of]
         while waiting:
@@ -86,12 +93,12 @@ class Slices:
         """Register a concatenation or slice, if all tensors can then still be placed in memory.
 
         Args:
-            new: how tensors are contained in one another.
+            new: one entry per pair of tensors of which the first becomes part of the second.
             made: the tensor that the concatenation or slice writes.
             of: names of the tensors that it reads.
 
         Returns:
-            Whether it was registered.
+            True if it was registered.
         """
         if len(set(of)) < len(of) or self.sources(of) & set(self._host):
             return False
@@ -116,7 +123,7 @@ def fit(
     overlap.
 
     Args:
-        slices: the slices.
+        slices: for pairs of tensors, the channel at which the first one begins in the second one.
         shapes: shape of each tensor, by name.
         written: names of the tensors that layers write.
         blocks: block sizes of the accelerator.
@@ -136,7 +143,7 @@ def fit(
 
 
 def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
-    """Return the channels that a strided slice selects.
+    """Return the range of channels that a strided slice selects.
 
     Args:
         binding: the strided slice.
@@ -144,7 +151,7 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
 
     Returns:
         The first channel and the channel after the last one; None if the slice is not a contiguous
-            range of channels.
+        range of channels with constant bounds.
     """
     args: Sequence[RelaxExpr] = binding.value.args
     known = [_integers(arg) for arg in args[1:]]
@@ -161,7 +168,7 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
 
 
 def _integers(numbers: RelaxExpr) -> list[int] | None:
-    """Return the numbers of a Relax tuple as a list, or None if one of them is unknown."""
+    """Return the values of a Relax tuple as a list, or None if a value is not constant."""
     integers = [_integer(field) for field in numbers.fields]
     known = [number for number in integers if number is not None]
     return known if len(known) == len(integers) else None
@@ -174,7 +181,7 @@ def _integer(value: RelaxExpr) -> int | None:
 
 
 def _differ_in_channels(part: Shape, whole: Shape, blocks: Blocks) -> bool:
-    """Return whether two shapes differ only in the channels, whose blocks are contiguous."""
+    """Return whether two shapes differ at most in the channels, whose blocks are contiguous."""
     axis = channel_axis(whole)
     if len(part) != len(whole) or (len(whole) == 4 and whole[0] > blocks.batch):
         return False

@@ -1,1 +1,1 @@
-"""Offloading: decides which parts of a network run on an accelerator, and reports the decisions."""
+"""Offloading: decides which operators run on an accelerator, and reports the decisions."""

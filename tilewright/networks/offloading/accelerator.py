@@ -1,4 +1,4 @@
-"""Description of the hardware to which layers are offloaded: blocks, number types and latencies."""
+"""Properties of the hardware to which layers are offloaded: block sizes, types and latencies."""
 
 from __future__ import annotations
 
@@ -27,31 +27,33 @@ from tilewright.targets.capabilities import (
 from tilewright.targets.rounding import rounded_to_even
 from tilewright.targets.workload import Workload
 
-MAX_WASTE = 1.0
+MAX_WASTE = 1.0  # no limit: a layer is offloaded even if almost all of its block is padding
 SAMPLED = 1 << 16
 """Maximum number of schedules of a large space that are estimated."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Properties of a target that offloading needs.
+    """Properties of a target on which offloading decisions depend.
 
     Attributes:
         blocks: sizes of the blocks that the matrix unit multiplies, in elements.
-        epilogue: form of epilogues (`networks.epilogues`).
+        epilogue: which epilogue operations run on the accelerator (`networks.epilogues`).
         max_waste: a layer is offloaded only if at most this fraction of its multiplications are
             with padding zeros.
-        bound: returns a lower bound on the latency of a workload, and raises `WorkloadError` if it
-            cannot run; None if there is no bound.
-        slowdown: slowdown of the CPU beside the accelerator (`networks.offloading.cpu_costs`).
-        estimate: returns the estimate of the best schedule of a workload; None unless the target
-            can pool accumulator sums.
-        computes_floats: the target is the processor that also runs the rest of the network. Nothing
-            is packed or padded for it, and `check` alone decides what it runs.
-        float_type: type in which such a processor multiplies if it has a kernel for it, otherwise
-            float32.
+        bound: returns a lower bound on the latency of a workload, and raises `WorkloadError` if the
+            workload cannot run; None if the target has no bound.
+        slowdown: factor by which the CPU beside the accelerator is slower than the CPU on which the
+            costs were measured (`networks.offloading.cpu_costs`).
+        estimate: returns the estimate for the best schedule of a workload, in the target's cost
+            unit; None unless the target can apply max-pools to its accumulators.
+        computes_floats: True if the target is the CPU that also runs the rest of the network.
+            Nothing is packed or padded for it, and `check` alone decides which workloads it runs.
+        float_type: for such a CPU, the type in which it multiplies where it has a kernel for that
+            type; otherwise it multiplies in float32.
         check: raises `WorkloadError` for a workload without a schedule.
-        rounds_to_even: the accelerator rounds ties to even; `form` adapts workloads to this.
+        rounds_to_even: True if the accelerator rounds ties to even; `form` adapts workloads to
+            this.
     """
 
     blocks: Blocks
@@ -73,13 +75,13 @@ class Accelerator:
         max_waste: float = MAX_WASTE,
         sampled: int = SAMPLED,
     ) -> Accelerator:
-        """Return the description of a target.
+        """Return the properties of a target.
 
         Args:
             target: the target.
-            epilogue: form of epilogues.
+            epilogue: which epilogue operations run on the accelerator (`networks.epilogues`).
             max_waste: maximum fraction of multiplications with padding zeros.
-            sampled: maximum number of schedules of a workload that are estimated.
+            sampled: maximum number of schedules per workload whose latency is estimated.
         """
         traits = traits_of(target)
         if "float32" in traits.dtypes:
@@ -100,7 +102,7 @@ class Accelerator:
         )
 
     def form(self, workload: Workload) -> Workload:
-        """Return a workload with the post-operations that the accelerator computes."""
+        """Return a workload with its epilogue in the form that the accelerator computes."""
         return rounded_to_even(workload) if self.rounds_to_even else workload
 
     def accept(self, workload: Workload) -> None:
@@ -116,7 +118,7 @@ class Accelerator:
         return None if self.bound is None else self.bound(workload).seconds
 
     def estimate_call(self, workload: Workload) -> float | None:
-        """Return the target's estimate for a call in the target's unit, or None if there is none.
+        """Return the target's estimate for a call in its cost unit, or None if it has none.
 
         Raises:
             WorkloadError: the workload cannot run.
@@ -124,10 +126,10 @@ class Accelerator:
         return None if self.estimate is None else self.estimate(workload)
 
     def image_seconds(self, elements: int) -> float:
-        """Return the seconds that the CPU needs to pack an image into blocks or to unpack it.
+        """Return the seconds that the CPU needs to pack an image into blocks, or to unpack it.
 
-        Quantising and dequantising add nothing, because the loops of neighbouring operators include
-        them.
+        Quantising and dequantising cost nothing extra, because they are fused into the loops of the
+        neighbouring operators.
 
         Args:
             elements: number of elements of the image.
@@ -135,7 +137,7 @@ class Accelerator:
         return self.slowdown * SECONDS["pack"] * elements
 
     def unfold_seconds(self, elements: int, unfolded_bytes: int) -> float:
-        """Return the seconds that the CPU needs to quantise an image and to unfold it.
+        """Return the seconds that the CPU needs to quantise an image and to unfold it (im2col).
 
         Args:
             elements: number of elements of the image.
@@ -156,7 +158,7 @@ class Accelerator:
 
 
 def _estimate_of(target: Target, sampled: int) -> Callable[[Workload], float]:
-    """Return a function that gives the lowest estimate of a workload's valid schedules.
+    """Return a function that computes the lowest estimate over a workload's valid schedules.
 
     In a large space, only `sampled` schedules are estimated.
     """

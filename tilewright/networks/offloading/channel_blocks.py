@@ -1,7 +1,7 @@
 """Rewrites layers so that they fill an accelerator's blocks of channels.
 
-A rewritten layer computes exactly the same numbers: additional channels are zero, and so is every
-weight that a rewrite adds.
+A rewritten layer computes exactly the same values: the additional channels are zero, and so is
+every weight that a rewrite adds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ Cost = Callable[[Workload, Unfold | None], float]
 def pad_to_blocks(workload: Workload, blocks: Blocks) -> Workload:
     """Pad the batch and the channels of a workload to whole blocks.
 
-    Groups that are narrower than a block share one block. A grouped convolution therefore gets more
-    groups instead of wider ones, unless all its groups fit into one block.
+    Groups of a grouped convolution that are narrower than a block share a block. Padding therefore
+    adds groups rather than channels per group.
+
+    Args:
+        workload: the workload.
+        blocks: block sizes of the accelerator.
     """
     w = workload
     batch = _round_up(w.batch, blocks.batch)
@@ -52,10 +56,10 @@ def _padded_shortcut(shortcut: Shortcut | None, blocks: Blocks) -> tuple[Shortcu
 
 
 def groups_together(workload: Workload, blocks: Blocks) -> int:
-    """Return the number of neighbouring groups that are computed together.
+    """Return the number of neighbouring groups of a grouped convolution that share blocks.
 
-    This is the smallest number whose channels fill whole blocks, or all groups. Weights between
-    different groups are zero.
+    This is the smallest number of groups whose channels fill whole blocks, or all groups if there
+    are fewer. Weights between different groups are zero.
     """
     group_in = workload.in_channels // workload.groups
     group_out = workload.out_channels // workload.groups
@@ -67,7 +71,7 @@ def groups_together(workload: Workload, blocks: Blocks) -> int:
 
 
 def iterations(workload: Workload, blocks: Blocks) -> int:
-    """Return the number of block multiplications for a padded workload; 0 for max-pooling."""
+    """Return the number of block multiplications for a workload after padding; 0 for a max-pool."""
     w = pad_to_blocks(workload, blocks)
     if w.operator == "max_pool":
         return 0
@@ -80,7 +84,7 @@ def iterations(workload: Workload, blocks: Blocks) -> int:
 
 
 def wasted_share(workload: Workload, blocks: Blocks) -> float:
-    """Return the fraction of multiplications by zeros, from padding or between groups."""
+    """Return the fraction of multiplications with zeros, from padding or between groups."""
     macs = blocks.batch * blocks.in_channels * blocks.out_channels * iterations(workload, blocks)
     return 1 - workload.macs / macs if macs else 0.0
 
@@ -94,17 +98,17 @@ def image_bytes(workload: Workload, blocks: Blocks) -> int:
 def best_unfold(workload: Workload, blocks: Blocks, cost: Cost | None = None) -> Unfold | None:
     """Find the cheapest way to unfold the image of a convolution with few input channels.
 
-    A convolution with few input channels does not fill a block of input channels. The host packs
-    its image anyway, and can rearrange patches of pixels into channels while doing so. The patch
-    sizes that are tried are all multiples of the stride and the whole kernel, in rows and columns.
-    They include space-to-depth and im2col.
+    Such a convolution does not fill a block of input channels. The host packs its image into blocks
+    anyway, and can meanwhile rearrange patches of pixels into channels. In each direction, the
+    patch sizes that are tried are the multiples of the stride below the kernel size, and the kernel
+    size itself. They include space-to-depth and im2col.
 
     Args:
         workload: the convolution.
         blocks: block sizes of the accelerator.
-        cost: cost of the layer and of rearranging its image. The default is `iterations` plus the
-            bytes of the packed image, since a small CPU packs about one byte during one iteration.
-            Equal costs are ordered by these bytes.
+        cost: cost of the layer and of rearranging its image. The default is the number of block
+            multiplications plus the bytes of the packed image, since a small CPU packs about one
+            byte in the time of one block multiplication. Equal costs are ordered by these bytes.
 
     Returns:
         The cheapest unfolding, or None if padding the channels is cheaper.
@@ -124,13 +128,13 @@ def best_unfold(workload: Workload, blocks: Blocks, cost: Cost | None = None) ->
 
 
 def _unfolds(workload: Workload) -> Iterator[Unfold]:
-    """Yield all ways to unfold the image of a convolution."""
+    """Yield all unfoldings of the image of a convolution; none if it is dilated."""
     w = workload
     for rows in _patches(w.kernel_h, w.stride_h):
         for cols in _patches(w.kernel_w, w.stride_w):
             try:
                 yield Unfold.for_patches(w, rows, cols)
-            except WorkloadError:  # dilated
+            except WorkloadError:  # a dilated convolution cannot be unfolded
                 return
 
 

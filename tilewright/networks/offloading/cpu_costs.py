@@ -1,13 +1,14 @@
-"""Estimates of the time that operators take on the CPU, for decisions and reports.
+"""Estimates of the time that operators take on the CPU, for offloading decisions and reports.
 
-`python -m benchmarks.cpu.operator_costs` measured the table on one core of a Xeon with 2.3 GHz.
-Operators ran as in the CPU part of a network: compiled by TVM without tuning, in float32.
+The table `SECONDS` was measured by `python -m benchmarks.cpu.operator_costs` on one core of a Xeon
+with 2.3 GHz. Operators ran as in the CPU part of a network: compiled by TVM without tuning, in
+float32.
 
-The processor beside an accelerator is slower by a factor, which is `SLOWDOWN` unless the target
-defines another one (`targets.capabilities.MachineTraits`). The default describes one of the two
-Cortex-A9 cores of the Pynq: 3.5 for the clock (650 MHz), and 2 or more for the work per cycle. Its
-vectors are half as wide, it issues two instructions at once, and its caches are much smaller. The
-factor was not measured on a board.
+The CPU beside an accelerator is slower by a factor, which is `SLOWDOWN` unless the target defines
+another one (`targets.capabilities.MachineTraits`). The default stands for one of the two Cortex-A9
+cores of the Pynq: a factor of 3.5 for the clock (650 MHz), and of 2 or more for the work per cycle,
+because its vectors are half as wide, it issues two instructions at once, and its caches are much
+smaller. The factor was not measured on a board.
 """
 
 from __future__ import annotations
@@ -75,13 +76,13 @@ FREE = frozenset({
 
 
 def operator_seconds(op_type: str, macs: int, elements: int, rows: int = 2) -> float:
-    """Return the estimated time of an operator on the machine that was measured, in seconds.
+    """Return the estimated time of an operator on the measured Xeon, in seconds.
 
     Args:
         op_type: type of the operator.
-        macs: multiply-accumulates; 0 for an operator that is not a product.
+        macs: multiply-accumulates; 0 for an operator that is not a convolution or matrix product.
         elements: number of elements of the largest tensor, used if `macs` is 0.
-        rows: number of rows of a product.
+        rows: number of rows of a matrix product.
     """
     if op_type in FREE:
         return 0.0

@@ -1,13 +1,14 @@
-"""Decides which calls of a network are offloaded: those that the accelerator finishes sooner.
+"""Decides which fused calls of a network the accelerator runs: those that it finishes sooner.
 
-The time includes the packing of tensors at the borders between CPU and accelerator. Initially, the
-accelerator gets all calls that it can run. Then the call whose return to the CPU saves most time is
-returned, until no return saves time. Each return can move a border, and returns are never undone.
-If the accelerator can run the whole network and this takes at most 5 % longer, the whole network is
-offloaded, because then no CPU code has to be compiled and no runtime is needed on the board.
+A fused call is a set of operators that run as one layer. Its time includes the packing of tensors
+where data pass between CPU and accelerator. Initially, the accelerator gets all calls that it can
+run. Then calls are returned to the CPU one by one, always the call whose return saves most time,
+until no return saves time. Each return can change which tensors pass between CPU and accelerator.
+Returns are never undone. If the accelerator can run the whole network and this takes at most 5 %
+longer, the whole network is offloaded, because then no CPU code has to be compiled and no runtime
+is needed on the board.
 
-Finally, max-pooling layers are fused into the preceding convolution where that is faster
-(`pooling`).
+Finally, max-pools are fused into the preceding convolution where that is faster (`pooling`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ WHOLE = 1.05
 
 
 def decide_offloading(examined: Examined, accelerator: Accelerator) -> list[OffloadDecision]:
-    """Decide for each complete operator whether it is offloaded, in execution order."""
+    """Decide for each fused call of a network whether it is offloaded.
+
+    Args:
+        examined: the network with its fused calls.
+        accelerator: the accelerator.
+
+    Returns:
+        One decision per fused call, in execution order.
+    """
     graph = _Graph(examined, accelerator.blocks)
     candidates = [
         candidate_workload(
@@ -44,7 +53,7 @@ def decide_offloading(examined: Examined, accelerator: Accelerator) -> list[Offl
     ]
     costs = [_with_costs(candidate, accelerator) for candidate in candidates]
     able = [decision.workload is not None for decision in costs]
-    if accelerator.bound is None:  # nobody knows what takes how long
+    if accelerator.bound is None:  # there is no estimate of the time on the accelerator
         return costs
     borders, on = _Borders(graph, accelerator, costs), list(able)
     while True:
@@ -68,15 +77,15 @@ def _pool_together(
     graph: _Graph, decisions: list[OffloadDecision], accelerator: Accelerator,
     refused: Mapping[int, Workload | None],
 ) -> None:  # fmt: skip
-    """Fuse max-pooling layers into the convolutions before them where this is faster.
+    """Fuse max-pools into the convolutions before them where this is faster.
 
-    A max-pooling layer that the accelerator cannot run by itself can be fused as well.
+    A max-pool that the accelerator cannot run by itself can be fused as well.
 
     Args:
         graph: data flow between the calls.
-        decisions: the decision on each call. Those on fused calls are replaced.
+        decisions: the decision on each call. The function replaces the decisions on fused calls.
         accelerator: the accelerator.
-        refused: by index of a call, the workload that the accelerator cannot run by itself.
+        refused: workloads that the accelerator cannot run by themselves, by index of the call.
     """
     for place, call in enumerate(graph.calls):
         pool, source = decisions[place], (graph.sources[place] or (None,))[0]
@@ -104,11 +113,11 @@ def _pool_together(
 def _accepts(accelerator: Accelerator, together: Workload, call: FusedCall) -> bool:
     """Return whether the accelerator can run a fused workload with the epilogue of a call.
 
-    The epilogue matters because its clips determine how pooling treats the padding.
+    The epilogue matters because its clips determine how the max-pool treats the padding.
 
     Args:
         accelerator: the accelerator.
-        together: workload of the convolution with its max-pooling fused.
+        together: workload of the convolution with its max-pool fused.
         call: the convolution.
     """
     try:
@@ -119,7 +128,7 @@ def _accepts(accelerator: Accelerator, together: Workload, call: FusedCall) -> b
 
 
 class _Graph:
-    """Data flow between the calls of a network. Operators that only reshape are skipped."""
+    """Data flow between the fused calls of a network. Operators that only reshape are skipped."""
 
     def __init__(self, examined: Examined, blocks: Blocks) -> None:
         self.examined = examined
@@ -145,8 +154,9 @@ class _Graph:
     def source(self, name: str) -> int | None:
         """Return the index of the call that produces an operator's output, or None.
 
-        None means that the CPU computes it or that it is an input of the network. The anchor of a
-        call is followed to its own data if no call produces its output.
+        None means that the CPU computes the output, or that it is an input of the network. If
+        `name` is an operator inside a call, but not the last one, the producer of the call's data
+        is returned.
         """
         while name not in self.outputs:
             before = self.examined.writers.get(name, ())
@@ -158,7 +168,10 @@ class _Graph:
 
     @cached_property
     def sources(self) -> Sequence[tuple[int | None, ...]]:
-        """For each call, the indices of the calls that produce its inputs; None for others."""
+        """For each call, the indices of the calls that produce its inputs.
+
+        An index is None if no call produces the input.
+        """
         return [tuple(map(self.source, call.inputs)) for call in self.calls]
 
     @cached_property
@@ -167,7 +180,7 @@ class _Graph:
 
         None stands for a reader on the CPU, and for an output of the network.
         """
-        if not self.examined.readers:  # of this kind of file nobody knows them
+        if not self.examined.readers:  # readers are not known for this file format
             sets: list[set[int | None]] = [set() for _ in self.calls]
             for place, sources in enumerate(self.sources):
                 for source in sources:
@@ -188,7 +201,12 @@ class _Graph:
         return result or {None}
 
     def is_read_by(self, place: int, reader: int) -> bool:
-        """Return whether a call's result is only read by one other call, as far as is known."""
+        """Return whether a call's result is known to be read by one other call only.
+
+        Args:
+            place: index of the call.
+            reader: index of the other call.
+        """
         name = self.calls[place].output
         between = [
             item for item in self.examined.readers.get(name, ())
@@ -198,7 +216,11 @@ class _Graph:
         return known and self.readers[place] == {reader}
 
     def is_covered(self, able: Sequence[bool]) -> bool:
-        """Return whether the given calls include all operators that do any work."""
+        """Return whether calls that can be offloaded include all operators that do any work.
+
+        Args:
+            able: for each call, whether it can be offloaded.
+        """
         idle = {*self.examined.absorbed, *self.examined.found.constant_nodes}
         return all(
             able[self.owners[operator.name]]
@@ -212,7 +234,7 @@ class _Graph:
     def image(self, place: int) -> Shape | None:
         """Return the shape (1, c, h, w) of the image whose flattened data a dense layer reads.
 
-        The result is None if the data are not an image that another call produces.
+        Returns None if the data are not an image that another call produces.
         """
         call = self.calls[place]
         name = call.inputs[0] if call.inputs else ""
@@ -235,7 +257,7 @@ class _Graph:
 
 
 def _is_piece(call: FusedCall) -> bool:
-    """Return whether a call is only a part of its operator and reads an earlier part's result."""
+    """Return whether a call is a later part of an operator that was split into several calls."""
     return call.operator not in (*PRODUCTS, "matmul") and call.node in call.inputs
 
 
@@ -246,13 +268,13 @@ class _Borders:
     """Times of calls, depending on which neighbouring calls run on the accelerator.
 
     A tensor that passes between CPU and accelerator has to be packed or unpacked. In all methods,
-    `place` is the index of a call, and `on` states for each call whether it runs on the
+    `place` is the index of a call, and `on` holds one bool per call: whether it runs on the
     accelerator.
 
     Args:
         graph: data flow between the calls.
         accelerator: the accelerator.
-        found: for each call, the decision that disregards the costs of its neighbours.
+        found: for each call, the decision that disregards its neighbours.
     """
 
     def __init__(
@@ -305,7 +327,7 @@ class _Borders:
         return seconds
 
     def _packing_seconds(self, place: int, on: Sequence[bool]) -> float:
-        """Return the seconds of packing that are caused if the CPU runs a call."""
+        """Return the seconds of packing that are needed if the CPU runs a call."""
         seconds, call = 0.0, self.graph.calls[place]
         for position, source in enumerate(self._sources(place)):
             if source is None or not on[source]:
@@ -318,7 +340,7 @@ class _Borders:
         return seconds
 
     def _sources(self, place: int) -> tuple[int | None, ...]:
-        """Return the sources of a call's inputs, of which there is at least the data."""
+        """Return the sources of a call's inputs; (None,) for a call without known inputs."""
         return self.graph.sources[place] or (None,)
 
     def _packing(self, decision: OffloadDecision, position: int) -> float:
@@ -331,7 +353,7 @@ class _Borders:
 
 
 def _with_costs(decision: OffloadDecision, accelerator: Accelerator) -> OffloadDecision:
-    """Add the costs of a call by itself. Remove its workload if the target cannot run it."""
+    """Add the costs of a call without packing. Drop its workload if the target cannot run it."""
     decision = replace(decision, cpu_seconds=accelerator.slowdown * cpu_seconds(decision.fused))
     if decision.workload is None:
         return decision
@@ -348,7 +370,7 @@ def _with_costs(decision: OffloadDecision, accelerator: Accelerator) -> OffloadD
 
 
 def cpu_seconds(call: FusedCall) -> float:
-    """Return the time of a call on the machine that `networks.offloading.cpu_costs` describes.
+    """Return the estimated time of a fused call on the Xeon of `cpu_costs`, in seconds.
 
     Fused steps cost nothing, because their data are still in registers or caches. Only a step that
     reads another tensor costs extra.
@@ -367,7 +389,7 @@ def cpu_seconds(call: FusedCall) -> float:
 
 
 def _elements(call: FusedCall, position: int) -> int:
-    """Return the number of elements of an activation that a call reads."""
+    """Return the number of elements of the activation at an input position of a call."""
     if position == 0:
         return math.prod(call.data_shape)
     if position == 1 and call.operator == "matmul":
@@ -385,7 +407,7 @@ def concatenations(
 
     Args:
         examined: the network.
-        writers: names of the operators that produce the inputs of each operator.
+        writers: names of the operators that produce the inputs of each operator, by its name.
         owned: names of the operators in fused calls.
         blocks: block sizes of the accelerator.
 
@@ -395,7 +417,7 @@ def concatenations(
     names: set[str] = set()
     if blocks.in_channels != blocks.out_channels or blocks.out_channels == 1:
         return names
-    for operator in examined.operators:  # in order: writers before what reads them
+    for operator in examined.operators:  # in execution order, so inputs are decided first
         name = operator.name
         parts = [examined.shapes.get(part, ()) for part in writers.get(name, ())]
         if (

@@ -1,4 +1,4 @@
-"""Fuses max-pooling into the accumulator sums of the preceding convolution where this is faster."""
+"""Fuses max-pools into the accumulators of the preceding convolution where this is faster."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _SUMS = 1 << 31  # accumulators are int32
 def pool_where_faster(
     convolution: Workload, pool: Workload, accelerator: Accelerator
 ) -> Workload | None:
-    """Return a convolution with its max-pooling fused, if this is possible and faster.
+    """Return a convolution with its max-pool fused, if this is possible and faster.
 
     Args:
         convolution: workload of the convolution.
-        pool: workload of the max-pooling that reads its result.
+        pool: workload of the max-pool that reads its result.
         accelerator: the accelerator.
 
     Returns:
-        The fused workload. None if the two cannot be fused, or if the accelerator is faster with
-            two layers.
+        The fused workload. None if the two cannot be fused, if the accelerator has no estimate, or
+        if two separate layers are faster.
     """
     both = fuse_pool(convolution, pool)
     if both is None:
@@ -46,19 +46,19 @@ def pool_where_faster(
         return None
     try:
         then = accelerator.estimate_call(_tuned_form(pool, accelerator))
-    except WorkloadError:  # by itself the pool, and its image, would be the CPU's
+    except WorkloadError:  # a separate pool would have to run on the CPU
         return both
     return both if then is not None and one < alone + then else None
 
 
 def fuse_pool(convolution: Workload, pool: Workload) -> Workload | None:
-    """Return a convolution with its max-pooling fused, or None if the result would differ.
+    """Return a convolution with its max-pool fused, or None if the result would differ.
 
-    Whether the fused workload is faster is not considered.
+    The function does not consider whether the fused workload is faster.
 
     Args:
         convolution: workload of the convolution.
-        pool: workload of the max-pooling.
+        pool: workload of the max-pool.
     """
     sums = (convolution.sums_height, convolution.sums_width)
     fits = (
@@ -75,10 +75,10 @@ def fuse_pool(convolution: Workload, pool: Workload) -> Workload | None:
 
 
 def _keeps_order(w: Workload) -> bool:
-    """Return whether the epilogue is a non-decreasing function of the sums of a channel.
+    """Return whether the epilogue is a non-decreasing function of the accumulators of a channel.
 
-    Then pooling can be done on the sums. This requires that no step reverses the order, no sum
-    overflows, and the stored result is clipped to eight bits.
+    The maximum can then be computed on the accumulators. This requires that no operation reverses
+    the order, that no accumulator overflows, and that the stored result is clipped to int8.
     """
     kinds = [op.kind for op in w.epilogue]
     behind = [op for place, op in enumerate(w.epilogue) if set(kinds[place:]) <= _CLIPS]
@@ -96,7 +96,7 @@ def _keeps_order(w: Workload) -> bool:
 
 
 def _tuned_form(workload: Workload, accelerator: Accelerator) -> Workload:
-    """Return the form in which a workload is tuned, so that float and integer networks agree."""
+    """Return the form in which a workload is tuned, which is equal for float and int8 networks."""
     return canonical(pad_to_blocks(accelerator.form(workload), accelerator.blocks))
 
 
@@ -110,18 +110,19 @@ def with_pools(
     results: Collection[str],
     rule: PoolRule,
 ) -> list[Layer]:
-    """Fuse max-pooling layers into the convolutions before them.
+    """Fuse max-pool layers into the convolutions before them.
 
-    A layer is fused if the rule allows it and nothing else reads the result of the convolution.
+    A max-pool is fused if the rule allows it and if no other layer reads the result of the
+    convolution.
 
     Args:
-        layers: the layers, in order.
-        reads: names of the tensors from which each tensor is computed.
+        layers: the layers, in execution order.
+        reads: names of the tensors from which each tensor is computed, by its name.
         results: names of the network's outputs.
         rule: returns the fused workload, or None.
 
     Returns:
-        The layers after fusion, in order.
+        The layers after fusion, in execution order.
     """
     merged: list[Layer] = []
     for layer in layers:
@@ -141,10 +142,10 @@ def with_pools(
 
 
 def leaves_room(layer: Layer) -> bool:
-    """Return whether the sums of a layer plus its bias cannot overflow 32 bits.
+    """Return whether the accumulators of a layer plus its bias cannot overflow 32 bits.
 
-    If they could overflow, the maximum of the sums would not give the same result as the maximum of
-    the stored values.
+    If they could overflow, the maximum of the accumulators might not give the maximum of the stored
+    values.
     """
     w = layer.workload
     # The product of two int8 numbers is at most 2**14 in magnitude.

@@ -27,23 +27,24 @@ Status = Literal["offloaded", "cpu", "onnxruntime", "unsupported"]
 
 @dataclass(frozen=True)
 class OperatorReport:
-    """Report on one operator.
+    """Report on one operator of a model.
 
     Attributes:
         name: name of the operator.
         op_type: type of the operator.
         status: where the operator runs, or "unsupported".
         reason: why it runs there.
-        next_step: what the user can do about it.
+        next_step: advice for the user how to offload it; "" if there is none.
         output_shape: shape of the output, if it is known.
-        macs: multiply-accumulates; 0 for operators that are not sums of products.
+        macs: multiply-accumulates; 0 for operators that are neither convolutions nor matrix
+            products.
         waste: fraction of the accelerator's multiplications that are with zeros.
         workload: the workload as text for `targets.workload.parse_workload`.
         workload_id: ID of the workload.
-        accelerator_seconds: lower bound on the time of the operator and its fused followers on the
-            accelerator, including packing; None if it cannot run there or no bound is known.
+        accelerator_seconds: lower bound on the time of the operator and the operators fused into it
+            on the accelerator, including packing; None if it cannot run there or no bound is known.
         cpu_seconds: estimated time on the CPU (`networks.offloading.cpu_costs`); 0 if the operator
-            does no work or is fused into another.
+            does no work or is fused into another operator.
     """
 
     name: str
@@ -67,9 +68,9 @@ class WorkloadReport:
     Attributes:
         id: ID of the workload.
         workload: the workload as text.
-        epilogue: fused post-operations as text.
+        epilogue: its epilogue (fused post-operations) as text.
         calls: number of calls per inference.
-        macs: multiply-accumulates of one padded call.
+        macs: multiply-accumulates of one call, including padding.
         names: names of the operators that call it.
     """
 
@@ -83,12 +84,12 @@ class WorkloadReport:
 
 @dataclass(frozen=True)
 class RegionReport:
-    """A region of the network that onnxruntime runs.
+    """A region of the network (a group of operators) that onnxruntime runs.
 
     Attributes:
         operators: names of the operators.
         macs: their multiply-accumulates.
-        cause: name of the first operator that cannot be compiled.
+        cause: name of the first operator in the region that cannot be compiled.
         cause_type: type of that operator.
         reason: why it cannot be compiled.
     """
@@ -102,7 +103,7 @@ class RegionReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """Report on a model for an accelerator.
+    """Report on how a model runs on an accelerator.
 
     Attributes:
         model: name of the model.
@@ -110,12 +111,11 @@ class ModelReport:
         block_in: input channels per block.
         block_out: output channels per block.
         batch: batch size per block.
-        quantised: the model is quantised.
+        quantised: True if the model is quantised.
         operators: reports on the operators, in the order of the model.
         workloads: workloads to tune.
-        total_macs: multiply-accumulates of all operators, wherever they run: convolutions, products
-            of weights or activations, attention, and operators in onnxruntime regions whose shapes
-            are known.
+        total_macs: multiply-accumulates of all operators, on the accelerator, the CPU and in
+            onnxruntime. Operators in onnxruntime regions count if their shapes are known.
         offloaded_macs: multiply-accumulates of the offloaded operators.
         notes: further remarks, as sentences.
         regions: regions that onnxruntime runs.
@@ -146,7 +146,7 @@ class ModelReport:
 
     @property
     def cpu_seconds(self) -> float:
-        """Estimated seconds of the operators that stay on the CPU."""
+        """Estimated seconds of the operators that run on the CPU or in onnxruntime."""
         on_cpu = (*self.by_status("cpu"), *self.by_status("onnxruntime"))
         return sum(operator.cpu_seconds for operator in on_cpu)
 
@@ -169,6 +169,9 @@ def build_report(
         examined: the network.
         accelerator: the accelerator.
         decisions: the decision on each fused call.
+
+    Returns:
+        The report, with one entry per operator of the model.
     """
     blocks = accelerator.blocks
     reports = _operators(examined, decisions, accelerator)
@@ -213,7 +216,7 @@ def _operators(
     for decision in decisions:
         for step in decision.fused.steps:
             reports.setdefault(step.node, _follower(step.node, decision))
-    for operator in reversed(examined.operators):  # readers before what they read
+    for operator in reversed(examined.operators):  # the reports on its readers must exist
         if operator.name not in reports and operator.name not in examined.absorbed:
             reports[operator.name] = _other(operator, examined, reports, accelerator.slowdown)
     for name, absorbed in examined.absorbed.items():
@@ -354,10 +357,10 @@ SHOWN_NAMES = 2
 
 
 def nothing_offloaded(report: ModelReport) -> str:
-    """Return the error message for a network of which nothing can be offloaded.
+    """Return the error message for a network without any operator that can be offloaded.
 
-    It lists the types of operators with the reason for each, those with most multiplications first,
-    and the next step.
+    The message lists the types of operators with the reason and the next step for each, ordered by
+    multiply-accumulates.
     """
     kinds: dict[tuple[str, str, str], list[OperatorReport]] = defaultdict(list)
     for operator in report.operators:

@@ -1,16 +1,21 @@
 """Extracts workloads for an accelerator from fused calls, or gives the reason why there is none.
 
-An accelerator multiplies blocks of `batch × block_in` by `block_in × block_out` numbers, so
-channels are padded to whole blocks. Groups of a grouped or depthwise convolution that are narrower
-than a block are computed together. The few channels of a network's first convolution would leave a
-block nearly empty, so the host unfolds its image while packing it
-(`networks.offloading.channel_blocks`). A product of two activations becomes one dense layer per
-head, whose weights are packed at run time. An operator without a product becomes a product with
-constants: an average becomes a depthwise convolution, and a separate sum or relu becomes a
-depthwise convolution with a 1×1 kernel. Only max-pooling is an operator of its own.
+A fused call is a set of operators that run as one layer. An accelerator multiplies blocks of `batch
+× block_in` by blocks of `block_in × block_out` numbers, which has these consequences:
 
-A target that computes in float32 gets the products of a network unchanged. For a quantised network,
-it multiplies the real numbers that the integers represent.
+- Channels are padded to whole blocks.
+- Groups of a grouped or depthwise convolution that are narrower than a block share a block.
+- The few channels of a network's first convolution would leave a block nearly empty, so the host
+  unfolds its image while packing it (`networks.offloading.channel_blocks`).
+- A product of two activations becomes one dense layer per attention head. One of the operands is
+  packed as weights at run time.
+- An operator without a product becomes a product with constants: an average pool becomes a
+  depthwise convolution, and a separate addition or ReLU becomes a depthwise 1×1 convolution. Only
+  the max-pool is an operator of its own.
+
+A CPU target computes the convolutions and matrix products of a network without padding. It computes
+a call of a quantised network in integers where it has a kernel for that, and otherwise on the
+dequantised values.
 """
 
 from __future__ import annotations
@@ -50,18 +55,18 @@ from tilewright.targets.workload import Workload, canonical
 
 @dataclass(frozen=True)
 class OffloadDecision:
-    """Decision on one fused call.
+    """Decision whether one fused call (operators that run as one layer) is offloaded.
 
     Attributes:
         fused: the fused call.
         workload: the workload that the accelerator runs; None if the call is not offloaded.
-        calls: number of calls of the workload.
+        calls: number of calls of the workload per inference.
         waste: fraction of the accelerator's multiplications that are with zeros.
         reason: why the call is not offloaded, or remarks about the workload.
-        next_step: what the user can do about it.
-        unfold: how the image is unfolded; None if it is not.
-        accelerator_seconds: time on the accelerator, including packing at borders with the CPU;
-            infinite if the target cannot run it, None if unknown.
+        next_step: advice for the user how to offload it; "" if there is none.
+        unfold: how the input image is unfolded (im2col); None if it is not.
+        accelerator_seconds: time on the accelerator, including packing where data come from or go
+            to the CPU; infinite if the target cannot run the call, None if unknown.
         cpu_seconds: estimated time on the CPU.
         within: name of the call whose workload includes this call; empty if there is none.
     """
@@ -79,7 +84,7 @@ class OffloadDecision:
 
 
 class ExtractedWorkload(NamedTuple):
-    """A workload of a network.
+    """A workload of a network, with the operators that use it.
 
     Attributes:
         workload: the workload.
@@ -95,12 +100,13 @@ class ExtractedWorkload(NamedTuple):
 def candidate_workload(
     call: FusedCall, accelerator: Accelerator, *, from_host: bool, image: Shape | None = None
 ) -> OffloadDecision:
-    """Return the workload of a call on the accelerator, regardless of its cost.
+    """Return the decision for a fused call regardless of its cost: offload it if possible.
 
     Args:
         call: the fused call.
         accelerator: the accelerator.
-        from_host: the data of the call are an input of the network, which the CPU packs anyway.
+        from_host: True if the data of the call are an input of the network, which the CPU packs
+            anyway and can unfold meanwhile.
         image: shape (1, c, h, w) of the image that a dense layer reads in flattened form; None if
             the data are not an image.
     """
@@ -111,7 +117,8 @@ def candidate_workload(
     blocks = accelerator.blocks
     epilogue = int8_epilogue(call, accelerator.epilogue)
     written_plainly = workload_of(call, blocks).with_steps(epilogue)
-    if image is not None and math.prod(image[2:]) > 1:  # it reads the blocks as they lie
+    # A dense layer reads the image as it is packed, so its inputs include the padded channels.
+    if image is not None and math.prod(image[2:]) > 1:
         whole = -(-image[1] // blocks.in_channels) * blocks.in_channels
         written_plainly = replace(written_plainly, in_channels=whole * math.prod(image[2:]))
     plain = canonical(_without_passing(accelerator.form(written_plainly), blocks))
@@ -134,9 +141,10 @@ def for_blocks(workload: Workload, blocks: Blocks) -> Workload:
 
 
 def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
-    """Replace residual steps by additions if the blocks of the matrix unit are not square.
+    """Replace residual operations by additions if the blocks of the matrix unit are not square.
 
-    Then the matrix unit cannot pass a tensor through unchanged.
+    The matrix unit can load a residual only by multiplying it by an identity matrix, for which its
+    blocks have to be square.
     """
     if blocks.in_channels == blocks.out_channels:
         return workload
@@ -145,7 +153,7 @@ def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
 
 
 def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
-    """Return the decision for a target that computes floats: offload calls with a kernel."""
+    """Return the decision for a CPU target: offload the call if the target has a kernel for it."""
     if obstacle := float_obstacle(call):
         return OffloadDecision(call, None, 0, 0.0, *obstacle)
     try:
@@ -163,16 +171,16 @@ def kernel_workload(
     dtype: DType = "float32",
     mode: EpilogueMode = "full",
 ) -> Workload:
-    """Return the workload that a processor computes for a call, without padding.
+    """Return the workload that a CPU target computes for a fused call, without padding.
 
-    The first variant that `check` accepts is returned: integers for a quantised call, then `dtype`,
-    then float32. The heads of a product of two activations become its batch.
+    The function returns the first variant that `check` accepts: integers for a quantised call, then
+    `dtype`, then float32. For a product of two activations, the attention heads become the batch.
 
     Args:
         call: the fused call.
         check: raises `WorkloadError` for a workload without a kernel.
-        dtype: preferred type of floating-point numbers.
-        mode: form of epilogues.
+        dtype: preferred floating-point type.
+        mode: which epilogue operations are part of the workload (`networks.epilogues`).
 
     Raises:
         WorkloadError: there is no kernel in float32 either.
@@ -201,9 +209,14 @@ def _shape(call: FusedCall) -> Workload:
 
 
 def workload_of(call: FusedCall, blocks: Blocks) -> Workload:
-    """Return the workload of one call, with the channels of the model.
+    """Return the workload of one fused call, with the channels of the model and no epilogue.
 
-    Rows of data that are not images become the pixels of an image that is one pixel wide.
+    If the data of an elementwise call are not an image, their rows become the pixels of an image
+    with a width of one pixel.
+
+    Args:
+        call: the fused call.
+        blocks: block sizes of the accelerator.
     """
     if call.operator in ("dense", "matmul"):
         rows = call.data_shape[:-1] if call.operator == "dense" else call.data_shape[-2:-1]
@@ -211,7 +224,7 @@ def workload_of(call: FusedCall, blocks: Blocks) -> Workload:
         return Workload("dense", math.prod(rows), inputs, 1, 1, outputs)
     if len(call.data_shape) != 4:
         rows_each = -(-math.prod(call.data_shape[:-1]) // blocks.batch)
-        channels = call.data_shape[-1] if call.data_shape else 1  # a lone number
+        channels = call.data_shape[-1] if call.data_shape else 1  # a scalar
         return Workload(
             "conv2d", blocks.batch, channels, rows_each, 1, channels, groups=channels
         )  # fmt: skip
@@ -253,7 +266,7 @@ def collect_workloads(decisions: Iterable[OffloadDecision]) -> list[ExtractedWor
 
 
 def macs_of(call: FusedCall) -> int:
-    """Return the multiply-accumulates of a call without padding; 0 if it is not a product."""
+    """Return the multiply-accumulates of a fused call without padding; 0 for other operators."""
     if call.operator == "conv2d":
         return convolution(call.output_shape, call.weight_shape)
     if call.operator in ("dense", "matmul"):
@@ -289,7 +302,7 @@ def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | No
 def unfold_for(plain: Workload, accelerator: Accelerator) -> Unfold | None:
     """Return the unfolding that minimises the time of a layer and of packing its data.
 
-    The result is None if the layer is fastest without unfolding.
+    Returns None if the layer is fastest without unfolding.
     """
 
     def cost(workload: Workload, unfold: Unfold | None) -> float:
@@ -306,13 +319,13 @@ def _calls(call: FusedCall) -> int:
 
 
 def _waste(call: FusedCall, written: Workload, blocks: Blocks) -> float:
-    """Return the fraction of multiplications by zeros, from padding or between groups.
+    """Return the fraction of multiplications that are with zeros, from padding or between groups.
 
-    It is 0 for calls that are not products.
+    The fraction is 0 for calls that are neither convolutions nor matrix products.
 
     Args:
         call: the fused call.
-        written: the padded workload of the call.
+        written: the workload of the call after unfolding, before its channels are padded.
         blocks: block sizes of the accelerator.
     """
     if not macs_of(call):

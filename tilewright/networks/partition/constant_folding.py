@@ -1,4 +1,4 @@
-"""Evaluate operators that depend only on constants, with onnxruntime."""
+"""Constant folding: evaluates operators that depend only on constants, with onnxruntime."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ FOLDED = "computed in advance by onnxruntime, from constants only"
 def fold_constants(normal: NormalGraph, reasons: Mapping[str, str]) -> bool:
     """Fold operators whose inputs are all constants, in place.
 
-    A region without inputs would compute the same at each inference, and some operators are
-    compiled differently if their inputs are constants. Operators through which the importer reads
-    weights are kept if they are compiled. If the weights are stubs without data, the results are
-    stubs as well.
+    There are two reasons for folding: a region without inputs would compute the same result at each
+    inference, and TVM's importer compiles some operators differently if their inputs are constants.
+    Operators through which the importer reads weights (`STORED`) are not folded if they are
+    compiled. If the weights are stubs without data, the results are stubs as well.
 
     Args:
         normal: the graph.
-        reasons: operators that are not compiled: name to reason.
+        reasons: reason why an operator is not compiled, by operator name.
 
     Returns:
-        Whether an operator was folded.
+        True if an operator was folded.
     """
     tensors, shapes, types = normal.tensors(), normal.shapes(), normal.types()
     outputs = {info.name for info in normal.graph.output}

@@ -1,4 +1,8 @@
-"""Reject models that onnxruntime cannot run, since it is the reference and runs every region."""
+"""Reject models that onnxruntime cannot run.
+
+onnxruntime has to support every operator, because it computes the reference results and runs the
+regions that TVM does not compile.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +35,12 @@ def check_known(name: str, weightless: onnx.ModelProto) -> bool:
     """Check that onnxruntime supports all operators of a model.
 
     Args:
-        name: name of the model for messages.
+        name: name of the model, for messages.
         weightless: the model, whose weights may be stubs without data.
 
     Returns:
-        Whether onnxruntime accepts the model without the data of its weights, which some operators
-            need.
+        True if onnxruntime accepts the model without the data of its weights. False if it may need
+        the data, or a newer opset, to accept the model.
 
     Raises:
         UnsupportedOperatorError: an operator is unknown, or has no kernel for its element types.
@@ -99,14 +103,15 @@ def opens(model: onnx.ModelProto, *, optimised: bool = False) -> bool:
 
 
 def has_branches(model: onnx.ModelProto) -> bool:
-    """Return whether an operator of the model contains a graph, such as `If` or `Loop`."""
+    """Return whether an operator of the model, such as `If` or `Loop`, contains a subgraph."""
     return any(a.HasField("g") for node in model.graph.node for a in node.attribute)
 
 
 def _refuse(name: str, model: onnx.ModelProto, message: str) -> None:
-    """Raise the exception of this package that an error message of onnxruntime corresponds to.
+    """Raise this package's exception that corresponds to an error message of onnxruntime.
 
-    Nothing is raised for a message that is only caused by missing data of the weights.
+    Nothing is raised for other messages, since these may be caused by the missing data of the
+    weights.
 
     Args:
         name: name of the model, for messages.

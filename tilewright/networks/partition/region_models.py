@@ -1,4 +1,8 @@
-"""Cut a partitioned graph into the compiled part and one model per onnxruntime region."""
+"""Cut a partitioned graph into the part that TVM compiles and one ONNX model per region.
+
+A region is a group of operators that onnxruntime runs. In the compiled part, a single operator
+represents a region and calls it.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +38,14 @@ NUMBER = "number"
 
 @dataclass(frozen=True, eq=False)
 class RegionModel:
-    """A region with the model that onnxruntime runs.
+    """A region (a group of operators that onnxruntime runs) with its ONNX model.
 
     Attributes:
         model: the ONNX model.
         inputs: names of the tensors that it reads.
         outputs: names of the tensors that it writes.
-        operators: (name, type) of its operators.
-        causes: the operators that are not compiled, with reasons.
+        operators: (name, ONNX type) of its operators.
+        causes: those operators of the region that TVM cannot compile, with reasons.
         macs: multiply-accumulates of the operators whose shapes are known.
     """
 
@@ -54,7 +58,12 @@ class RegionModel:
 
 
 def region_model(normal: NormalGraph, region: Region) -> RegionModel:
-    """Return a region with its part of the model, including weights."""
+    """Return the model of a region: its operators and their weights.
+
+    Args:
+        normal: the whole graph.
+        region: the region.
+    """
     wanted = frozenset(region.nodes)
     nodes = [node for node in normal.graph.node if node.name in wanted]
     model = _part(normal, nodes, region.inputs, region.outputs)
@@ -64,13 +73,13 @@ def region_model(normal: NormalGraph, region: Region) -> RegionModel:
 
 
 def without_last(normal: NormalGraph, regions: Iterable[Region]) -> onnx.ModelProto | None:
-    """Return the model without the regions that run last.
+    """Return the model without the regions that run after all compiled code.
 
     The tensors that these regions read become outputs.
 
     Args:
         normal: the whole graph.
-        regions: its regions that run last.
+        regions: the regions to remove.
 
     Returns:
         The model, or None if nothing remains.
@@ -92,7 +101,7 @@ def without_last(normal: NormalGraph, regions: Iterable[Region]) -> onnx.ModelPr
 
 
 def collapse(normal: NormalGraph, regions: Sequence[Region]) -> NormalGraph:
-    """Return a copy of a graph in which each region is replaced by a single operator that calls it.
+    """Return a copy of a graph in which one operator per region calls the region.
 
     Args:
         normal: the graph.
@@ -175,7 +184,7 @@ class LastRegions:
     Attributes:
         regions: the regions.
         whole: the whole network with static input shapes.
-        halves: names of outputs that are float16 in the model file and float32 here.
+        halves: names of outputs that are float16 in the model file but float32 in `whole`.
     """
 
     regions: tuple[RegionModel, ...]
@@ -188,7 +197,7 @@ class LastRegions:
         return data_inputs(self.whole)
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, NDArray[Any]]:
-        """Draw random inputs of the network, as `sample_values.seeded_inputs` does."""
+        """Draw random inputs of the network with `sample_values.seeded_inputs`, arrays by name."""
         kinds = {
             info.name: (self.shape_of(info), self.dtype_of(info))
             for info in self.inputs
@@ -197,19 +206,19 @@ class LastRegions:
         return seeded_inputs(kinds, seed)
 
     def shape_of(self, info: onnx.ValueInfoProto) -> tuple[int, ...]:
-        """Return the shape of an input or output, with −1 for sizes that depend on values."""
+        """Return the shape of an input or output; sizes that depend on values of tensors are −1."""
         dimensions = info.type.tensor_type.shape.dim
         return tuple(d.dim_value if d.HasField("dim_value") else -1 for d in dimensions)
 
     def dtype_of(self, info: onnx.ValueInfoProto) -> str:
-        """Return the numpy name of the element type, "str" for text."""
+        """Return the numpy name of the element type of an input or output, "str" for text."""
         kind = info.type.tensor_type.elem_type
         return TEXT if kind == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind).name
 
     def empty_outputs(self) -> dict[str, NDArray[Any]]:
-        """Return empty arrays with the element types and ranks of the tensor outputs.
+        """Return empty arrays with the element types and ranks of the tensor outputs, by name.
 
-        If the rank of an output is unknown, its array has none.
+        The array of an output of unknown rank has rank 0.
         """
         arrays = {}
         for info in self.tensors:
@@ -227,26 +236,26 @@ class LastRegions:
     def reference(self) -> Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
         """Function that runs the whole network in onnxruntime.
 
-        It maps input arrays by name to output arrays by name.
+        It takes input arrays by name, and returns output arrays by name.
         """
         return ModelRunner(self.whole, [info.name for info in self.tensors])
 
     @property
     def constants(self) -> tuple[int, ...]:
-        """Single integers that the network contains, as candidates for input values."""
+        """Single-element integer constants of the network, candidates for input values."""
         return lone_integers(self.whole)
 
     @property
     def tensors(self) -> list[onnx.ValueInfoProto]:
-        """The outputs that are tensors, not sequences, maps or optional values."""
+        """The outputs that are tensors; sequences, maps and optional values are left out."""
         return [info for info in self.whole.graph.output if not self.container_of(info)]
 
     @property
     def is_undrawable(self) -> bool:
-        """Whether random inputs cannot be drawn for this network."""
+        """True if random inputs cannot be drawn for this network."""
         return has_undrawable_inputs(self.whole)
 
     def container_of(self, info: onnx.ValueInfoProto) -> str:
-        """Return the kind of container that an input or output is, "" for a tensor."""
+        """Return the container type of an input or output, such as "sequence"; "" for a tensor."""
         kind = str(info.type.WhichOneof("value") or "tensor_type").removesuffix("_type")
         return "" if kind == "tensor" else kind

@@ -1,4 +1,7 @@
-"""Run regions with onnxruntime. Imports neither TVM's compiler nor ONNX."""
+"""Run regions (operators that TVM does not compile) with onnxruntime.
+
+This module imports neither TVM's compiler nor ONNX.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,12 @@ _registering = threading.Lock()
 class RegionSession:
     """An onnxruntime session for one region. Several threads may call it at the same time.
 
-    A forked process creates a session of its own, because the threads of a session do not survive a
-    fork.
+    Each forked process creates a session of its own, because the threads of a session do not
+    survive a fork.
 
     Args:
         model: the region's serialised ONNX model, as bytes or as a uint8 array (for example a
-            mapped file).
+            memory-mapped file).
         inputs: names of its inputs, in the order in which compiled code passes them.
         outputs: names of its outputs, in the order in which compiled code passes them.
         threads: number of threads that onnxruntime uses, 0 for one per core.
@@ -108,10 +111,10 @@ class RegionSession:
 
 
 class RegionCalls:
-    """The functions through which compiled code calls regions, and the errors that they raised.
+    """The functions through which compiled code calls regions, and the errors that they raise.
 
-    An exception loses its type on the way through compiled code, so the exception is stored here
-    for the calling thread.
+    An exception loses its type on its way through compiled code. The original exception is
+    therefore stored here, separately for each thread, and `reraise_errors` raises it again.
 
     Args:
         sessions: one session per region, by region number.
@@ -123,10 +126,10 @@ class RegionCalls:
 
     @contextmanager
     def registered(self) -> Iterator[None]:
-        """Register the functions with TVM while a library is opened.
+        """Register the functions with TVM while a library is opened (context manager).
 
-        TVM looks the functions up by name while it opens a library. Different libraries may use the
-        same names, so only one thread at a time may do this.
+        TVM looks up the functions by name while it opens a library. Different libraries may use the
+        same names, so only one thread at a time may open one.
         """
         if not self._sessions:
             yield
@@ -143,7 +146,7 @@ class RegionCalls:
 
     @contextmanager
     def reraise_errors(self) -> Iterator[None]:
-        """Reraise an exception of a region with its original type."""
+        """Raise an exception from a region again, with its original type (context manager)."""
         # TVM turns an exception of a registered function into its own error type.
         self._caller.error = None
         try:

@@ -1,8 +1,9 @@
 """Group the operators that are not compiled into regions, which onnxruntime runs.
 
-Every operator gets a level. Compiled operators have even levels and others odd ones, and the level
-increases where the side changes on the way from the inputs. No path leads from an operator through
-another level back to its own level, so connected operators of one level can run together.
+Every operator gets a level: an even one if it is compiled, an odd one otherwise. The level
+increases on each path from the inputs wherever the path changes between compiled and other
+operators. A path that leaves a level therefore never returns to it, so connected operators of one
+level can run together as one region.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LAST = -1
 
 @dataclass(frozen=True)
 class Cause:
-    """An operator that is not compiled.
+    """An operator that is not compiled, with the reason.
 
     Attributes:
         name: its name.
@@ -45,9 +46,10 @@ class Region:
         nodes: their names in execution order.
         inputs: names of the tensors that the region reads.
         outputs: names of the tensors that the region writes.
-        last: whether no compiled operator depends on the region. The shapes of its outputs may then
-            depend on values.
-        causes: the operators that are not compiled. The others joined them to save transfers.
+        last: True if no compiled operator depends on the region, so that it runs after all compiled
+            code. The shapes of its outputs may then depend on values of tensors.
+        causes: the operators of the region that cannot be compiled. The other operators were added
+            to the region so that fewer tensors pass between compiled code and onnxruntime.
     """
 
     nodes: tuple[str, ...]
@@ -62,7 +64,7 @@ def find_regions(normal: NormalGraph, reasons: Mapping[str, str]) -> list[Region
 
     Args:
         normal: the graph. Operators whose inputs or outputs have no static shape are not compiled.
-        reasons: operators that are not compiled: name to reason.
+        reasons: reason why an operator is not compiled, by operator name.
 
     Returns:
         The regions in an order in which they can run.
@@ -71,7 +73,7 @@ def find_regions(normal: NormalGraph, reasons: Mapping[str, str]) -> list[Region
 
 
 def whole_region(normal: NormalGraph, regions: Iterable[Region]) -> Region:
-    """Return all operators of a graph as one region, with the causes of the given regions."""
+    """Return one region that contains all operators of a graph, with the causes of `regions`."""
     causes = tuple(cause for region in regions for cause in region.causes)
     return Region(
         tuple(node.name for node in normal.graph.node),
@@ -91,7 +93,7 @@ class _Node:
         operator: its ONNX type.
         reads: names of the tensors that it reads, without constants.
         writes: names of the tensors that it writes.
-        multiplies: whether it has multiply-accumulates.
+        multiplies: True if it has multiply-accumulates.
         before: indices of the nodes whose results it reads.
         after: indices of the nodes that read its results.
     """
@@ -106,14 +108,15 @@ class _Node:
 
 
 class _Partitioner:
-    """Builder of the regions: it decides which operators onnxruntime runs.
+    """Decides which operators onnxruntime runs, and groups them into regions.
 
-    Compiled operators are moved to onnxruntime step by step, until the regions are valid and no
-    further move reduces the tensors that pass between both sides.
+    At first, onnxruntime runs only the operators that cannot be compiled. Further operators are
+    then moved to onnxruntime until the regions are valid, and until no further move reduces the
+    number of tensors that pass between compiled code and onnxruntime.
 
     Args:
         normal: the graph.
-        reasons: operators that are not compiled: name to reason.
+        reasons: reason why an operator is not compiled, by operator name.
     """
 
     def __init__(self, normal: NormalGraph, reasons: Mapping[str, str]) -> None:
@@ -136,7 +139,7 @@ class _Partitioner:
         self._outside = set(self._reasons)
 
     def regions(self) -> list[Region]:
-        """Let operators join the regions until none is left that should, and return the regions."""
+        """Move operators to onnxruntime until no further move is needed, and return the regions."""
         while self._absorb_between() or self._absorb_behind() or self._absorb_small():
             pass
         ordered = sorted(
@@ -176,7 +179,7 @@ class _Partitioner:
     def _clusters(self) -> list[set[int]]:
         """Return the sets of operators that must be in the same region.
 
-        They exchange tensors that cannot be passed to compiled code.
+        The operators of a set exchange tensors that cannot be passed to compiled code.
         """
         cluster_by_node: dict[int, set[int]] = {}
         for i, node in enumerate(self._nodes):
@@ -189,7 +192,7 @@ class _Partitioner:
         return list({id(cluster): cluster for cluster in cluster_by_node.values()}.values())
 
     def _levels(self) -> list[int]:
-        """Return the level of each node. Nodes are in topological order."""
+        """Return the level of each node. The nodes are in topological order."""
         clusters = self._clusters()
         cluster_of = {i: n for n, cluster in enumerate(clusters) for i in cluster}
         least = [0] * len(clusters)
@@ -225,7 +228,7 @@ class _Partitioner:
         return self._connected_components(levels)
 
     def _connected_components(self, levels: Sequence[int]) -> list[_Group]:
-        """Return the connected components of the operators of each level that are not compiled."""
+        """Return the connected components of the operators that are not compiled, per level."""
         groups: list[_Group] = []
         seen: set[int] = set()
         for start in sorted(self._outside):
@@ -243,7 +246,7 @@ class _Partitioner:
         return groups
 
     def _early(self) -> set[int]:
-        """Return the operators outside of compiled code on which compiled operators depend."""
+        """Return the operators that are not compiled and on which compiled operators depend."""
         clusters, early = self._clusters(), set[int]()
         while True:
             size = len(early)
@@ -259,7 +262,10 @@ class _Partitioner:
                 return early
 
     def _reached(self, start: Iterable[int], *, backwards: bool = False) -> set[int]:
-        """Return all nodes after (or before) the given ones."""
+        """Return all nodes that depend on the nodes in `start`.
+
+        With `backwards`, return all nodes on which the nodes in `start` depend.
+        """
         reached: set[int] = set()
         waiting = list(start)
         while waiting:
@@ -270,13 +276,13 @@ class _Partitioner:
         return reached
 
     def _absorb(self, nodes: Iterable[int]) -> bool:
-        """Move the compiled nodes among `nodes` to onnxruntime. Return whether there were any."""
+        """Move the compiled nodes among `nodes` to onnxruntime. Return True if there were any."""
         new = set(nodes) - self._outside
         self._outside |= new
         return bool(new)
 
     def _absorb_between(self) -> bool:
-        """Move operators to onnxruntime that lie between operators of the same region."""
+        """Move operators on a path between operators of the same cluster to onnxruntime."""
         between = [
             self._reached(cluster) & self._reached(cluster, backwards=True)
             for cluster in self._clusters()
@@ -284,9 +290,10 @@ class _Partitioner:
         return self._absorb(set[int]().union(*between))
 
     def _absorb_behind(self) -> bool:
-        """Move operators to onnxruntime that depend on operators that must run last.
+        """Move operators to onnxruntime that depend on a cluster of operators that has to run last.
 
-        Operators must run last if they write a network output whose shape depends on values.
+        A cluster has to run last if it writes a network output that cannot be passed to compiled
+        code, for example because its shape depends on values of tensors.
         """
         early = self._early()
         for cluster in self._clusters():
@@ -299,9 +306,10 @@ class _Partitioner:
         return False
 
     def _absorb_small(self) -> bool:
-        """Move compiled operators next to regions to onnxruntime if they multiply nothing.
+        """Move groups of compiled operators without multiplications to onnxruntime.
 
-        This is done where it reduces the number of tensors that are passed between both sides.
+        A connected group is moved if this reduces the number of tensors that pass between compiled
+        code and onnxruntime.
         """
         levels = self._levels()
         seen: set[int] = set()
@@ -331,8 +339,8 @@ class _Partitioner:
             members: a connected component of compiled operators that may move to onnxruntime.
 
         Returns:
-            The number of tensors between the component and regions, which the move saves, and the
-                number between the component and other compiled code, which the move adds.
+            The number of tensors between the component and regions, which the move removes, and the
+            number between the component and other compiled code, which the move adds.
         """
         read = {name for i in members for name in self._nodes[i].reads if name in self._makers}
         read = {name for name in read if self._makers[name] not in members}
@@ -374,7 +382,7 @@ class _Partitioner:
 
 @dataclass(frozen=True)
 class _Group:
-    """Connected operators of one level.
+    """Connected operators of one level that are not compiled.
 
     Attributes:
         level: the level.

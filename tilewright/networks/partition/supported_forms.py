@@ -1,10 +1,10 @@
-"""Decide which operators are compiled: those whose form is in the table of supported forms.
+"""Decide which operators TVM compiles: those whose form is in the table of supported forms.
 
-A form describes what an operator computes, independently of sizes and values: the operator, the
-version of its definition, its attributes, the element types and ranks of its inputs, and which
-outputs are read. `python -m benchmarks.coverage.operator_forms` generates the table: it compiles
-each form and compares the results with those of onnxruntime. Some operators of a supported form are
-still not compiled because of their sizes or values.
+A form describes what an operator computes, independently of sizes and values. It consists of the
+operator type, the version of its definition, its attributes, the element types and ranks of its
+inputs, and the outputs that are read. `python -m benchmarks.coverage.operator_forms` generates the
+table: it compiles each form and compares the results with those of onnxruntime. Some operators of a
+supported form are still not compiled, because of their sizes or values.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ ELEMENT_TYPES = frozenset(("to", "dtype", "output_dtype"))
 
 @dataclass(frozen=True, order=True)
 class OperatorForm:
-    """Form of an operator.
+    """Form of an operator: what it computes, independently of sizes and values.
 
     Attributes:
         operator: its type, with the domain if it is not standard.
         since: version of its definition.
         attributes: its attributes as text.
-        inputs: one text per input: element type and rank, `c` for a constant, `0` for a tensor
-            without elements, "-" for an absent input. An operator with a variable number of inputs
-            lists each kind once, followed by "*".
-        outputs: one character per output, 1 if it is read and 0 otherwise; "*" for a variable
-            number of outputs.
+        inputs: one text per input: element type and rank, then "c" for a constant and "0" for a
+            tensor without elements; "-" for an absent input. An operator with a variable number of
+            inputs lists each distinct text once, followed by "*".
+        outputs: one character per output, "1" if it is read and "0" otherwise, without trailing
+            zeros; "*" for a variable number of outputs.
     """
 
     operator: str
@@ -93,7 +93,11 @@ class OperatorForm:
 
 
 class Forms:
-    """Determines the forms of the operators of one graph."""
+    """Determines the forms of the operators of one graph.
+
+    Args:
+        normal: the graph, with inferred shapes and element types.
+    """
 
     def __init__(self, normal: NormalGraph) -> None:
         self._shapes, self._types = normal.shapes(), normal.types()
@@ -110,8 +114,8 @@ class Forms:
     def form_of(self, node: onnx.NodeProto) -> OperatorForm | None:
         """Return the form of a node.
 
-        Return None if its definition is unknown, or if the element type or rank of an input is
-        unknown.
+        Returns None if forms cannot describe one of its attributes, or if the element type or rank
+        of an input is unknown.
         """
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
         schema = _schema(node.op_type, domain, self._opsets.get(domain, 1))
@@ -191,7 +195,7 @@ def _is_default(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) ->
 
 
 def _default_of(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) -> Any:
-    """Return the default value of an attribute, or None if it has none."""
+    """Return the default value of an attribute, or None if it has no default."""
     known = None if schema is None else schema.attributes.get(attribute.name)
     if known is None or not known.default_value.type:
         return None
@@ -225,9 +229,9 @@ Row = tuple[str, int, str, str, tuple[str, ...]]
 
 
 class FormTable:
-    """Set of the forms that are compiled.
+    """Set of the operator forms that are compiled.
 
-    It is stored in rows: forms that differ only in the ranks of their inputs share one row.
+    Forms that differ only in the ranks of their inputs share one row of the table.
     """
 
     def __init__(self, forms: Iterable[OperatorForm]) -> None:
@@ -239,7 +243,7 @@ class FormTable:
 
     @property
     def forms(self) -> frozenset[OperatorForm]:
-        """The forms, one by one."""
+        """All forms of the table."""
         return frozenset(
             OperatorForm(
                 operator, since, attributes,
@@ -256,10 +260,7 @@ class FormTable:
         return ranks in self._rows.get(row, ())
 
     def to_json(self) -> Json:
-        """Return the table as JSON.
-
-        Forms that differ only in the ranks of their inputs share one row.
-        """
+        """Return the table as JSON: one object per row, with the ranks that it covers."""
         return [
             {
                 "operator": operator, "since": since, "attributes": attributes,
@@ -270,7 +271,7 @@ class FormTable:
 
     @classmethod
     def from_json(cls, rows: Json) -> FormTable:
-        """Read a table that `to_json` returned."""
+        """Read a table from the JSON data that `to_json` returned."""
         table = cls(())
         table._rows = {
             (
@@ -283,7 +284,7 @@ class FormTable:
 
 
 def _row_of(form: OperatorForm) -> tuple[Row, str]:
-    """Return the row of a form, and its ranks as the row has them."""
+    """Return the table row of a form, and the ranks of the form's inputs as text."""
     parts = [_split_rank(text) for text in form.inputs]
     kinds = tuple(kind for kind, _ in parts)
     row = form.operator, form.since, form.attributes, form.outputs, kinds
@@ -291,7 +292,7 @@ def _row_of(form: OperatorForm) -> tuple[Row, str]:
 
 
 def _split_rank(text: str) -> tuple[str, str]:
-    """Split the text of an input into its kind, with "?" for the rank, and the rank."""
+    """Split the text of an input into the text with "?" in place of the rank, and the rank."""
     kind, colon, rest = text.partition(":")
     return (f"{kind}:?{rest[1:]}", rest[0]) if colon else (text, "-")
 
@@ -302,13 +303,13 @@ def _with_rank(kind: str, rank: str) -> str:
 
 @cache
 def supported_forms() -> FormTable:
-    """Return the table of supported forms in this package."""
+    """Return the table of supported forms that is part of this package."""
     text = files(__package__).joinpath(TABLE).read_text()
     return FormTable.from_json(json.loads(text))
 
 
 def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str]:
-    """Return why operators of a graph are not compiled.
+    """Return for each operator of a graph that is not compiled the reason.
 
     Args:
         normal: the graph.
@@ -341,9 +342,9 @@ def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str
 
 
 def _constant(normal: NormalGraph) -> list[str]:
-    """Return the operators of outputs that depend on no input.
+    """Return the names of the operators that compute outputs which depend on no input.
 
-    Accelerators have no place for such outputs.
+    These operators are not compiled, because accelerators have no place for such outputs.
     """
     varying = {info.name for info in data_inputs(normal.model)}
     for node in normal.graph.node:

@@ -5,8 +5,8 @@
     made = quantise(model, samples, QuantiseOptions(keep_float=("fc",)))
     made.model, made.report.to_json()
 
-`docs/reference/quantisation.md` describes what is quantised and by which rules. Importing this
-package loads ONNX, but neither onnxruntime nor TVM.
+`docs/reference/quantisation.md` describes which operators are quantised, and by which rules.
+Importing this package loads ONNX, but neither onnxruntime nor TVM.
 """
 
 from tilewright.networks.model_source import model_with_weights

@@ -1,7 +1,8 @@
-"""Measure the ranges of activations on calibration samples, and choose their exponents.
+"""Measure the ranges of activations on calibration samples, and choose power-of-two exponents.
 
-Ranges come from onnxruntime's calibrators. The least-error rule also estimates the clipping error
-of values that are larger than any in the samples.
+A scale is 2 to the power of an exponent. The methods "entropy" and "percentile" use onnxruntime's
+calibrators. The rule "least_error" compares quantisation errors; it also estimates the clipping
+error of values that are larger than any value in the samples.
 """
 
 from __future__ import annotations
@@ -54,11 +55,12 @@ Watched = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Observation:
-    """Observations of tensors over the samples.
+    """The ranges of tensors, as measured on the calibration samples.
 
     Attributes:
-        largest: the magnitude that each tensor has to represent.
-        watched: some values of each tensor in the first samples, one mapping per sample.
+        largest: the magnitude that int8 has to represent, by tensor name.
+        watched: up to `WATCHED_ELEMENTS` values of each tensor, one mapping per sample. Only the
+            first samples are kept, as memory allows.
     """
 
     largest: Mapping[str, float]
@@ -74,16 +76,16 @@ def observe(
     method: Method,
     percentile: float,
 ) -> Observation:
-    """Measure the magnitude that each float tensor has to represent.
+    """Measure for each float tensor the magnitude that int8 has to represent.
 
     Args:
         model: the float model.
         run: returns the values of these tensors for a feed.
         tensors: names of the tensors.
-        operators: types of the operators that read or write them.
+        operators: ONNX types of the operators that read or write the tensors.
         feeds: calibration samples, arrays by input name.
-        method: how the magnitude is determined.
-        percentile: the percentile of the method "percentile".
+        method: how the magnitude is determined; see `QuantiseOptions`.
+        percentile: the percentile of the method "percentile", in percent.
 
     Raises:
         InputError: the model does not run on a sample.
@@ -135,9 +137,9 @@ def observe(
 def _observe_largest(
     run: ModelRunner, tensors: Collection[str], feeds: Sequence[Feed]
 ) -> Observation:
-    """Return the largest magnitude of each tensor over the feeds; NaN if a value is NaN.
+    """Return the largest magnitude of each tensor over all samples; NaN if a value is NaN.
 
-    The watched values of the first samples are kept, up to `KEPT_BYTES`.
+    The watched values of the first samples are kept, up to `KEPT_BYTES` in total.
     """
     largest = dict.fromkeys(sorted(tensors), 0.0)
     kept: list[Watched] = []
@@ -156,7 +158,7 @@ def _observe_largest(
 
 
 def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
-    """Return for each tensor the smallest exponent at which no value is clipped.
+    """Return for each tensor the smallest exponent e at which int8 with scale 2^e clips no value.
 
     Args:
         largest: magnitude by tensor name.
@@ -182,23 +184,24 @@ def least_error_exponents(
     above: bool = False,
     watched: Sequence[Watched] = (),
 ) -> dict[str, int]:
-    """Return for each tensor the exponent with the smallest expected squared error.
+    """Return for each tensor the exponent with the smallest expected squared quantisation error.
 
-    The error is the sum over the samples plus the estimated clipping error of unseen values
-    (`Tail`).
+    The expected error is the error on the samples plus an estimate of the clipping error of unseen
+    values (`Tail`). The exponents that are compared are the one that clips nothing, the next two
+    smaller ones, and optionally the next larger one.
 
     Args:
         run: returns the values of the tensors for a feed.
-        covering_all: the exponent that clips nothing, by tensor name. It is compared with the next
-            two smaller ones.
+        covering_all: the exponent that clips nothing, by tensor name.
         feeds: calibration samples, arrays by input name.
-        above: also consider the next larger exponent.
-        watched: values of the first samples, if they are known already.
+        above: also compare the next larger exponent.
+        watched: values of the first samples, if they are known already; the model then runs only on
+            the remaining samples.
 
     Raises:
         InputError: the model does not run on a sample.
     """
-    steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # of equal errors, the first counts
+    steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # the first of equal errors wins
     tries = {name: [e + step for step in steps] for name, e in covering_all.items()}
     errors = {name: np.zeros(len(steps)) for name in covering_all}
     tails = {name: Tail() for name in covering_all}
@@ -254,7 +257,7 @@ larger step distributes the same error over all."""
 class Tail:
     """Largest magnitudes of one tensor over all samples.
 
-    They are used to estimate the clipping error of values that no sample contains.
+    They are used to estimate the clipping error of values that exceed those in the samples.
     """
 
     def __init__(self) -> None:
@@ -262,23 +265,25 @@ class Tail:
         self._top = np.empty(0, np.float64)
 
     def add(self, values: NDArray[Any]) -> None:
-        """Add the values of a sample, an array of any shape."""
+        """Add the values of one sample, an array of any shape."""
         magnitudes = np.abs(values.ravel())
         self._count += magnitudes.size
         self._top = _top(np.concatenate([self._top, _top(magnitudes)]))
 
     def unseen_error(self, limit: float) -> float:
-        """Estimate the additional squared clipping error in as many unseen values as were seen.
+        """Estimate how much larger the squared clipping error is on new samples.
 
-        The excess over the tail's threshold is modelled by an exponential distribution. The error
-        that the samples themselves show is subtracted, and the result is multiplied by `WEIGHT`.
+        The new samples are assumed to hold as many values as the seen ones. The excess of values
+        over the tail's threshold is modelled by an exponential distribution. The clipping error on
+        the seen samples is subtracted, because the caller has counted it already, and the
+        difference is multiplied by `WEIGHT`.
 
         Args:
             limit: magnitude at which values are clipped.
 
         Returns:
-            The error; 0 if the samples show more than the estimate, or if `limit` is below the
-                tail.
+            The error; 0 if the error on the samples exceeds the estimate, or if `limit` is below
+            the tail's threshold.
         """
         top = np.sort(self._top[self._top > 0])[::-1]
         size = min(max(FEWEST_IN_TAIL, int(self._count * SHARE)), MOST_IN_TAIL, top.size - 1)
@@ -294,7 +299,7 @@ class Tail:
 
 
 def _top(magnitudes: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the `MOST_IN_TAIL` + 1 largest values in any order, of shape (n,)."""
+    """Return the `MOST_IN_TAIL` + 1 largest values, in any order, of shape (n,)."""
     if magnitudes.size > MOST_IN_TAIL + 1:
         kept = MOST_IN_TAIL + 1
         magnitudes = np.partition(magnitudes, magnitudes.size - kept)[-kept:]

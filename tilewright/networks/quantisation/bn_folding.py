@@ -1,6 +1,7 @@
 """Prepare a float model for quantisation: static shapes, folded BatchNorms and folded constants.
 
-onnxruntime's basic graph optimisation folds BatchNorms. Remaining operators keep their names.
+onnxruntime's basic graph optimisation folds BatchNorms into convolutions; `_norms_into_products`
+folds those that follow a matrix product. The remaining operators keep their names.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class FoldedGraph:
 
     Attributes:
         normal: the model.
-        gone: names of the BatchNorms that are now part of the operator before them; None if folding
-            changed other operators as well.
+        gone: names of the BatchNorms that are now part of the operator before them; None if
+            onnxruntime changed other operators as well.
     """
 
     normal: NormalGraph
@@ -97,7 +98,8 @@ def _folded_norms(before: NormalGraph, after: NormalGraph) -> frozenset[str] | N
         after: the model after folding.
 
     Returns:
-        The names; None if other operators were removed, added or changed in type.
+        The names; None if an operator of another type was removed, or if an operator was added or
+        changed in type.
     """
     old, new = ({node.name: node.op_type for node in item.graph.node} for item in (before, after))
     gone = frozenset(old.keys() - new.keys())
@@ -146,9 +148,9 @@ def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _name_again(lean: onnx.ModelProto, normal: NormalGraph) -> None:
-    """Restore the names of operators that onnxruntime replaced by others.
+    """Restore the names of operators that onnxruntime replaced by other operators.
 
-    The operator that writes the same tensor gets the name.
+    The operator that writes the same tensor gets the name of the replaced one.
     """
     present = {node.name for node in lean.graph.node}
     gone = {
@@ -181,9 +183,10 @@ def _scale_products(normal: NormalGraph) -> None:
 
 
 def _norms_into_products(normal: NormalGraph) -> None:
-    """Fold each BatchNorm that follows a product with constant weights into these weights.
+    """Fold each BatchNorm after a matrix product with constant weights into the product's weights.
 
-    The rest becomes a constant that is added. onnxruntime only folds BatchNorms after convolutions.
+    The remaining constant offset becomes an Add. onnxruntime only folds BatchNorms after
+    convolutions.
     """
     writers = {name: node for node in normal.graph.node for name in node.output}
     shapes = normal.shapes()
@@ -193,7 +196,7 @@ def _norms_into_products(normal: NormalGraph) -> None:
         product, tensors = writers.get(norm.input[0]), normal.tensors()
         if product is None or product.op_type not in ("Gemm", "MatMul"):
             continue
-        if len(shapes.get(norm.input[0], ())) != 2:  # its channels are no columns of the product
+        if len(shapes.get(norm.input[0], ())) != 2:  # channels are not the product's columns
             continue
         constants = [*norm.input[1:], *product.input[1:]]
         known = all(name in tensors for name in constants)
@@ -208,10 +211,10 @@ def _fold_norm(
     norm: onnx.NodeProto,
     tensors: Mapping[str, onnx.TensorProto],
 ) -> None:
-    """Fold a BatchNorm into the weights W and the bias b of a product, in place.
+    """Fold a BatchNorm into the weights W and the bias b of a matrix product, in place.
 
     (x·W + b − mean) · s + beta = x·(W·s) + (b − mean) · s + beta, where s = gamma / √(variance +
-    ε).
+    ε). The BatchNorm becomes an Add of the constant (b − mean) · s + beta.
     """
     arrays = [numpy_helper.to_array(tensors[name]).astype(np.float64) for name in norm.input[1:]]
     gamma, beta, mean, variance = arrays

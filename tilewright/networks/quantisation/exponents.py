@@ -1,4 +1,7 @@
-"""Choose the power-of-two scale of each int8 tensor and of the weights of each output channel."""
+"""Choose the power-of-two scale of each int8 tensor and of the weights of each output channel.
+
+A scale is 2 to the power of an exponent. Exponents are integers.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,17 @@ is left for the products."""
 
 @dataclass(frozen=True)
 class Exponents:
-    """Power-of-two scales: real value = integer · 2^exponent.
+    """Power-of-two scales of a model: real value = integer · 2^exponent.
+
+    The weights of a group (the operators of one int8 layer) have one exponent, or one exponent per
+    output channel.
 
     Attributes:
         activations: exponent by tensor name.
-        weights: exponent of the weights by name of the group's first operator. For exponents per
-            channel, this is the largest.
-        finer: by how many bits the exponent of each channel is smaller, an array of shape
-            (channels,), for groups with exponents per channel.
+        weights: exponent of the weights, by the name of the group's first operator. If each channel
+            has its own exponent, this is the largest one.
+        finer: for groups with one exponent per channel, how much smaller than `weights` the
+            exponent of each channel is, an int array of shape (channels,).
     """
 
     activations: Mapping[str, int]
@@ -52,7 +58,7 @@ class Exponents:
             name: name of the group's first operator.
 
         Returns:
-            Array of shape (1,), or (channels,) for exponents per channel.
+            Int array of shape (1,), or of shape (channels,) if each channel has its own exponent.
         """
         return self.weights[name] - self.finer.get(name, np.zeros(1, np.int64))
 
@@ -66,9 +72,10 @@ MOST = math.ldexp(INT8_MAX, LIMIT)
 
 
 def covering_exponent(magnitude: float) -> int:
-    """Return the smallest exponent at which ± `magnitude` is not clipped.
+    """Return the smallest exponent e at which int8 with scale 2^e does not clip ± `magnitude`.
 
-    This is ceil(log2(magnitude / 127)), limited to ± `LIMIT`.
+    This is ceil(log2(magnitude / 127)), limited to ± `LIMIT`. For a magnitude of 0 it is
+    `OF_ZEROS`.
     """
     if not magnitude > 0:
         return OF_ZEROS
@@ -78,11 +85,13 @@ def covering_exponent(magnitude: float) -> int:
 def quantise_array(
     values: NDArray[np.floating], exponent: int | NDArray[np.int64]
 ) -> NDArray[np.int8]:
-    """Quantise an array to int8, rounding half to even and clipping to −128 … 127.
+    """Quantise an array to int8 with scale 2^exponent.
+
+    Values are rounded half to even and clipped to −128 … 127.
 
     Args:
         values: array of any shape.
-        exponent: one exponent, or an array that broadcasts with `values`.
+        exponent: one exponent, or an int array that broadcasts with `values`.
     """
     # A product by a power of two is exact, and far faster than `ldexp` of each value.
     return _steps(np.asarray(values, np.float64), np.ldexp(1.0, -exponent)).astype(np.int8)
@@ -97,10 +106,10 @@ def _steps(values: NDArray[np.float64], factor: float | NDArray[np.float64]) -> 
 
 
 def shape_along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
-    """Reshape values per channel, (channels,) or (1,), so that they broadcast along an axis.
+    """Reshape one value per channel so that the values broadcast along an axis of a tensor.
 
     Args:
-        values: the values.
+        values: array of shape (channels,), or (1,) for one value for all channels.
         axis: axis of the channels.
         rank: number of dimensions of the result.
     """
@@ -111,7 +120,7 @@ def shape_along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
 
 
 def squared_error(values: NDArray[np.floating], exponent: int) -> float:
-    """Return the sum of squared errors of quantising an array to int8 at an exponent."""
+    """Return the sum of squared errors of quantising an array to int8 with scale 2^exponent."""
     wide = np.asarray(values, np.float64)
     difference = _steps(wide, math.ldexp(1.0, -exponent))
     difference *= math.ldexp(1.0, exponent)
@@ -121,13 +130,14 @@ def squared_error(values: NDArray[np.floating], exponent: int) -> float:
 
 
 def least_error(values: NDArray[np.floating], highest: int, tries: int = 3) -> int:
-    """Return the exponent with the smallest squared error for an array of any shape.
+    """Return the exponent with the smallest squared quantisation error for an array of any shape.
+
+    If two exponents have equal errors, the larger one wins.
 
     Args:
         values: the array.
         highest: the largest exponent to try.
-        tries: number of exponents to try, downwards from `highest`. For equal errors, the larger
-            exponent wins.
+        tries: number of exponents to try, from `highest` downwards.
     """
     return min(range(highest, highest - tries, -1), key=lambda e: (squared_error(values, e), -e))
 
@@ -137,9 +147,11 @@ def choose_exponents(
 ) -> Exponents:
     """Choose the exponents of all activations and weights.
 
-    Tensors that are connected by operators that only move data share one exponent, the largest of
-    theirs. The exponent of a residual is raised to that of the sums to which it is added, because
-    it is shifted left. The exponent of weights is raised until bias and residual fit into int32.
+    - Tensors that are connected by operators that only move data share one exponent: the largest
+      one that their ranges require.
+    - A residual is shifted left before it is added to the int32 accumulators, so its exponent is
+      raised to at least that of the accumulators.
+    - The exponent of weights is raised until the bias and the residual fit into int32.
 
     Args:
         normal: the folded float model.
@@ -177,7 +189,7 @@ def choose_exponents(
 
 
 class _Weights:
-    """Exponents of weights, raised where a bias or residual would not fit into int32."""
+    """Exponents of weights, raised where a bias or a residual would otherwise not fit int32."""
 
     def __init__(self, normal: NormalGraph, plan: QuantisationPlan) -> None:
         tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
@@ -202,7 +214,7 @@ class _Weights:
         }
 
     def of_sums(self, group: Group, activations: Mapping[str, int]) -> int:
-        """Return the exponent of a group's int32 sums."""
+        """Return the exponent of a group's int32 accumulators."""
         if group.weight is None:
             return sum(activations[name] for name in group.operands)
         least = self._floors[group]
@@ -211,7 +223,7 @@ class _Weights:
         return max(activations[group.operands[0]] + self._asked[group], least)
 
     def choose_exponents(self, activations: Mapping[str, int]) -> dict[str, int]:
-        """Return the exponents of all weights, by name of the group's first operator."""
+        """Return the exponent of each group's weights, by name of the group's first operator."""
         return {
             group.nodes[0]: self.of_sums(group, activations) - activations[group.operands[0]]
             for group in self._asked
@@ -219,7 +231,7 @@ class _Weights:
 
 
 class _Alike:
-    """Groups of tensors that have to share an exponent. `join` merges the groups of its tensors."""
+    """Sets of tensors that have to share an exponent. `join` merges the sets of its tensors."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._of = {name: {name} for name in names}
@@ -238,9 +250,12 @@ def largest_magnitude(values: NDArray[np.floating]) -> float:
 
 
 def bias_floor(bias: float) -> int:
-    """Return the smallest exponent of sums at which a bias of this magnitude fits into int32.
+    """Return the smallest exponent of accumulators at which a bias fits into int32.
 
-    Room is left for the products that are added to it.
+    Room is left for the products that are added to the bias.
+
+    Args:
+        bias: magnitude of the largest bias.
     """
     return math.ceil(math.log2(bias)) - INT32_BIAS_BITS if bias > 0 else -4 * LIMIT
 
@@ -253,15 +268,16 @@ accumulator."""
 
 
 def by_channel(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents) -> Exponents:
-    """Return the exponents with separate ones per channel for weights that gain enough from it.
+    """Return exponents with one exponent per channel for those weights that gain enough from it.
 
-    This is possible if only a constant per channel is added to the sums, and if no channel would
-    have to be shifted left.
+    Weights can have one exponent per channel only if the epilogue adds nothing but a constant per
+    channel to the accumulators, and if no channel would have to be shifted left. The gain has to be
+    at least `WORTH` dB.
 
     Args:
         normal: the folded float model.
         plan: the operators that become int8.
-        exponents: the exponents per tensor.
+        exponents: the exponents with one exponent per tensor.
     """
     tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
     weights, finer = dict(exponents.weights), {}
@@ -289,16 +305,16 @@ def channel_axis(node: onnx.NodeProto) -> int:
 
 
 def least_errors(slices: Array) -> NDArray[np.int64]:
-    """Return the exponent with the smallest squared error for each channel of weights.
+    """Return for each channel of weights the exponent with the smallest squared error.
 
-    The exponents differ by at most `CHANNEL_SPREAD` bits. A channel of zeros gets the largest
-    exponent.
+    Exponents below the largest one by more than `CHANNEL_SPREAD` are raised. A channel of zeros
+    gets the largest exponent.
 
     Args:
         slices: weights of shape (channels, …).
 
     Returns:
-        Array of shape (channels,).
+        Int array of shape (channels,).
     """
     asked = np.array(
         [least_error(slice_, covering_exponent(largest_magnitude(slice_))) for slice_ in slices],
@@ -311,15 +327,15 @@ def least_errors(slices: Array) -> NDArray[np.int64]:
 
 
 def gain(slices: Array, exponent: int, own: NDArray[np.int64]) -> float:
-    """Return the mean gain in decibels from using exponents per channel instead of one exponent.
+    """Return the mean gain in dB from using one exponent per channel instead of one per tensor.
 
     Args:
         slices: weights of shape (channels, …).
         exponent: the exponent of the whole tensor.
-        own: exponents per channel, of shape (channels,).
+        own: exponents per channel, int array of shape (channels,).
 
     Returns:
-        Mean over the channels of the reduction of the squared error. One bit is worth six decibels.
+        Mean over the channels of the reduction of the squared error, in dB. One bit is worth 6 dB.
     """
     results = [
         10 * np.log10(squared_error(slice_, exponent) / error)
@@ -332,18 +348,18 @@ def gain(slices: Array, exponent: int, own: NDArray[np.int64]) -> float:
 def _own_exponents(
     group: Group, exponents: Exponents, slices: Array, biases: list[Array]
 ) -> NDArray[np.int64] | None:
-    """Return separate exponents for each channel of a group's weights.
+    """Return a separate exponent for each channel of a group's weights.
 
     An exponent is raised where a bias or a shift would not fit otherwise.
 
     Args:
         group: the group.
-        exponents: the exponents per tensor.
+        exponents: the exponents with one exponent per tensor.
         slices: weights of shape (channels, …).
         biases: constants that are added per channel.
 
     Returns:
-        Array of shape (channels,), or None if a channel would have to be shifted left.
+        Int array of shape (channels,), or None if a channel would have to be shifted left.
     """
     data, out = exponents.activations[group.operands[0]], exponents.activations[group.output]
     own = np.maximum(least_errors(slices), out - data - MAX_SHIFT)

@@ -1,9 +1,10 @@
-"""Plan which parts of a float network become int8.
+"""Plan which operators of a float network become int8.
 
-The result is a list of groups of operators, each of which the accelerator runs as one layer, and
-the operators that move int8 data between them. The groups are the calls that the importer finds
-(`networks.relax.op_patterns`). Products always become int8. Pools, sums, ReLUs and clips become
-int8 if all their inputs are int8 anyway.
+The plan lists groups of operators, each of which the accelerator runs as one layer, and the
+operators that move int8 data between groups. The groups are the fused calls that the importer finds
+(`networks.relax.op_patterns`). Convolutions and products with constant weights, and products of two
+activations, always become int8. Pools, additions, ReLUs and clips become int8 only if all their
+inputs are int8 anyway.
 """
 
 from __future__ import annotations
@@ -46,15 +47,16 @@ class Group:
     """Operators that become one int8 layer.
 
     Attributes:
-        nodes: names of the operators in execution order. The first one is the anchor.
+        nodes: names of the operators in execution order. The first one is the anchor, such as the
+            convolution.
         operands: activations that the anchor reads.
         output: the activation that the group writes.
-        weight: the constant by which the anchor multiplies, None if there is none.
+        weight: the constant by which the anchor multiplies; None if the anchor has no weights.
         biases: (operator, input index) of each constant that is added per channel.
-        residual: activation that is added to the sums, None if there is none.
-        keeps_scale: whether the output has the scale of the input.
-        counts_alike: whether the sums of all channels need the same scale, so that weights cannot
-            have scales per channel.
+        residual: activation that is added to the accumulators; None if there is none.
+        keeps_scale: True if the output has to have the scale of the input, as for a max-pool.
+        counts_alike: True if the accumulators of all channels need the same scale, so that the
+            weights cannot have one scale per channel.
     """
 
     nodes: tuple[str, ...]
@@ -81,7 +83,8 @@ class QuantisationPlan:
         groups: the int8 layers.
         moves: names of operators that move int8 data between layers.
         tensors: names of the int8 activations.
-        kept: products and user-selected operators that stay in float: name to reason.
+        kept: reason why an operator stays in float, by operator name. Lists convolutions, matrix
+            products and the operators that the user selected.
     """
 
     groups: tuple[Group, ...]
@@ -102,9 +105,9 @@ def plan_layers(
 
     Args:
         normal: the model.
-        calls: the calls that the importer found in it.
-        keep_float: names of operators that stay in float, together with the groups that contain
-            them.
+        calls: the fused calls that the importer found in the model.
+        keep_float: names of operators that stay in float. All operators of a group that contains
+            one of them stay in float.
 
     Raises:
         UnknownName: the model does not have an operator in `keep_float`.
@@ -113,7 +116,7 @@ def plan_layers(
 
 
 class _NoGroup(Exception):
-    """Raised if a call stays in float. The message states the reason."""
+    """Raised if the operators of a fused call stay in float. The message states the reason."""
 
 
 class _Planner:
@@ -147,7 +150,10 @@ class _Planner:
         return QuantisationPlan(tuple(ordered), moves, frozenset(tensors), self._kept)
 
     def _group(self, call: FusedCall) -> Group:
-        """Return the operators of a call that form one layer. Raises `_NoGroup`."""
+        """Return the operators of a fused call that form one layer.
+
+        Raises `_NoGroup` if they have to stay in float.
+        """
         anchor = self._nodes.get(call.node)
         if anchor is None or anchor.op_type not in ANCHORS[call.operator]:
             raise _NoGroup("it is not a convolution or matrix product of a supported kind")
@@ -200,14 +206,15 @@ class _Planner:
         taken: set[str],
         reached: set[str],
     ) -> tuple[str, ...]:
-        """Add those candidates to the int8 groups whose inputs are all int8.
+        """Add those candidates to the int8 groups whose inputs are all int8 already.
 
         Args:
-            groups: the int8 groups by name of their first operator, to which candidates are added.
-            candidates: groups that become int8 only if their inputs are int8 anyway, by the same
-                name.
-            taken: names of the operators in `groups`, which is updated.
-            reached: names of the int8 tensors, which is updated.
+            groups: the int8 groups, by the name of their first operator. The function adds
+                candidates to them.
+            candidates: groups that become int8 only if their inputs are int8 anyway, by the name of
+                their first operator.
+            taken: names of the operators in `groups`. The function extends it.
+            reached: names of the int8 tensors. The function extends it.
 
         Returns:
             Names of the data-movement operators through which int8 data reach a group.
@@ -243,9 +250,9 @@ class _Planner:
         return self._types.get(tensor) == int(TensorProto.FLOAT)
 
     def _is_image(self, tensor: str) -> bool:
-        """Return whether a tensor is an image.
+        """Return whether a tensor is an image, of rank 4.
 
-        A sequence that is only read as an image of height one counts as well.
+        A sequence of rank 3 that is only read by Unsqueeze counts as an image of height 1.
         """
         readers = [node for node in self._normal.graph.node if tensor in node.input]
         is_sequence = self._rank(tensor) == 3 and {node.op_type for node in readers} == {
@@ -258,12 +265,15 @@ class _Planner:
 
 
 def _is_ragged(call: FusedCall) -> bool:
-    """Return whether windows at the border of a pool average fewer pixels than others."""
+    """Return whether an average pool divides by fewer pixels at the border than elsewhere."""
     return any(call.padding) and not call.count_include_pad
 
 
 def _present_names(normal: NormalGraph, names: Collection[str]) -> set[str]:
-    """Return the given operators, or those that absorbed them. Raises `UnknownName`."""
+    """Return the operators in `names`, or the operators that absorbed them in normalisation.
+
+    Raises `UnknownName` for a name that the model does not have.
+    """
     writers = {output: node.name for node in normal.graph.node for output in node.output}
     takers = {operator.name: writers.get(operator.outputs[0], "") for operator in normal.operators}
     takers.update({name: absorbed.into or "" for name, absorbed in normal.absorbed.items()})

@@ -51,17 +51,17 @@ class QuantiseOptions:
     """Options for choosing the scales of int8 tensors.
 
     Attributes:
-        method: which magnitude of an activation has to be represented, as in onnxruntime's
-            calibrators: "minmax" is the largest one seen, "entropy" the one with the smallest
-            relative entropy, and "percentile" a percentile of all values.
-        rule: how the magnitude becomes a power of two. "cover" takes the smallest one that clips
-            nothing. "least_error" takes the one with the smallest expected squared error, among
-            this one, the next two smaller ones and, for "minmax", the next larger one.
+        method: how the range of an activation is determined, as in onnxruntime's calibrators.
+            "minmax" takes the largest magnitude seen, "entropy" the range with the smallest
+            relative entropy, and "percentile" a percentile of all magnitudes.
+        rule: how the range becomes a power-of-two scale. "cover" takes the smallest scale that does
+            not clip the range. "least_error" takes the scale with the smallest expected squared
+            error, among this one, the next two smaller ones and, for "minmax", the next larger one.
         percentile: the percentile of the method "percentile", from 50 to 100.
-        keep_float: names of operators that stay in float, together with the layers that contain
-            them.
-        per_channel: use separate powers of two for the weights of each output channel where that is
-            worthwhile (`exponents.by_channel`).
+        keep_float: names of operators that stay in float. The whole layer that contains such an
+            operator stays in float.
+        per_channel: use a separate scale for the weights of each output channel where that gains
+            enough accuracy (`exponents.by_channel`).
 
     Raises:
         QuantisationError: an option has an invalid value.
@@ -86,12 +86,13 @@ class QuantiseOptions:
 
 @dataclass(frozen=True)
 class Quantised:
-    """A float model that was quantised to int8.
+    """A model that was quantised from float to int8.
 
     Attributes:
-        model: the int8 model in QDQ form.
-        exponents: exponent of the scale of each int8 activation, by name of the float tensor.
-        report: how it was quantised, and how large the error is.
+        model: the int8 model in QDQ form (pairs of QuantizeLinear and DequantizeLinear).
+        exponents: exponent of the power-of-two scale of each int8 activation, by name of the float
+            tensor.
+        report: the settings of the quantisation, and the error of each layer.
     """
 
     model: onnx.ModelProto
@@ -111,11 +112,11 @@ def quantise(
 
     Args:
         model: the float model with its weights.
-        samples: calibration samples. By default, samples of the network itself or random ones are
-            used; the latter cause a warning in the report.
-        options: how scales are chosen.
+        samples: calibration samples. By default, the samples that belong to the network are used,
+            or else random samples; the latter cause a warning in the report.
+        options: options for choosing the scales.
         input_shapes: shape for each dynamic input, by input name.
-        judged: measure the noise of each layer, which requires running both models.
+        judged: measure the quantisation error of each layer, which requires running both models.
 
     Raises:
         QuantisationError: the model is already quantised or has no weights, or its weights or
@@ -145,22 +146,23 @@ def quantise_graph(
     judged: bool = True,
     calls: Sequence[FusedCall] | None = None,
 ) -> Quantised:
-    """Quantise a float model with static shapes to int8: see `quantise`.
+    """Quantise a float model with static shapes to int8. Raises the same errors as `quantise`.
 
     Args:
         fixed: the float model with its weights and static shapes. It is not changed.
         samples: calibration samples.
-        options: how scales are chosen.
-        judged: measure the noise of each layer, which requires running both models.
-        calls: the calls of the model that an accelerator could run, if they are known already.
+        options: options for choosing the scales.
+        judged: measure the quantisation error of each layer, which requires running both models.
+        calls: the fused calls of the model that an accelerator could run, if they are known
+            already.
 
     Returns:
-        The int8 model with a report. The errors are those of `quantise`.
+        The int8 model with a report.
     """
     options = options or QuantiseOptions()
     folded = fold_batch_norms(fixed)
     normal = folded.normal
-    complete_shapes(normal)  # behind operators of onnxruntime's own
+    complete_shapes(normal)  # ONNX cannot infer shapes after onnxruntime's own operators
     if not samples.feeds:
         raise QuantisationError("there are no calibration samples; give at least one")
     name = fixed.graph.name or "model"
@@ -209,15 +211,15 @@ def quantise_graph(
 
 
 def calls_behind_folding(calls: Sequence[FusedCall], folded: FoldedGraph) -> list[FusedCall] | None:
-    """Return the calls of a float model as they are after its BatchNorms were folded.
+    """Return the fused calls of a float model as they are after its BatchNorms were folded.
 
     Args:
-        calls: the calls of the model before folding.
+        calls: the fused calls of the model before folding.
         folded: the model after folding.
 
     Returns:
-        The calls without the folded BatchNorms; None if folding may have changed them in other
-            ways.
+        The calls without the folded BatchNorms; None if folding may have changed the calls in
+        another way, so that they have to be searched for again.
     """
     if folded.gone is None:
         return None
@@ -252,7 +254,7 @@ def _check_constants(normal: NormalGraph, plan: QuantisationPlan) -> None:
 def calibration_inputs(
     model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]] | None = None
 ) -> tuple[Input, ...]:
-    """Return the inputs of a model with static shapes, which each calibration sample must provide.
+    """Return the inputs of a model, with static shapes, that a calibration sample has to provide.
 
     Raises:
         DynamicShapeError: an input shape is unknown or wrong.
@@ -263,10 +265,10 @@ def calibration_inputs(
 
 @dataclass(frozen=True)
 class Existing:
-    """A model that was already quantised, in QDQ form with its own scales and zero points.
+    """A model that was already quantised when it was read, with its own scales and zero points.
 
     Attributes:
-        model: the model.
+        model: the model in QDQ form (pairs of QuantizeLinear and DequantizeLinear).
         keep_float: names of operators that stay on the CPU.
     """
 
@@ -290,8 +292,8 @@ def as_it_is(
 
     Args:
         model: the quantised model.
-        keep_float: names of operators that stay on the CPU, which computes them on dequantised
-            numbers as the model does.
+        keep_float: names of operators that stay on the CPU. The CPU computes them on dequantised
+            values, as the model defines them.
         input_shapes: shape for each dynamic input, by input name.
 
     Raises:
@@ -303,11 +305,14 @@ def as_it_is(
 
 
 def graph_as_it_is(fixed: NormalGraph, keep_float: Collection[str] = ()) -> Existing:
-    """Accept a quantised model with static shapes and its own scales: see `as_it_is`.
+    """Accept a quantised model with static shapes and its own scales, like `as_it_is`.
 
     Args:
-        fixed: the quantised model. It is not changed.
+        fixed: the quantised model in QDQ form. It is not changed.
         keep_float: names of operators that stay on the CPU.
+
+    Raises:
+        UnknownName: the model does not have an operator in `keep_float`.
     """
     normal = fixed.copy()
     make_importable(normal)
@@ -325,16 +330,18 @@ def int8_model(
     *,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Quantised | Existing:
-    """Return an int8 model: a float model is quantised, and a quantised model is accepted as it is.
+    """Return an int8 model: quantise a float model, or accept a quantised model as it is.
+
+    Raises the errors of `quantise` and `as_it_is`.
 
     Args:
         model: the model with its weights.
         samples: calibration samples, which only a float model needs; see `quantise`.
-        options: how scales are chosen. A quantised model uses only `keep_float`.
+        options: options for choosing the scales. A quantised model uses only `keep_float`.
         input_shapes: shape for each dynamic input, by input name.
 
     Returns:
-        The model in QDQ form. The errors are those of `quantise` and `as_it_is`.
+        The model in QDQ form.
     """
     options = options or QuantiseOptions()
     if is_quantised(model):
@@ -351,8 +358,8 @@ def samples_for(
 
     Args:
         model: the model.
-        calibration: path of an NPZ file or of a folder of them. If it is None, the network's own
-            samples or random ones are used.
+        calibration: path of an NPZ file or of a folder of NPZ files. If it is None, the samples
+            that belong to the network are used, or else random samples.
         input_shapes: shape for each dynamic input, by input name.
 
     Raises:
@@ -366,13 +373,13 @@ def samples_for(
 def samples_of(
     model: onnx.ModelProto, inputs: Sequence[Input], calibration: Path | None
 ) -> Samples:
-    """Return the calibration samples for a model whose inputs are known: see `samples_for`.
+    """Return the calibration samples for a model whose inputs are known. See also `samples_for`.
 
     Args:
         model: the model.
         inputs: inputs of the model.
-        calibration: path of an NPZ file or of a folder of them; None for the network's own samples
-            or random ones.
+        calibration: path of an NPZ file or of a folder of NPZ files. If it is None, the samples
+            that belong to the network are used, or else random samples.
 
     Raises:
         InputError: the samples cannot be read or do not fit the inputs.

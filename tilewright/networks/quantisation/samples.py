@@ -1,9 +1,12 @@
 """Read or generate calibration samples, on which the ranges of activations are measured.
 
-A file is an NPZ file with one array per input name. An array with the input's shape is one sample.
-An array with one additional leading axis contains one sample per index, and so does an array whose
-first axis is a multiple of the input's batch size. A folder contains such files, which are read in
-alphabetical order.
+A file of samples is an NPZ file with one array per input name. There are three forms of arrays:
+
+- An array with the input's shape is one sample.
+- An array with one additional leading axis holds one sample per index of that axis.
+- An array whose first axis is a multiple of the input's batch size holds one sample per batch.
+
+A folder of samples contains such files, which are read in alphabetical order.
 """
 
 from __future__ import annotations
@@ -57,8 +60,8 @@ class Input:
         name: its name.
         shape: its shape in elements.
         dtype: its element type.
-        categories: for an integer input that selects rows of a table, the number of rows; otherwise
-            0.
+        categories: for an integer input that selects rows of a table, such as an embedding, the
+            number of rows; otherwise 0.
     """
 
     name: str
@@ -69,11 +72,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Samples:
-    """Calibration samples. Each sample maps input names to arrays in the input's shape.
+    """Calibration samples. Each sample maps input names to arrays of the input's shape.
 
     Attributes:
         feeds: samples from which scales are chosen.
-        warning: doubts about the samples, "" if there are none.
+        warning: a warning about the samples for the user, "" if there is none.
         held_out: samples that are used only to measure the error.
     """
 
@@ -83,11 +86,11 @@ class Samples:
 
     @property
     def judging_samples(self) -> tuple[Mapping[str, NDArray[Any]], ...]:
-        """Samples for measuring errors: the held-out ones, or all if none are held out."""
+        """Samples for measuring errors: the held-out samples, or all if none is held out."""
         return self.held_out or self.feeds
 
     def restrict_inputs(self, names: Collection[str]) -> Samples:
-        """Return the samples of only some inputs."""
+        """Return a copy of the samples with only the inputs in `names`."""
 
         def of(
             feeds: Sequence[Mapping[str, NDArray[Any]]],
@@ -98,7 +101,7 @@ class Samples:
 
 
 def inputs_of(normal: NormalGraph) -> tuple[Input, ...]:
-    """Return the inputs of a normalised model."""
+    """Return the inputs of a normalised model, with their shapes and element types."""
     tables = _table_sizes(normal)
     return tuple(
         Input(
@@ -112,14 +115,14 @@ def inputs_of(normal: NormalGraph) -> tuple[Input, ...]:
 
 
 def seeded_samples(inputs: Sequence[Input], count: int = DEFAULT_SAMPLES, seed: int = 0) -> Samples:
-    """Generate random samples.
+    """Generate random samples. The result carries a warning that they may not fit real data.
 
-    Floats are standard normal. Integers are row numbers of the table that they select from, any
-    value for 8-bit types, and otherwise 0 or 1. The samples carry a warning.
+    Floats are standard normal, and bools are true. An integer input gets row numbers if it selects
+    rows of a table, any value of the type if it is an 8-bit type, and otherwise 0 or 1.
 
     Args:
         inputs: inputs of the network.
-        count: number of samples; `HELD_OUT` more are held out.
+        count: number of calibration samples; `HELD_OUT` more are generated as held-out samples.
         seed: seed of the random generator. Equal seeds give equal samples.
     """
     random = np.random.default_rng([seed, 0x5A])
@@ -128,7 +131,7 @@ def seeded_samples(inputs: Sequence[Input], count: int = DEFAULT_SAMPLES, seed: 
 
 
 def default_samples(model: onnx.ModelProto, inputs: Sequence[Input]) -> Samples:
-    """Return training images for the network `digits_cnn`, and random samples for others."""
+    """Return training images for the network `digits_cnn`, random samples for other networks."""
     if model.producer_name == "tilewright" and model.graph.name == "digits_cnn":
         images, _ = digits.training_set()
         feeds = tuple({"input": image[None]} for image in images[: DIGITS_SAMPLES + HELD_OUT])
@@ -137,9 +140,9 @@ def default_samples(model: onnx.ModelProto, inputs: Sequence[Input]) -> Samples:
 
 
 def _with_integers(model: onnx.ModelProto, inputs: Sequence[Input], samples: Samples) -> Samples:
-    """Replace integer inputs of unknown meaning by integers that the model accepts.
+    """Replace the values of integer inputs of unknown meaning by integers that the model accepts.
 
-    Such inputs may be lengths, divisors or flags, so several kinds of integers are tried.
+    Such inputs may be lengths, divisors or flags, so several ranges of integers are tried.
     """
     free = [
         spec.name
@@ -169,15 +172,15 @@ def _with_integers(model: onnx.ModelProto, inputs: Sequence[Input], samples: Sam
 
 
 def read_samples(path: Path, inputs: Sequence[Input]) -> Samples:
-    """Read the samples of an NPZ file or of all NPZ files in a folder, and hold some out.
+    """Read the samples of an NPZ file, or of all NPZ files in a folder, and hold some of them out.
 
     Args:
         path: path of the file or folder.
         inputs: inputs of the network.
 
     Raises:
-        InputError: the files cannot be read, arrays do not fit the inputs in name, shape or type,
-            or values are not finite.
+        InputError: the files cannot be read, the arrays do not fit the inputs in name, shape or
+            type, or the values are not finite.
     """
     feeds: list[Mapping[str, NDArray[Any]]] = []
     total = 0
@@ -194,10 +197,10 @@ def read_samples(path: Path, inputs: Sequence[Input]) -> Samples:
 
 
 def with_held_out(feeds: Sequence[Mapping[str, NDArray[Any]]]) -> Samples:
-    """Split samples into those that choose scales and a few held-out ones, spread evenly.
+    """Split samples into those from which scales are chosen and a few held-out ones.
 
-    Fewer than `FEWEST_SPLIT` samples are not split; a warning then states that the error is
-    measured on the same samples.
+    The held-out samples are spread evenly. If there are fewer than `FEWEST_SPLIT` samples, none is
+    held out, and a warning says that the error is measured on the samples that chose the scales.
 
     Args:
         feeds: arrays by input name, one mapping per sample.
@@ -221,7 +224,7 @@ def split_samples(
     Args:
         arrays: arrays by input name.
         inputs: inputs of the network.
-        source: name of the arrays for messages.
+        source: name of the arrays' origin, for error messages.
 
     Raises:
         InputError: the arrays do not fit the inputs.
@@ -244,10 +247,11 @@ def split_samples(
 
 
 def sample_files(path: Path) -> list[Path]:
-    """Return the NPZ files that `read_samples` reads.
+    """Return the NPZ files that `read_samples` reads from a path.
 
     Raises:
-        InputError: there are none.
+        InputError: the path does not exist or cannot be read, or the folder has no or too many NPZ
+            files.
     """
     if not path.exists():
         raise InputError(
@@ -289,7 +293,7 @@ def _read(file: Path) -> dict[str, NDArray[Any]]:
 
 
 def _stack(array: NDArray[Any], spec: Input, source: str) -> NDArray[Any]:
-    """Return an array as (samples, *shape of the input), in the input's type."""
+    """Return an array in the input's type and with the shape (samples, *shape of the input)."""
     shape = spec.shape
     if array.shape == shape:
         stack = array[None]
@@ -345,7 +349,7 @@ def _draw_input(spec: Input, random: np.random.Generator) -> NDArray[Any]:
 
 
 def _table_sizes(normal: NormalGraph) -> dict[str, int]:
-    """Return how many rows the table has that each integer input selects from, by input name."""
+    """Return the number of rows of the table that each integer input indexes, by input name."""
     tensors, row_counts = normal.tensors(), dict[str, int]()
     for node in normal.graph.node:
         if node.op_type == "Gather" and node.input[0] in tensors:

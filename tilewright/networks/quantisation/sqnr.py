@@ -23,14 +23,16 @@ class LayerNoise:
 
     Attributes:
         operators: names of the model's operators in the layer.
-        operator: type of the first one.
+        operator: ONNX type of the first operator.
         tensor: name of the output.
-        exponent: exponent of the output's scale.
-        weight_exponent: exponent of the weights' scale, the largest if channels differ; None
+        exponent: exponent of the output's power-of-two scale.
+        weight_exponent: exponent of the weights' scale, the largest one if channels differ; None
+            for a layer without weights.
+        least_weight_exponent: the smallest exponent of the weights' scales; None for a layer
             without weights.
-        least_weight_exponent: the smallest exponent of the weights' scales; None without weights.
-        decibels: 10·log10 of the power of the float output over the power of the difference. None
-            if there is no difference, or if the float output is all zeros.
+        decibels: signal-to-noise ratio, 10·log10 of the power of the float output divided by the
+            power of the difference to the int8 output. None if there is no difference, or if the
+            float output is all zeros.
     """
 
     operators: tuple[str, ...]
@@ -48,8 +50,9 @@ class OutputNoise:
 
     Attributes:
         tensor: name of the output.
-        decibels: signal-to-noise ratio as in `LayerNoise`.
-        correlation: correlation of the int8 and float values, None if one of them is constant.
+        decibels: signal-to-noise ratio in dB, as in `LayerNoise`.
+        correlation: Pearson correlation of the int8 and float values; None if one of them is
+            constant.
     """
 
     tensor: str
@@ -67,8 +70,8 @@ class QuantisationReport:
         samples: number of calibration samples.
         layers: error of each int8 layer.
         outputs: error of each output.
-        kept_float: operators that stayed in float: name to reason.
-        warnings: doubts about the samples.
+        kept_float: reason why an operator stayed in float, by operator name.
+        warnings: warnings about the samples.
     """
 
     method: str
@@ -113,13 +116,13 @@ def measure_noise(
     exponents: Exponents,
     feeds: Sequence[Feed],
 ) -> tuple[tuple[LayerNoise, ...], tuple[OutputNoise, ...]]:
-    """Measure the error of every int8 layer and of every output.
+    """Measure the quantisation error of every int8 layer and of every float output.
 
     Both models run on every sample.
 
     Args:
         real: the folded float model.
-        run_real: returns its values for a feed.
+        run_real: returns the float model's tensors for a feed.
         integer: the int8 model.
         plan: the operators that are int8.
         exponents: the exponents of the int8 model.

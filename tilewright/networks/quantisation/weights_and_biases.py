@@ -1,10 +1,10 @@
 """Quantise weights and biases, and insert QuantizeLinear and DequantizeLinear into a float graph.
 
 Weights become int8 and biases int32, each followed by a DequantizeLinear. The scale of a bias is
-that of the sums of products: the scale of the data times that of the weights. Every int8 activation
-gets one pair of QuantizeLinear and DequantizeLinear after the operator that computes it, and its
-readers use the dequantised tensor. A float operator that reads the result of another float operator
-uses that result directly. Scales are powers of two, and zero points are 0.
+that of the accumulators: the scale of the data times the scale of the weights. Every int8
+activation gets one pair of QuantizeLinear and DequantizeLinear after the operator that computes it,
+and its readers use the dequantised tensor. If a float operator reads the result of another float
+operator, it reads the original float tensor. Scales are powers of two, and zero points are 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def insert_qdq(
     Args:
         normal: float model in normal form, with BatchNorms folded.
         plan: the operators that become int8.
-        exponents: the exponents of activations and weights.
+        exponents: the exponents of the activations' and weights' power-of-two scales.
     """
     writer = _QdqWriter(normal, exponents)
     for group in plan.groups:
@@ -62,7 +62,7 @@ class _QdqWriter:
         self._integers: dict[tuple[str, tuple[int, ...], str], str] = {}
 
     def weigh(self, node: str, weight: str) -> None:
-        """Quantise the weights of a layer to int8, and let the layer read the dequantised weights.
+        """Quantise the weights of a layer to int8; the layer then reads the dequantised weights.
 
         Args:
             node: name of the layer's first operator.
@@ -74,7 +74,7 @@ class _QdqWriter:
         self._nodes[node].input[1] = self._store_integers(weight, integers, exponents, axis)
 
     def bias(self, node: str, place: int, group: Group) -> None:
-        """Quantise a bias to int32, at the scale of the sums of products.
+        """Quantise a bias to int32, at the scale of the accumulators.
 
         Args:
             node: name of the operator that reads the bias.
@@ -93,7 +93,7 @@ class _QdqWriter:
         self._nodes[node].input[place] = self._store_integers(name, steps, exponents, axis)
 
     def model(self, plan: QuantisationPlan) -> onnx.ModelProto:
-        """Return the finished model."""
+        """Return the finished QDQ model."""
         graph = self._copy.graph
         outputs = {output.name for output in graph.output}
         computed = {name for node in graph.node for name in node.output}
@@ -144,7 +144,8 @@ class _QdqWriter:
         Args:
             name: name of the constant.
             steps: the integers.
-            exponents: exponents of the scales, of shape (1,), or (channels,) for one per channel.
+            exponents: exponents of the scales, of shape (1,), or (channels,) for one exponent per
+                channel.
             axis: axis of the channels.
 
         Returns:
@@ -180,7 +181,7 @@ class _QdqWriter:
         return self._share_constant(f"zero/{kind}", np.zeros((), kind))
 
     def _share_constant(self, name: str, value: np.ndarray | np.generic) -> str:
-        """Return a constant that several operators read, which is stored once."""
+        """Store a constant that several operators read, if it is new, and return its name."""
         if name not in self._tensors:
             assert name not in self._used, name
             self._tensors[name] = numpy_helper.from_array(np.asarray(value), name)

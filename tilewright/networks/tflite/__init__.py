@@ -1,7 +1,7 @@
 """Convert TensorFlow Lite files to ONNX, with quantised tensors in QDQ form.
 
-    model = read_tflite(Path("kws.tflite"))    # an onnx.ModelProto, or UnsupportedOperatorError
-    converted = convert(read(path))            # also lists operators without a rule, with reasons
+    model = convert.read_tflite(Path("kws.tflite"))     # raises UnsupportedOperatorError
+    converted = convert.convert(file.read_graph(path))  # lists unsupported operators instead
 
-See `docs/decisions/tflite-files.md`.
+`docs/decisions/tflite-files.md` explains the design.
 """

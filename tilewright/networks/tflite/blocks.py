@@ -1,6 +1,6 @@
 """Convert operators that move blocks of pixels to channels or batches, and that repeat or fill.
 
-The module also covers reversed axes, diagonals, shapes and ranges.
+The module also converts operators that reverse axes, write diagonals, and return shapes or ranges.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _reverse(writer: Writer, operator: TfliteOperator) -> None:
 def _reverse_sequence(writer: Writer, operator: TfliteOperator) -> None:
     """Convert REVERSE_SEQUENCE.
 
-    ONNX requires time and batch to be the first two axes. They are moved there and back.
+    ONNX requires time and batch to be the first two axes, so they are moved there and back.
     """
     data, lengths = input_index(operator, 0), input_index(operator, 1)
     rank = len(writer.tensors[data].shape)
@@ -211,7 +211,7 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _shape(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SHAPE or RANK to a constant, unless the shape depends on values."""
+    """Convert SHAPE or RANK to a constant, unless the shape depends on values of tensors."""
     data, result = input_index(operator, 0), output(operator)
     shape = writer.tensors[data].shape
     if operator.kind == "SHAPE" and writer.is_open(data):

@@ -20,10 +20,10 @@ MAX_DEPTH = 32
 
 
 def rules(convert: ConvertInner) -> Mapping[str, Rule]:
-    """Return the rules of these operators, by their name in the schema.
+    """Return the conversion rules of this module's operators, by operator kind in the schema.
 
     Args:
-        convert: converts the operators of a graph.
+        convert: converts all operators of a graph that another operator executes.
     """
     return {
         "IF": partial(_convert_if, convert),
@@ -40,7 +40,7 @@ def _inner(writer: Writer, operator: TfliteOperator, option: str, *, inline: boo
         writer: writer of the surrounding graph.
         operator: the operator.
         option: option of the operator that contains the number of the graph.
-        inline: write the nodes into the surrounding graph.
+        inline: write the nodes of the graph into the surrounding graph.
 
     Raises:
         Missing: there is no such graph, or the nesting is too deep.
@@ -70,7 +70,8 @@ def _check_count(what: str, places: Sequence[int], wanted: int) -> None:
 def _check_alike(inner: TfliteTensor, outer: TfliteTensor, *, shapes: bool = True) -> None:
     """Raise `Missing` unless a tensor of a graph is stored like the operator's tensor.
 
-    The element type and the quantisation must be equal, and the shapes as well if `shapes` is true.
+    The element type and the quantisation must be equal. The shapes must be equal as well if
+    `shapes` is true.
     """
     same = (
         outer.quantisation is None
@@ -96,6 +97,9 @@ def _bind(inner: Writer, writer: Writer, arguments: Sequence[int]) -> None:
         inner: writer of the graph.
         writer: writer of the surrounding graph.
         arguments: for each input, the tensor index in the surrounding graph.
+
+    Raises:
+        Missing: an argument is missing, or does not match its input.
     """
     _check_count("inputs", inner.source.inputs, len(arguments))
     if min(arguments, default=0) < 0:
@@ -211,7 +215,7 @@ def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperat
 
 
 def _condition(inner: Writer) -> str:
-    """Return the only output of a condition graph as a scalar."""
+    """Return the only output of a condition graph, as a scalar."""
     _check_count("outputs", inner.source.outputs, 1)
     (place,) = inner.source.outputs
     return _as_scalar(inner, inner.stored_name(place), inner.tensors[place])

@@ -26,9 +26,9 @@ class Converted:
     """Result of a conversion.
 
     Attributes:
-        model: the ONNX model. An operator without a rule is kept as an operator of the domain
-            `tflite`.
-        missing: operators without a rule: name to kind and reason.
+        model: the ONNX model. An operator that cannot be converted is kept as an operator of the
+            domain `tflite`.
+        missing: kind of each operator that cannot be converted and the reason, by operator name.
     """
 
     model: onnx.ModelProto
@@ -56,7 +56,7 @@ def read_tflite(path: Path) -> onnx.ModelProto:
 
 
 def convert(graph: TfliteGraph) -> Converted:
-    """Convert a TensorFlow Lite graph to ONNX.
+    """Convert a TensorFlow Lite graph to ONNX, keeping operators that cannot be converted.
 
     Raises:
         ModelFileError: the graph contradicts itself.
@@ -77,9 +77,9 @@ def convert(graph: TfliteGraph) -> Converted:
 
 
 def _convert_inner(writer: Writer, prefix: str) -> None:
-    """Convert all operators of a graph that another operator executes.
+    """Convert all operators of a graph that another operator executes, such as a loop body.
 
-    Raises `Missing` at the first one that cannot be expressed.
+    Raises `Missing` at the first operator that cannot be expressed.
     """
     graph = writer.source
     sizes.analyse(writer)
@@ -93,7 +93,7 @@ def _convert_inner(writer: Writer, prefix: str) -> None:
 
 
 def _convert_operator(writer: Writer, operator: TfliteOperator) -> str:
-    """Convert one operator. Return why it cannot be converted, "" on success."""
+    """Convert one operator. Return why it cannot be converted, or "" on success."""
     for place in operator.inputs:
         if place >= 0 and writer.tensors[place].is_variable:
             name = printable(writer.tensors[place].name)
@@ -118,7 +118,7 @@ def _convert_operator(writer: Writer, operator: TfliteOperator) -> str:
 
 
 def _needed_operators(writer: Writer) -> list[TfliteOperator]:
-    """Return the operators that the graph's outputs depend on, in order."""
+    """Return the operators on which the graph's outputs depend, in order."""
     graph = writer.source
     wanted, needed = set(graph.outputs), []
     for operator in reversed(graph.operators):
@@ -135,7 +135,7 @@ def _operator_names(graph: TfliteGraph, operators: Sequence[TfliteOperator]) -> 
 
 
 def _source(graph: TfliteGraph, operator: TfliteOperator) -> tuple[str, str, str]:
-    """Return the (kind, output name, weight name) that `operator_names` derives a name from."""
+    """Return the (kind, output name, weight name) from which `operator_names` derives a name."""
     outputs = [graph.tensors[place].name for place in operator.outputs[:1]]
     second = [graph.tensors[place] for place in operator.inputs[1:2] if place >= 0]
     weights = [tensor.name for tensor in second if tensor.data is not None]
@@ -145,7 +145,8 @@ def _source(graph: TfliteGraph, operator: TfliteOperator) -> tuple[str, str, str
 def _computes_floats(graph: TfliteGraph, operator: TfliteOperator) -> bool:
     """Return whether an operator with quantised weights computes in float.
 
-    Its weights are then converted to float, because otherwise the model would count as quantised.
+    The weights of such an operator are converted to float, because otherwise the model would count
+    as quantised.
     """
     results = [graph.tensors[place] for place in operator.outputs]
     return all(tensor.dtype == "float32" for tensor in results)

@@ -1,4 +1,4 @@
-"""Convert elementwise operators, softmax, and quantisation."""
+"""Convert elementwise operators, softmax, and operators that change the quantisation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLIPS: Mapping[str, tuple[float, float]] = {
 def finish(
     writer: Writer, operator: TfliteOperator, result: str, layout: TfliteLayout = FILED
 ) -> None:
-    """Apply the fused activation of an operator and write the result as its only output.
+    """Apply the fused activation of an operator, and write the result to its only output.
 
     Args:
         writer: writer of the graph.
@@ -42,7 +42,11 @@ def finish(
 
 
 def output(operator: TfliteOperator) -> int:
-    """Return the tensor index of an operator's only output. Raises `Missing` if it has several."""
+    """Return the tensor index of an operator's only output.
+
+    Raises:
+        Missing: the operator has no output or several outputs.
+    """
     if len(operator.outputs) != 1:
         raise Missing(f"it has {len(operator.outputs)} outputs instead of one")
     return operator.outputs[0]
@@ -63,7 +67,8 @@ def input_index(operator: TfliteOperator, place: int) -> int:
 def common_layout(writer: Writer, operator: TfliteOperator) -> TfliteLayout:
     """Return the layout in which an elementwise operator is computed.
 
-    This is channels first if all tensors are images and one of the computed inputs has that layout.
+    The layout is channels first if all tensors are images and one of the computed inputs exists in
+    that layout.
     """
     computed = [i for i in operator.inputs if i >= 0 and not writer.is_constant(i)]
     are_images = all(len(writer.tensors[i].shape) == 4 for i in (*computed, output(operator)))
@@ -71,9 +76,9 @@ def common_layout(writer: Writer, operator: TfliteOperator) -> TfliteLayout:
 
 
 def operand(writer: Writer, place: int, layout: TfliteLayout) -> str:
-    """Return an input as real numbers.
+    """Return the name of an input as dequantised values in the layout of the computation.
 
-    A constant with fewer dimensions is reshaped so that it broadcasts as before.
+    A constant with fewer dimensions is reshaped so that it broadcasts as in the file's layout.
 
     Args:
         writer: writer of the graph.
@@ -159,9 +164,9 @@ def _squared_difference(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _gelu(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert GELU, computed with the error function or approximated with tanh.
+    """Convert GELU, exactly with the error function or approximated with tanh.
 
-    ONNX itself has Gelu only from opset 20 on.
+    ONNX has a Gelu operator only from opset 20 on.
     """
     layout = common_layout(writer, operator)
     data = writer.real(input_index(operator, 0), layout)
@@ -187,7 +192,7 @@ def _gelu(writer: Writer, operator: TfliteOperator) -> None:
 def _fake_quant(writer: Writer, operator: TfliteOperator) -> None:
     """Convert FAKE_QUANT, which rounds to the steps of an integer type.
 
-    The range is shifted so that 0 is one of the steps (TensorFlow's FakeQuantWithMinMaxArgs).
+    The range is shifted so that 0 is one of the steps, as in TensorFlow's FakeQuantWithMinMaxArgs.
     """
     least, most = operator.number("Min", 0.0), operator.number("Max", 0.0)
     first = 1 if operator.integer("NarrowRange") else 0
@@ -224,7 +229,7 @@ def _softmax(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _convert_storage(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert QUANTIZE or DEQUANTIZE, which change only how numbers are stored."""
+    """Convert QUANTIZE or DEQUANTIZE, which only change how values are stored."""
     place, result = input_index(operator, 0), output(operator)
     source, target = writer.tensors[place], writer.tensors[result]
     if writer.is_constant(place) and target.quantisation is None and target.dtype == "float32":
@@ -242,7 +247,10 @@ def _convert_storage(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _densify(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert DENSIFY: the constant is stored without its zeros, but was read with them."""
+    """Convert DENSIFY, which expands a sparse constant.
+
+    The constant was already expanded when the file was read.
+    """
     values = writer.constant(input_index(operator, 0), "its input")
     writer.fold(output(operator), values)
 

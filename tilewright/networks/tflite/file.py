@@ -1,8 +1,9 @@
 """Read TensorFlow Lite files, including constants that are stored in sparse form.
 
-A sparse tensor is a tree with one level per dimension, in any order of dimensions. A dense level
-contains every index of its dimension below each node; a sparse level contains only the listed
-indices. Blocks are additional levels, each of which is the inner part of a dimension.
+A sparse tensor is stored as a tree with one level per dimension; the dimensions may be in any
+order. In a dense level, each node of the level above has one child per index of the dimension. In a
+sparse level, each node has children only for the listed indices. A dimension that is stored in
+blocks has an additional level for the index within the block.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ Integers = NDArray[np.int64]
 
 
 class DamagedTensor(ValueError):
-    """Raised if a sparse tensor contradicts itself."""
+    """Raised if the stored data of a sparse tensor are inconsistent."""
 
 
 def dense(sparsity: Any, values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Expand a sparse constant, including its zeros.
+    """Expand a sparse constant to a dense array.
 
     Args:
         sparsity: the table `SparsityParameters` of the tensor.
@@ -95,7 +96,7 @@ def _all_places(size: int, parents: Integers, most: int) -> Integers:
 
     Args:
         size: number of indices of the level.
-        parents: nodes of the level above, as rows of indices.
+        parents: nodes of the level above, each as a row of indices.
         most: number of elements of the tensor.
 
     Returns:
@@ -111,7 +112,10 @@ def _all_places(size: int, parents: Integers, most: int) -> Integers:
 
 
 def _listed_places(level: Any, parents: Integers) -> Integers:
-    """Return the listed indices of a sparse level below each node, as rows of indices."""
+    """Return the listed indices of a sparse level below each node of the level above it.
+
+    Each resulting node is a row of indices.
+    """
     segments = _numbers(level.ArraySegments(), level.ArraySegmentsType())
     indices = _numbers(level.ArrayIndices(), level.ArrayIndicesType())
     counts = np.diff(segments)
@@ -126,7 +130,7 @@ def _listed_places(level: Any, parents: Integers) -> Integers:
 
 
 def _numbers(table: Any, kind: int) -> Integers:
-    """Return a vector of integers, which the schema stores in one of three types."""
+    """Return a vector of integers, which the schema stores in one of three element types."""
     words = {
         number: name
         for name, number in vars(tflite.SparseIndexVector).items()
@@ -141,6 +145,7 @@ def _numbers(table: Any, kind: int) -> Integers:
 
 
 IDENTIFIER = b"TFL3"  # the schema's file identifier, at byte 4
+# Limits on lengths that a file states, so that a damaged file cannot request much memory.
 MAX_TENSORS = 4 * MAX_NODES
 MAX_OPERANDS = 1024
 MAX_RANK = 8
@@ -153,10 +158,10 @@ Option = int | float | Shape
 
 @dataclass(frozen=True)
 class TfliteQuantisation:
-    """Quantisation of a tensor: real = scale · (integer − zero point).
+    """Quantisation of a tensor: real value = scale · (integer − zero point).
 
     Attributes:
-        scales: array of shape (1,), or (channels,) for a scale per channel.
+        scales: array of shape (1,), or (channels,) for one scale per channel.
         zero_points: array of the same shape.
         axis: axis of the channels.
     """
@@ -166,7 +171,7 @@ class TfliteQuantisation:
     axis: int
 
     def real(self, integers: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the real values of an array of integers, as float32 in the same shape."""
+        """Dequantise an array of integers to float32 values of the same shape."""
         shape = [1] * integers.ndim
         if self.scales.size > 1:
             shape[self.axis] = -1
@@ -175,7 +180,7 @@ class TfliteQuantisation:
         return values
 
     def same_as(self, other: TfliteQuantisation | None) -> bool:
-        """Return whether both quantisations give every integer the same value."""
+        """Return whether both quantisations map every integer to the same real value."""
         return (
             other is not None
             and np.array_equal(self.scales, other.scales)
@@ -192,11 +197,11 @@ class TfliteTensor:
         name: its name.
         shape: its shape. A size that the file does not state is 1.
         kind: the schema's name of its element type.
-        dtype: the NumPy name of its element type, "" if NumPy does not have it.
+        dtype: the NumPy name of its element type, "" if NumPy does not have the type.
         quantisation: its quantisation, None if it is not quantised.
         data: its values if it is a constant, otherwise None.
-        is_variable: whether it keeps state between runs.
-        has_open_shape: whether the file leaves sizes open.
+        is_variable: True if it keeps state between runs.
+        has_open_shape: True if the file leaves some of its sizes open.
     """
 
     name: str
@@ -218,7 +223,7 @@ class TfliteOperator:
         inputs: tensor index of each input, −1 for an absent input.
         outputs: tensor index of each output.
         options: its options, by their names in the schema.
-        is_custom: whether it is a custom operator.
+        is_custom: True if it is a custom operator.
     """
 
     kind: str
@@ -228,17 +233,17 @@ class TfliteOperator:
     is_custom: bool = False
 
     def integer(self, option: str, default: int = 0) -> int:
-        """Return an option that is an integer, an enumeration value or a flag."""
+        """Return an option that is an integer, an enumeration value or a flag, as an int."""
         value = self.options.get(option, default)
         return int(value) if isinstance(value, (int, float)) else default
 
     def integers(self, option: str) -> list[int]:
-        """Return the numbers of an option, none if the operator does not have it."""
+        """Return the numbers of a vector option; an empty list if the operator does not have it."""
         values = self.options.get(option, ())
         return [int(value) for value in values] if isinstance(values, tuple) else []
 
     def number(self, option: str, default: float) -> float:
-        """Return an option that is a real number."""
+        """Return an option that is a real number, as a float."""
         value = self.options.get(option, default)
         return float(value) if isinstance(value, (int, float)) else default
 
@@ -252,8 +257,8 @@ class TfliteGraph:
         operators: its operators in execution order.
         inputs: tensor indices of its inputs.
         outputs: tensor indices of its outputs.
-        subgraphs: other graphs that operators execute, by their number in the file. It is filled
-            for the main graph only.
+        subgraphs: the other graphs of the file that operators execute, by their number in the file.
+            Only the main graph has entries.
     """
 
     tensors: tuple[TfliteTensor, ...]
@@ -388,7 +393,7 @@ class _FlatbufferReader:
     def _data(
         self, table: Any, name: str, shape: Shape, dtype: str, kind: str
     ) -> NDArray[Any] | None:
-        """Return the values of a constant, or None for a computed tensor or an unsupported type."""
+        """Return the values of a constant; None for a computed tensor or an unsupported type."""
         if not 0 <= table.Buffer() < self._model.BuffersLength():
             self._refuse(f"gives the tensor '{name}' data that do not exist")
         buffer = self._model.Buffers(table.Buffer())
@@ -424,7 +429,7 @@ class _FlatbufferReader:
     def _dense(
         self, sparsity: Any, name: str, raw: NDArray[Any], shape: Shape, dtype: str
     ) -> NDArray[Any]:
-        """Return a sparse constant with its zeros."""
+        """Return a sparse constant as a dense array."""
         kind = np.dtype(dtype).newbyteorder("<")
         self._constant_bytes += math.prod(shape) * kind.itemsize
         if raw.size % kind.itemsize or self._constant_bytes > MAX_FILE_BYTES:
@@ -487,9 +492,9 @@ class _FlatbufferReader:
         )  # fmt: skip
 
     def _read_options(self, operator: Any) -> dict[str, Option]:
-        """Return every scalar and vector of an operator's options, by their names in the schema.
+        """Return every scalar and vector of an operator's options, by name in the schema.
 
-        The schema has two fields for options; the second one is for operators of 2023 and later.
+        The schema has two fields for options. The second field is for operators of 2023 and later.
         """
         table = operator.BuiltinOptions()
         table_name = self._options.get(operator.BuiltinOptionsType(), "NONE")
@@ -557,7 +562,7 @@ class _FlatbufferReader:
 
 
 def _subgraphs_of(graph: TfliteGraph) -> list[int]:
-    """Return the numbers of the graphs that operators execute.
+    """Return the numbers of the graphs that a graph's operators execute.
 
     A graph that only initialises variables (CALL_ONCE) is not included.
     """

@@ -1,7 +1,8 @@
 """Convert Fourier transforms and the operators that read their complex results.
 
-ONNX has no operators on complex numbers. A complex tensor is represented as a real one with an
-additional last dimension for the real and imaginary part. It may only occur between operators.
+ONNX has no operators on complex numbers. A complex tensor is represented as a real tensor with an
+additional last dimension for the real and the imaginary part. Complex tensors may only occur
+between operators, not as inputs or outputs of the network.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _transform(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pairs(writer: Writer, operator: TfliteOperator) -> str:
-    """Return the name of the complex input as pairs of real numbers."""
+    """Return the name of the complex input, as a real tensor of (real, imaginary) pairs."""
     data = input_index(operator, 0)
     if not writer.is_complex(data):
         raise Missing("its data are not complex numbers that an operator of the file computes")

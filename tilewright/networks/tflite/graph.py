@@ -1,4 +1,4 @@
-"""Collect the nodes and constants of an ONNX graph under readable and unique names."""
+"""Collects the nodes and constants of an ONNX graph under readable and unique names."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class GraphBuilder:
     Tensors and nodes have separate namespaces, so a node may have the same name as a tensor.
 
     Args:
-        outer: the surrounding graph, if this graph lies inside one of its nodes. An inner graph
-            reads tensors of the outer graph by name, so both share their namespaces.
+        outer: the surrounding graph, if this graph is an attribute of one of its nodes. An inner
+            graph reads tensors of the outer graph by name, so both share their namespaces.
 
     Attributes:
         tensor_names: names of tensors that are taken.
@@ -69,7 +69,7 @@ class GraphBuilder:
     def results_of(
         self, op: str, inputs: Sequence[str], name: str, count: int, **attributes: Any
     ) -> list[str]:
-        """Add a node with several results and return their names.
+        """Add a node with several results, and return the names of the results.
 
         Args:
             op: ONNX operator type.
@@ -93,12 +93,12 @@ class GraphBuilder:
         return tensor is not None and not numpy_helper.to_array(tensor).all()
 
     def append(self, node: onnx.NodeProto, name: str) -> None:
-        """Add a node. Its name begins with `name`."""
+        """Add a node, and give it a free name that begins with `name`."""
         node.name = self.node_names.take_free_name(printable(name))
         self.nodes.append(node)
 
     def is_unnamed(self, result: str) -> bool:
-        """Return whether a result still has the name that `results_of` gave it."""
+        """Return whether a result still has the temporary name that `results_of` gave it."""
         return result in self._unnamed
 
     def rename(self, result: str, name: str) -> None:
@@ -107,19 +107,19 @@ class GraphBuilder:
         node.output[list(node.output).index(result)] = name
 
     def rename_nodes(self, name: str, first: int) -> None:
-        """Rename nodes from index `first` on that are called `name`, to make the name available."""
+        """Make a node name available by renaming the nodes from index `first` on that have it."""
         for node in self.nodes[first:]:
             if node.name == name:
                 node.name = self.node_names.take_free_name(f"{name}/given up")
                 self.node_names.release(name)
 
     def drop(self, results: Collection[str], first: int) -> None:
-        """Remove the nodes from index `first` on that compute any of the given results."""
+        """Remove the nodes from index `first` on that compute any of `results`."""
         kept = [node for node in self.nodes[first:] if set(results).isdisjoint(node.output)]
         self.nodes[first:] = kept
 
     def needed_nodes(self, results: Collection[str]) -> list[onnx.NodeProto]:
-        """Return the nodes that the given results depend on, in order."""
+        """Return the nodes on which the tensors in `results` depend, in order."""
         wanted, needed = set(results), []
         for node in reversed(self.nodes):
             if not wanted.isdisjoint(node.output):
@@ -158,7 +158,7 @@ RESULTS = frozenset(("identity", "identity_int", "statefulpartitionedcall"))
 def operator_names(operators: Sequence[tuple[str, str, str]]) -> list[str]:
     """Return the names of the framework's layers from which operators were converted.
 
-    A first path component that all names share is removed.
+    If all names that are paths begin with the same component, that component is removed.
 
     Args:
         operators: (kind, name of the first output, name of the weights or "") of each operator.
@@ -175,9 +175,10 @@ def operator_names(operators: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _layer(kind: str, output: str, weight: str) -> str:
-    """Return the name of an operator's own layer, as a part of the name of its output.
+    """Derive the name of an operator's layer from the names of its tensors.
 
-    The output of fused operators has a name that lists the layers of all of them.
+    The output of fused operators has a name that joins the names of all fused layers; the part that
+    belongs to this operator is chosen.
 
     Args:
         kind: kind of the operator.
@@ -206,7 +207,7 @@ class Names:
         self._taken: dict[str, int] = {}
 
     def take_free_name(self, name: str) -> str:
-        """Take a name and return it. If it is taken already, a number is appended."""
+        """Mark a name as taken and return it; a number is appended if it was taken already."""
         free = name
         while free in self._taken:
             self._taken[name] += 1

@@ -17,7 +17,7 @@ from tilewright.networks.tflite.writer import Missing, Writer, check_elements
 
 
 def indices_of(writer: Writer, place: int, suffix: str = "Indices") -> str:
-    """Return the name of an index tensor converted to int64, which all ONNX operators accept.
+    """Return the name of an index tensor as int64, which all ONNX operators accept.
 
     Args:
         writer: writer of the graph.
@@ -115,9 +115,9 @@ def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert SPARSE_TO_DENSE, which fills a tensor with a default except at given indices.
+    """Convert SPARSE_TO_DENSE: fill a tensor with a default value, and set given indices to values.
 
-    An index has one number per dimension.
+    An index consists of one number per dimension.
     """
     result, indices = output(operator), input_index(operator, 0)
     shape, indices_shape = writer.tensors[result].shape, writer.tensors[indices].shape
@@ -142,7 +142,8 @@ def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
 def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
     """Convert ONE_HOT.
 
-    A negative index selects nothing in TensorFlow Lite, but counts from the end in ONNX.
+    A negative index selects nothing in TensorFlow Lite, but counts from the end in ONNX. It is
+    therefore replaced by an index beyond the end, which selects nothing.
     """
     places, result = input_index(operator, 0), output(operator)
     depth = writer.integers(input_index(operator, 1), "its depth")
@@ -207,7 +208,7 @@ def _cum_sum(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert BUCKETIZE, which counts the boundaries that are not above a number."""
+    """Convert BUCKETIZE, which counts for each number the boundaries that are not above it."""
     data, result = input_index(operator, 0), output(operator)
     ends = operator.options.get("Boundaries", ())
     shape = writer.tensors[data].shape
@@ -230,14 +231,14 @@ def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
-    """Write the second input of an operator into the first one.
+    """Write the second input of an operator into a slice of the first input.
 
-    As in XLA, the begin of the slice is clamped so that the slice fits.
+    As in XLA, the start of the slice is clamped so that the slice fits.
 
     Args:
         writer: writer of the graph.
-        operator: the operator; its inputs are the data and the update.
-        first: name of an int64 vector with the begin of the slice.
+        operator: the operator; its first two inputs are the data and the update.
+        first: name of an int64 vector with the start of the slice.
     """
     data, update = (input_index(operator, i) for i in range(2))
     whole, part = (writer.tensors[place].shape for place in (data, update))
@@ -361,7 +362,7 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _neutral(reduction: str, dtype: str) -> float | int:
-    """Return the value of a segment without rows."""
+    """Return the neutral element of a reduction, which is the result for a segment without rows."""
     if reduction in ("add", "mul"):
         return int(reduction == "mul")
     if dtype.startswith("float"):
@@ -372,7 +373,8 @@ def _neutral(reduction: str, dtype: str) -> float | int:
 def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
     """Convert EMBEDDING_LOOKUP_SPARSE.
 
-    It sums weighted rows of a table, grouped by the row of a sparse matrix.
+    The operator adds up weighted rows of a table, grouped by the row of a sparse matrix, and
+    optionally divides by the sum of the weights or the root of the sum of their squares.
     """
     ids, indices, _, weights, table = (input_index(operator, i) for i in range(5))
     result, number = output(operator), operator.integer("Combiner")
@@ -411,7 +413,7 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _look_up_key(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert HASHTABLE_LOOKUP, which returns the row of each key; zeros if the key is absent."""
+    """Convert HASHTABLE_LOOKUP, which returns the row of each key, or zeros for an absent key."""
     wanted, keys, values = (input_index(operator, i) for i in range(3))
     if len(operator.outputs) != 2:
         raise Missing(f"it has {len(operator.outputs)} outputs instead of two")

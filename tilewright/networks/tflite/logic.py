@@ -33,7 +33,7 @@ def element_type(dtype: str) -> int:
 def write_as(
     writer: Writer, place: int, result: str, dtype: str, layout: TfliteLayout = FILED
 ) -> None:
-    """Write a result that has the type `dtype` to a tensor, converted to the tensor's own type.
+    """Convert a result of type `dtype` to the type of a tensor, and write it to the tensor.
 
     Args:
         writer: writer of the graph.
@@ -110,8 +110,8 @@ def _cast(writer: Writer, operator: TfliteOperator) -> None:
 def _floor_div(writer: Writer, operator: TfliteOperator) -> None:
     """Convert FLOOR_DIV.
 
-    ONNX rounds the quotient of integers towards 0. It is one too large if there is a remainder and
-    exactly one operand is negative.
+    ONNX rounds the quotient of integers towards 0. This is one too large if there is a remainder
+    and exactly one operand is negative.
     """
     layout = common_layout(writer, operator)
     a, b = (operand(writer, input_index(operator, i), layout) for i in (0, 1))
@@ -180,7 +180,8 @@ def _xor(writer: Writer, operator: TfliteOperator) -> None:
 def _shift(writer: Writer, operator: TfliteOperator) -> None:
     """Convert RIGHT_SHIFT; the number of bits is clamped to 0 … width − 1.
 
-    ONNX shifts only unsigned integers, so a signed one is divided by a power of two, rounding down.
+    ONNX shifts only unsigned integers. A signed integer is therefore divided by a power of two,
+    rounding down.
     """
     places, result = [input_index(operator, i) for i in (0, 1)], output(operator)
     dtype = writer.tensors[result].dtype
@@ -207,9 +208,9 @@ def _shift(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert BITCAST, which reinterprets bits as another type.
+    """Convert BITCAST, which reinterprets the bits of a tensor as another type.
 
-    Only constants can be converted to a type of another size.
+    Only a constant can be converted to a type of another size.
     """
     data, result = input_index(operator, 0), output(operator)
     sizes = [np.dtype(writer.tensors[place].dtype).itemsize for place in (data, result)]
@@ -225,10 +226,11 @@ def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert ATAN2, the angle of a point in all four quadrants.
+    """Convert ATAN2, the angle of the point (x, y) in all four quadrants.
 
-    For positive x, this is the arc tangent of y / x; for negative x, half a turn is added. The
-    signs of zeros and infinities matter, as in C, but a result of −0 becomes 0.
+    For positive x, the angle is the arc tangent of y / x. For negative x, half a turn is added with
+    the sign of y. The signs of zeros and infinities matter, as in C, except that a result of −0
+    becomes 0.
     """
     layout = common_layout(writer, operator)
     y, x = (operand(writer, input_index(operator, i), layout) for i in (0, 1))
@@ -242,7 +244,7 @@ def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
     zero, turn = number(0.0), number(np.pi)
 
     def is_negative(name: str, suffix: str) -> str:
-        """Return whether the sign bit is set; −0 has a negative reciprocal."""
+        """Add nodes that compute whether the sign bit is set; −0 has a negative reciprocal."""
         below = writer.node("Less", [name, zero], f"{suffix}Below")
         inverse = writer.node("Reciprocal", [name], f"{suffix}Inverse")
         inverted = writer.node("Less", [inverse, zero], f"{suffix}InverseBelow")

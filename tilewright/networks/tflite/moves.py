@@ -30,14 +30,15 @@ def move(
 ) -> None:  # fmt: skip
     """Add operators that move elements, and write the result.
 
-    The stored integers are moved if data and result have the same quantisation; otherwise the real
-    numbers are moved.
+    The stored integers are moved if data and result have the same quantisation; otherwise the
+    dequantised values are moved.
 
     Args:
         writer: writer of the graph.
         data: tensor index of the data.
         result: tensor index of the result.
-        add: adds the operators for a tensor name and returns the name of their result.
+        add: adds the operators for the tensor of a given name, and returns the name of their
+            result.
         read: layout in which the data are read.
         written: layout of the result.
     """
@@ -61,12 +62,15 @@ def move(
 def result_sizes(writer: Writer, result: int, sizes: int) -> str:
     """Return the name of an int64 tensor with the shape of a result.
 
-    This is a constant if the shape is known, otherwise the operator's own shape input.
+    The tensor is a constant if the shape is known. Otherwise it is the operator's own shape input.
 
     Args:
         writer: writer of the graph.
         result: tensor index of the result.
         sizes: tensor index of the shape input.
+
+    Raises:
+        Missing: the shape is not known, and its input is computed in another branch.
     """
     if not writer.is_open(result):
         return writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
@@ -153,9 +157,9 @@ def _pad(writer: Writer, operator: TfliteOperator) -> None:
 def _pad_symmetrically(
     writer: Writer, operator: TfliteOperator, amounts: NDArray[np.int64]
 ) -> None:
-    """Convert a symmetric MIRROR_PAD, which repeats the border.
+    """Convert a symmetric MIRROR_PAD, which repeats the elements at the border.
 
-    ONNX has no such mode, so rows are gathered along each axis.
+    ONNX's Pad has no such mode, so the elements are gathered along each axis.
     """
     data = input_index(operator, 0)
     shape = writer.tensors[data].shape
@@ -185,7 +189,7 @@ def _concat(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pack(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert PACK: add a new axis of length 1 to each input and concatenate along it."""
+    """Convert PACK: add a new axis of length 1 to each input, and concatenate along this axis."""
     shape, axis = writer.tensors[output(operator)].shape, operator.integer("Axis")
     if not -len(shape) <= axis < len(shape):
         raise Missing(f"it joins along the axis {axis} of {len(shape)} dimensions")
@@ -244,8 +248,10 @@ def _strided_slice(writer: Writer, operator: TfliteOperator) -> None:
 def _axes_of_ranges(rank: int, count: int, ellipsis: int, new_axes: int) -> list[tuple[int, int]]:
     """Return (range index, data axis) for each range of a strided slice.
 
-    Ranges after an ellipsis count from the last axis, and a new axis belongs to none. Raises
-    `Missing` if there are more ranges than axes.
+    Ranges after an ellipsis count from the last axis. A range that stands for a new axis is left
+    out.
+
+    Raises `Missing` if there are more ranges than axes.
     """
     is_new = [bool(new_axes >> i & 1) and not ellipsis >> i & 1 for i in range(count)]
     where = next((i for i in range(count) if ellipsis >> i & 1), count)
@@ -278,7 +284,7 @@ def _write_slice(
     writer: Writer, operator: TfliteOperator, begins: Sequence[int], ends: Sequence[int],
     steps: Sequence[int], sliced: Sequence[int], *, shrunk: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
-    """Add a Slice of an operator's data and write its result.
+    """Add a Slice of an operator's data, and write its result.
 
     Args:
         writer: writer of the graph.
@@ -338,7 +344,7 @@ def _split(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _unpack(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert UNPACK: split an axis into parts of length 1 and remove it."""
+    """Convert UNPACK: split an axis into parts of length 1, and remove the axis from each part."""
     data = input_index(operator, 0)
     shape, axis = writer.tensors[data].shape, operator.integer("Axis")
     if not -len(shape) <= axis < len(shape) or shape[axis] != len(operator.outputs):
@@ -353,7 +359,7 @@ def _unpack(writer: Writer, operator: TfliteOperator) -> None:
 def tensors_read(operator: TfliteOperator) -> Shape:
     """Return the indices of the tensors whose values an operator reads.
 
-    Inputs that only state the result's shape are not included, because the shapes are static.
+    Inputs that only state the shape of the result are left out, because shapes are static.
     """
     first, last = READ.get(operator.kind, (0, None))
     return tuple(place for place in operator.inputs[first:last] if place >= 0)

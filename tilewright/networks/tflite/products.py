@@ -17,7 +17,7 @@ def pads(
 ) -> list[int]:
     """Return the padding (top, left, bottom, right) of a window on an image.
 
-    With SAME padding, the odd row or column is at the end.
+    If SAME padding is odd, the additional row or column is at the bottom or right.
 
     Args:
         operator: the operator, whose option `Padding` is SAME or VALID.
@@ -38,7 +38,11 @@ def pads(
 
 
 def pair(operator: TfliteOperator, height: str, width: str) -> Shape:
-    """Return two options that are sizes. Raises `Missing` if one is below 1."""
+    """Return two options of an operator that are sizes, such as a vertical and a horizontal stride.
+
+    Raises:
+        Missing: a size is below 1.
+    """
     sizes = operator.integer(height, 1), operator.integer(width, 1)
     if min(sizes) < 1:
         raise Missing(f"its options {height} and {width} are {sizes[0]} and {sizes[1]}")
@@ -85,7 +89,7 @@ def _conv(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def turned_weights(writer: Writer, weight: int, order: Sequence[int], axis: int = 0) -> str:
-    """Return the name of weights with permuted axes, as ONNX needs them.
+    """Return the name of weights with their axes permuted to ONNX's order.
 
     Args:
         writer: writer of the graph.
@@ -156,7 +160,7 @@ def _dense(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def as_shape(writer: Writer, place: int, shape: Shape, suffix: str) -> str:
-    """Return the name of a tensor's real numbers in another shape.
+    """Return the name of a tensor's dequantised values in another shape.
 
     The elements keep their order in the file.
 
@@ -204,9 +208,10 @@ def _channel_axis(writer: Writer, place: int, moved: Mapping[int, int]) -> int:
 
 
 def bias(writer: Writer, operator: TfliteOperator, place: int, data: int = 0) -> list[str]:
-    """Return the bias of an operator as a list with one name, or an empty list if it has none.
+    """Return the bias of an operator as a list with one name; an empty list if it has no bias.
 
-    An integer bias without a scale has the step of the sums: data scale times weight scale.
+    An integer bias without a scale has the scale of the accumulators: data scale times weight
+    scale.
 
     Args:
         writer: writer of the graph.

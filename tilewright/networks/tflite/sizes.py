@@ -1,9 +1,9 @@
-"""Track sizes that depend on values, and convert the operators that cause them.
+"""Track sizes that depend on values of tensors, and convert the operators that cause them.
 
 A file states a shape for every tensor, with 1 for a size that its converter did not know. Such a
-size is known here if it follows from constants and from the shapes of the inputs. It is unknown if
-it depends on the values of tensors, for example after WHERE. In that case, only rules that need no
-sizes apply.
+size is known here if it follows from constants and from the shapes of the inputs. It is unknown
+("open") if it depends on the values of tensors, for example after WHERE. Tensors with open sizes
+can only be converted by rules that need no sizes.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ OPEN = frozenset((
 
 
 def analyse(writer: Writer) -> None:
-    """Mark the tensors of a graph whose sizes depend on values, or whose values are derived.
+    """Find the tensors of a graph whose sizes depend on values, and those whose values are derived.
 
-    The values of a derived tensor follow from constants and shapes.
+    The values of a derived tensor follow from constants and shapes. The results are recorded in
+    `writer`.
     """
     for operator in writer.source.operators:
         read = [place for place in operator.inputs if place >= 0]
@@ -83,7 +84,8 @@ def analyse(writer: Writer) -> None:
 def tensors_read(writer: Writer, operator: TfliteOperator) -> Shape:
     """Return the indices of the tensors that an operator reads.
 
-    A tensor that only states a shape is included if that shape depends on values.
+    A tensor that only states a shape is included only if a size of the operator's tensors depends
+    on values.
     """
     if not any(map(writer.is_open, (*operator.inputs, *operator.outputs))):
         return moves.tensors_read(operator)
@@ -91,7 +93,11 @@ def tensors_read(writer: Writer, operator: TfliteOperator) -> Shape:
 
 
 def check(writer: Writer, operator: TfliteOperator) -> None:
-    """Raise `Missing` if the rule of an operator needs a size that depends on values."""
+    """Check that the rule of an operator needs no size that depends on values of tensors.
+
+    Raises:
+        Missing: the rule needs such a size.
+    """
     opened = [place for place in operator.inputs if writer.is_open(place)]
     if operator.kind in OPEN or not (opened or _computed_sizes(writer, operator)):
         return
@@ -103,7 +109,7 @@ def check(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _computed_sizes(writer: Writer, operator: TfliteOperator) -> list[int]:
-    """Return the inputs whose values determine the shape of an operator's result at run time."""
+    """Return the inputs whose values determine the shape of the result at run time."""
     sizing = [operator.inputs[i] for i in SIZED.get(operator.kind, ()) if i < len(operator.inputs)]
     is_open = any(writer.tensors[place].has_open_shape for place in operator.outputs)
     if operator.kind != "RANGE" and not is_open:
@@ -119,8 +125,9 @@ def _open_results(
     Args:
         writer: writer of the graph.
         operator: the operator.
-        opened: inputs whose sizes depend on values.
-        computed: inputs whose values determine the shape of a result and are not known.
+        opened: tensor indices of the inputs whose sizes depend on values.
+        computed: tensor indices of the inputs that determine the shape of a result and whose values
+            are not known.
     """
     if operator.kind in (*SHAPE_ONLY, "IF", "STABLEHLO_COMPOSITE"):
         return []  # subgraphs are examined when they are converted
@@ -155,8 +162,8 @@ NONZERO_TYPES = frozenset(("bool", "float32", "int32", "int64", "uint8"))
 def _unique(writer: Writer, operator: TfliteOperator) -> None:
     """Convert UNIQUE.
 
-    Its results are the distinct elements in order of first occurrence, and the index of each
-    element among them.
+    Its results are the distinct elements in the order of their first occurrence, and for each
+    element the index of its value among them.
     """
     data = input_index(operator, 0)
     if len(operator.outputs) != 2 or len(writer.tensors[data].shape) != 1:
@@ -177,7 +184,7 @@ UNIQUE_TYPES = frozenset(("float32", "float64", "int8", "int64"))
 
 
 def _broadcast_args(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert BROADCAST_ARGS, which returns the common shape of two tensors that are broadcast."""
+    """Convert BROADCAST_ARGS, which computes the shape to which two shapes are broadcast."""
     places, result = [input_index(operator, i) for i in (0, 1)], output(operator)
     lengths = [writer.tensors[place].shape for place in places]
     if any(len(length) != 1 for length in lengths):

@@ -1,4 +1,7 @@
-"""Convert StableHLO operators, which newer converters write where TensorFlow Lite has none."""
+"""Convert StableHLO operators.
+
+Newer converters write them where TensorFlow Lite has no operator of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ COMPARISONS = ("Equal", "NotEqual", "GreaterOrEqual", "Greater", "LessOrEqual", 
 
 
 def _numbers(operator: TfliteOperator, option: str, rank: int) -> Sequence[int]:
-    """Return an option that is a vector with one number per dimension."""
+    """Return an option that is a vector with one number per dimension.
+
+    Raises `Missing` if the option is absent or has another length.
+    """
     values = operator.options.get(option, ())
     if not isinstance(values, tuple) or len(values) != rank:
         raise Missing(f"its {option} does not fit {rank} dimensions")
@@ -58,7 +64,10 @@ def _slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pad(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_PAD. Negative amounts cut; interior padding separates the elements."""
+    """Convert STABLEHLO_PAD.
+
+    Negative amounts cut elements off. Interior padding inserts fill values between the elements.
+    """
     data = input_index(operator, 0)
     shape = writer.tensors[data].shape
     low, high, interior = (
@@ -76,7 +85,10 @@ def _pad(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_BROADCAST_IN_DIM, which states a result axis for each data axis."""
+    """Convert STABLEHLO_BROADCAST_IN_DIM.
+
+    The operator states the axis of the result for each axis of the data.
+    """
     data, result = input_index(operator, 0), output(operator)
     own, wanted = writer.tensors[data].shape, writer.tensors[result].shape
     places = operator.options.get("BroadcastDimensions", ())
@@ -135,9 +147,9 @@ def _remainder(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _shift_left(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_SHIFT_LEFT; a shift by the type's width or more gives 0.
+    """Convert STABLEHLO_SHIFT_LEFT; a shift by at least the type's width gives 0.
 
-    ONNX shifts only unsigned integers.
+    ONNX shifts only unsigned integers, so the numbers are converted to uint64.
     """
     places, result = [input_index(operator, i) for i in (0, 1)], output(operator)
     dtype = writer.tensors[result].dtype
@@ -237,7 +249,8 @@ def _multiply(writer: Writer, operator: TfliteOperator) -> None:
 def _convolve(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_CONVOLUTION.
 
-    Data with dilation or negative padding are dilated or cut before the convolution.
+    If the data are dilated, or have negative padding, they are dilated and cut before the
+    convolution.
     """
     data, weight, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     rank = len(writer.tensors[data].shape)

@@ -30,7 +30,10 @@ REDUCTIONS: Mapping[str, str] = {
 
 
 def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> str:
-    """Return the scalar inputs from position `first` on as one int64 vector."""
+    """Join the scalar index inputs from position `first` on into one int64 vector.
+
+    Returns the name of the vector. Raises `Missing` unless there is one index per dimension.
+    """
     if len(operator.inputs) != first + rank:
         raise Missing(
             f"it has {len(operator.inputs) - first} indices, but its data have {rank} dimensions"
@@ -62,7 +65,7 @@ def clamp(writer: Writer, name: str, most: Sequence[int]) -> str:
 
 
 def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_DYNAMIC_SLICE; the begin is clamped so that the slice fits."""
+    """Convert STABLEHLO_DYNAMIC_SLICE; the start is clamped so that the slice fits."""
     data, result = input_index(operator, 0), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     if len(sizes) != len(shape) or any(not 0 <= a <= b for a, b in zip(sizes, shape, strict=True)):
@@ -92,21 +95,21 @@ def _write_begins(
     writer: Writer, indices: int, vector_axis: int, axes: Sequence[int], shape: Sequence[int],
     most: Sequence[int] | None,
 ) -> tuple[str, list[int]]:  # fmt: skip
-    """Write the begin of each slice as an index of the data.
+    """Write the start of each slice as an index of the data.
 
     Args:
         writer: writer of the graph.
         indices: tensor index of the indices.
-        vector_axis: axis of the indices along which the numbers of one index lie. If it is the
+        vector_axis: axis of `indices` along which the numbers of one index lie. If it equals the
             number of axes, each index is a single number.
-        axes: axis of the data that each number of an index refers to.
+        axes: axis of the data to which each number of an index refers.
         shape: shape of the data.
-        most: largest begin of a slice along each axis of the data, to which begins are clamped;
+        most: largest start of a slice along each axis of the data, to which starts are clamped;
             None to leave them unchanged.
 
     Returns:
         Name of a tensor of shape (…, rank of the data), and the sizes of its axes before the last
-            one.
+        one.
     """
     own = list(writer.tensors[indices].shape)
     name = indices_of(writer, indices)
@@ -134,7 +137,7 @@ def _write_begins(
 
 
 def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
-    """Return the offset of each element of a slice from the begin of the slice.
+    """Return the offset of each element of a slice from the start of the slice.
 
     Args:
         sizes: size of the slice along each axis of the data.
@@ -154,11 +157,11 @@ def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
 def _spread_starts(
     writer: Writer, starts: str, batch: Sequence[int], grid: Integers, rank: int
 ) -> str:
-    """Add the offsets of a slice's elements to the begin of each slice.
+    """Add the offsets of a slice's elements to the start of each slice.
 
     Args:
         writer: writer of the graph.
-        starts: name of the begins of the slices.
+        starts: name of the starts of the slices.
         batch: shape of the array of slices.
         grid: offsets of the elements, of shape (*offsets, rank).
         rank: number of dimensions of the data.
@@ -172,7 +175,7 @@ def _spread_starts(
 
 
 def _gather(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_GATHER element by element; begins are clamped so that slices fit."""
+    """Convert STABLEHLO_GATHER element by element; starts are clamped so that slices fit."""
     data, indices, result = input_index(operator, 0), input_index(operator, 1), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     offsets, collapsed = operator.integers("OffsetDims"), operator.integers("CollapsedSliceDims")
@@ -206,8 +209,8 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
 def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     """Convert STABLEHLO_SCATTER.
 
-    Elements outside the data are ignored: they are written to an additional element, which is cut
-    off.
+    Updates outside of the data are ignored: they are written to an additional element, which is
+    then cut off.
     """
     if len(operator.inputs) != 3:
         raise Missing(f"it has {len(operator.inputs)} inputs instead of 3")
@@ -272,7 +275,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
         last_ones = writer.node("Slice", [last_ones, *bounds], "LastInside")
         values = writer.node("Reshape", [writer.real(updates), vector], "UpdateLine")
         negative = writer.node("Less", [last_ones, writer.add("bound", np.int64(0))], "Untouched")
-        updated = writer.node("Gather", [values, last_ones], "Updated")  # of -1, any
+        updated = writer.node("Gather", [values, last_ones], "Updated")  # Where ignores -1
         kept = writer.node("Where", [negative, line, updated], "Kept")
     else:
         update = writer.node("Transpose", [writer.real(updates)], "Updates", perm=order)
@@ -289,7 +292,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _sort(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_SORT, which sorts by one tensor and reorders the others accordingly."""
+    """Convert STABLEHLO_SORT, which sorts one tensor and reorders the others accordingly."""
     places, results = operator.inputs, operator.outputs
     shape = writer.tensors[input_index(operator, 0)].shape
     axis = operator.integer("Dimension", -1)
@@ -312,7 +315,10 @@ def _rearrange(writer: Writer, order: str, axis: int, suffix: str, name: str) ->
 
 
 def _order(writer: Writer, operator: TfliteOperator) -> tuple[int, bool]:
-    """Return the number of the tensor that a sort compares, and whether the order is descending."""
+    """Return the number of the tensor by which a sort orders, and whether it sorts descending.
+
+    Raises `Missing` if the comparison graph is not a single comparison of two elements.
+    """
     graph = writer.subgraphs.get(operator.integer("ComparatorSubgraphIndex", -1))
     if graph is not None and len(graph.operators) == 1 and len(graph.outputs) == 1:
         (only,) = graph.operators

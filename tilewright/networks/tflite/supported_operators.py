@@ -1,4 +1,4 @@
-"""List the TensorFlow Lite operators that are converted, and why others cannot be.
+"""Lists the TensorFlow Lite operators that are converted, and the reasons why others cannot be.
 
 Operators that execute other graphs are in `control`.
 """

@@ -80,7 +80,7 @@ def reduce_axes(
 
 
 def _l2_pool(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert L2_POOL_2D, the root of the mean of squares. ONNX's LpPool sums instead."""
+    """Convert L2_POOL_2D, the square root of the mean of squares. ONNX's LpPool sums instead."""
     data = input_index(operator, 0)
     _, height, width, _ = shape_of(writer, data, 4, "its data")
     kernel = pair(operator, "FilterHeight", "FilterWidth")
@@ -110,7 +110,10 @@ def _l2_normalise(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _local_response(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert LOCAL_RESPONSE_NORMALIZATION. ONNX divides alpha by the size of the window."""
+    """Convert LOCAL_RESPONSE_NORMALIZATION.
+
+    ONNX divides alpha by the size of the window, so alpha is multiplied by it.
+    """
     data = input_index(operator, 0)
     shape_of(writer, data, 4, "its data")
     size = 2 * operator.integer("Radius") + 1
@@ -187,7 +190,7 @@ def combiner(writer: Writer, operator: TfliteOperator, option: str) -> str:
     Args:
         writer: writer of the graph.
         operator: the operator that executes the graph.
-        option: option with the number of the graph.
+        option: option of the operator with the number of the graph.
 
     Returns:
         A key of `REDUCERS`, or "second" for a graph that returns its second input.
@@ -222,8 +225,9 @@ def spread(
         name: name of the tensor.
         shape: its shape.
         axis: axis along which elements are selected.
-        sources: source index of each element of the result, −1 for the filling.
-        filling: name of the scalar.
+        sources: source index of each element of the result, −1 for the fill value; int array of
+            shape (n,).
+        filling: name of the scalar that fills gaps.
 
     Returns:
         The name of the result.
@@ -242,13 +246,20 @@ def spread(
 
 
 def dilated_places(size: int, dilation: int, low: int, high: int) -> Integers:
-    """Return the `sources` for `spread` that dilate and pad an axis.
+    """Return the source indices with which `spread` dilates and pads an axis.
 
     Args:
         size: length of the axis.
         dilation: distance between neighbouring elements in the result.
-        low: padding before; a negative number cuts elements off.
-        high: padding after; a negative number cuts elements off.
+        low: padding before the elements; a negative number cuts elements off.
+        high: padding after the elements; a negative number cuts elements off.
+
+    Returns:
+        Source index of each element of the result, −1 for padding; int array of shape (n,).
+
+    Raises:
+        Missing: the dilation is not positive, more elements are cut off than there are, or the
+            result is too large.
     """
     span = (size - 1) * dilation + 1 if size else 0
     if dilation < 1 or span + low + high < 0:
@@ -392,7 +403,7 @@ def _reduce_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
 
 
 class _Numbers:
-    """Writes a reduction in an element type that onnxruntime supports for it."""
+    """Writes a reduction in an element type for which onnxruntime supports it."""
 
     def __init__(self, writer: Writer, operator: TfliteOperator, function: str) -> None:
         self._writer = writer
@@ -416,7 +427,7 @@ class _Numbers:
         return name
 
     def reduce(self, name: str, axes: Sequence[int], suffix: str) -> str:
-        """Add the reduction over axes."""
+        """Add the reduction over `axes`, and return the name of its result."""
         return reduce_axes(self._writer, self._reduction, name, axes, keep=False, suffix=suffix)
 
     def combine(self, start: str, name: str) -> str:

@@ -1,8 +1,9 @@
-"""Write the ONNX graph of a TensorFlow Lite graph, tensor by tensor.
+"""Writes the ONNX graph of a TensorFlow Lite graph, tensor by tensor.
 
-A tensor exists in the layouts that operators ask for, and as stored integers, as real numbers, or
-as both. Files store images as (n, h, w, c), whereas ONNX computes on (n, c, h, w). A tensor keeps
-the layout in which its operator computes it, and is transposed only if another operator asks for
+A quantised tensor can exist in the ONNX graph as stored integers, as dequantised values, or as
+both. An image can exist in two layouts: files store images as (n, h, w, c), whereas ONNX computes
+on (n, c, h, w). The writer adds a form of a tensor only when an operator reads it. A tensor keeps
+the layout in which its operator computes it, and is transposed only if another operator reads it in
 the other layout. There are therefore no transpositions between two convolutions.
 """
 
@@ -63,20 +64,20 @@ could otherwise request any number."""
 class TfliteLayout(Enum):
     """Layout of an image: FILED is (n, h, w, c) as in files, FIRST is (n, c, h, w) as in ONNX.
 
-    The value of a layout is the permutation that converts an image of the other layout to it.
+    The value of a layout is the permutation that converts an image from the other layout to it.
     """
 
     FILED = (0, 2, 3, 1)
     FIRST = (0, 3, 1, 2)
 
     def permute_shape(self, shape: Sequence[int]) -> Shape:
-        """Return a shape of the file in this layout; only shapes with four axes are permuted."""
+        """Convert a shape of the file to this layout; only shapes with four axes change."""
         if self is TfliteLayout.FILED or len(shape) != 4:
             return tuple(shape)
         return tuple(shape[axis] for axis in self.value)
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return the axis in this layout that corresponds to an axis of a tensor in the file."""
+        """Convert an axis of a tensor in the file to the corresponding axis in this layout."""
         axis %= rank
         return self.value.index(axis) if self is TfliteLayout.FIRST and rank == 4 else axis
 
@@ -97,7 +98,7 @@ def check_elements(count: int) -> None:
 class OperatorBudget:
     """Limit on the number of operators in graphs that other operators execute.
 
-    Without it, a file of a few kilobytes whose graphs execute each other could request more
+    Without a limit, a file of a few kilobytes whose graphs execute each other could request more
     operators than fit into memory.
     """
 
@@ -105,17 +106,24 @@ class OperatorBudget:
         self._left = MAX_INNER_OPERATORS
 
     def spend(self, operators: int) -> None:
-        """Subtract a number of operators. Raises `Missing` if the budget is exhausted."""
+        """Subtract the operators of a nested graph from the budget.
+
+        Args:
+            operators: number of operators in the graph.
+
+        Raises:
+            Missing: the budget is exhausted.
+        """
         self._left -= operators + 1
         if self._left < 0:
             raise Missing(f"its graphs have more than {MAX_INNER_OPERATORS} operators")
 
 
 class Writer:
-    """Writer of an ONNX graph: conversion rules read inputs, add nodes and write results with it.
+    """Writer of an ONNX graph. Conversion rules use it to read inputs, add nodes and write results.
 
-    Tensors are identified by their index in `tensors`, which parameters call `place`. Layouts apply
-    to images only, which are tensors with four dimensions.
+    Tensors are identified by their index in `tensors`, which parameters call `place`. Layouts only
+    concern images, which are tensors with four dimensions.
 
     Args:
         source: the graph to convert.
@@ -180,7 +188,8 @@ class Writer:
         Args:
             operator: name of the operator, from which node names are derived.
             kind: its name in the schema.
-            in_floats: read integer constants as real values.
+            in_floats: store quantised constants as float32, not as integers with a
+                DequantizeLinear.
         """
         self._operator, self._in_floats = operator, in_floats
         self._wide = WIDENED.get(kind, {})
@@ -189,22 +198,26 @@ class Writer:
     # inputs of operators
 
     def is_constant(self, place: int) -> bool:
-        """Return whether the values of a tensor are known now."""
+        """Return whether the values of a tensor are known at conversion time."""
         return place in self._values
 
     def is_known(self, place: int) -> bool:
-        """Return whether a tensor is a constant, an input, or already computed."""
+        """Return whether a tensor is a constant, an input, or already written."""
         return place in self._values or self._native(place) is not None
 
     def layout(self, place: int) -> TfliteLayout:
-        """Return the layout in which a tensor is available; channels first if both are."""
+        """Return the layout in which a tensor exists; channels first if it exists in both."""
         return self._native(place) or FILED
 
     def constant(self, place: int, what: str) -> NDArray[Any]:
-        """Return the values of a tensor in its shape.
+        """Return the values of a constant tensor, in the tensor's shape.
+
+        Args:
+            place: tensor index.
+            what: description of the tensor, with which an error message begins.
 
         Raises:
-            Missing: the tensor is not constant. The message begins with `what`.
+            Missing: the tensor is not constant.
         """
         if place not in self._values:
             raise Missing(f"{what} must be constant, not computed")
@@ -213,8 +226,12 @@ class Writer:
     def integers(self, place: int, what: str) -> list[int]:
         """Return the values of a constant integer tensor as a flat list.
 
+        Args:
+            place: tensor index.
+            what: description of the tensor, with which an error message begins.
+
         Raises:
-            Missing: the tensor is not constant or not of integers. The message begins with `what`.
+            Missing: the tensor is not constant, or its element type is not an integer type.
         """
         values = self.constant(place, what)
         if values.dtype.kind not in "iu":
@@ -222,7 +239,7 @@ class Writer:
         return [int(value) for value in values.ravel()]
 
     def stored_name(self, place: int, layout: TfliteLayout = FILED) -> str:
-        """Return the name of a tensor as it is stored: integers or floats.
+        """Return the name of a tensor in the form in which the file stores it: integers or floats.
 
         Raises:
             ModelFileError: the tensor has not been computed yet.
@@ -243,14 +260,18 @@ class Writer:
         return self._stored[place, layout]
 
     def computed_type(self, place: int) -> str:
-        """Return the NumPy type in which the current operator computes a tensor."""
+        """Return the NumPy type in which the current operator computes a tensor.
+
+        This is float32 for a quantised tensor. Other types are widened where onnxruntime does not
+        support them.
+        """
         tensor = self.tensors[place]
         if tensor.quantisation is not None:
             return "float32"
         return self._wide.get(tensor.dtype, tensor.dtype)
 
     def real(self, place: int, layout: TfliteLayout = FILED) -> str:
-        """Return the name of a tensor as real numbers, in its computed type."""
+        """Return the name of a tensor as dequantised values, in its computed type."""
         name, tensor = self._real_form(place, layout), self.tensors[place]
         is_wide = tensor.quantisation is None and tensor.dtype in self._wide
         if is_wide and place not in self._values:  # constants are converted already
@@ -262,7 +283,7 @@ class Writer:
         return self.node("Cast", [name], "Cast", to=int(kind))
 
     def _real_form(self, place: int, layout: TfliteLayout) -> str:
-        """Return the name of a tensor as real numbers, before conversion to a wider type."""
+        """Return the name of a tensor as dequantised values, before conversion to a wider type."""
         tensor = self.tensors[place]
         if place in self._values:
             axis = 0 if tensor.quantisation is None else tensor.quantisation.axis
@@ -278,10 +299,10 @@ class Writer:
         return self._real[place, layout]
 
     def weight(self, place: int, values: NDArray[Any], axis: int, role: str = "") -> str:
-        """Add a constant in the form in which an operator reads it, as real numbers.
+        """Add a constant in the form in which an operator reads it, as dequantised values.
 
         Args:
-            place: index of the tensor that the constant comes from.
+            place: index of the tensor from which the constant comes.
             values: its values, possibly in another shape.
             axis: axis of the channels in `values`.
             role: suffix of the name; "" to use the tensor's name.
@@ -307,7 +328,7 @@ class Writer:
     def filled_constant(self, shape: Shape, value: float | int, dtype: str) -> str:
         """Return the name of a tensor with the same value everywhere.
 
-        A large tensor is created when the model runs, not stored.
+        A large tensor is not stored, but created when the model runs.
         """
         if math.prod(shape) <= MAX_FILLED:
             return self.add("start", np.full(shape, value, dtype))
@@ -332,7 +353,7 @@ class Writer:
     def nodes(
         self, op: str, inputs: Sequence[str], count: int, suffix: str = "", **attributes: Any
     ) -> list[str]:
-        """Add a node with `count` results and return their names. See `node`."""
+        """Add a node with `count` results, and return the names of the results. See `node`."""
         name = f"{self._operator}/{suffix}" if suffix else self._operator
         return self._graph.results_of(op, inputs, name, count, **attributes)
 
@@ -370,17 +391,22 @@ class Writer:
             self._open.add(place)
 
     def bind_stored(self, place: int, name: str) -> None:
-        """Connect an input of this graph to the ONNX tensor `name`, which holds it as stored."""
+        """Connect an input of this graph to the ONNX tensor `name`, which holds its stored form."""
         self._stored[place, FILED] = name
 
     def declare(self, place: int) -> onnx.ValueInfoProto:
-        """Make an input of this graph an input of the ONNX graph; return its name and type."""
+        """Make an input of this graph an input of the ONNX graph, and return its name and type."""
         name = self._graph.tensor_names.take_free_name(self.tensors[place].name or f"tensor{place}")
         self._stored[place, FILED] = name
         return self._info(place, FILED, name)
 
     def declare_scalar(self, name: str, dtype: str) -> onnx.ValueInfoProto:
-        """Return an additional scalar input of the ONNX graph, with a name that is still free."""
+        """Return the name and type of an additional scalar input of the ONNX graph.
+
+        Args:
+            name: suffix of the input's name.
+            dtype: NumPy type of the input.
+        """
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         free = self._graph.tensor_names.take_free_name(f"{self._operator}/{name}")
         return helper.make_tensor_value_info(free, kind, ())
@@ -390,11 +416,12 @@ class Writer:
         inputs: Sequence[onnx.ValueInfoProto],
         results: Sequence[tuple[str, str, Sequence[int | None]]],
     ) -> onnx.GraphProto:
-        """Return the finished ONNX graph for an operator's attribute.
+        """Return the finished ONNX graph, for an attribute of an operator such as a loop.
 
         Args:
             inputs: inputs of the graph.
-            results: name, NumPy type and shape of each output. A size of None depends on values.
+            results: name, NumPy type and shape of each output. A size of None depends on values of
+                tensors.
         """
         outputs = []
         for name, dtype, shape in results:
@@ -411,14 +438,14 @@ class Writer:
     # Sizes that depend on values, and complex numbers.
 
     def is_open(self, place: int) -> bool:
-        """Return whether the size of a tensor depends on values.
+        """Return whether the size of a tensor depends on values of tensors.
 
-        Its shape then only states the number of dimensions.
+        The shape of such a tensor only states the number of its dimensions.
         """
         return place in self._open
 
     def set_open(self, places: Iterable[int]) -> None:
-        """Record that the sizes of tensors depend on values."""
+        """Record that the sizes of tensors depend on values of tensors."""
         self._open.update(places)
 
     def is_derived(self, place: int) -> bool:
@@ -426,11 +453,17 @@ class Writer:
         return place in self._values or place in self.derived
 
     def is_complex(self, place: int) -> bool:
-        """Return whether a tensor holds complex numbers, as pairs of real numbers."""
+        """Return whether a tensor holds complex numbers, as (real, imaginary) pairs."""
         return place in self._complex
 
     def write_complex(self, place: int, result: str) -> None:
-        """Write a complex result of shape (…, 2), with real and imaginary parts."""
+        """Write a complex result, given as a real tensor of shape (…, 2).
+
+        The last axis holds the real and the imaginary part.
+
+        Raises:
+            Missing: the tensor is an output of the network.
+        """
         if place in self._names:
             raise Missing(
                 "its complex numbers are an output of the network, which ONNX does not support"
@@ -439,8 +472,17 @@ class Writer:
         self.write_stored(place, result)
 
     def keep_foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
-        """Keep an operator without a rule as a node of domain `tflite`; return the node's name."""
-        self._graph.rename_nodes(self._operator, self._first)  # nodes of a rule that failed
+        """Keep an operator that cannot be converted as a node of the domain `tflite`.
+
+        Args:
+            kind: kind of the operator.
+            inputs: tensor indices of its inputs.
+            outputs: tensor indices of its outputs.
+
+        Returns:
+            The name of the node.
+        """
+        self._graph.rename_nodes(self._operator, self._first)  # nodes that the failed rule wrote
         # The state is not converted, so that its values are unknown.
         input_names = ["" if self._is_state(place) else self.stored_name(place) for place in inputs]
         written = []
@@ -455,7 +497,7 @@ class Writer:
         return str(node.name)
 
     def _forget(self, place: int) -> None:
-        """Remove what the current operator has written for a tensor."""
+        """Remove the nodes and values that the current operator has written for a tensor."""
         names = set()
         for layout in TfliteLayout:
             for forms in (self._stored, self._real):
@@ -470,14 +512,14 @@ class Writer:
     def write(
         self, place: int, result: str, layout: TfliteLayout = FILED, *, exact: bool = False
     ) -> None:
-        """Write a result of real numbers to a tensor.
+        """Write a result of dequantised values to a tensor.
 
         Args:
             place: tensor index of the output.
             result: name of the result.
             layout: layout of the result.
-            exact: whether each number is already a multiple of the tensor's scale. Such a tensor is
-                only quantised if an operator asks for its integers.
+            exact: True if each value is already a multiple of the tensor's scale. Such a tensor is
+                only quantised if an operator reads its integers.
         """
         self._begin_writing(place, layout)
         self._check_scale(place)
@@ -491,7 +533,10 @@ class Writer:
             self._stored[place, layout] = self._quantise(place, layout, result)
 
     def write_stored(self, place: int, result: str, layout: TfliteLayout = FILED) -> None:
-        """Write a result to a tensor that is already in the form in which it is stored."""
+        """Write a result to a tensor without quantising it.
+
+        The result already has the form in which the file stores the tensor: integers or floats.
+        """
         self._begin_writing(place, layout)
         self._stored[place, layout] = self._call(place, layout, result)
 
@@ -523,7 +568,7 @@ class Writer:
     # forms of a tensor
 
     def _native(self, place: int) -> TfliteLayout | None:
-        """Return the layout in which a tensor exists, None if it does not exist yet."""
+        """Return a layout in which a tensor exists, None if it does not exist yet."""
         for layout in (FIRST, FILED):
             if (place, layout) in self._stored or (place, layout) in self._real:
                 return layout
@@ -543,7 +588,7 @@ class Writer:
         self._written_by[place] = self._operator
 
     def _check_scale(self, place: int) -> None:
-        """Raise `Missing` for an output that QuantizeLinear cannot produce."""
+        """Raise `Missing` if QuantizeLinear cannot produce the quantisation of an output."""
         quantisation = self.tensors[place].quantisation
         if quantisation is None:
             return
@@ -602,9 +647,9 @@ class Writer:
     # names
 
     def _call(self, place: int, layout: TfliteLayout, result: str) -> str:
-        """Rename a result after the tensor that it is written to.
+        """Rename a result to the name of the tensor to which it is written.
 
-        A result that is already named after another tensor keeps its name.
+        A result that already has the name of another tensor keeps its name.
 
         Args:
             place: index of the tensor.
@@ -646,7 +691,7 @@ class Writer:
 def _constants(source: TfliteGraph) -> dict[int, NDArray[Any]]:
     """Return the constants of a graph by tensor index.
 
-    A file has no data for a constant without elements.
+    These include constants without elements, for which a file has no data.
     """
     computed = {i for operator in source.operators for i in operator.outputs} | set(source.inputs)
     values = {}
@@ -659,7 +704,7 @@ def _constants(source: TfliteGraph) -> dict[int, NDArray[Any]]:
 
 
 def _opset(source: TfliteGraph) -> int:
-    """Return the opset that a file needs."""
+    """Return the ONNX opset that the operators and tensors of a file need."""
     graphs = (source, *source.subgraphs.values())
     tensors = (tensor for graph in graphs for tensor in graph.tensors)
     wide = any(t.quantisation is not None and t.dtype == "int16" for t in tensors)
@@ -668,5 +713,5 @@ def _opset(source: TfliteGraph) -> int:
 
 
 def _turn_values(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:
-    """Return values of an image in the given layout."""
+    """Convert values of an image from the layout of the file to the given layout."""
     return values.transpose(layout.value) if layout is FIRST and values.ndim == 4 else values

@@ -1,10 +1,11 @@
 """Built-in networks: ONNX graphs with their standard shapes, built without downloads.
 
 Weights are random (He initialisation), since schedules do not depend on them. Only `digits_cnn` is
-trained, so that accuracy can be checked. To add a network, write a function `f(Builder) -> output
-name` in the file of its family, and add one line to `FAMILIES`. A family's `INPUT` is the shape of
-its input, which is a float tensor called `input` unless the family defines `INPUT_NAME` or
-`INPUT_TYPE`.
+trained, so that its accuracy can be checked.
+
+To add a network, write a function `f(builder) -> name of the output` in the module of its family,
+and add one line to `FAMILIES`. The constant `INPUT` of a family's module is the shape of the input.
+The input is a float tensor called `input`, unless the module defines `INPUT_NAME` or `INPUT_TYPE`.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def build(name: str, seed: int = 0, weights: bool = True) -> onnx.ModelProto:
     Args:
         name: name of the network.
         seed: seed for its random weights. Equal seeds give equal weights.
-        weights: include the weights. Without them, tensors have shapes but no data, which is enough
-            to extract workloads and makes even VGG-19 a few kilobytes.
+        weights: include the weights. Without them, weight tensors have shapes but no data. That is
+            enough to extract workloads, and shrinks even VGG-19 to a few kilobytes.
 
     Raises:
         UnknownName: there is no network with this name.
@@ -63,9 +64,18 @@ def build(name: str, seed: int = 0, weights: bool = True) -> onnx.ModelProto:
 def build_with_builder(
     name: str, seed: int = 0, weights: bool = True
 ) -> tuple[Builder, onnx.ModelProto]:
-    """Build a network and also return its builder, which knows the shape of every tensor.
+    """Build a built-in network, and also return its builder, which knows the shape of every tensor.
 
-    The arguments and errors are those of `build`.
+    Args:
+        name: name of the network.
+        seed: seed for its random weights.
+        weights: include the weights; see `build`.
+
+    Returns:
+        The builder and the ONNX model.
+
+    Raises:
+        UnknownName: there is no network with this name.
     """
     from tilewright.networks.zoo.builder import Builder
 
@@ -84,7 +94,15 @@ def build_with_builder(
 def write(name: str, path: str | Path, seed: int = 0) -> Path:
     """Write a built-in network to an ONNX file and return the path.
 
-    A VGG network takes half a gigabyte. The file is written completely or not at all.
+    The file is written completely or not at all. The file of a VGG network takes half a gigabyte.
+
+    Args:
+        name: name of the network.
+        path: path of the file.
+        seed: seed for its random weights.
+
+    Raises:
+        UnknownName: there is no network with this name.
     """
     from tilewright.networks.onnx.files import write as write_onnx
 

@@ -1,4 +1,4 @@
-"""AlexNet in torchvision's version with a single tower (Krizhevsky, arXiv 1404.5997)."""
+"""AlexNet (Krizhevsky, arXiv 1404.5997), in torchvision's version with a single tower."""
 
 from __future__ import annotations
 

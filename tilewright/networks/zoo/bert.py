@@ -1,7 +1,7 @@
 """BERT-tiny for classification, google/bert_uncased_L-2_H-128_A-2 (Turc et al., arXiv 1908.08962).
 
-Its only input contains the int64 token IDs of one sequence, each below `VOCABULARY`. The sequence
-has the full length, so that no mask is needed, and belongs to the first segment.
+The only input holds the int64 token IDs of one sequence, each below `VOCABULARY`. The sequence has
+the full length, so that no attention mask is needed. All tokens belong to the first segment.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ INPUT_NAME = "input_ids"
 INPUT_TYPE = TensorProto.INT64
 VOCABULARY, POSITIONS, SEGMENTS, CLASSES = 30522, 512, 2, 2
 WIDTH, LAYERS, HEADS, HIDDEN = 128, 2, 2, 512
-EPSILON = 1e-12  # of layer normalisation, as in the published configuration of BERT
+EPSILON = 1e-12  # for layer normalisation, as in BERT's published configuration
 
 
 def bert_tiny(net: Builder) -> str:
-    """Build BERT-tiny: two layers over 128 tokens; the first token's features give two classes."""
+    """Build BERT-tiny: two layers over 128 tokens, classification into two classes.
+
+    The classifier reads the features of the first token.
+    """
     x = _embeddings(net)
     for index in range(LAYERS):
         x = _layer(net, x, f"encoder.{index}")
@@ -31,7 +34,7 @@ def bert_tiny(net: Builder) -> str:
 
 
 def _embeddings(net: Builder) -> str:
-    """Add up the embeddings of words, segments and positions, and normalise them."""
+    """Add up the embeddings of words, segments and positions, and append a LayerNorm."""
     ids = net.shapes[net.input]
     segments = net.constant("segment_ids", np.zeros(ids, np.int64))
     positions = net.constant("position_ids", np.arange(ids[1], dtype=np.int64)[None])
@@ -43,7 +46,7 @@ def _embeddings(net: Builder) -> str:
 
 
 def _layer(net: Builder, x: str, name: str) -> str:
-    """Add a transformer layer that normalises after each residual addition."""
+    """Append a transformer layer that normalises after each residual addition."""
     y = net.add(attention(net, x, f"{name}.attention", HEADS), x, f"{name}.add1")
     x = net.layer_norm(y, f"{name}.norm1", EPSILON)
     y = net.add(feed_forward(net, x, f"{name}.ffn", HIDDEN), x, f"{name}.add2")

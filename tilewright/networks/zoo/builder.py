@@ -1,7 +1,7 @@
-"""Build the ONNX graph of a network layer by layer, with shapes and random weights.
+"""Builds the ONNX graph of a network layer by layer, with shapes and random weights.
 
-Every weight tensor has its own random stream, seeded by (seed, index). A model that is built
-without weight data therefore has the same graph as one with weights.
+Every weight tensor has its own random stream, seeded by (seed, index of the tensor). A model that
+is built without weight data therefore has the same graph as a model with weights.
 """
 
 from __future__ import annotations
@@ -27,20 +27,19 @@ Pair = int | tuple[int, int]
 class Builder:
     """An ONNX graph under construction. Methods append a layer and return the name of its output.
 
-    Images have shape (batch, channels, height, width) and sequences (batch, tokens, features), in
-    elements. Kernels and strides are in rows and columns.
+    Images have shape (batch, channels, height, width), and sequences (batch, tokens, features).
 
     Args:
         name: name of the network.
         input_shape: shape of the input.
         seed: seed for the random weights.
-        weights: whether weights get data.
+        weights: if false, weight tensors have shapes but no data.
         input_name: name of the input.
         input_type: ONNX element type of the input.
 
     Attributes:
         input: name of the input.
-        values: trained weights by tensor name, used instead of random ones.
+        values: trained weights by tensor name, used in place of random weights.
         shapes: shape of each tensor, by name.
     """
 
@@ -80,11 +79,11 @@ class Builder:
             x: name of the input.
             name: name of the layer.
             out_channels: number of output channels.
-            kernel: size of the kernel.
+            kernel: size of the kernel, or (height, width).
             stride: stride in both directions.
-            pad: padding on both sides of each direction.
+            pad: padding on each side, or (vertical, horizontal).
             groups: number of groups.
-            bias: whether the convolution has a bias.
+            bias: add a bias to the convolution.
 
         Returns:
             The name of the output.
@@ -104,7 +103,7 @@ class Builder:
         )  # fmt: skip
 
     def batch_norm(self, x: str, name: str, epsilon: float = 1e-5) -> str:
-        """Append a BatchNorm with means near 0 and variances near 1."""
+        """Append a BatchNorm with random statistics: means near 0 and variances near 1."""
         channels = (self.shapes[x][1],)
         inputs = [
             x,
@@ -116,26 +115,29 @@ class Builder:
         return self._node("BatchNormalization", inputs, name, self.shapes[x], epsilon=epsilon)
 
     def relu(self, x: str, name: str) -> str:
-        """Append max(x, 0)."""
+        """Append a ReLU, max(x, 0)."""
         return self._node("Relu", [x], name, self.shapes[x])
 
     def relu6(self, x: str, name: str) -> str:
-        """Append a clip to 0 … 6."""
+        """Append a ReLU6: a clip to the range 0 … 6."""
         bounds = [self.constant("zero", np.float32(0)), self.constant("six", np.float32(6))]
         return self._node("Clip", [x, *bounds], name, self.shapes[x])
 
     def hard_swish(self, x: str, name: str) -> str:
-        """Append x · clip(x / 6 + 1/2, 0, 1)."""
+        """Append the hard swish, x · clip(x / 6 + 1/2, 0, 1)."""
         return self._node("HardSwish", [x], name, self.shapes[x])
 
     def hard_sigmoid(self, x: str, name: str) -> str:
-        """Append clip(x / 6 + 1/2, 0, 1) as in PyTorch; ONNX's default slope is different."""
+        """Append the hard sigmoid of PyTorch, clip(x / 6 + 1/2, 0, 1).
+
+        ONNX's default slope is different.
+        """
         return self._node("HardSigmoid", [x], name, self.shapes[x], alpha=1 / 6, beta=0.5)
 
     def gelu(self, x: str, name: str) -> str:
         """Append the exact GELU, x · (1 + erf(x / √2)) / 2.
 
-        It consists of operators that every ONNX version has.
+        It is composed of operators that every ONNX version has.
         """
         root, half = (
             self.constant(text, np.float32(value))
@@ -157,11 +159,11 @@ class Builder:
         return self._node("Softmax", [x], name, self.shapes[x], axis=-1)
 
     def add(self, x: str, y: str, name: str) -> str:
-        """Append the sum of two tensors, whose shapes are broadcast."""
+        """Append the elementwise sum of two tensors, with broadcasting."""
         return self._elementwise("Add", x, y, name)
 
     def multiply(self, x: str, y: str, name: str) -> str:
-        """Append the elementwise product of two tensors, whose shapes are broadcast."""
+        """Append the elementwise product of two tensors, with broadcasting."""
         return self._elementwise("Mul", x, y, name)
 
     def concat(self, xs: Sequence[str], name: str) -> str:
@@ -199,23 +201,23 @@ class Builder:
         return self._pool("AveragePool", x, name, kernel, stride, pad, count_include_pad=1)
 
     def global_average_pool(self, x: str, name: str) -> str:
-        """Append the mean of each channel, of shape (batch, channels, 1, 1)."""
+        """Append a global average pool; the result has shape (batch, channels, 1, 1)."""
         return self._node("GlobalAveragePool", [x], name, (*self.shapes[x][:2], 1, 1))
 
     def flatten(self, x: str, name: str) -> str:
-        """Append a Flatten of everything except the batch, of shape (batch, features)."""
+        """Append a Flatten of all axes except the batch; the result has shape (batch, features)."""
         batch, *rest = self.shapes[x]
         return self._node("Flatten", [x], name, (batch, math.prod(rest)), axis=1)
 
     def dense(self, x: str, name: str, out_features: int) -> str:
-        """Append x·Wᵀ + b with weights of shape (out, in)."""
+        """Append a dense layer, x·Wᵀ + b, with weights W of shape (out, in)."""
         batch, features = self.shapes[x]
         weight = self._he(f"{name}.weight", (out_features, features))
         bias = self._normal(f"{name}.bias", (out_features,), 0.01)
         return self._node("Gemm", [x, weight, bias], name, (batch, out_features), transB=1)
 
     def linear(self, x: str, name: str, out_features: int) -> str:
-        """Append x·W + b on the last dimension, as the two nodes that PyTorch exports.
+        """Append x·W + b over the last dimension, as the MatMul and the Add that PyTorch exports.
 
         W has shape (in, out) and variance 1 / fan-in.
         """
@@ -246,19 +248,19 @@ class Builder:
         )
 
     def embedding(self, ids: str, name: str, rows: int, features: int) -> str:
-        """Append a lookup of the rows `ids` in a weight table.
+        """Append a lookup of the rows `ids` of a weight table with shape (rows, features).
 
-        The result has shape (…, features).
+        The result has the shape of `ids` plus a last dimension for the features.
         """
         table = self.table(name, (rows, features))
         return self._node("Gather", [table, ids], name, (*self.shapes[ids], features), axis=0)
 
     def table(self, name: str, shape: tuple[int, ...]) -> str:
-        """Append a weight tensor, such as positions or a class token; its deviation is 0.02."""
+        """Append a weight tensor, such as a class token; its standard deviation is 0.02."""
         return self._normal(f"{name}.weight", shape, 0.02)
 
     def take(self, x: str, name: str, index: int, axis: int) -> str:
-        """Append the selection of one index along an axis, which removes the axis."""
+        """Append the selection of one index along an axis; the axis is removed."""
         which = self.constant(f"{name}.index", np.int64(index))
         shape = self.shapes[x]
         kept = (*shape[:axis], *shape[axis + 1 :])
@@ -281,7 +283,7 @@ class Builder:
         return self._node("Transpose", [x], name, shape, perm=order)
 
     def constant(self, name: str, value: NDArray[Any] | np.generic) -> str:
-        """Add a constant and return its name. A name that exists already is not added again."""
+        """Add a constant, unless its name exists already, and return the name."""
         if all(tensor.name != name for tensor in self._tensors):
             self._tensors.append(numpy_helper.from_array(np.asarray(value), name))
             self.shapes[name] = np.shape(value)

@@ -1,8 +1,8 @@
 """A small CNN for scikit-learn's 8×8 handwritten digits, trained so that accuracy can be checked.
 
 Training uses NumPy only: convolutions as matrix products over unfolded patches, cross-entropy loss,
-and SGD with momentum. It takes a few seconds and is deterministic for a seed. A fifth of the 1,797
-images is held out.
+and SGD with momentum. It takes a few seconds, and gives the same weights for the same seed. A fifth
+of the 1,797 images is held out.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Parameters = dict[str, Array]
 
 
 def digits_cnn(net: Builder) -> str:
-    """Build the CNN: three convolutions and a dense layer with trained weights.
+    """Build the CNN: three convolutions and a dense layer, with trained weights.
 
-    Its inputs are 8×8 images, its outputs ten classes.
+    The network classifies 8×8 images into ten classes.
     """
     net.values = train(net.seed) if net.weights else {}
     x = net.input
@@ -56,7 +56,7 @@ def training_set() -> tuple[Array, NDArray[np.int64]]:
 
 
 @lru_cache(maxsize=4)
-@one_thread  # small products; more threads would sum in another order
+@one_thread  # products are small, and several threads would sum in a different order
 def train(seed: int) -> Parameters:
     """Train the CNN and return its weights by tensor name.
 
@@ -78,7 +78,10 @@ def train(seed: int) -> Parameters:
 
 
 def _data() -> tuple[Array, NDArray[np.int64], NDArray[np.bool_]]:
-    """Return all images, their labels, and a mask of the held-out ones, which no seed changes."""
+    """Return all images, their labels, and a mask of the held-out images.
+
+    The mask does not depend on any seed.
+    """
     digits = datasets.load_digits()
     images = (digits.images[:, None] / 16).astype(np.float32)
     test = np.zeros(len(images), bool)

@@ -18,10 +18,11 @@ class NetworkFacts:
 
     Attributes:
         name: its name.
-        input_shape: (batch, channels, height, width) for images, (batch, tokens) for text.
+        input_shape: shape of its input, (batch, channels, height, width) for images and (batch,
+            tokens) for text.
         operators: number of operators.
         macs: multiply-accumulates of one inference.
-        parameters: number of weights.
+        parameters: number of weights and biases.
     """
 
     name: str

@@ -1,4 +1,7 @@
-"""ResNet-18, -34 and -50 as in torchvision (the 3×3 convolution of a bottleneck has the stride)."""
+"""ResNet-18, -34 and -50 as in torchvision.
+
+In a bottleneck block, the 3×3 convolution has the stride.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ def feed_forward(net: Builder, x: str, name: str, hidden: int) -> str:
 
 
 def _heads(net: Builder, x: str, name: str, heads: int, order: tuple[int, ...]) -> str:
-    """Split features among heads: (batch, tokens, heads, size), with its axes in `order`."""
+    """Split the features among attention heads.
+
+    The result has the axes (batch, tokens, heads, size), permuted by `order`.
+    """
     batch, tokens, features = net.shapes[x]
     y = net.reshape(x, f"{name}.reshape", (batch, tokens, heads, features // heads))
     return net.transpose(y, f"{name}.transpose", order)

@@ -1,6 +1,6 @@
 """Vision transformer ViT-Ti/16 (Dosovitskiy et al., arXiv 2010.11929).
 
-Its sizes are those of Touvron et al., arXiv 2012.12877, table 1.
+Its sizes are taken from Touvron et al., arXiv 2012.12877, table 1.
 """
 
 from __future__ import annotations
