@@ -21,7 +21,7 @@ from tilewright.targets.workload import Workload
 from tilewright.tuning.schedule_lookup import PickTable, pick_without_trials
 
 Tune = Callable[[Sequence[Workload]], Sequence[Pick | None]]
-"""Returns a schedule for each workload; None for a workload if no schedule that was tried is valid.
+"""Returns one schedule per workload, or None for a workload if no schedule that was tried is valid.
 """
 
 
@@ -140,7 +140,7 @@ class Evaluation:
 
 
 Heard = Callable[[Evaluation, int], None]
-"""Called with each labelled network that is simulated, and the number of simulations so far."""
+"""Callback: gets the evaluation of each simulated network, and the number of simulations so far."""
 
 
 class Evaluator:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tilewright.fusion.problem import Labelling, Segments
 
 CostsOf = Callable[[Sequence[Labelling]], Sequence[float]]
-"""Returns the costs of labelled networks, in any unit; infinite if a network cannot run."""
+"""Returns one cost per labelling, in any unit; infinite if the labelled network cannot run."""
 
 
 class FusionBudgetSpent(Exception):
@@ -107,8 +107,8 @@ def flip_labels(labels: Labelling, places: Sequence[int]) -> Labelling:
 
 
 Search = Callable[[Objective, Sequence[Labelling], np.random.Generator], None]
-"""Evaluates labellings, the given ones first. Raises `FusionBudgetSpent` when the budget is spent.
-"""
+"""A search algorithm. It evaluates the given labellings first, then others, with the objective.
+Raises `FusionBudgetSpent` when the objective's budget is spent."""
 
 
 def search_all(

@@ -24,15 +24,14 @@ if TYPE_CHECKING:
 
 
 Labelling = tuple[bool, ...]
-"""For each possible fusion, in the order of `FusionProblem.offered`, whether it is applied."""
+"""One bool per possible fusion, in the order of `FusionProblem.offered`: whether it is applied."""
 
 TVM_FUSES = ("activation",)
-"""Kinds of operators that TVM's FuseOps merges into the preceding kernel: only elementwise ones.
-TVM uses separate kernels for pooling, and neither merges convolutions nor writes tensors side by
-side."""
+"""Kinds of fusions that TVM's FuseOps applies. It merges only elementwise operators into the
+preceding kernel. Pooling gets a separate kernel, and convolutions are not merged."""
 Segments = tuple[tuple[int, ...], ...]
-"""Indices of decisions in groups, ordered by the first decision of each group. Each decision is in
-at most one group."""
+"""Groups of decisions, each as the indices of its decisions. The groups are ordered by their first
+decision, and each decision is in at most one group."""
 
 
 class FusionProblem:

@@ -40,8 +40,9 @@ HARDLY = 0.01
 """Fraction of the tolerance by which inputs are perturbed to test the stability of the source
 model."""
 CHANGED = 0.25
-"""If the perturbed source model changes by at least this fraction of an error, the sample is not
-decisive. For example, a network whose inputs are zero orders equal scores by rounding."""
+"""A sample is not decisive if the outputs of the perturbed source model change by at least this
+fraction of the library's error. For example, with inputs of zero, rounding decides the order of
+equal scores."""
 
 
 class SourceModel(Protocol):

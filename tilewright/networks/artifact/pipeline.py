@@ -23,7 +23,7 @@ ENOUGH = 1.01
 """An interval within this factor of the bound is good enough to stop trying more images in flight.
 """
 _LONG = 400
-"""Number of images after which the simulation stops waiting for a state to recur."""
+"""Number of images after which the simulation stops if no state has recurred."""
 
 
 @dataclass(frozen=True)

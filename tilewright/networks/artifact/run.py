@@ -354,7 +354,7 @@ def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
 
 
 Ports = Sequence[tuple[Sequence[Value], Sequence[Value]]]
-"""For each segment, the tensors that it loads and those that it stores."""
+"""One pair per segment: the tensors that it loads, and the tensors that it stores."""
 _OF_INT8 = ("int8", "uint8")
 
 

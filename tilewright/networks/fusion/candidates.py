@@ -17,9 +17,9 @@ Kind = Literal["activation", "pool", "shortcut", "average", "siblings"]
 - `pool`: fuse a max-pool with the accumulators of the convolution before it.
 - `shortcut`: fuse the 1×1 convolution of a residual block's shortcut with the accumulators of the
   block's last convolution, to which its result is added.
-- `average`: fuse a global average with the convolution before it.
-- `siblings`: merge a layer with others that read the same tensor into one layer that writes all
-  their channels. This takes effect if at least two siblings are chosen."""
+- `average`: fuse a global average pool with the convolution before it.
+- `siblings`: merge a layer with other layers that read the same tensor ("siblings"). The merged
+  layer writes the channels of all of them. At least two siblings have to be chosen."""
 
 
 @dataclass(frozen=True)

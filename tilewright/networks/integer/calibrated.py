@@ -26,7 +26,7 @@ from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Layer, channel_axis, to_int8
 
 MARGIN = 2.0
-"""Ratio of the representable range to the largest sum seen in the samples."""
+"""Ratio of the representable range to the largest sum of products in the samples."""
 SAMPLES = 2
 """Number of samples that are used."""
 FINE = ".fine"

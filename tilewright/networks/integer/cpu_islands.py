@@ -16,7 +16,7 @@ from tilewright.networks.relax.execute import first_uncompilable, uncompilable_v
 from tilewright.networks.relax.failures import plain_message
 
 SHOWN = 4
-"""Operators that a message names at most."""
+"""Maximum number of operators that a message names."""
 
 
 def write(graph: IntegerGraph, path: Path) -> None:

@@ -56,11 +56,12 @@ from tilewright.targets.layer import Layer, Scale, Value
 from tilewright.targets.workload import Workload
 
 UnfoldRule = Callable[[Workload], Unfold | None]
-"""Chooses how the data of a convolution are rearranged; None to leave them as they are."""
+"""Chooses how the data of a convolution are unfolded (im2col); returns None for no unfolding."""
 WIDEST_SUM = 128
-"""Largest number of channels for which a sum of two tensors becomes a convolution of both. The
-number of its multiplications grows with the square of the channels. The alternative, weights of
-seven bits, needs no multiplications but is off by a step or two."""
+"""Largest number of channels for which an addition of two tensors becomes one convolution that
+reads both. The number of its multiplications grows with the square of the channels. The alternative
+is to multiply each tensor by a 7-bit weight, whose result is off by one or two quantisation
+steps."""
 
 
 class Layers:

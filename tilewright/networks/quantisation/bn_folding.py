@@ -29,9 +29,10 @@ from tilewright.networks.onnxruntime_options import failures, quiet_options
 onnxruntime = lazy_module("onnxruntime")
 
 NEWEST_IR = 13
-"""onnxruntime refuses files that say a newer one, though their operators are those it knows."""
+"""Newest IR version that onnxruntime accepts. It rejects files with a newer IR version even if it
+supports all of their operators, so the version is lowered."""
 OLDEST_OPSET = 13
-"""From it on DequantizeLinear has the form that is written here."""
+"""First opset in which DequantizeLinear has the attribute `axis`, which is written here."""
 
 KEPT_AS_THEY_ARE = (
     "MatMulAddFusion",  # makes a Gemm between two Reshapes of a product and its bias
@@ -43,7 +44,7 @@ KEPT_AS_THEY_ARE = (
     "ConstantSharing",  # two layers' constants may get two scales
     "CommonSubexpressionElimination",
 )
-"""onnxruntime's rewritings that change more than weights."""
+"""Graph optimisations of onnxruntime that are disabled, because they change more than weights."""
 
 
 @dataclass(frozen=True, eq=False)

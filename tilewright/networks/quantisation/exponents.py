@@ -24,12 +24,12 @@ from tilewright.targets.epilogue import CHANNEL_SPREAD
 
 INT8_MAX = 127
 OF_ZEROS = -7
-"""The exponent of a tensor of nothing but zeros: 127 of its steps are almost 1."""
+"""Exponent of a tensor that contains only zeros; it covers the range of about ±1."""
 LIMIT = 60
-"""No exponent is beyond ± this."""
+"""Largest magnitude of an exponent."""
 INT32_BIAS_BITS = 29
-"""A bias is below two to this, a residual of seven bits shifted by `MAX_RESIDUAL_SHIFT` too: room
-is left for the products."""
+"""A bias has a magnitude below 2 to the power of this, and so has a 7-bit residual that is shifted
+by `MAX_RESIDUAL_SHIFT`. This leaves room in int32 for the products."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Exponents:
 
 
 MOST = math.ldexp(INT8_MAX, LIMIT)
-"""The largest magnitude that int8 at a scale of 2 ** `LIMIT` does not cut off."""
+"""Largest magnitude that int8 with the scale 2 ** `LIMIT` does not clip."""
 
 
 def covering_exponent(magnitude: float) -> int:
@@ -263,8 +263,8 @@ def bias_floor(bias: float) -> int:
 Array = NDArray[np.floating]
 
 WORTH = 1.0
-"""Decibels that channels have to gain in the mean: a shift by channel takes a cycle more for every
-accumulator."""
+"""Mean gain in dB over the channels that justifies one exponent per channel, because a shift per
+channel takes one more cycle per accumulator."""
 
 
 def by_channel(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents) -> Exponents:

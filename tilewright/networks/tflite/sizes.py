@@ -62,7 +62,7 @@ OPEN = frozenset((
     "DEQUANTIZE", "CAST", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL", "EQUAL", "NOT_EQUAL",
     "LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT", "SELECT_V2",
 ))  # fmt: skip
-"""Operators whose rules need no sizes, so that the sizes of their data may depend on values."""
+"""Operators whose rules need no sizes, so that sizes of their data may depend on tensor values."""
 
 
 def analyse(writer: Writer) -> None:

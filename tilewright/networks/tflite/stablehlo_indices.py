@@ -18,7 +18,7 @@ from tilewright.networks.tflite.writer import Missing, Writer, check_elements
 
 ASCENDING, DESCENDING = ("LESS", "LESS_EQUAL"), ("GREATER", "GREATER_EQUAL")
 DIRECTIONS: Mapping[int, bool] = {2: True, 3: True, 4: False, 5: False}
-"""Whether a StableHLO comparison sorts from the largest on, by its number in the schema."""
+"""True for a StableHLO comparison that sorts descending, by its number in the schema."""
 
 SORTABLE = frozenset(("float32", "float64", "int32", "int64"))
 """Element types that onnxruntime's TopK takes."""
