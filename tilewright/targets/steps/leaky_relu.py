@@ -1,8 +1,9 @@
 """Leaky ReLU with a slope that is a power of two: negative values are shifted right.
 
 An arithmetic right shift keeps negative numbers negative and never increases a non-negative number.
-The step is therefore the maximum of a sum and the shifted sum. The rounding constant is added by
-the right shift that follows: ((x >> a) + half) >> b equals x / 2^(a+b) rounded half up.
+The step is therefore computed as the maximum of an accumulator and the shifted accumulator.
+Rounding is done by the right shift that follows in the epilogue, which adds half of its divisor
+first: ((x >> a) + half) >> b equals x / 2^(a+b), rounded half up.
 """
 
 from __future__ import annotations
