@@ -19,7 +19,7 @@ from tilewright.targets.patterns.pattern import Integers, Pattern, size_left
 
 @dataclass(frozen=True)
 class Average(Pattern):
-    """Global average pooling: the weighted sum of all results of a channel, and steps that scale it.
+    """Global average pooling: the weighted sum of all results of a channel, then scaling steps.
 
     The integer weights are those of `targets.integer_reference.average_weights`. The steps after
     the sum read only constants.

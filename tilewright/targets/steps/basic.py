@@ -1,4 +1,4 @@
-"""Basic element-wise steps, which every target implements: constants, vectors and added tensors.
+"""Basic element-wise steps, which targets implement by name: constants, vectors and tensors.
 
 A vector has one value per output channel, such as a bias.
 """

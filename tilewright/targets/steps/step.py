@@ -73,9 +73,9 @@ class StepKind:
         check: raises `WorkloadError` for an invalid value; it gets the step's text and value.
         usual: maps a value to the kind and value of a representative step. Steps with the same
             representative compile to the same programs, except for constants in instructions. None
-            if only equal steps do.
-        operations: returns the ALU operations that compute the step; empty for the steps that every
-            target implements by name.
+            if every step represents only itself.
+        operations: returns the ALU operations that compute the step; empty for a step that targets
+            implement by name.
         activation: operator of source models that the step implements, if any.
         title: text that distinguishes layers of equal shape in tables; empty for steps that any
             layer may have.
