@@ -101,7 +101,7 @@ def _area(spec: VtaSpec, reference_gates: float | None) -> Area:
     gates = (
         SRAM_BIT_GATES * (sum(memory.bits for memory in memories) + queue_bits)
         + FLIP_FLOP_GATES * (flip_flops + tag_bits)
-        # The ALU has an adder, a comparator and two barrel shifters a lane.
+        # The ALU has an adder, a comparator and two barrel shifters per lane.
         + FULL_ADDER_GATES * (_gemm_full_adders(m) + 2 * alu_bits)
         + MULTIPLEXER_GATES * (2 * alu_bits * int(log2(m.acc_bits)))
     )

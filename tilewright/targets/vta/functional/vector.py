@@ -1,8 +1,8 @@
-"""Vector kernels in LLVM IR: a tile of a GEMM, an ALU operation or a weight transposition.
+"""Vector kernels in LLVM IR: a tile of a GEMM, an ALU operation, and a transposition of weights.
 
 They are written as vector IR, because a compiler does not reliably vectorise the equivalent scalar
-loops. The kernels do not check offsets, which count array items. Arrays are flat and C-contiguous.
-Integer arithmetic wraps modulo 2³², as in the hardware.
+loops. Offsets count array items and are not checked. Arrays are flat and C-contiguous. Integer
+arithmetic wraps modulo 2³², as in the hardware.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def alu_tile(
 ) -> Any:  # fmt: skip
     """Compute acc[dst :][:16] = x op y, `count` times, advancing by `step` items, in strict order.
 
-    x is acc[left :] and y is acc[right :] or `imm`. `operation` is the ALU opcode (5 to 7 act as
-    MUL). The amount of a SHR is |y| & `amount_mask`; it shifts left if y < 0 with `shift` 0, always
-    left with 1, and always right with 2.
+    x is acc[left :] and y is acc[right :] or `imm`. `operation` is the ALU opcode; 5 to 7 act as
+    MUL. A SHR shifts right by y & `amount_mask`, or left by −y & `amount_mask`. It shifts left if y
+    < 0 with `shift` 0, always left with 1, and always right with 2.
     """
     signature = types.void(acc, *[_WHOLE] * 10)
 

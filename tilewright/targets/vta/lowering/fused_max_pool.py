@@ -447,7 +447,7 @@ def _write(plan: PooledPlan, w: Writing) -> int:
             mark_read(w.program, w.rings, step)
         if number + 1 < tiles:
             following = pooled_tile_at(plan, number + 1, tiles)
-            # What it takes over is copied as the GEMMs left it.
+            # The reused results are copied before the epilogue changes them.
             if following.carried and not plan.read_there:
                 begin_tile(plan, w, following)
         end_tile(plan, w, tile)

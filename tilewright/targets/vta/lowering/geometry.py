@@ -111,7 +111,7 @@ class Geometry(NamedTuple):
     out_base: int
     uop_base: int
     column: bool
-    bias_lift: int  # constant that is added to each bias in memory, see `lift`
+    bias_lift: int  # constant that is added to each bias in memory, see `bias_lifting`
     # smallest bias for which the lift suffices
     bias_lowest: int
     insn_bytes_at: int  # DRAM byte address of the first instruction
@@ -139,16 +139,16 @@ class Geometry(NamedTuple):
     beside_wgt_base: int
     beside_bias_base: int
     beside_steps: int  # number of the shortcut's epilogue steps, which precede the others
-    beside_lift: int  # constant that is added to the shortcut's bias in memory, see `lift`
-    beside_lowest: int  # as `bias_lowest`, for the shortcut's bias
-    # what that lift leaves in the sums; it is subtracted from the other bias in memory
+    beside_lift: int  # constant that is added to the shortcut's bias in memory
+    beside_lowest: int  # like `bias_lowest`, for the shortcut's bias
+    # part of `beside_lift` that remains in the accumulators; subtracted from the other bias
     beside_left: int
-    average_taps: int  # sum of the taps of an average, 0 without average
+    average_taps: int  # sum of the weights of an average, 0 without average
     average_steps: int  # number of the average's epilogue steps, which follow the others
-    average_lift: int  # what a lift of the bias leaves in each result, divided by 256
+    average_lift: int  # part of the lift that remains in each result, divided by 256
     inp_blocks: int  # input blocks of an image in memory; `out_blocks`: output blocks
     out_blocks: int
-    # 1 if an epilogue step works on a copy of the accumulators, which needs as many more, else 0
+    # 1 if an epilogue step works on a copy of the accumulators, which then occupy twice the space
     copies: int
 
     @property

@@ -75,14 +75,14 @@ class ProgramState:
     alu_iterations: int
     reset_iterations: int
 
-    # What only the lowering knows about its tiles.
+    # Numbers of tiles and steps, and scratchpad use, which the lowering fills in.
     tiles: int  # number of output tiles
     steps: int  # number of reduction steps of all tiles
     inp_used: int  # scratchpad elements that the program occupies
     wgt_used: int
     acc_used: int
 
-    # Work during which the program waits, see `hidden_features`.
+    # Exposed transfers and work, see `hidden_features`.
     first_loaded: int  # bytes loaded before the first GEMM
     exposed_loads: int
     exposed_stores: int

@@ -36,7 +36,11 @@ ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(
 
 
 class GemmTiling(NamedTuple):
-    """Sizes and numbers of the output tiles of a schedule, and of the reduction steps of a tile."""
+    """Sizes and numbers of a schedule's output tiles, and of the reduction steps of a tile.
+
+    The fields `th` to `order` are the knob values `tile_h`, `tile_w`, `tile_co`, `tile_ci` and
+    `order`.
+    """
 
     th: int
     tw: int
@@ -57,7 +61,7 @@ class GemmTiling(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """Numbers and properties of the ALU operations in an epilogue."""
+    """Numbers and properties of the operations in an epilogue."""
 
     vectors: int  # steps with one value per channel, which are the bias and shifts
     starts_with_tensor: bool  # whether a residual initialises the accumulators
@@ -90,7 +94,7 @@ class BufferSlots(NamedTuple):
 
 
 class LoopPlan(NamedTuple):
-    """Numbers of the two loops that run in hardware; -1 if a hardware loop is not used."""
+    """Indices of the two loops that run in hardware; -1 if a hardware loop is not used."""
 
     hw0: int
     hw1: int
@@ -120,7 +124,7 @@ class LoweringPlan(NamedTuple):
 
 @helper
 def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
-    """Return the tiles of a schedule with the given knob values, shape (knobs,)."""
+    """Compute the tile sizes of a schedule from its knob values, shape (knobs,)."""
     th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
     first_rows = -(-th // head)
     row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
@@ -149,7 +153,12 @@ def average_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int6
 
 @helper
 def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
-    """Count the operations in the rows of `epilogue_steps`, shape (steps, 3)."""
+    """Count and classify the operations of an epilogue.
+
+    Args:
+        geo: geometry of the workload.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+    """
     vectors = 0
     starts_with_tensor = False
     tensors = 0
@@ -189,10 +198,11 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
 
 @helper
 def gemms_of_residual(scale: int) -> tuple[int, int]:
-    """Return how a residual times 2^scale is added, as number of GEMMs and left shift.
+    """Return the number of GEMMs and the left shift that add a residual, scaled by 2^scale.
 
-    The GEMMs multiply by the identity matrix. Two GEMMs take as long as one GEMM and a shift, and
-    do not have to come first.
+    The GEMMs multiply by the identity matrix, scaled by a power of two that fits into a weight. For
+    a scale that is one bit larger than that, the result is two GEMMs. They take as long as one GEMM
+    and a shift, but need not precede all other additions.
     """
     if scale <= IDENTITY_BITS:
         return 1, 0
@@ -203,7 +213,7 @@ def gemms_of_residual(scale: int) -> tuple[int, int]:
 
 @stage
 def extra_iterations(operations: Operations) -> int:
-    """Return the iterations per accumulator besides those of its reset and the reduction."""
+    """Return the iterations per accumulator in addition to those of the reset and the reduction."""
     # initialising with the bias takes as long as one more reset
     first = 1 if operations.lifted else 0
     return operations.in_place + operations.residual + (operations.shift > 0) + first
@@ -214,9 +224,18 @@ def slots_of(
     geo: Geometry, m: Machine, t: GemmTiling, operations: Operations, inp_slots: int,
     wgt_slots: int, acc_slots: int,
 ) -> BufferSlots:  # fmt: skip
-    """Return how the scratchpads are divided into slots, even if the slots do not fit.
+    """Divide the scratchpads into slots, even if the slots do not fit.
 
     `slots_failure` checks whether they fit.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        t: the tiles.
+        operations: operations of the epilogue.
+        inp_slots: value of the knob `inp_slots`.
+        wgt_slots: value of the knob `wgt_slots`.
+        acc_slots: value of the knob `acc_slots`.
     """
     kk = geo.kh * geo.kw
     inp_size, wgt_size = t.tci * t.ih * t.iw, t.tco * t.tci * kk
@@ -247,17 +266,17 @@ def slots_of(
 
 @helper
 def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
-    """Return how a scratchpad area is divided into slots for pieces of a residual.
+    """Divide a part of the input scratchpad into slots for pieces of a residual.
 
-    Whole tiles are preferred if they fit, because loads of the next tile's inputs queue up behind a
-    piece that waits for its slot.
+    A piece is a whole tile if that fits. Smaller pieces have to wait for a slot more often, and the
+    loads of the next tile's inputs queue up behind them.
 
     Args:
         t: the tiles.
-        room: number of elements of the area.
+        room: number of elements of the part.
 
     Returns:
-        Number of slots, and the number of output blocks and of rows per piece.
+        The number of slots, and the number of output blocks and of rows per piece.
     """
     whole = t.tco * t.th * t.tw
     if room >= whole:
@@ -272,7 +291,7 @@ def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
 
 @helper
 def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: BufferSlots) -> int:
-    """Return OK, or the failure code of the scratchpad that is too small."""
+    """Return the failure code of a scratchpad that is too small, or OK if all slots fit."""
     if slots.inp > MAX_SLOTS or slots.inp * slots.inp_size > m.inp_built:
         return ALLOC_INP
     if operations.residual and slots.res == 0:
@@ -286,9 +305,9 @@ def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: Buff
 
 @helper
 def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
-    """Choose the two loops that run in hardware: pixels first, then the longest of the others.
+    """Choose the two loops that run in hardware: loops over pixels first, then the longest others.
 
-    With `only_pixels`, the other loops are not used.
+    If `only_pixels` is set, the other loops are not used.
     """
     extents = (t.th, t.tw, t.tco, t.tci, geo.kh, geo.kw)
     hw0, hw1 = -1, -1
@@ -319,7 +338,7 @@ def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
 def plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> LoweringPlan:
-    """Return the plan of a schedule: tiles, scratchpad slots, and hardware loops.
+    """Plan an extended schedule: tiles, scratchpad slots, and hardware loops.
 
     Args:
         geo: geometry of the workload.
