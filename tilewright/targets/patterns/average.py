@@ -50,7 +50,7 @@ class Average(Pattern):
 
     @property
     def title(self) -> str:
-        """Short name for displays."""
+        """Text of the average in the short name of a workload."""
         return "avg"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:

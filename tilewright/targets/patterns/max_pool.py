@@ -55,7 +55,7 @@ class Pool(Pattern):
 
     @property
     def title(self) -> str:
-        """Short name for displays, such as `max 3×3/2`."""
+        """Text of the pool in the short name of a workload, such as `max 3×3/2`."""
         return f"max {self.kernel_h}×{self.kernel_w}/{stride_title(self.stride_h, self.stride_w)}"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:

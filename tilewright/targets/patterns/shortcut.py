@@ -68,7 +68,7 @@ class Shortcut(Pattern):
 
     @property
     def title(self) -> str:
-        """Short name for displays, such as `+ 1×1/2 64`."""
+        """Text of the shortcut in the short name of a workload, such as `+ 1×1/2 64`."""
         return f"+ 1×1/{stride_title(self.stride_h, self.stride_w)} {self.in_channels}"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:

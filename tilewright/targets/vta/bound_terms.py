@@ -91,8 +91,8 @@ def needed_rows(size: int, outputs: int, stride: int, kernel: int, dilation: int
 def fewest_maxima_of(windows: Windows, oh: int, ow: int, rows: int, cols: int) -> int:
     """Return the minimum number of element-wise maximum operations that a max-pool requires.
 
-    Windows are reduced first along one axis and then along the other; the order that needs fewer
-    operations is counted.
+    Windows are reduced first along one axis and then along the other axis. The order that needs
+    fewer operations is counted.
 
     Args:
         windows: geometry of the windows.

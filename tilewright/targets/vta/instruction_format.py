@@ -219,8 +219,8 @@ def pack_alu(
         src_out: source index step per outer iteration.
         src_in: source index step per inner iteration.
         opcode: ALU operation.
-        use_imm: whether the second operand is the immediate.
-        imm: the immediate, signed, 16 bits.
+        use_imm: 1 if the second operand is the immediate, else 0.
+        imm: the immediate, a signed 16-bit number.
 
     Returns:
         The low and the high word.

@@ -1,9 +1,9 @@
 """Links the programs of several layers into one instruction stream.
 
-The program of each layer assumes that no earlier instruction is still running, and ends with
-FINISH. Between two programs, the FINISH is removed and a barrier is inserted: the compute module
+The program of each layer ends with FINISH, and assumes that no earlier instruction is still
+running. Between two programs, the FINISH is therefore replaced by a barrier: the compute module
 waits for the last store, and then allows the load module to load the activations of the next layer.
-The first weights of the next layer do not wait for stores, only for the last GEMM.
+The first weights of the next layer wait only for the last GEMM, and not for stores.
 
     compute  … GEMM ─┐ ALU ─┐          no-op ─┐ …
     store            │      └ STORE ───┘      │

@@ -1,4 +1,4 @@
-"""Converts the addresses in LOAD and STORE instructions to (buffer, offset) pairs, and back."""
+"""Replaces the addresses in LOAD and STORE instructions by (buffer, offset) pairs, and back."""
 
 from __future__ import annotations
 

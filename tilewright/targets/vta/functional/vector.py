@@ -32,9 +32,9 @@ def gemm_tile(
 ) -> Any:  # fmt: skip
     """Compute acc[acc_at + n·acc_step :][:16] += W · inp[inp_at + n·inp_step :][:16] for n < count.
 
-    `acc` is int32, `inp` and `wgt` are int16; W is the tile at `wgt_at`. Pairs of 16-bit products
-    are summed in 32-bit lanes, with one instruction per pair if the CPU has it (x86 `vpdpwssd`,
-    `vpmaddwd`).
+    W is the 16×16 tile of weights that begins at item `wgt_at`. `acc` is int32; `inp` and `wgt` are
+    int16. Pairs of 16-bit products are summed in 32-bit lanes, with one instruction per pair if the
+    CPU has it (x86 `vpdpwssd`, `vpmaddwd`).
     """
     signature = types.void(
         acc, _WHOLE, _WHOLE, inp, _WHOLE, _WHOLE, wgt, _WHOLE, _WHOLE

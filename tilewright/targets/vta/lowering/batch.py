@@ -170,7 +170,8 @@ class Lowering:
             values: knob values (not indices), shape (knobs,).
 
         Returns:
-            Failure code, instructions of shape (n, 2), micro-ops of shape (m,), and counts.
+            The failure code, the instructions of shape (n, 2), the micro-ops of shape (m,), and the
+            record with the counts.
         """
         codes, states = np.zeros(1, np.int64), new_states(1)
         insns, uops = self.lower_rows(values[None], 0, 1, codes, states, keep=True)

@@ -42,7 +42,11 @@ _FIRST, _SECOND, _TO_SECOND, _TO_FIRST, _RESULTS = 0, 1, 2, 3, 4
 
 
 def check_averaged(workload: Workload, is_extended: bool) -> None:
-    """Raise `WorkloadError` if a workload has a fused average outside of the extended space."""
+    """Check that a fused average, if the workload has one, can be lowered.
+
+    Raises:
+        WorkloadError: the space is not the extended one.
+    """
     if workload.average is not None and not is_extended:
         raise WorkloadError(
             f"{workload}: only the extended space averages results in the accumulators; use it, or "

@@ -86,19 +86,19 @@ class Geometry(NamedTuple):
     Fused average: `oh` and `ow` are the size before the average, and an output image has one pixel.
     """
 
-    batches: int
-    groups: int
-    ci: int
+    batches: int  # batch size in blocks of rows
+    groups: int  # number of merged channel groups
+    ci: int  # input blocks per group; `co`: output blocks per group
     co: int
-    h: int
+    h: int  # height and width of the input
     w: int
-    oh: int
+    oh: int  # height and width of the output
     ow: int
-    kh: int
+    kh: int  # kernel size
     kw: int
-    sh: int
+    sh: int  # stride
     sw: int
-    dh: int
+    dh: int  # dilation
     dw: int
     pad_top: int
     pad_left: int

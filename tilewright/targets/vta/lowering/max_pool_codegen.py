@@ -55,25 +55,22 @@ class PoolProgram(NamedTuple):
 
 
 class PoolTile(NamedTuple):
-    """Position and size of a max-pool's output tile, and its slots in the scratchpads.
-
-    Rows and columns without further description are those of the output.
-    """
+    """Position and size of a max-pool's output tile, and its slots in the scratchpads."""
 
     number: int  # number of tiles before this one
     image: int
-    block: int
+    block: int  # first channel block; `blocks`: number of channel blocks
     blocks: int
-    row: int
+    row: int  # first output row; `rows`: number of output rows
     rows: int
-    col: int
+    col: int  # first output column; `cols`: number of output columns
     cols: int
     ih: int  # number of input rows that the tile reads; `iw`: input columns
     iw: int
     lines: int  # number of lines in the accumulators; `line`: their length
     line: int
-    pitch: int  # distance of two blocks in accumulators
-    i_slot: int
+    pitch: int  # distance between two blocks in accumulators
+    i_slot: int  # input slot; `a_slot`: accumulator slot
     a_slot: int
     inp: int  # first element of the input slot; `acc`: first accumulator
     acc: int

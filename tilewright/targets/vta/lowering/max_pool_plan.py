@@ -30,7 +30,7 @@ INTO, FROM, AHEAD, COUNT = 0, 1, 2, 3
 class PoolAxis(NamedTuple):
     """Layout of a tile's rows, or of its columns, in the accumulators of a max-pool."""
 
-    kernel: int
+    kernel: int  # size of a window
     stride: int  # number of phases: the stride, but at most the kernel size
     single: bool  # whether a tile has only one output, so that every pixel of its window is a phase
     full: int  # whole blocks of `stride` pixels in a window, without the block of the last pixel
@@ -41,10 +41,10 @@ class PoolAxis(NamedTuple):
 class PoolTiling(NamedTuple):
     """Sizes and numbers of a max-pool's output tiles, in rows, columns and channel blocks."""
 
-    th: int
+    th: int  # size of a tile: output rows, output columns and channel blocks
     tw: int
     tc: int
-    row_tiles: int
+    row_tiles: int  # number of tiles along rows, columns and channel blocks
     col_tiles: int
     block_tiles: int
     tiles: int  # number of tiles in the program
@@ -55,7 +55,7 @@ class PoolTiling(NamedTuple):
 
 
 class PoolSlots(NamedTuple):
-    """The division of the scratchpads into slots; all sizes are in elements."""
+    """Division of the input scratchpad and the accumulators into slots, with sizes in elements."""
 
     inp: int  # number of slots; `inp_size`: elements per slot; likewise for `acc`
     inp_size: int
@@ -69,13 +69,13 @@ class PoolPlan(NamedTuple):
     geo: Geometry
     m: Machine
     lay: Layout
-    epilogue: NDArray[np.int64]
+    epilogue: NDArray[np.int64]  # rows of `epilogue_steps`, shape (steps, 3)
     tiling: PoolTiling
     slots: PoolSlots
     rows: PoolAxis
     cols: PoolAxis
     gather: bool  # whether LOADs skip the rows that no output reads, by their row stride
-    rows_first: bool
+    rows_first: bool  # whether maxima over rows are taken before maxima over columns
 
 
 @helper

@@ -69,20 +69,20 @@ class GemmTile(NamedTuple):
 
     number: int  # number of tiles before this one
     tiles: int  # number of tiles in the program
-    group: int
+    group: int  # channel group of the convolution
     image: int
     place: int  # index of its pixels among all tiles of pixels
-    co_tile: int
-    row: int
+    co_tile: int  # index along the output blocks
+    row: int  # first output row; `rows`: number of output rows
     rows: int
-    col: int
+    col: int  # first output column; `cols`: number of output columns
     cols: int
-    co: int
+    co: int  # first output block; `cos`: number of output blocks
     cos: int
-    ih: int  # number of input rows, and of input columns, that the tile reads
+    ih: int  # number of input rows that the tile reads; `iw`: input columns
     iw: int
     pitch: int  # distance of two output blocks, in accumulators
-    slot: int
+    slot: int  # accumulator slot
     acc: int  # index of the slot's first accumulator
     first_out: int  # index of the tile's first output element in DRAM
     there: int  # output blocks of the tile that exist in DRAM, at most `cos`
@@ -91,9 +91,9 @@ class GemmTile(NamedTuple):
 class TilePiece(NamedTuple):
     """One piece of a tile's epilogue: a range of output blocks and a range of their rows."""
 
-    block: int
+    block: int  # first output block; `blocks`: number of output blocks
     blocks: int
-    row: int
+    row: int  # first row; `rows`: number of rows
     rows: int
     offset: int  # number of the tile's accumulators before this piece
 
@@ -156,8 +156,8 @@ def stored_blocks(tile: GemmTile, first: int, blocks: int) -> int:
 def load_tensor(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, acc: int) -> None:
     """Write LOADs of the tensor that the epilogue adds to a tile, to accumulators from `acc` on.
 
-    For blocks that are not stored, the last stored block is loaded, because the tensor has no data
-    for them.
+    Output blocks that are not stored have no data in the tensor. For them, the last stored block is
+    loaded.
     """
     geo, blocks = plan.geo, stored_blocks(tile, 0, tile.cos)
     base = geo.add_base + tile.first_out

@@ -62,26 +62,26 @@ class Cursor(NamedTuple):
     wgt_next: int
     inp_hint: int  # slots at which the search for the next operands begins
     wgt_hint: int
-    freed: int  # the load module has waited for all GEMMs up to this instruction
-    loaded: int  # weight elements of a stream that are loaded
-    kernels: int
-    kernel_hint: int
-    n_uops: int
+    freed: int  # index of the last GEMM for which the load module has waited
+    loaded: int  # number of weight elements of a stream that are loaded
+    kernels: int  # number of micro-op kernels that are written
+    kernel_hint: int  # kernel at which the search for the next kernel begins
+    n_uops: int  # number of micro-ops that are written
 
 
 class ReductionStep(NamedTuple):
     """One reduction step of a tile, and the scratchpad slots of its operands."""
 
-    k: int
-    ci: int
+    k: int  # index of the step in its tile
+    ci: int  # first input block; `cis`: number of input blocks
     cis: int
-    sequence: int  # number of steps before this one
-    i_slot: int
+    sequence: int  # number of steps of the program before this one
+    i_slot: int  # input slot; `w_slot`: weight slot
     w_slot: int
-    load_inp: bool
+    load_inp: bool  # whether the inputs have to be loaded; `load_wgt`: the weights
     load_wgt: bool
-    used: int  # elements of a stream that earlier steps use
-    wgt_at: int
+    used: int  # elements of a stream of weights that earlier steps use
+    wgt_at: int  # first element of the weights in the scratchpad
 
 
 @stage

@@ -38,13 +38,13 @@ class TemplateTiling(NamedTuple):
     on: int  # number of virtual threads over output blocks
     hn: int  # number of virtual threads over rows
     threads: int  # number of virtual threads in all
-    row_tiles: int
+    row_tiles: int  # number of tiles along rows, columns and output blocks
     col_tiles: int
     co_tiles: int
     nk: int  # reduction steps of a tile
     ih: int  # input rows that a tile reads; `iw`: input columns
     iw: int
-    padded: bool
+    padded: bool  # whether the convolution has padding
     tile: int  # accumulators per tile
     inp: int  # input elements per reduction step
     wgt: int  # weight elements per reduction step
@@ -61,9 +61,9 @@ class TemplateTiling(NamedTuple):
 class ThreadGroup(NamedTuple):
     """A group of tiles that the virtual threads compute at the same time, one tile per thread."""
 
-    group: int  # group of the convolution
+    group: int  # channel group of the convolution
     image: int
-    row_group: int
+    row_group: int  # index of the thread group along rows; `co_group`: along output blocks
     co_group: int
     col: int  # column of tiles
     cos: int  # number of threads over output blocks that have a tile
@@ -179,20 +179,19 @@ class LoopNest(NamedTuple):
 class KernelLoops(NamedTuple):
     """The two loops of a nest that run in hardware (-1: none), and the number of other iterations.
 
-    The iterations of the other loops become micro-ops. `n`, `d`, `s` and `w` are the iterations of
-    the hardware loops and their steps of the accumulator, input and weight index.
+    The iterations of the other loops become micro-ops.
     """
 
-    first: int
+    first: int  # index of the outer hardware loop in the nest; `second`: of the inner one
     second: int
-    uops: int
-    n0: int
+    uops: int  # number of iterations of all other loops
+    n0: int  # iterations of the outer hardware loop; `n1`: of the inner one
     n1: int
-    d0: int
+    d0: int  # accumulator index steps of these loops
     d1: int
-    s0: int
+    s0: int  # input index steps
     s1: int
-    w0: int
+    w0: int  # weight index steps
     w1: int
 
 

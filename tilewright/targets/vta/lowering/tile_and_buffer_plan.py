@@ -36,22 +36,18 @@ ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(
 
 
 class GemmTiling(NamedTuple):
-    """Sizes and numbers of a schedule's output tiles, and of the reduction steps of a tile.
+    """Sizes and numbers of a schedule's output tiles, and of the reduction steps of a tile."""
 
-    The fields `th` to `order` are the knob values `tile_h`, `tile_w`, `tile_co`, `tile_ci` and
-    `order`.
-    """
-
-    th: int
+    th: int  # size of a tile: output rows, output columns, output blocks and input blocks
     tw: int
     tco: int
     tci: int
-    order: int
+    order: int  # CHANNELS_OUTER or PIXELS_OUTER
     first_rows: int  # rows of the first tile of an image; the other tiles have `th`
-    row_tiles: int
+    row_tiles: int  # number of tiles along rows, columns and output blocks
     col_tiles: int
     co_tiles: int
-    places: int  # number of tiles of pixels
+    places: int  # number of tiles of pixels, of all images
     nk: int  # reduction steps per tile
     # the first of these steps that belongs to this convolution and not to its shortcut
     first_step: int
@@ -74,7 +70,7 @@ class Operations(NamedTuple):
 
 
 class BufferSlots(NamedTuple):
-    """The division of the scratchpads into slots; all sizes are in elements."""
+    """Division of the scratchpads into slots, with sizes in elements."""
 
     inp: int  # number of slots; `inp_size`: elements per slot; likewise for `wgt` and `acc`
     inp_size: int
@@ -82,8 +78,8 @@ class BufferSlots(NamedTuple):
     wgt_size: int
     acc: int
     acc_size: int
-    bias_at: int
-    bias_resident: bool
+    bias_at: int  # first accumulator of the vectors (biases and shift amounts)
+    bias_resident: bool  # whether the vectors of all channels stay in the accumulators
     streamed: bool  # whether weights are loaded as a stream, without slots
     compute_bound: bool  # whether GEMMs take longer than loads
     wgt_places: int  # elements of the weight scratchpad that are not used by the identity matrix
@@ -96,15 +92,15 @@ class BufferSlots(NamedTuple):
 class LoopPlan(NamedTuple):
     """Indices of the two loops that run in hardware; -1 if a hardware loop is not used."""
 
-    hw0: int
+    hw0: int  # outer hardware loop; `hw1`: inner hardware loop
     hw1: int
-    co_unrolled: bool
+    co_unrolled: bool  # whether micro-ops iterate over the output blocks
     # whether the hardware loops run over pixels only, so that micro-ops run over weights
     unrolled: bool
 
 
 class LoweringPlan(NamedTuple):
-    """The plan of an extended schedule for one workload on one machine.
+    """Plan of an extended schedule for one workload on one machine.
 
     It consists of the geometry, the tiles, the slots of the scratchpads and the hardware loops.
     """
@@ -112,12 +108,12 @@ class LoweringPlan(NamedTuple):
     geo: Geometry
     m: Machine
     lay: Layout
-    epilogue: NDArray[np.int64]
+    epilogue: NDArray[np.int64]  # rows of `epilogue_steps`, shape (steps, 3)
     tiling: GemmTiling
     operations: Operations
     slots: BufferSlots
     loops: LoopPlan
-    ramp: int
+    ramp: int  # values of the knobs `ramp` and `tail`
     tail: int
     behind: NDArray[np.int64]  # epilogue steps of an average, shape (steps, 3)
 
@@ -141,13 +137,23 @@ def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
 
 @view_stage
 def own_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of `epilogue_steps` that belong neither to a shortcut nor to an average."""
+    """Return the epilogue steps of the convolution, without those of a shortcut or an average.
+
+    Args:
+        geo: geometry of the workload.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+    """
     return epilogue[geo.beside_steps : epilogue.shape[0] - geo.average_steps]
 
 
 @view_stage
 def average_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of `epilogue_steps` that belong to an average."""
+    """Return the epilogue steps that belong to a fused average.
+
+    Args:
+        geo: geometry of the workload.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+    """
     return epilogue[epilogue.shape[0] - geo.average_steps :]
 
 
