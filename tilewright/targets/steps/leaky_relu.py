@@ -2,8 +2,9 @@
 
 An arithmetic right shift keeps negative numbers negative and never increases a non-negative number.
 The step is therefore computed as the maximum of an accumulator and the shifted accumulator.
-Rounding is done by the right shift that follows in the epilogue, which adds half of its divisor
-first: ((x >> a) + half) >> b equals x / 2^(a+b), rounded half up.
+
+The step does not round. The rounding constant is added once, before the right shift that follows in
+the epilogue: ((x >> a) + half) >> b equals x / 2^(a+b), rounded half up.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ def layout_of(spec: VtaSpec) -> Layout:
 def _place(widths: list[int]) -> list[int]:
     """Return the bit offset of each field, given the widths of the fields in bits.
 
-    The fields follow the common head of the instruction. A field that would cross bit 64 begins
-    there.
+    The fields follow the common head of the instruction. A field that would cross bit 64 begins at
+    bit 64.
     """
     offsets, position = [], INSTRUCTION_HEAD_BITS
     for width in widths:

@@ -43,12 +43,12 @@ CHUNK_BYTES = 1 << 23
 
 @dataclass(frozen=True)
 class MemoryRegion:
-    """A contiguous range of a layer's memory that holds one tensor, counted in elements.
+    """Contiguous range of a layer's memory that holds one tensor, counted in elements.
 
     Attributes:
         name: role of the tensor, such as "data" or "output".
-        memory: memory type of its elements.
-        first: index of its first element.
+        memory: memory type of the elements.
+        first: index of the first element.
         elements: number of elements.
     """
 

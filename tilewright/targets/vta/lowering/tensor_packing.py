@@ -312,5 +312,5 @@ def unpacked_vectors(w: Workload, m: Machine, geo: Geometry, packed: NDArray[np.
 
 
 def channel_shift(workload: Workload) -> EpilogueOp:
-    """Return the epilogue's step that shifts every channel by its own amount."""
+    """Return the epilogue step that shifts every channel by an amount of its own."""
     return next(op for op in workload.epilogue if op.kind == "shr_channel")
