@@ -1,7 +1,7 @@
 """Fused patterns: post-operations with shapes or tensors of their own, such as a max-pool.
 
-Each pattern has a module of its own and an entry in `PATTERNS`, whose order is the order in which a
-workload lists its patterns.
+Each pattern class is defined in its own module and is listed in `PATTERNS`. A workload keeps its
+patterns in the order of `PATTERNS`.
 """
 
 from __future__ import annotations

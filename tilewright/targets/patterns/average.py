@@ -1,4 +1,4 @@
-"""Global average of a convolution's results, computed on its accumulators."""
+"""Global average pooling that is fused with a convolution and computed on its accumulators."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from tilewright.targets.patterns.pattern import Integers, Pattern, size_left
 
 @dataclass(frozen=True)
 class Average(Pattern):
-    """Weighted sum of all results of a channel, with an epilogue that contains only constants.
+    """Global average pooling: the weighted sum of all results of a channel, then scaling steps.
 
-    The weights are those of `targets.integer_reference.average_weights`.
+    The integer weights are those of `targets.integer_reference.average_weights`. The steps after
+    the sum read only constants.
 
     Attributes:
-        height: height of the image that is averaged.
-        width: width of the image that is averaged.
-        epilogue: steps after the sum; they only read constants.
+        height: height of the averaged image in pixels.
+        width: width of the averaged image in pixels.
+        epilogue: element-wise steps after the sum.
     """
 
     name: ClassVar[str] = "average"
@@ -41,7 +42,7 @@ class Average(Pattern):
 
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
-        """Return the average that the key `avg` describes; None without the key."""
+        """Build the average from the key `avg`. Return None if the key is missing."""
         return cls(*sizes.size_pair("avg", 1)) if "avg" in sizes.values else None
 
     def __str__(self) -> str:
@@ -49,11 +50,16 @@ class Average(Pattern):
 
     @property
     def title(self) -> str:
-        """Short name for displays."""
+        """Text of the average in the short name of a workload."""
         return "avg"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
-        """Raise `WorkloadError` unless the anchor may have an average."""
+        """Check that the workload can have this average.
+
+        Raises:
+            WorkloadError: the operator is not an int8 `conv2d`, a max-pool is fused as well, the
+                size is not that of the convolution's output, or a step reads a tensor.
+        """
         pooled = any(isinstance(pattern, Pool) for pattern in patterns)
         if anchor.operator != "conv2d" or pooled or anchor.dtype != "int8":
             raise WorkloadError("only an int8 conv2d without a pool can have an average (avg)")
@@ -79,7 +85,7 @@ class Average(Pattern):
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
-        """Compute the average of the anchor's sums, and its own post-operations."""
+        """Sum the accumulators of each channel with weights, and apply the steps after the sum."""
         taps, _ = average_weights(self.height, self.width)
         averaged = (total * taps).sum(axis=(2, 3), keepdims=True).astype(np.int64)
         return apply_epilogue(self.epilogue, averaged, {}, acc_bits)

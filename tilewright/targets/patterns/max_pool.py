@@ -16,9 +16,9 @@ from tilewright.targets.patterns.pattern import Integers, Pattern
 
 @dataclass(frozen=True)
 class Pool(Pattern):
-    """Max-pool of a convolution's accumulators: the maximum of each window of a channel.
+    """Max-pool of a convolution's accumulators, per channel.
 
-    Padding pixels are ignored.
+    Padding pixels do not take part in the maximum. All fields are in pixels.
     """
 
     name: ClassVar[str] = "pool"
@@ -36,7 +36,7 @@ class Pool(Pattern):
 
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
-        """Return the pool that the keys `mk`, `ms` and `mp` describe; None without them."""
+        """Build the pool from the keys `mk`, `ms` and `mp`. Return None if they are missing."""
         if "mk" in sizes.values:
             return cls(
                 *sizes.size_pair("mk", 1), *sizes.size_pair("ms", 1), *sizes.padding_sizes("mp")
@@ -55,11 +55,16 @@ class Pool(Pattern):
 
     @property
     def title(self) -> str:
-        """Short name for displays, such as `max 3×3/2`."""
+        """Text of the pool in the short name of a workload, such as `max 3×3/2`."""
         return f"max {self.kernel_h}×{self.kernel_w}/{stride_title(self.stride_h, self.stride_w)}"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
-        """Raise `WorkloadError` unless the anchor may have this pool."""
+        """Check that the workload can have this pool.
+
+        Raises:
+            WorkloadError: the operator is not a `conv2d`, a size is invalid, or the window is
+                larger than the padded image.
+        """
         if anchor.operator != "conv2d":
             raise WorkloadError("only the sums of a conv2d can be pooled (mk)")
         if min(self.kernel_h, self.kernel_w, self.stride_h, self.stride_w) < 1:
@@ -79,10 +84,10 @@ class Pool(Pattern):
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
-        """Compute the maxima of the anchor's sums."""
+        """Return the maximum of each window of the accumulators."""
         return maxima(self, total)
 
 
 def stride_title(rows: int, columns: int) -> str:
-    """Format strides for a short name, as `2` or `2×1`."""
+    """Format strides for a short name, such as `2` or `2×1`."""
     return str(rows) if rows == columns else f"{rows}×{columns}"

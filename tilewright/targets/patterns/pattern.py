@@ -20,19 +20,20 @@ Integers = NDArray[np.int64]
 
 
 class Pattern(ABC):
-    """A post-operation that is more than an element-wise step.
+    """Abstract base class of a post-operation that is more than an element-wise step.
 
-    Each kind of pattern is a frozen dataclass in a module of its own, listed in
-    `targets.patterns.PATTERNS`.
+    Examples are a max-pool or an added shortcut. A workload consists of an anchor operator, such as
+    a convolution, followed by element-wise steps and patterns. Each subclass is a frozen dataclass
+    in its own module and is listed in `targets.patterns.PATTERNS`.
 
     Attributes:
         name: key of the pattern in JSON files.
-        keys: keys of its sizes in the text of a workload.
-        called: name of the pattern in messages.
-        operators: anchor operators that may have the pattern.
-        is_behind: whether the pattern comes after the element-wise steps; otherwise it comes before
-            them.
-        has_steps: whether the pattern has an epilogue of its own, in a field `epilogue`.
+        keys: keys of the pattern's sizes in the text of a workload.
+        called: name of the pattern in messages to users.
+        operators: anchor operators that the pattern can follow.
+        is_behind: True if the pattern follows the element-wise steps of the workload, False if it
+            precedes them.
+        has_steps: whether the pattern has element-wise steps of its own, in a field `epilogue`.
     """
 
     name: ClassVar[str]
@@ -45,10 +46,13 @@ class Pattern(ABC):
     @classmethod
     @abstractmethod
     def parse(cls, sizes: Sizes) -> Self | None:
-        """Return the pattern that the sizes of a workload's text describe.
+        """Build the pattern from the sizes in a workload's text.
+
+        Args:
+            sizes: the sizes in the text, by key.
 
         Returns:
-            The pattern; None if the text does not have one of this kind.
+            The pattern, or None if the text does not contain this kind of pattern.
 
         Raises:
             WorkloadError: the sizes are incomplete.
@@ -56,19 +60,19 @@ class Pattern(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """Return the text of the pattern within the text of a workload."""
+        """Return the pattern's part of the workload text, which `parse` reads."""
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """Text of the pattern in a short name of a workload."""
+        """Text of the pattern in the short name of a workload."""
 
     @abstractmethod
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
-        """Raise an error if the pattern does not fit its workload.
+        """Check that the pattern fits its workload.
 
         Args:
-            anchor: the anchor operator of the workload.
+            anchor: anchor operator of the workload.
             patterns: all patterns of the workload, including this one.
 
         Raises:
@@ -83,43 +87,50 @@ class Pattern(ABC):
         """Apply the pattern to accumulators, in plain integer arithmetic.
 
         Args:
-            anchor: the anchor operator of the workload.
-            total: accumulators, shape (n, o, oh, ow).
+            anchor: anchor operator of the workload.
+            total: accumulators, int64, shape (n, o, oh, ow).
             tensors: operands of the workload, by name.
             acc_bits: width of the accumulators in bits.
+
+        Returns:
+            The accumulators after the pattern, int64, shape (n, o, h, w) with the height and width
+            that `size` returns.
         """
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and width of the output, given those of the input."""
+        """Return the height and width of the pattern's output for an input of the given size."""
         return height, width
 
     def second_anchor(self, anchor: Anchor) -> Anchor | None:
-        """Return the second operator that the pattern adds to a workload, or None.
+        """Return the second operator that the pattern adds to the workload, or None without one.
 
-        The pattern's `steps` are applied to the results of this operator.
+        The element-wise steps in `steps` are applied to the results of this second operator.
         """
         return None
 
     @property
     def steps(self) -> tuple[EpilogueOp, ...]:
-        """The element-wise steps of the pattern itself."""
+        """Element-wise steps that belong to the pattern, in order; empty if it has none."""
         return cast("tuple[EpilogueOp, ...]", getattr(self, "epilogue", ()))
 
     def with_steps(self, steps: tuple[EpilogueOp, ...]) -> Self:
-        """Return the same pattern with other steps of its own; unchanged if it has none."""
+        """Return a copy of the pattern with its element-wise steps replaced.
+
+        A pattern without steps is returned unchanged.
+        """
         return cast(Self, replace(cast(Any, self), epilogue=steps)) if self.has_steps else self
 
     def to_json(self) -> dict[str, Any]:
-        """Return the pattern as JSON, for `from_json`."""
+        """Return the pattern as a JSON-compatible dict that `from_json` reads."""
         return asdict(cast(Any, self))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read a pattern that `to_json` wrote.
+        """Build a pattern from the result of `to_json`.
 
         Raises:
-            KeyError: a field is missing.
-            TypeError: a field is missing or unknown.
+            KeyError: the field `epilogue` is missing.
+            TypeError: another field is missing or unknown.
         """
         if not cls.has_steps:
             return cls(**values)
@@ -128,7 +139,12 @@ class Pattern(ABC):
 
 
 def size_left(anchor: Anchor, patterns: Iterable[Pattern]) -> tuple[int, int]:
-    """Return the height and width of an anchor operator's output after its patterns are applied."""
+    """Return the height and width of an operator's output after the given patterns.
+
+    Args:
+        anchor: the operator.
+        patterns: patterns in the order in which they are applied.
+    """
     size = anchor.sums_height, anchor.sums_width
     for pattern in patterns:
         size = pattern.size(*size)

@@ -21,18 +21,18 @@ PREFIX = "shortcut_"
 
 @dataclass(frozen=True)
 class Shortcut(Pattern):
-    """A 1×1 convolution of another image that is added to the accumulators of a convolution.
+    """A 1×1 convolution of a second image that is added to the accumulators of a convolution.
 
-    Its sums pass through an epilogue of its own before they are added. That epilogue may read one
-    value per channel, but no tensor of the output's size.
+    The shortcut's own element-wise steps are applied to its results before the addition. These
+    steps may read one value per channel, but no tensor of the output's size.
 
     Attributes:
-        in_channels: number of channels of the other image.
-        height: height of the other image.
-        width: width of the other image.
-        stride_h: vertical stride.
-        stride_w: horizontal stride.
-        epilogue: steps before the addition.
+        in_channels: number of channels of the second image.
+        height: height of the second image in pixels.
+        width: width of the second image in pixels.
+        stride_h: vertical stride of the 1×1 convolution.
+        stride_w: horizontal stride of the 1×1 convolution.
+        epilogue: element-wise steps before the addition.
     """
 
     name: ClassVar[str] = "shortcut"
@@ -49,7 +49,7 @@ class Shortcut(Pattern):
 
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
-        """Return the shortcut that the keys `xc`, `xi` and `xs` describe; None without them."""
+        """Build the shortcut from the keys `xc`, `xi` and `xs`. Return None if they are missing."""
         keys = set(cls.keys) & set(sizes.values)
         if keys and not {"xc", "xi"} <= keys:
             raise WorkloadError(
@@ -68,11 +68,17 @@ class Shortcut(Pattern):
 
     @property
     def title(self) -> str:
-        """Short name for displays, such as `+ 1×1/2 64`."""
+        """Text of the shortcut in the short name of a workload, such as `+ 1×1/2 64`."""
         return f"+ 1×1/{stride_title(self.stride_h, self.stride_w)} {self.in_channels}"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
-        """Raise `WorkloadError` unless the anchor may have this shortcut."""
+        """Check that the workload can have this shortcut.
+
+        Raises:
+            WorkloadError: the operator is not an int8 `conv2d` with a single group, a max-pool is
+                fused as well, a step of the shortcut reads a tensor of the output's size, or the
+                two convolutions have results of different sizes.
+        """
         pooled = any(isinstance(pattern, Pool) for pattern in patterns)
         if anchor.operator != "conv2d" or pooled or anchor.groups != 1:
             raise WorkloadError(
@@ -93,7 +99,7 @@ class Shortcut(Pattern):
             )
 
     def second_anchor(self, anchor: Anchor) -> Anchor:
-        """Return the shortcut's 1×1 convolution as an anchor of its own."""
+        """Return the shortcut's 1×1 convolution as an operator of its own."""
         return Anchor(
             anchor.operator, anchor.batch, self.in_channels, self.height, self.width,
             anchor.out_channels, stride_h=self.stride_h, stride_w=self.stride_w,
@@ -104,7 +110,7 @@ class Shortcut(Pattern):
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
-        """Add the shortcut's convolution to the anchor's sums."""
+        """Compute the shortcut's convolution and steps, and add the result to the accumulators."""
         operands = shortcut_tensors(tensors)
         return total + apply_epilogue(
             self.epilogue, sums(self.second_anchor(anchor), operands), operands, acc_bits
@@ -112,9 +118,13 @@ class Shortcut(Pattern):
 
 
 def shortcut_tensors(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a shortcut, named like those of a workload.
+    """Select the tensors of a shortcut and remove the prefix `shortcut_` from their names.
+
+    Args:
+        tensors: operands of the workload, by name.
 
     Returns:
-        `data` (n, c, h, w), `weight` (o, c, 1, 1), and `bias` and `shr_channel` (o,) if present.
+        `data` of shape (n, c, h, w), `weight` of shape (o, c, 1, 1), and `bias` and `shr_channel`
+        of shape (o,) if they exist.
     """
     return {k.removeprefix(PREFIX): tensor for k, tensor in tensors.items() if k.startswith(PREFIX)}

@@ -1,4 +1,7 @@
-"""Basic steps that every target knows by name: constants, values per channel and added tensors."""
+"""Basic element-wise steps, which targets implement by name: constants, vectors and tensors.
+
+A vector has one value per output channel, such as a bias.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,12 @@ _IDENTITY_BITS = 6  # log2 of the largest power of two that fits into an int8 we
 def weight_and_shift(factor: int) -> tuple[int, int]:
     """Split the factor of a `weighted` residual into an int8 weight and a left shift.
 
+    Args:
+        factor: the factor, at least 1.
+
     Returns:
-        The weight, 1 to `MAX_WEIGHT`, and the number of bits that it is shifted to the left.
+        The weight, 1 to `MAX_WEIGHT`, and the left shift in bits; weight << shift equals the
+        factor.
     """
     shift = max(0, factor.bit_length() - MAX_WEIGHT.bit_length())
     return factor >> shift, shift
@@ -74,9 +81,9 @@ def _usual_weighted(value: int) -> tuple[str, int]:
 
 
 def _to_nearest(total: Integers, value: int, tensors: Mapping[str, NDArray[Any]]) -> Integers:
-    """Divide by 2^value in float32, as hardware does.
+    """Divide by 2^value in float32 and round to the nearest even integer, as the hardware does.
 
-    Sums of more than 24 bits are rounded twice.
+    The conversion to float32 rounds accumulators of more than 24 bits, so these are rounded twice.
     """
     scaled = np.rint(total.astype(np.float32) * np.float32(2.0**-value))
     return np.asarray(scaled, np.int64)

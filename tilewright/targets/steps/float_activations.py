@@ -1,4 +1,4 @@
-"""Activations of float layers, computed in floating point on the accumulators."""
+"""Activations of float layers, such as `sigmoid`, which only floating-point targets compute."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _sigmoid(x: Floats) -> Floats:
 
 
 def erf(x: Floats) -> Floats:
-    """Return the error function of each element."""
+    """Return the Gauss error function of each element, float64."""
     return np.asarray(special.erf(x))
 
 

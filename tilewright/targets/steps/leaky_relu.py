@@ -1,8 +1,10 @@
 """Leaky ReLU with a slope that is a power of two: negative values are shifted right.
 
 An arithmetic right shift keeps negative numbers negative and never increases a non-negative number.
-The step is therefore the maximum of a sum and the shifted sum. The rounding constant is added by
-the right shift that follows: ((x >> a) + half) >> b equals x / 2^(a+b) rounded half up.
+The step is therefore computed as the maximum of an accumulator and the shifted accumulator.
+
+The step does not round. The rounding constant is added once, before the right shift that follows in
+the epilogue: ((x >> a) + half) >> b equals x / 2^(a+b), rounded half up.
 """
 
 from __future__ import annotations

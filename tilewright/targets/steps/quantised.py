@@ -1,9 +1,10 @@
-"""Steps of layers whose integer tensors represent real numbers by scales and zero points.
+"""Steps of quantised layers: integer tensors that represent real numbers by scale and zero point.
 
-An epilogue that begins with `dequantise` computes with real numbers: the accumulators times one
-scale per channel. It can add a `bias` and an integer tensor, clip, and round to representable
-values (`round`). It ends with `quantise`, or leaves float32 values. Scales and zero points are
-arguments of the kernel, so that layers of equal shape share schedules.
+An epilogue that begins with the step `dequantise` computes with real numbers, which are the
+accumulators times one scale per channel. The following steps can add a `bias` or an integer tensor,
+clip, and round to representable values (`round`). The epilogue ends with the step `quantise`, or
+leaves its result in float32. Scales and zero points are arguments of the compiled kernel, so that
+layers of equal shape can share a schedule.
 """
 
 from __future__ import annotations
@@ -28,14 +29,20 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 class TensorScale(NamedTuple):
-    """Quantisation scale of an integer tensor: real = scale · (integer − zero)."""
+    """Quantisation parameters of an integer tensor: real = scale · (integer − zero).
+
+    Attributes:
+        dtype: integer type, `int8` or `uint8`.
+        scale: scale factor.
+        zero: zero point.
+    """
 
     dtype: str
     scale: float
     zero: int
 
     def bounds(self) -> tuple[int, int]:
-        """Return the smallest and largest integer of the type, minus the zero point."""
+        """Return the smallest and the largest value of (integer − zero) for the tensor's type."""
         least, most = LIMITS[self.dtype]
         return least - self.zero, most - self.zero
 
@@ -43,17 +50,20 @@ class TensorScale(NamedTuple):
 def pack_scales(
     data_zero: int, kinds: Sequence[str], scales: Sequence[TensorScale]
 ) -> NDArray[np.float32]:
-    """Pack the scales and zero points of a kernel into one float32 array.
+    """Pack the scales and zero points that a kernel needs into one float32 array.
 
-    The first entry has the bits of the data's zero point. The entries of each step follow. For
-    `add_dequantised`, they are the zero point and scale of the added tensor. For `round` and
-    `quantise`, they are the inverse of the scale, the bounds of the rounded value, and then the
-    scale (`round`) or the bits of the zero point (`quantise`).
+    Entry 0 holds the zero point of the input data, with the bits of an int32. The entries of each
+    step follow, in the order of the epilogue:
+
+    - `add_dequantised`: zero point and scale of the added tensor.
+    - `round`: inverse of the scale, smallest and largest rounded value, scale.
+    - `quantise`: inverse of the scale, smallest and largest rounded value, zero point with the bits
+      of an int32.
 
     Args:
-        data_zero: zero point of the data.
-        kinds: kinds of the epilogue's steps, in order.
-        scales: one scale per step that occurs in `NUMBERS`, in order.
+        data_zero: zero point of the input data.
+        kinds: kind of each step of the epilogue, in order.
+        scales: one scale per step whose kind is in `NUMBERS`, in order.
 
     Returns:
         float32 array of shape (1 + entries of all steps,).

@@ -1,4 +1,4 @@
-"""Interface of element-wise steps: text form, values and ALU operations."""
+"""Interface of element-wise steps: their text form, their computation, and their ALU operations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ AluPlace = Literal["results", "take", "aside", "back"]
 class AluOperation(NamedTuple):
     """One operation of an accelerator's ALU on all accumulators of a tile.
 
-    Shifts are arithmetic right shifts.
+    Attributes:
+        place: operands of the operation, see `AluPlace`.
+        operation: name of the operation; `shr` is an arithmetic right shift.
+        value: the constant operand; unused if both operands are accumulators.
     """
 
     place: AluPlace
@@ -37,14 +40,14 @@ class AluOperation(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """The operator of source models that a step implements.
+    """Operator of a source model that a step implements.
 
     Attributes:
         onnx: name of the operator in ONNX.
-        operator: name of the operator in the importer.
-        attribute: attribute that determines the value of the step.
-        number: converts the attribute to the value of the step; None if the step cannot represent
-            it.
+        operator: name of the operator in the importer, such as `relax.nn.leakyrelu`.
+        attribute: name of the attribute that determines the step's value.
+        number: function that converts the attribute to the step's value; it returns None if the
+            step cannot represent the attribute.
     """
 
     onnx: str
@@ -55,22 +58,26 @@ class Activation(NamedTuple):
 
 @dataclass(frozen=True)
 class StepKind:
-    """A kind of element-wise step, registered under the name in `EpilogueOp.kind`.
+    """Kind of element-wise step, such as a right shift or a clip.
+
+    An epilogue refers to a kind by its name in `EpilogueOp.kind`.
 
     Attributes:
         kind: name of the kind, also in files.
         sign: text in front of the value, for example `>>`.
-        apply: computes the step from the sums, shape (n, o, oh, ow), the value and the tensors by
-            name.
-        names: texts that stand for a step with a fixed value, for example `relu` for `max 0`.
-        is_numbered: whether steps can be written as the sign followed by a value.
-        check: raises `WorkloadError` for an invalid value.
-        usual: returns the kind and value of the step that represents all steps with equal programs,
-            apart from immediates.
-        operations: the ALU operations that compute the step; empty for steps that targets know by
-            name.
-        activation: the operator of source models that the step implements.
-        title: text by which tables tell layers of equal shape apart; empty for steps that every
+        apply: computes the step from the accumulators, int64, shape (n, o, oh, ow), the step's
+            value, and the operand tensors by name.
+        names: texts that stand for a step with a fixed value, by text; for example `relu` for `max
+            0`.
+        is_numbered: whether a step can be written as the sign followed by a number.
+        check: raises `WorkloadError` for an invalid value; it gets the step's text and value.
+        usual: maps a value to the kind and value of a representative step. Steps with the same
+            representative compile to the same programs, except for constants in instructions. None
+            if every step represents only itself.
+        operations: returns the ALU operations that compute the step; empty for a step that targets
+            implement by name.
+        activation: operator of source models that the step implements, if any.
+        title: text that distinguishes layers of equal shape in tables; empty for steps that any
             layer may have.
     """
 
@@ -86,7 +93,7 @@ class StepKind:
     title: str = ""
 
     def text(self, value: int) -> str:
-        """Return the text of a step with the given value."""
+        """Format a step of this kind with the given value."""
         if self.names.get(self.sign) == value:
             return self.sign
         if not self.is_numbered:
@@ -96,8 +103,11 @@ class StepKind:
     def parse(self, item: str) -> int | None:
         """Parse the text of a step.
 
+        Args:
+            item: the text, such as `>> 8` or `relu`.
+
         Returns:
-            The value of the step; None if the text is of another kind of step.
+            The value of the step, or None if the text belongs to another kind of step.
 
         Raises:
             WorkloadError: the value is invalid.
@@ -115,7 +125,7 @@ class StepKind:
 
     @property
     def examples(self) -> tuple[str, ...]:
-        """Texts that the kind accepts, with N for a number."""
+        """Texts that the kind accepts, with N as a placeholder for a number."""
         names = tuple(self.names)
         numbered = (f"{self.sign} N",) if self.is_numbered else ()
         return (*names, *numbered) if self.sign in names else (*numbered, *names)

@@ -1,7 +1,7 @@
-"""The VTA target: specification, instruction set, lowering and two exact simulators.
+"""Target for the VTA accelerator: specification, instruction set, lowering and exact simulators.
 
-The functions here are the simplest interface to the simulators and the linter. They import them on
-their first call.
+The functions of this module are the simplest interface to the two simulators (function and timing)
+and to the linter. The modules that implement them are imported on the first call.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ def cycles(
     """Simulate the timing of a program.
 
     Args:
-        insn_bytes: instructions of 16 bytes each.
-        spec: specification, or a mapping with the keys of `vta_config.json` and of the memory port.
-            The key `insn_address` is the byte address of the first instruction, by default 0.
+        insn_bytes: instructions, 16 bytes each.
+        spec: the machine, or a mapping with the keys of `vta_config.json` and the keys of the
+            memory port. The mapping may also contain `insn_address`, the byte address of the first
+            instruction (default 0).
 
     Returns:
-        Cycles from launch to FINISH, and (module, start cycle, end cycle) of each instruction.
+        The cycles from launch to FINISH, and one tuple (module, start cycle, end cycle) per
+        instruction.
     """
     from tilewright.targets.vta.timing import cycles as run
 
@@ -34,13 +36,16 @@ def cycles(
 def execute(
     insn_bytes: bytes, dram: bytes, base: int, spec: Mapping[str, object] | VtaSpec
 ) -> bytes:
-    """Execute a program and return the memory image after it.
+    """Execute a program on the functional simulator and return the memory image after it.
 
     Args:
-        insn_bytes: instructions of 16 bytes each.
+        insn_bytes: instructions, 16 bytes each.
         dram: memory image before the program; `dram[0]` is at address `base`.
         base: byte address of the memory image.
-        spec: specification, or a mapping with the keys of `vta_config.json`.
+        spec: the machine, or a mapping with the keys of `vta_config.json`.
+
+    Returns:
+        The memory image after the program, of the same length as `dram`.
 
     Raises:
         TilewrightError: the program is invalid, or does not finish.
@@ -53,16 +58,19 @@ def execute(
 def classify(
     insn_bytes: bytes, dram: bytes, base: int, spec: Mapping[str, object] | VtaSpec
 ) -> set[str]:
-    """Return the classes of problems that the linter finds in a program: invalid or not portable.
+    """Lint a program and return the classes of problems that were found.
+
+    A problem is an invalid instruction, or behaviour that is not portable between implementations
+    of the VTA.
 
     Args:
-        insn_bytes: instructions of 16 bytes each.
+        insn_bytes: instructions, 16 bytes each.
         dram: memory image before the program; `dram[0]` is at address `base`.
         base: byte address of the memory image.
-        spec: specification, or a mapping with the keys of `vta_config.json`.
+        spec: the machine, or a mapping with the keys of `vta_config.json`.
 
     Returns:
-        Names of the classes; empty if the linter finds nothing.
+        Names of the problem classes; empty if there is no problem.
     """
     from tilewright.targets.vta.lint import classify as run
 

@@ -1,17 +1,19 @@
-"""Area model of a VTA: exact storage bits, counted operators, and a single relative number.
+"""Area model of a VTA: exact storage bits, counted operators, and the area relative to the default.
 
-Storage follows the structure of the Chisel RTL (scratchpads and their banks, queues, tag table) and
-is exact. Operators are counted from the same structure. The relative area converts both to gate
-equivalents with textbook weights, and divides by the gates of the default 16×16 machine:
+The number of storage bits follows the structure of the Chisel RTL (scratchpads with their banks,
+instruction queues, table of read tags) and is exact. Arithmetic operators are counted from the same
+structure. The total area converts both to gate equivalents with textbook weights:
 
     gates = 0.5·(SRAM bits) + 6·(flip-flops) + 6·(full adders) + 2.5·(2:1 multiplexers)
 
-An n×m multiplier counts as n·m full adders, an n-bit adder or comparator as n, and an n-bit barrel
+The relative area is this number divided by that of the default 16×16 machine. An n×m multiplier
+counts as n·m full adders, an n-bit adder or comparator as n full adders, and an n-bit barrel
 shifter as n·log2(n) multiplexers. The weights are those of a generic standard-cell library (Weste
-and Harris, CMOS VLSI Design). They were not fitted to any synthesis run; wiring, control, clock
-tree and pads are ignored. The model is meant for comparing configurations, not for predicting
-square millimetres or FPGA utilisation: how many DSP blocks a multiplier needs is decided by the
-synthesis tools.
+and Harris, CMOS VLSI Design). They were not fitted to any synthesis run. Wiring, control, clock
+tree and pads are ignored.
+
+The model is meant for comparing configurations. It does not predict square millimetres or FPGA
+utilisation, because the synthesis tools decide how many DSP blocks a multiplier needs.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _TAG_BITS = 21  # bits of a client tag in the memory engine, in the Chisel defau
 
 @dataclass(frozen=True)
 class Memory:
-    """A scratchpad of the accelerator, which consists of banks with one read and one write port.
+    """Scratchpad of the accelerator.
+
+    It consists of banks, each with one read port and one write port.
 
     Attributes:
         name: name of the scratchpad.
@@ -52,7 +56,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Area:
-    """Resources of a configuration. `relative` is in units of the default machine."""
+    """Hardware resources of a VTA configuration.
+
+    `relative` is the number of gates divided by that of the default machine.
+    """
 
     memories: tuple[Memory, ...]
     queue_bits: int  # bits of the instruction queues and the fetch buffer
@@ -73,7 +80,7 @@ class Area:
 
 
 def area_of(spec: VtaSpec) -> Area:
-    """Return the resources of a specification."""
+    """Compute the hardware resources of a machine."""
     return _area(spec, _default_gates())
 
 
@@ -94,7 +101,7 @@ def _area(spec: VtaSpec, reference_gates: float | None) -> Area:
     gates = (
         SRAM_BIT_GATES * (sum(memory.bits for memory in memories) + queue_bits)
         + FLIP_FLOP_GATES * (flip_flops + tag_bits)
-        # The ALU has an adder, a comparator and two barrel shifters a lane.
+        # The ALU has an adder, a comparator and two barrel shifters per lane.
         + FULL_ADDER_GATES * (_gemm_full_adders(m) + 2 * alu_bits)
         + MULTIPLEXER_GATES * (2 * alu_bits * int(log2(m.acc_bits)))
     )
@@ -117,10 +124,10 @@ def _memories(m: Machine, out_depth: int) -> tuple[Memory, ...]:
 
 
 def _memory(name: str, element_bits: int, depth: int, bus: int) -> Memory:
-    """Return how the load engines divide a scratchpad into banks.
+    """Divide a scratchpad into banks, as the load engines do.
 
-    An element wider than the bus is split over several banks. Narrower elements are stored side by
-    side.
+    An element that is wider than the bus is split over several banks. Narrower elements are stored
+    side by side, in one bank each.
 
     Args:
         name: name of the scratchpad.
@@ -137,7 +144,10 @@ def _memory(name: str, element_bits: int, depth: int, bus: int) -> Memory:
 
 
 def _gemm_full_adders(m: Machine) -> int:
-    """Count full adders in multipliers, adder trees (one bit wider per level) and accumulators."""
+    """Count the full adders of the GEMM core: multipliers, adder trees and accumulators.
+
+    The adders of a tree become one bit wider per level.
+    """
     tree, width, nodes = 0, m.inp_bits + m.wgt_bits, m.block_in
     while nodes > 1:
         nodes //= 2
@@ -148,7 +158,11 @@ def _gemm_full_adders(m: Machine) -> int:
 
 
 def _gemm_registers(m: Machine) -> int:
-    """Count the registers for operands or products, one adder layer and the accumulator bypass."""
+    """Count the register bits of the GEMM core.
+
+    They are the operand or product registers, one layer of the adder tree, and the accumulator
+    bypass.
+    """
     product_bits = m.inp_bits + m.wgt_bits
     layer = m.block_in // 2 if m.block_in <= 8 else 2
     levels = log2(m.block_in // layer) if m.block_in > layer else 0

@@ -1,7 +1,8 @@
 """Exports schedules of the template space as log records of AutoTVM, the tuner of TVM 0.8 to 0.14.
 
 A record contains the packed tensors and the attributes of the operator, but not its epilogue. A
-split knob is written as [-1, inner extent], where -1 stands for the count of the outer loop.
+knob that splits a loop is written as [-1, inner extent], where -1 stands for the number of outer
+iterations.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _DENSE_KNOBS = ("tile_b", "tile_ci", "tile_co", "oc_nthread")
 
 
 def tuning_log(schedules: Sequence[NamedSchedule], spec: VtaSpec, written: float) -> ExportedText:
-    """Return an AutoTVM log with one line per schedule that stock TVM can build.
+    """Export tuned schedules as an AutoTVM log.
 
     Schedules that stock TVM does not have or cannot build are left out.
 
@@ -41,6 +42,10 @@ def tuning_log(schedules: Sequence[NamedSchedule], spec: VtaSpec, written: float
         schedules: the tuned schedules, with their workloads.
         spec: the machine.
         written: Unix timestamp of the records, in seconds.
+
+    Returns:
+        The log with one line per exported schedule, and the reasons for the schedules that were
+        left out.
     """
     lines, left_out = [], []
     for schedule in schedules:
@@ -68,7 +73,7 @@ def record(
     seconds: float,
     written: float,
 ) -> str:
-    """Return a schedule as one line of an AutoTVM log.
+    """Format a schedule as one line of an AutoTVM log.
 
     Args:
         workload: the workload.
@@ -77,6 +82,9 @@ def record(
         knobs: knob values of the schedule, by name.
         seconds: measured latency in seconds.
         written: Unix timestamp of the measurement, in seconds.
+
+    Returns:
+        The record as JSON text, without a line break.
 
     Raises:
         WorkloadError: the stock compiler does not have the schedule, or cannot build it.
@@ -100,7 +108,7 @@ def record(
 
 
 def target_text(spec: VtaSpec) -> str:
-    """Return the target string of a stock TVM that is configured for this machine.
+    """Return the target string of a stock TVM that is configured for the given machine.
 
     The field `model` of the string names the board and the bitstream.
     """
@@ -114,7 +122,7 @@ def target_text(spec: VtaSpec) -> str:
 
 
 def _stock_lowering(workload: Workload, spec: VtaSpec) -> Lowering:
-    """Return the lowering of a workload in the template space of the stock compiler, TVM.
+    """Create the lowering of a workload for the template space of the stock compiler, TVM.
 
     Raises:
         WorkloadError: stock TVM has no template for the workload or the machine.
@@ -168,7 +176,7 @@ def _conv2d(geo: Geometry, spec: VtaSpec) -> list[Json]:
 def _dense(geo: Geometry, spec: VtaSpec) -> list[Json]:
     """Return the arguments of the dense operator, in the form of an AutoTVM log record.
 
-    The bias is None, because it is part of the epilogue.
+    The third argument, the bias, is None, because the bias belongs to the epilogue here.
     """
     batch, block = 1 << spec.log_batch, 1 << spec.log_block_in
     return [
@@ -186,12 +194,12 @@ def _tensor(shape: list[int], log_width: int) -> list[Json]:
 def _config(lowering: Lowering, knobs: Mapping[str, int]) -> dict[str, Json]:
     """Return a schedule in the form of an AutoTVM log record.
 
-    The stock template has a knob `tile_b`, which our dense template ignores. Both process one row
-    at a time, so the knob is written as 1.
+    The stock dense template has a knob `tile_b` that is missing in our dense template. Both
+    templates process one row at a time, so the knob is written as 1.
 
     Args:
         lowering: lowering of the workload in the stock compiler's template space.
-        knobs: knob values by knob name.
+        knobs: knob values, by knob name.
     """
     dense = lowering.workload.operator == "dense"
     values = dict(knobs) | ({"tile_b": 1} if dense else {})

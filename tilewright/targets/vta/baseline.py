@@ -1,20 +1,22 @@
-"""Baseline schedules: what a layer costs before any tuning.
+"""Baseline and fallback schedules: the latency of a layer before any tuning.
 
 The baseline of a workload is the schedule that a user of the stock stack gets without tuning. It is
 TVM's published schedule (TopHub) if there is one for this hardware. Otherwise it is the schedule
-with the lowest closed-form estimate among those that are valid in the stock stack. This rule
-measures nothing; it is as strong as a rule without a simulator can be.
+with the lowest closed-form estimate among the schedules that the stock stack can run. Choosing it
+needs no measurement; it is as strong as a rule without a simulator can be.
 
-The fallback is what the stock compiler itself does without a log: AutoTVM takes the first entry of
-every knob, which is the smallest tile in one thread. A TopHub schedule counts as a log.
+The fallback is the schedule that the stock compiler itself uses without a tuning log. AutoTVM then
+takes the first value of every knob, which is the smallest tile in one thread. A TopHub schedule
+counts as a tuning log.
 
-The stock stack has no max-pools; a pool is compared with the schedule of the smallest tiles. It
-also cannot pool a convolution's sums, add a shortcut, or average the results. Such workloads are
-compared with our own schedule of lowest estimate.
+The stock stack has no max-pool layers. For a max-pool layer, both the baseline and the fallback are
+the schedule with the smallest tiles. The stock stack also cannot fuse a max-pool, a shortcut or an
+average with a convolution. The baseline of such a workload is the schedule of our own space with
+the lowest estimate.
 
-The stock compiler's schedules cannot bring an int8 residual to the accumulators; they add it as an
-int32 tensor. The baseline of a layer with a residual therefore does the same, and its source says
-so. It is the cost of the layer in the stock stack, not a schedule of ours.
+The stock compiler's schedules cannot add an int8 residual to the accumulators; they add it as an
+int32 tensor. The baseline of a layer with a residual therefore does the same, and its `source` says
+so. It is the cost of the layer in the stock stack, and not that of a schedule in our own space.
 """
 
 from __future__ import annotations
@@ -53,11 +55,11 @@ SAMPLED = 1 << 16
 
 @dataclass(frozen=True)
 class PublishedBaseline:
-    """A baseline schedule of the template space, or of our own space if the template has none.
+    """Baseline schedule of the template space, or of our own space if the template has none.
 
     Attributes:
-        lowering: lowering of the workload, in the form in which it is run.
-        values: knob values of the schedule, shape (knobs,).
+        lowering: lowering of the workload, in the form in which the baseline runs it.
+        values: knob values of the schedule, int64, shape (knobs,).
         source: `tophub`, `estimate` or `fallback`, followed by `WIDE_RESIDUAL` if the workload has
             an int8 residual.
     """
@@ -99,9 +101,10 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def fallback_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
-    """Return the schedule that the stock compiler uses without a log.
+    """Return the schedule that the stock compiler uses without a tuning log.
 
-    It is the first entry of every knob, or the smallest tiles that compile if that one does not.
+    It takes the first value of every knob. If that schedule does not compile, the result is the
+    compiling schedule with the smallest product of knob values.
 
     Args:
         workload: the workload.
@@ -126,22 +129,22 @@ def fallback_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def _is_ours(workload: Workload) -> bool:
-    """Return whether only our own schedules can compute the whole workload in one program."""
+    """Return whether only our own schedule space can compute the whole workload in one program."""
     return bool(workload.patterns) or any(composed_rows(op) for op in workload.epilogue)
 
 
 def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """Return the first schedule that compiles.
 
-    Compiling takes much longer than sorting the schedules did, so they are tried in batches of
-    growing size.
+    Compiling takes much longer than sorting the schedules, so they are compiled in batches of
+    growing size until one compiles.
 
     Args:
         lowering: lowering of the workload.
         values: knob values in order of preference, shape (configs, knobs).
 
     Returns:
-        Knob values, shape (knobs,); None if no schedule compiles.
+        Knob values, shape (knobs,), or None if no schedule compiles.
     """
     begin, count = 0, 64
     while begin < len(values):
@@ -156,7 +159,7 @@ def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray
 def _estimated_baseline(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
     """Return the schedule with the lowest estimated latency among those that compile.
 
-    In a large space, only a random sample of the schedules is considered.
+    If the space has more than `SAMPLED` schedules, only a random sample of that size is considered.
     """
     lowering = Lowering.for_workload(workload, spec, "extended")
     space = lowering.space
@@ -178,7 +181,7 @@ def _estimated_baseline(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
     """Return a baseline schedule with the smallest tiles.
 
-    If several schedules have these tiles, the first one in knob order that compiles is returned.
+    If several such schedules compile, the first one in knob order is returned.
     """
     lowering = Lowering.for_workload(workload, spec, "extended")
     knobs = lowering.space.knobs
@@ -193,10 +196,11 @@ def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 def _stock_form(workload: Workload) -> tuple[Workload, str]:
     """Convert a workload to the form in which the stock compiler can run it.
 
-    The stock compiler adds an int8 residual as an int32 tensor.
+    An int8 residual is replaced by an added int32 tensor.
 
     Returns:
-        The workload, and the suffix that marks a changed workload in the source of the baseline.
+        The workload, and the suffix of the baseline's source: `WIDE_RESIDUAL` if the workload was
+        changed, else an empty string.
     """
     steps = [EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue]
     changed = tuple(steps) != workload.epilogue

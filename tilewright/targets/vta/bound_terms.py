@@ -13,13 +13,13 @@ from tilewright.targets.workload import Workload
 
 
 class BoundTerms(NamedTuple):
-    """Terms of the lower bound of a workload.
+    """Terms of the lower bound on a workload's latency.
 
     Attributes:
         geo: packed sizes of the workload.
         machine: the machine.
-        sums: number of accumulators in which products are summed.
-        other: cycles of the compute module for everything except these sums.
+        sums: number of accumulators that sum products of inputs and weights.
+        other: cycles of the compute module for everything except these products.
         pixels: bytes of the input images that have to be read.
         parameters: bytes of the parameters, such as weights and biases, that have to be read.
     """
@@ -33,7 +33,7 @@ class BoundTerms(NamedTuple):
 
     @property
     def planes(self) -> int:
-        """Number of blocks of output channels, summed over all images."""
+        """Number of output channel blocks, summed over all images."""
         return self.geo.batches * self.geo.out_blocks
 
     @property
@@ -43,27 +43,27 @@ class BoundTerms(NamedTuple):
 
 
 def needed_pixels(workload: Workload, sums: tuple[int, int] | None = None) -> int:
-    """Return the number of pixels per input channel that a convolution's results read.
+    """Count the pixels per input channel that a convolution's results read.
 
     Args:
         workload: the workload.
-        sums: (rows, columns): only consider the results in this many first rows and columns; None
-            for all results.
+        sums: number of first rows and of first columns of the results to consider; None for all
+            results.
     """
     rows, cols = needed_sides(workload, sums)
     return rows * cols
 
 
 def needed_sides(workload: Workload, sums: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Return how many input rows and how many input columns a convolution's results read.
+    """Count the input rows and the input columns that a convolution's results read.
 
     Args:
         workload: the workload.
-        sums: (rows, columns): only consider the results in this many first rows and columns; None
-            for all results.
+        sums: number of first rows and of first columns of the results to consider; None for all
+            results.
 
     Returns:
-        Number of rows, and number of columns.
+        The number of rows and the number of columns.
     """
     w = workload
     rows, cols = (w.sums_height, w.sums_width) if sums is None else sums
@@ -74,14 +74,14 @@ def needed_sides(workload: Workload, sums: tuple[int, int] | None = None) -> tup
 
 @lru_cache(maxsize=4096)
 def needed_rows(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:
-    """Return the number of rows (or columns) of an image that at least one output reads.
+    """Count the rows (or columns) of an image that at least one output reads.
 
     Args:
         size: number of rows (or columns) of the image.
         outputs: number of output rows (or columns).
         stride: stride of the windows.
         kernel: size of a window.
-        dilation: distance of two elements of a window.
+        dilation: distance between two elements of a window.
         pad: padding before the image; rows in the padding are not counted.
     """
     read = {o * stride + k * dilation - pad for o in range(outputs) for k in range(kernel)}
@@ -91,8 +91,8 @@ def needed_rows(size: int, outputs: int, stride: int, kernel: int, dilation: int
 def fewest_maxima_of(windows: Windows, oh: int, ow: int, rows: int, cols: int) -> int:
     """Return the minimum number of element-wise maximum operations that a max-pool requires.
 
-    Windows are reduced first along one axis and then along the other; the order that needs fewer
-    operations is counted.
+    Windows are reduced first along one axis and then along the other axis. The order that needs
+    fewer operations is counted.
 
     Args:
         windows: geometry of the windows.

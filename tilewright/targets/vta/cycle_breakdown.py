@@ -37,7 +37,7 @@ class Spans:
 
     Attributes:
         begins: first cycle of each interval, shape (n,).
-        ends: end cycle of each interval, exclusive, shape (n,).
+        ends: cycle after the last one of each interval, shape (n,).
     """
 
     begins: NDArray[np.int64]
@@ -63,10 +63,16 @@ class Spans:
 
 
 def instruction_kinds(report: CycleReport) -> NDArray[np.str_]:
-    """Return a name for the kind of each instruction, shape (n,).
+    """Name the kind of each instruction of a program, for example `LOAD INP` or `GEMM`.
 
-    The kind is the name of the opcode. For a LOAD, the name of the memory follows. A transfer
-    without elements is a "no-op".
+    The name is that of the opcode. For a LOAD, the name of the memory type follows. A LOAD or STORE
+    without elements is called `no-op`.
+
+    Args:
+        report: timing of a program with n instructions.
+
+    Returns:
+        Names, shape (n,).
     """
     opcode = (report.insns[:, 0] & np.uint64(7)).astype(np.int64)
     memory = (report.insns[:, 0] >> np.uint64(7) & np.uint64(7)).astype(np.int64)
@@ -79,17 +85,17 @@ def instruction_kinds(report: CycleReport) -> NDArray[np.str_]:
 
 
 def stalls(report: CycleReport) -> dict[tuple[str, str], Spans]:
-    """Return the gaps between instructions, by module and by what the module waits for.
+    """Find the gaps between the instructions of each module, and the reason for each gap.
 
-    A module waits for the fetch unit ("instruction") or for a token queue. The k-th pop of a queue
-    takes its k-th token. If an instruction waits for two tokens, the later one is reported. The one
-    cycle that it takes to accept an instruction does not count.
+    A module waits for the fetch unit (reason `instruction`) or for a token queue. The k-th pop of a
+    queue takes its k-th token. If an instruction waits for two tokens, the gap is attributed to the
+    later token. The single cycle in which a module accepts an instruction does not count as a gap.
 
     Args:
         report: timing of a program.
 
     Returns:
-        Gaps, by module name and reason.
+        The gaps, by module name and reason.
     """
     ran = report.starts >= 0
     arrival, source = _last_tokens(report, ran)
@@ -120,15 +126,15 @@ def _add_spans(
 def _last_tokens(
     report: CycleReport, ran: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the last dependency token that each instruction waited for.
+    """Find the last dependency token that each instruction waited for.
 
     Args:
         report: simulated times of a program with n instructions.
         ran: mask of the instructions that started, shape (n,).
 
     Returns:
-        Cycle in which the token was sent, and index of its queue, shape (n,) each; -1 for an
-        instruction that waited for no token.
+        The cycle in which the token was sent, and the index of its queue, shape (n,) each. Both are
+        -1 for an instruction that waited for no token.
     """
     arrival = np.full(len(ran), -1, np.int64)
     source = np.full(len(ran), -1, np.int64)
@@ -172,19 +178,20 @@ _WAITS = {"l2g": "reads", "s2g": "writes", "instruction": "reads"}
 def breakdown(insns: NDArray[np.uint64], spec: VtaSpec, insn_address: int) -> NDArray[np.int64]:
     """Split the cycles of a program into `PARTS`.
 
-    Start-up is everything before the first arithmetic on loaded data. After that, reads are the
-    compute module's own loads and its waiting for the load module or for instructions. Writes are
-    its waiting for the store module, which frees accumulators or ends the program. Compute is the
-    rest.
+    - Start-up is everything before the first arithmetic on loaded data.
+    - Reads are the loads of the compute module itself, and its waiting for the load module or for
+      instructions, after start-up.
+    - Writes are its waiting for the store module, which frees accumulators or ends the program.
+    - Compute is the rest.
 
     Args:
-        insns: instructions, shape (n, 2).
+        insns: instructions, uint64, shape (n, 2).
         spec: the machine.
-        insn_address: byte address of the instructions.
+        insn_address: byte address of the first instruction.
 
     Returns:
-        Cycles, shape (4,), which add up to the cycles of the program; -1 for a program that does
-        not finish.
+        Cycles per part, shape (4,). They add up to the cycles of the program; all are -1 if the
+        program does not finish.
     """
     try:
         report = simulate_program(insns, spec, insn_address)
@@ -207,13 +214,14 @@ def breakdown(insns: NDArray[np.uint64], spec: VtaSpec, insn_address: int) -> ND
 def _first(report: CycleReport, mine: NDArray[np.int64], kind: NDArray[np.str_]) -> int:
     """Return the cycle in which the first arithmetic on loaded data starts.
 
-    That is the first arithmetic after the compute module has waited for the load module. If there
-    is none, it is the first arithmetic; without arithmetic, the end of the program.
+    This is the first GEMM or ALU instruction after the compute module has waited for the load
+    module. If there is none, it is the first GEMM or ALU instruction at all. Without any, it is the
+    end of the program.
 
     Args:
         report: simulated times of a program.
         mine: indices of the compute module's instructions.
-        kind: name of each of these instructions.
+        kind: kind of each of these instructions.
     """
     works = np.isin(kind, ARITHMETIC)
     waits = (report.insns[mine, 0] & np.uint64(POP_PREV)) != 0
@@ -224,11 +232,11 @@ def _first(report: CycleReport, mine: NDArray[np.int64], kind: NDArray[np.str_])
 
 
 def _behind(first: int, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> int:
-    """Return how many cycles after cycle `first` lie inside the given intervals.
+    """Count the cycles after cycle `first` that lie inside the given intervals.
 
     Args:
         first: the cycle.
-        begins: start of each interval, shape (n,).
-        ends: cycle after each interval, shape (n,).
+        begins: first cycle of each interval, shape (n,).
+        ends: cycle after the last one of each interval, shape (n,).
     """
     return int(np.maximum(ends - np.maximum(begins, first), 0).sum())

@@ -1,4 +1,4 @@
-"""Converts instructions to a readable listing, one line per instruction, and back, without loss.
+"""Converts instructions to a readable listing and back, without loss.
 
     0  LOAD INP  pop=g2l push=l2g sram=0x0 dram=0x2c8 y=9 x=14 stride=14 pad=1,0,1,1
     1  GEMM      pop=l2g push=g2l uop=0:84 loop=14x3 dst=1,0 src=1,1 wgt=0,1
@@ -6,11 +6,13 @@
     3  STORE OUT push=s2g sram=0x0 dram=0x400 y=4 x=196 stride=784
     4  FINISH
 
-`pop=` and `push=` name token queues by their ends: l2g leads from load to compute (g), g2l back,
-g2s from compute to store, and s2g back. `prev!` and `next!` are flags towards a module that does
-not exist. Pairs are outer,inner loop; `pad=` is top, bottom, left, right. Omitted fields are zero.
-`rest=` holds bits that no field covers, and `WORD` a whole undefined instruction. Addresses count
-elements of the memory type. A comment begins with `#`, and the leading number of a line is ignored.
+There is one line per instruction. `pop=` and `push=` name the token queue between two modules:
+`l2g` leads from load to compute, `g2l` back, `g2s` from compute to store, and `s2g` back. `prev!`
+and `next!` stand for a flag towards a module that does not exist. Pairs are (outer loop, inner
+loop). The numbers of `pad=` are top, bottom, left and right. Omitted fields are zero. `rest=` holds
+bits that belong to no field, and `WORD` holds a whole instruction with an undefined opcode.
+Addresses count elements of the memory type. A comment begins with `#`. The parser ignores the
+number at the beginning of a line.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ def disassemble(insns: NDArray[np.uint64], spec: VtaSpec) -> str:
 
 
 def assemble(text: str, spec: VtaSpec) -> NDArray[np.uint64]:
-    """Parse a listing.
+    """Parse a listing into instructions.
 
     Args:
         text: the listing.
@@ -87,7 +89,7 @@ def assemble(text: str, spec: VtaSpec) -> NDArray[np.uint64]:
         Instructions, uint64, shape (n, 2).
 
     Raises:
-        ListingError: a line is invalid. The message names the line and the token.
+        ListingError: a line is invalid. The message contains the line and the reason.
     """
     lay = layout_of(spec)
     words = []
@@ -105,7 +107,7 @@ def assemble(text: str, spec: VtaSpec) -> NDArray[np.uint64]:
 
 
 def line_of(word: int, lay: Layout) -> str:
-    """Return the line of one instruction, without its number.
+    """Format one instruction as a line of a listing, without its number.
 
     Args:
         word: the instruction as a 128-bit integer.
@@ -199,7 +201,11 @@ def _word_of(tokens: list[str], lay: Layout) -> int:
 
 
 def _parse_name(tokens: list[str]) -> tuple[dict[str, int], list[str]]:
-    """Return the values that the first one or two tokens describe, and the remaining tokens."""
+    """Split the tokens of a line into the instruction's name and its fields.
+
+    Returns:
+        The field values that the name determines, such as the opcode, and the remaining tokens.
+    """
     if tokens[0] not in OPCODE_NAMES:
         raise ValueError(f"unknown instruction '{tokens[0]}'; known: {', '.join(OPCODE_NAMES)}")
     opcode = OPCODE_NAMES.index(tokens[0])

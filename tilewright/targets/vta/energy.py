@@ -4,14 +4,16 @@
 
 The constants and their sources are in `energy.json` next to this file. The environment variable
 `TILEWRIGHT_ENERGY` can name another file of the same form. The energy per byte of a scratchpad
-grows with the square root of its size. The simulator counts DRAM bytes and iterations. A GEMM
-iteration reads an input and a weight, reads and writes an accumulator, and writes an output. An ALU
-iteration does the same without the input and the weight. Leakage, clock, control, padding that is
-written to scratchpads, and the reset of accumulators are ignored. Energy therefore does not grow
-with time. The model compares schedules and machines; it does not predict the power of a board.
+grows with the square root of its size.
 
-For schedules that are not compiled, estimated bytes and instructions replace the counts, and the
-iterations are those of the layer's blocks.
+The simulator counts DRAM bytes and iterations. A GEMM iteration reads an input and a weight, reads
+and writes an accumulator, and writes an output. An ALU iteration does the same without the input
+and the weight. For schedules that are not compiled, estimated bytes and instructions replace the
+counts, and the iterations follow from the number of blocks of the layer.
+
+The model ignores leakage, clock, control, padding that is written to scratchpads, and the reset of
+accumulators. The energy therefore does not depend on the latency. The model compares schedules and
+machines; it does not predict the power of a board.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _INSTRUCTION_BYTES = 16
 
 
 class EnergyConstants(BaseModel):
-    """Energy per operation.
+    """Energy per memory access and per operation.
 
     Attributes:
         dram_picojoules_per_byte: energy to transfer one byte from or to DRAM.
@@ -45,7 +47,7 @@ class EnergyConstants(BaseModel):
         sram_bytes: size of the scratchpad to which `sram_picojoules_per_byte` refers.
         multiply_picojoules: energy of an 8-bit multiplication.
         add_picojoules: energy of a 32-bit addition.
-        sources: where the constants come from, by name of the constant.
+        sources: source of each constant, by name of the constant.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -90,15 +92,17 @@ def _read(path: Path) -> EnergyConstants:
 def energy_of(
     spec: VtaSpec, counters: Mapping[str, NDArray[np.int64] | NDArray[np.float64]]
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the estimated energy of measured programs, split by consumer (such as DRAM).
+    """Estimate the energy of measured programs, split by consumer.
+
+    The consumers are the scratchpads (`inp`, `wgt`, `acc`, `out`, `uop`), `dram` and `compute`.
 
     Args:
         spec: the machine.
-        counters: counters of the programs, named like those of a measurement, each of shape (n,);
-            negative if unknown.
+        counters: counters of n programs, named like the counters of a measurement, each of shape
+            (n,); negative if unknown.
 
     Returns:
-        Picojoules, one array of shape (n,) per consumer; NaN if a counter is unknown.
+        Picojoules by consumer, float64, shape (n,) each; NaN if a counter is unknown.
 
     Raises:
         SpecError: the file of constants is invalid.
@@ -147,11 +151,11 @@ def estimated_picojoules(
         spec: the machine.
         geo: geometry of the workload.
         operations: number of ALU operations per output.
-        table: closed-form estimates of the schedules, with the columns `ESTIMATES`, shape (n,
+        table: closed-form estimates of n schedules, with the columns `ESTIMATES`, shape (n,
             columns).
 
     Returns:
-        Picojoules, shape (n,).
+        Picojoules, float64, shape (n,).
 
     Raises:
         SpecError: the file of constants is invalid.
@@ -173,14 +177,14 @@ def estimated_picojoules(
 
 
 def least_picojoules(spec: VtaSpec, macs: int, geo: Geometry) -> float:
-    """Return a lower bound of the energy of a layer over all schedules, in picojoules.
+    """Return a lower bound on the energy of a layer over all schedules, in picojoules.
 
-    It assumes full utilisation of the GEMM core. Weights and the rows and columns of the input that
-    are needed are loaded once, and results are stored once.
+    The bound assumes full utilisation of the GEMM core. It counts one load of the weights and of
+    the input rows and columns that the layer reads, and one store of the results.
 
     Args:
         spec: the machine.
-        macs: number of multiply-accumulates.
+        macs: number of multiply-accumulates of the layer.
         geo: geometry of the workload.
 
     Raises:
@@ -204,13 +208,13 @@ def least_picojoules(spec: VtaSpec, macs: int, geo: Geometry) -> float:
 
 
 def _positions(outputs: int, stride: int, kernel: int, dilation: int, pad: int, size: int) -> int:
-    """Return the number of different image rows (or columns) that the windows read.
+    """Count the distinct image rows (or columns) that the windows read.
 
     Args:
         outputs: number of output rows (or columns).
         stride: stride of the windows.
         kernel: size of a window.
-        dilation: distance of two elements of a window.
+        dilation: distance between two elements of a window.
         pad: padding before the image.
         size: size of the image.
     """

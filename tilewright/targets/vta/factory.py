@@ -1,7 +1,7 @@
-"""Target kinds `vta` and `replay`: build VTA targets, and replays of recorded tables, from names.
+"""Target kinds `vta` and `replay`: build a VTA target, or a replay of recorded tables, from a name.
 
-The name of a VTA is a preset, or a JSON file with the keys of `vta_config.json`. Heavy modules are
-imported only when a target is built.
+The name of a VTA is a preset, or the path of a JSON file with the keys of `vta_config.json`. Heavy
+modules are imported only when a target is built.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ KIND = TargetKind(
 
 
 class ReplayError(TilewrightError):
-    """Raised if a replay target names no measurement table, or a file that does not exist."""
+    """Raised if a replay target is named without a table, or with a file that does not exist."""
 
 
 def _table_files(text: str) -> list[Path]:

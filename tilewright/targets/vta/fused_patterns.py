@@ -1,8 +1,9 @@
 """Support of fused patterns on the VTA.
 
 A pattern is a post-operation of a convolution with shapes or tensors of its own: a max-pool, an
-average pooling or a shortcut. For each kind of pattern, the module defines which workloads can be
-lowered, which functions lower them, and how the pattern changes the lower bound.
+average pooling or a shortcut. For each kind of pattern, this module registers a check whether a
+workload can be lowered, the functions that lower it, and the effect of the pattern on the lower
+bound.
 """
 
 from __future__ import annotations
@@ -55,22 +56,22 @@ class VtaPattern:
     """Support of one kind of fused pattern, such as an average pooling after a convolution.
 
     Workloads with patterns have schedules only in the extended space. A pattern either extends the
-    lowering of that space, or replaces it by a pipeline (schedule space, lowering and estimates) of
-    its own.
+    lowering of that space, or replaces it by its own pipeline, which consists of a schedule space,
+    a lowering and estimates.
 
     Attributes:
         kind: class of the pattern.
-        check: raises `WorkloadError` if a workload with the pattern cannot be lowered; the second
-            argument says whether the space is the extended one.
-        bound: adds the terms of the pattern to the terms of a workload's bound.
+        check: raises `WorkloadError` if a workload with the pattern cannot be lowered. Its second
+            argument says whether the schedule space is the extended one.
+        bound: adds the terms of the pattern to the terms of a workload's lower bound.
         pipeline: name of the pattern's own pipeline in `lowering.batch`; empty if it has none.
         space: returns the schedule space, if the pattern has its own pipeline.
         estimator: estimates schedules, if the pattern has its own pipeline.
-        lifted: adds a constant to the biases of the pattern so that they can replace the reset of
-            accumulators (`lowering.bias_lifting`), given a geometry and the rows of
-            `epilogue_steps`, shape (steps, 3).
-        sums_sides: returns how many rows and columns of the convolution's sums the pattern reads;
-            None if it reads all of them.
+        lifted: adds a constant to the biases of the pattern, so that the bias can replace the reset
+            of the accumulators (see `lowering.bias_lifting`). Its last two arguments, and its
+            results, are a geometry and the rows of `epilogue_steps`, shape (steps, 3).
+        sums_sides: returns how many rows and columns of the convolution's results the pattern
+            reads; None if it reads all of them.
     """
 
     kind: type[Pattern]
@@ -84,7 +85,7 @@ class VtaPattern:
 
 
 def _average_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
-    """Return a workload's bound terms with the cycles of its average pooling added.
+    """Add the cycles of a workload's average pooling to its bound terms.
 
     Each addition takes two cycles.
 
@@ -104,7 +105,7 @@ AVERAGE = VtaPattern(Average, check_averaged, _average_bound)
 def pooled_sides(workload: Workload) -> tuple[int, int]:
     """Return how many rows and how many columns of convolution results a fused max-pool reads.
 
-    The rows and columns that are read are always the first ones, because the windows leave no gaps.
+    The pool reads the first rows and columns without gaps, because its windows leave no gaps.
     """
     w, p = workload, workload.pool or Pool(1, 1)
     rows = needed_rows(w.sums_height, w.out_height, p.stride_h, p.kernel_h, 1, p.pad_top)
@@ -113,10 +114,10 @@ def pooled_sides(workload: Workload) -> tuple[int, int]:
 
 
 def _pool_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
-    """Return a workload's bound terms with the cycles of its max-pool added.
+    """Add the cycles of a workload's max-pool to its bound terms.
 
     Each accumulator is reset, and each maximum takes two cycles. A bias takes at least one cycle
-    per pooled value, like other operations.
+    per pooled value, like the other epilogue operations.
 
     Args:
         workload: the workload with the pool.
@@ -153,10 +154,10 @@ def _shortcut_lifted(
 
 
 def _shortcut_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
-    """Return a workload's bound terms with the costs of its shortcut added.
+    """Add the costs of a workload's shortcut to its bound terms.
 
     The costs are the multiplications and the epilogue of the shortcut, and the transfer of its
-    image. The image takes the place of a residual, whose transfer is subtracted.
+    image. The image is stored in place of a residual, so the transfer of a residual is subtracted.
 
     Args:
         workload: the workload with the shortcut.
@@ -173,7 +174,7 @@ def _shortcut_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
 
 
 def _shortcut_cycles(shortcut: Workload, outputs: int, m: Machine) -> int:
-    """Return a lower bound of the cycles of a shortcut's epilogue.
+    """Return a lower bound on the cycles of a shortcut's epilogue.
 
     The initial value of the accumulators is not counted. A bias either takes at least one cycle per
     accumulator, or is loaded as the initial value.
@@ -207,7 +208,7 @@ def patterns_of(workload: Workload) -> tuple[VtaPattern, ...]:
     """Return the VTA's support of each fused pattern of a workload, in the order of the patterns.
 
     Raises:
-        WorkloadError: the accelerator does not support a pattern.
+        WorkloadError: the VTA does not support a pattern.
     """
     for pattern in workload.patterns:
         if type(pattern) not in VTA_PATTERNS:
@@ -216,12 +217,12 @@ def patterns_of(workload: Workload) -> tuple[VtaPattern, ...]:
 
 
 def pipeline_of(workload: Workload) -> VtaPattern | None:
-    """Return the pattern of a workload that has a pipeline of its own, or None.
+    """Return the support of the pattern that replaces the workload's pipeline, or None.
 
-    Such a pattern replaces the schedule space, the lowering and the estimates of the workload's
+    Such a pattern replaces the schedule space, the lowering and the estimates of the extended
     space.
 
     Raises:
-        WorkloadError: the accelerator does not support a pattern.
+        WorkloadError: the VTA does not support a pattern.
     """
     return next((pattern for pattern in patterns_of(workload) if pattern.pipeline), None)

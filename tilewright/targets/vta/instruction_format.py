@@ -1,10 +1,10 @@
 """Binary format of instructions and micro-ops: field positions, packing and unpacking.
 
-There are versions for compiled code and for whole arrays. Two little-endian 64-bit words (`lo`,
-`hi`) hold one instruction. The format of LOAD and STORE is the same for every configuration. The
-widths of the fields of GEMM and ALU depend on the scratchpad depths; the fields are placed from low
-to high bits, and none crosses bit 64. Only this module knows these positions; everything else packs
-and unpacks through it.
+The module has functions for compiled code, which handle one instruction, and functions for arrays
+of instructions. An instruction consists of two little-endian 64-bit words, `lo` and `hi`. The
+format of LOAD and STORE is the same for every configuration. The field widths of GEMM and ALU
+depend on the scratchpad depths. Fields are placed from low to high bits, and none crosses bit 64.
+All other modules pack and unpack instructions through this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODULE_LOAD, MODULE_COMPUTE, MODULE_STORE = 0, 1, 2
 
 
 class Layout(NamedTuple):
-    """Bit offsets of the GEMM and ALU fields, and the widths that depend on the configuration."""
+    """Bit offsets of the GEMM and ALU fields, and the field widths that a configuration sets."""
 
     uop_index_bits: int  # index of a micro-op; uop_end has one bit more
     acc_bits: int  # width of accumulator factors
@@ -61,7 +61,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(spec: VtaSpec) -> Layout:
-    """Return the field positions of a configuration."""
+    """Compute the field positions of a machine's instructions."""
     m = spec.machine
     loops = [m.log_uop_depth, m.log_uop_depth + 1, LOOP_FIELD_BITS, LOOP_FIELD_BITS]
     acc, inp, wgt = m.acc_factor_bits, m.inp_factor_bits, m.wgt_factor_bits
@@ -74,7 +74,8 @@ def layout_of(spec: VtaSpec) -> Layout:
 def _place(widths: list[int]) -> list[int]:
     """Return the bit offset of each field, given the widths of the fields in bits.
 
-    The fields follow one another after the common head of the instruction, and none crosses bit 64.
+    The fields follow the common head of the instruction. A field that would cross bit 64 begins at
+    bit 64.
     """
     offsets, position = [], INSTRUCTION_HEAD_BITS
     for width in widths:
@@ -87,17 +88,17 @@ def _place(widths: list[int]) -> list[int]:
 
 @helper
 def get(lo: int, hi: int, offset: int, width: int) -> int:
-    """Return the unsigned field of `width` bits at bit `offset` of an instruction."""
+    """Read the unsigned field of `width` bits at bit `offset` of an instruction."""
     word = lo if offset < 64 else hi
     return int(nb.int64((word >> nb.uint64(offset & 63)) & nb.uint64((1 << width) - 1)))
 
 
 @helper
 def put(value: int, offset: int, width: int) -> int:
-    """Return a word that holds `value` at bit `offset` of an instruction.
+    """Return a word with `value` at bit `offset` of an instruction, and zeros elsewhere.
 
-    The value is truncated to `width` bits, like the hardware's fields. The word belongs to `hi` if
-    `offset` is at least 64.
+    The value is truncated to `width` bits, as in hardware. The word is part of `hi` if `offset` is
+    at least 64, else part of `lo`.
     """
     word: int = (nb.uint64(value) & nb.uint64((1 << width) - 1)) << nb.uint64(offset & 63)
     return word
@@ -115,15 +116,15 @@ def pack_memory(
         opcode: LOAD or STORE.
         flags: dependency flags.
         memory: memory type.
-        sram_base: first scratchpad element.
-        dram_base: first element in memory.
+        sram_base: index of the first scratchpad element.
+        dram_base: index of the first element in memory.
         y_size: number of rows.
         x_size: number of elements per row.
-        x_stride: distance of two rows in memory, in elements.
-        y_pad_0: zero rows before the data.
-        y_pad_1: zero rows after the data.
-        x_pad_0: zero elements before each row.
-        x_pad_1: zero elements after each row.
+        x_stride: distance between two rows in memory, in elements.
+        y_pad_0: number of zero rows before the data.
+        y_pad_1: number of zero rows after the data.
+        x_pad_0: number of zero elements before each row.
+        x_pad_1: number of zero elements after each row.
 
     Returns:
         The low and the high word.
@@ -162,12 +163,12 @@ def pack_gemm(
     lay: Layout, flags: int, reset: int, uop_bgn: int, uop_end: int, iter_out: int, iter_in: int,
     dst_out: int, dst_in: int, src_out: int, src_in: int, wgt_out: int, wgt_in: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Encode a GEMM, or the reset of accumulators.
+    """Encode a GEMM, or a reset of accumulators.
 
     Args:
         lay: layout of the instruction fields.
         flags: dependency flags.
-        reset: whether the accumulators are set to zero.
+        reset: 1 to set the accumulators to zero, 0 to multiply.
         uop_bgn: first micro-op.
         uop_end: end of the micro-ops, exclusive.
         iter_out: iterations of the outer loop.
@@ -218,8 +219,8 @@ def pack_alu(
         src_out: source index step per outer iteration.
         src_in: source index step per inner iteration.
         opcode: ALU operation.
-        use_imm: whether the second operand is the immediate.
-        imm: the immediate, signed, 16 bits.
+        use_imm: 1 if the second operand is the immediate, else 0.
+        imm: the immediate, a signed 16-bit number.
 
     Returns:
         The low and the high word.
@@ -244,7 +245,17 @@ def pack_alu(
 
 @helper
 def pack_uop(lay: Layout, dst: int, src: int, wgt: int) -> int:
-    """Encode a micro-op as an unsigned integer of 32 or 64 bits."""
+    """Encode a micro-op.
+
+    Args:
+        lay: layout of the instruction fields.
+        dst: accumulator index.
+        src: input index, or the index of the source accumulator for an ALU instruction.
+        wgt: weight index; 0 for an ALU instruction.
+
+    Returns:
+        The micro-op, an unsigned integer of 32 or 64 bits.
+    """
     word: int = (
         put(dst, 0, lay.uop_dst_bits)
         | put(src, lay.uop_dst_bits, lay.uop_src_bits)
@@ -257,8 +268,12 @@ def pack_uop(lay: Layout, dst: int, src: int, wgt: int) -> int:
 def module_of(opcode: int, memory: int) -> int:
     """Return the module that executes an instruction.
 
-    The load module executes LOADs of inputs and weights, the store module STOREs, and the compute
-    module everything else.
+    The load module executes LOADs of inputs and weights. The store module executes STOREs. The
+    compute module executes everything else.
+
+    Args:
+        opcode: opcode of the instruction.
+        memory: memory type of a LOAD or STORE; ignored for other instructions.
     """
     if opcode == STORE:
         return MODULE_STORE
@@ -278,7 +293,7 @@ FLAG_QUEUES = ((-1, 1, -1, 0), (0, 3, 1, 2), (2, -1, 3, -1))
 
 
 class Field(NamedTuple):
-    """A named bit field of the 128-bit instruction."""
+    """Named bit field of the 128-bit instruction."""
 
     name: str
     offset: int
@@ -303,7 +318,7 @@ _MEMORY_FIELDS = (
 def fields_of(opcode: int, lay: Layout) -> tuple[Field, ...]:
     """Return the fields after the common head (opcode and four flags), lowest bit first.
 
-    There are none for FINISH and for undefined opcodes.
+    FINISH and undefined opcodes have no such fields.
     """
     if opcode in (LOAD, STORE):
         return _MEMORY_FIELDS
@@ -339,10 +354,15 @@ def fields_of(opcode: int, lay: Layout) -> tuple[Field, ...]:
 
 
 def decode(word: int, lay: Layout) -> dict[str, int]:
-    """Decode a 128-bit instruction, given as an integer, to a mapping from field name to value.
+    """Decode an instruction to a mapping from field name to value.
 
-    The mapping always has `opcode` and the four flags. `unused` holds the bits that no field
-    covers, at their positions.
+    Args:
+        word: the instruction as a 128-bit integer.
+        lay: layout of the instruction fields.
+
+    Returns:
+        The values of `opcode`, of the four flags and of the opcode's fields. The entry `unused`
+        holds the bits that no field covers, at their positions.
     """
     opcode = word & 7
     values = {"opcode": opcode}
@@ -359,9 +379,15 @@ def decode(word: int, lay: Layout) -> dict[str, int]:
 
 
 def encode(values: dict[str, int], lay: Layout) -> int:
-    """Encode an instruction; the inverse of `decode`.
+    """Encode an instruction. This is the inverse of `decode`.
 
-    Absent fields are zero, and values are truncated to the width of their field.
+    Args:
+        values: field values by name. Absent fields are zero, and values are truncated to the width
+            of their field.
+        lay: layout of the instruction fields.
+
+    Returns:
+        The instruction as a 128-bit integer.
     """
     word = values.get("unused", 0) | values["opcode"]
     for bit, name in enumerate(FLAG_NAMES, start=3):
@@ -380,15 +406,15 @@ _DRAM_AT, _DRAM_BITS = 26, 32
 
 
 def field(words: Words, offset: int, width: int) -> Rows:
-    """Return the unsigned field of `width` bits at bit `offset` of each instruction.
+    """Read the unsigned field of `width` bits at bit `offset` of each instruction.
 
     Args:
-        words: instructions, shape (n, 2).
+        words: instructions, uint64, shape (n, 2).
         offset: bit offset of the field.
         width: width of the field in bits.
 
     Returns:
-        Values, shape (n,).
+        Values, int64, shape (n,).
     """
     word = words[:, offset >> 6] >> np.uint64(offset & 63)
     return (word & np.uint64((1 << width) - 1)).astype(np.int64)
@@ -402,7 +428,7 @@ def opcodes(words: Words) -> Rows:
 def memories(words: Words) -> Rows:
     """Return the memory types of LOADs and STOREs, from shape (n, 2) to (n,).
 
-    The memory type of a STORE is always OUT.
+    The memory type of a STORE is always OUT, whatever its field contains.
     """
     return np.where(opcodes(words) == STORE, OUT, field(words, 7, 3))
 
@@ -417,8 +443,10 @@ def modules(words: Words) -> Rows:
 def moves(words: Words) -> NDArray[np.bool_]:
     """Return a mask of the instructions that transfer data between memory and a scratchpad.
 
+    LOADs and STOREs without elements are not included.
+
     Args:
-        words: instructions, shape (n, 2).
+        words: instructions, uint64, shape (n, 2).
 
     Returns:
         Mask of shape (n,).
@@ -428,10 +456,10 @@ def moves(words: Words) -> NDArray[np.bool_]:
 
 
 def multiplies(words: Words) -> NDArray[np.bool_]:
-    """Return a mask of the GEMMs that multiply, which are all GEMMs without the reset flag.
+    """Return a mask of the GEMM instructions that multiply, which are those without the reset flag.
 
     Args:
-        words: instructions, shape (n, 2).
+        words: instructions, uint64, shape (n, 2).
 
     Returns:
         Mask of shape (n,).
@@ -440,16 +468,24 @@ def multiplies(words: Words) -> NDArray[np.bool_]:
 
 
 def dram_bases(words: Words) -> Rows:
-    """Return the start of each transfer in memory, in elements of its memory type, shape (n,)."""
+    """Return the memory position at which each LOAD or STORE starts.
+
+    Args:
+        words: LOAD and STORE instructions, uint64, shape (n, 2).
+
+    Returns:
+        Positions in elements of the instruction's memory type, int64, shape (n,).
+    """
     return field(words, _DRAM_AT, _DRAM_BITS)
 
 
 def with_dram_bases(words: Words, bases: Rows) -> Words:
-    """Return LOAD and STORE instructions with new start positions in memory.
+    """Return copies of LOAD and STORE instructions that start at other memory positions.
 
     Args:
-        words: instructions, shape (n, 2).
-        bases: new start positions in elements, shape (n,), at least 0 and below 2^32.
+        words: instructions, uint64, shape (n, 2).
+        bases: new positions in elements of the instruction's memory type, int64, shape (n,), at
+            least 0 and below 2^32.
     """
     mask = np.uint64(((1 << _DRAM_BITS) - 1) << _DRAM_AT)
     changed = words.copy()
@@ -459,29 +495,37 @@ def with_dram_bases(words: Words, bases: Rows) -> Words:
 
 
 def extents(words: Words) -> Rows:
-    """Return the length of the memory range that each transfer covers, including gaps between rows.
+    """Return the length of the memory range that each LOAD or STORE covers.
+
+    Gaps between the rows are included.
 
     Args:
-        words: LOAD and STORE instructions, shape (n, 2).
+        words: LOAD and STORE instructions, uint64, shape (n, 2).
 
     Returns:
-        Lengths from the first to after the last element, in elements, shape (n,).
+        Lengths from the first element to the end of the last one, in elements, int64, shape (n,).
     """
     rows, columns, pitch = (field(words, at, 16) for at in (64, 80, 96))
     return np.where(rows > 0, (rows - 1) * pitch + columns, 0)
 
 
 def element_bytes(m: Machine) -> Rows:
-    """Return the size of an element in bytes by memory type, shape (5,)."""
+    """Return the size of an element in bytes for each memory type, shape (5,).
+
+    The order is that of the type numbers: UOP, WGT, INP, ACC, OUT.
+    """
     return np.array([m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes], np.int64)
 
 
 def no_op(module: int, flags: int) -> Words:
-    """Return an instruction, shape (1, 2), without an effect except for its dependency tokens.
+    """Create an instruction that does nothing except passing dependency tokens.
 
     Args:
         module: module that executes the instruction.
-        flags: dependency flags, which say from and to which queues tokens are passed.
+        flags: dependency flags, which select the queues to take tokens from and to send tokens to.
+
+    Returns:
+        The instruction, uint64, shape (1, 2).
     """
     opcode, memory = (STORE, UOP) if module == MODULE_STORE else (LOAD, UOP)
     if module == MODULE_LOAD:

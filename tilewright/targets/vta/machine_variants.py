@@ -1,12 +1,13 @@
-"""Machine specifications other than the presets: designs of a hardware search, random ones.
+"""Machine specifications other than the presets: designs of a hardware search, and random machines.
 
-The value of a design's knob has the meaning of its key in `vta_config.json`: log2 of rows, channels
-or bytes, and the width of the memory port in bits. Properties without a knob (widths of numbers,
-bursts, latency, tags) are those of the specification that the search starts from.
+A design is a point of the space `DESIGNS`. The value of each knob has the meaning of the knob's key
+in `vta_config.json`: log2 of rows, channels or bytes, or the width of the memory port in bits.
+Properties without a knob (widths of numbers, bursts, latency, tags) are copied from the
+specification with which the search starts.
 
-For a random specification, block shape, scratchpad sizes and memory port are drawn independently
-and uniformly. Everything that is drawn is part of `VtaTarget.hardware_features`, so that a model
-can tell the machines apart.
+For a random machine, the block shape, the scratchpad sizes and the memory port are drawn
+independently and uniformly. Everything that is drawn is part of `VtaTarget.hardware_features`, so
+that a model can distinguish the machines.
 """
 
 from __future__ import annotations
@@ -38,14 +39,18 @@ MULTIPLIER_LEVELS = 3
 
 
 def redesign_spec(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
-    """Return a specification with changed hardware knobs.
+    """Change hardware knobs of a specification.
 
     Args:
         spec: the original specification.
         values: new values, by knob name.
-        clock: "fixed" keeps the clock frequency. "tree" scales it with the longest path: the RTL
-            multiplies and adds in two stages regardless of the block size, so the path grows with
-            the levels of the adder tree, log2 of the input channels per block.
+        clock: "fixed" keeps the clock frequency. "tree" scales it with the length of the longest
+            path. The RTL multiplies and adds in two stages regardless of the block size, so the
+            longest path grows with the levels of the adder tree, log2 of the input channels per
+            block.
+
+    Returns:
+        The new specification.
 
     Raises:
         SpecError: a knob is unknown, or the machine cannot be built.
@@ -66,7 +71,7 @@ def redesign_spec(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSp
 
 
 def _design_name(keys: Mapping[str, object]) -> str:
-    """Return a name with the block shape, the sizes of the scratchpads, and the port."""
+    """Compose a name from the block shape, the scratchpad sizes, and the port width."""
     sides = [1 << int(str(keys[f"log_{side}"])) for side in ("batch", "block_in", "block_out")]
     sizes = [
         _size(int(str(keys[f"log_{memory}_buff_size"]))) for memory in ("inp", "wgt", "acc", "uop")
@@ -97,8 +102,8 @@ _PORTS: Mapping[str, Sequence[int]] = {
 def variants(count: int, seed: int) -> list[VtaSpec]:
     """Draw random machine specifications, for tests on more machines than the presets.
 
-    All specifications are different, and none is a preset. A larger count with the same seed begins
-    with the same specifications.
+    All specifications are different, and none equals a preset. With the same seed, a larger count
+    yields the same specifications first.
 
     Args:
         count: number of specifications.

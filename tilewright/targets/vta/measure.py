@@ -1,4 +1,4 @@
-"""Lowers and times batches of schedules in one pass, without keeping the programs."""
+"""Lowers and times batches of schedules in one pass, without keeping the programs in memory."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ def time_rows(
 ) -> tuple[NDArray[np.int64], NDArray[np.void], NDArray[np.int64]]:
     """Lower and time a batch of schedules in one pass.
 
-    Rows that are the same schedule are lowered and timed only once, unless `every_row` is set.
+    Rows that lead to the same program are lowered and timed only once, unless `every_row` is set.
 
     Args:
         lowering: lowering of the workload.
         values: knob values (not indices), shape (n, knobs).
-        progress: called with the number of finished rows, possibly from another thread.
+        progress: called with the number of rows that were just finished, possibly from another
+            thread.
         every_row: whether to lower and time every row.
 
     Returns:
-        Failure code of each row, shape (n,); record with the counts of each program, shape (n,);
-        and cycles, shape (n,). The cycles are NO_PROGRAM if lowering failed, and another negative
-        number if the program does not finish (codes of `targets.vta.timing.kernel`).
+        The failure code of each row, shape (n,); the record with the counts of each program, shape
+        (n,); and the cycles of each row, shape (n,). The cycles are NO_PROGRAM if lowering failed,
+        and another negative number if the program does not finish (codes of
+        `targets.vta.timing.kernel`).
     """
     every = np.arange(len(values))
     rows, which = (every, every) if every_row else lowering.find_distinct(values)

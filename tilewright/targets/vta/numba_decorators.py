@@ -1,10 +1,10 @@
-"""Decorators that compile functions with numba: functions that Python calls, and their helpers.
+"""Decorators that compile functions with numba: kernels, which Python calls, and their helpers.
 
-With these decorators, arguments are passed between compiled functions without overhead: arrays
-without reference counts, named numbers by address, and anything to a `stage` of a kernel. By
-default, numba counts references atomically whenever one compiled function passes an array to
-another, and copies tuples item by item. Where a helper writes no more than one instruction, this
-would take most of the time.
+With these decorators, compiled functions pass arguments to each other without overhead. Arrays are
+passed without reference counts, and named tuples of numbers by address. A `stage` of a kernel is
+inlined, so that its arguments need not be passed at all. By default, numba counts references
+atomically whenever one compiled function passes an array to another, and copies tuples item by
+item. Many helpers write no more than one instruction; these costs would take most of their time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ view_stage = nb.njit(inline="always")
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function that Python calls. It releases the GIL, and its code is cached on disk."""
+    """Compile a function that Python calls.
+
+    The compiled function releases the GIL. Its code is cached on disk.
+    """
     dispatcher = nb.njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function)
     announce(dispatcher, KernelSet("simulator kernels", KERNELS, nb.core.config.CACHE_DIR))
     return cast(Function, dispatcher)
@@ -57,18 +60,21 @@ def kernel(function: Function) -> Function:
 
 @lru_cache(maxsize=64)
 def as_record(numbers: Numbers) -> Numbers:
-    """Convert a named tuple of integers to a NumPy record, shape (), which is passed by address."""
+    """Convert a named tuple of integers to a NumPy record, which numba passes by address.
+
+    The record has the shape ().
+    """
     kind = np.dtype([(name, np.int64) for name in numbers._fields])
     return cast(Numbers, np.array([tuple(numbers)], kind)[0])
 
 
 @intrinsic
 def unowned(_: Any, lent: types.Type) -> Any:
-    """Return the same array, or tuple with arrays, without reference counting, as a call argument.
+    """Return an array, or a tuple with arrays, without reference counting, as a call argument.
 
     The caller must keep an owner of the array alive during the call. Arguments of the caller have
     an owner, and so do objects that the caller uses after the call. numba frees any other array
-    after it was passed to `unowned` and before the call; pass such an array directly to a function
+    after it was passed to `unowned` and before the call. Pass such an array directly to a function
     that is compiled with `_nrt=False`, which does not count references either.
     """
 
@@ -92,7 +98,7 @@ def set_zero(_: Any, record: Any) -> Any:
 
 @intrinsic
 def rarely(_: Any, condition: types.Type) -> Any:
-    """Return a truth value unchanged, and tell the compiler that it is usually false."""
+    """Return a truth value unchanged, and tell the compiler that it is usually False."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bit = ir.IntType(1)

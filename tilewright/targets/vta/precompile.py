@@ -1,9 +1,11 @@
-"""Compiles the numba kernels of lowering and simulators ahead of use, in several processes.
+"""Compiles the numba kernels of the lowering and the simulators before their first use.
 
-A kernel is compiled by running it on a small input (a job); numba caches the code on disk. The jobs
-of a group share helper functions, which a process compiles only once. `python -m
-tilewright.targets.vta.precompile 0 2` runs the first and the third group and prints one line per
-job. Without arguments, it compiles the kernels that `warm_up` leaves out.
+A job runs a kernel on a small input, so that numba compiles it and caches its code on disk. Groups
+of jobs run in several processes. The jobs of one group share helper functions, which a process
+compiles only once.
+
+`python -m tilewright.targets.vta.precompile 0 2` runs the first and the third group and prints one
+line per job. Without arguments, it compiles the kernels that `warm_up` leaves out.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ DRAM_BYTES = 4096
 
 
 def lower(workload: str, space: SpaceName) -> Callable[[], object]:
-    """Return a job that lowers a single config of a workload."""
+    """Create a job that lowers a single config of a workload."""
 
     def job() -> None:
         lowering = Lowering.for_workload(parse_workload(workload), VtaSpec.load(PRESET), space)
@@ -60,7 +62,7 @@ def lower(workload: str, space: SpaceName) -> Callable[[], object]:
 
 
 def enumerate_schedules(space: SpaceName) -> Callable[[], object]:
-    """Return a job that estimates, measures and verifies a config, and times a small space."""
+    """Create a job that estimates, measures and verifies a config, and enumerates a space."""
 
     def job() -> None:
         target, workload = VtaTarget(VtaSpec.load(PRESET), space), parse_workload(WORKLOAD)
@@ -75,14 +77,14 @@ def enumerate_schedules(space: SpaceName) -> Callable[[], object]:
 
 
 def simulate_stream() -> None:
-    """Time and execute an instruction stream."""
+    """Simulate the timing and the function of an instruction stream."""
     spec = VtaSpec.load(PRESET)
     simulate_program(assemble(LISTING, spec), spec)
     simulate(Program(assemble(LISTING, spec), np.zeros(DRAM_BYTES, np.uint8)), spec)
 
 
 def choose_baseline() -> None:
-    """Choose the schedule that the stock compiler uses, by its estimate."""
+    """Choose a baseline schedule, which uses the kernels of the closed-form estimates."""
     baseline_of(parse_workload(WORKLOAD), VtaSpec.load(PRESET))
 
 
@@ -118,7 +120,7 @@ def warm_up(report: Callable[[str], None]) -> None:
     """Compile the kernels that tuning a network uses.
 
     Args:
-        report: called with a line of progress after each job.
+        report: called with a progress message after each job.
     """
     compile_groups(range(len(USUAL)), USUAL_REMAINING, report)
 
@@ -128,12 +130,12 @@ def compile_groups(
 ) -> None:
     """Compile the kernels of some groups of jobs, with one process per core.
 
-    If a process dies, its kernels are compiled by the first command that needs them.
+    If a process dies, its kernels are compiled later, by the first command that needs them.
 
     Args:
         groups: indices into `GROUPS`.
-        remaining: jobs that use the kernels of all these groups.
-        report: called with a line of progress after each job.
+        remaining: jobs to run afterwards in this process; they use the kernels of all these groups.
+        report: called with a progress message after each job.
     """
     numbers = itertools.count(1)
     total = sum(len(GROUPS[group]) for group in groups) + len(remaining)
@@ -159,10 +161,11 @@ def compile_groups(
 
 
 def main(groups: Sequence[str]) -> None:
-    """Compile the kernels of some groups in this process, or all rare kernels.
+    """Compile the kernels of some groups in this process, or all rarely used kernels.
 
     Args:
-        groups: numbers of groups in `GROUPS`; if empty, the kernels that `warm_up` leaves out.
+        groups: indices into `GROUPS`, as text; if empty, the kernels that `warm_up` leaves out are
+            compiled.
     """
     if not groups:
         compile_groups(range(len(USUAL), len(GROUPS)), RARE_REMAINING, print)

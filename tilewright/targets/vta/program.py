@@ -14,16 +14,16 @@ FIRST_ADDRESS = 4096
 
 
 class ProgramError(TilewrightError):
-    """Raised if bytes are not a VTA program."""
+    """Raised if bytes cannot be read as a VTA program."""
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A VTA program.
+    """VTA program: instructions, and the memory image that they access.
 
     Attributes:
-        insns: instructions as low word and high word, uint64, shape (instructions, 2).
-        dram: memory image; `dram[0]` has address `base`.
+        insns: low word and high word of each instruction, uint64, shape (n, 2).
+        dram: memory image, uint8, shape (bytes,); `dram[0]` is at address `base`.
         base: byte address of the memory image.
     """
 
@@ -33,7 +33,7 @@ class Program:
 
     @classmethod
     def from_bytes(cls, insns: bytes, dram: bytes, base: int = FIRST_ADDRESS) -> Program:
-        """Build a program from its form in memory.
+        """Build a program from the bytes of its instructions and its memory image.
 
         Args:
             insns: instructions, 16 bytes each.
@@ -41,13 +41,13 @@ class Program:
             base: byte address of the memory image.
 
         Raises:
-            ProgramError: the instructions are not a multiple of 16 bytes.
+            ProgramError: the length of `insns` is not a multiple of 16 bytes.
         """
         return cls(words_of(insns), np.frombuffer(dram, np.uint8).copy(), base)
 
     @property
     def insn_bytes(self) -> bytes:
-        """The instructions as bytes in memory, 16 bytes each."""
+        """The instructions as little-endian bytes, 16 bytes each."""
         return self.insns.astype("<u8").tobytes()
 
 

@@ -1,6 +1,7 @@
-"""Reads measurement tables that the real TVM + VTA stack recorded, and replays them as a target.
+"""Reads measurement tables that were recorded with the real TVM + VTA stack, and replays them.
 
-The tables contain schedules of the template space.
+The tables contain schedules of the template space. A replay target answers from the tables instead
+of measuring.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ def read_stack_table(
     cycles: str = "cycles_pynq",
     clock_mhz: float = 100,
 ) -> MeasurementTable:
-    """Read a table of the stock TVM + VTA stack, such as `C4.csv.gz`.
+    """Read a measurement table of the stock TVM + VTA stack, such as `C4.csv.gz`.
 
-    Rows may be missing; the space then consists of the configs that the table lists. There are no
-    hidden features.
+    If the table lacks configs of the full space, the schedule space consists of the configs that it
+    lists. The table has no hidden features.
 
     Args:
         path: the table.
-        reference: file with the shape of the layer; by default `reference.json` next to the table.
-        cycles: column with the cycles.
-        clock_mhz: clock frequency in MHz, to compute seconds.
+        reference: JSON file with the shape of the layer; by default `reference.json` next to the
+            table.
+        cycles: name of the column with the cycles.
+        clock_mhz: clock frequency in MHz, which converts cycles to seconds.
 
     Raises:
         TableError: the table or the reference is invalid.
@@ -89,7 +91,7 @@ def read_stack_table(
 
 
 def _spent(columns: pd.DataFrame) -> Spent | None:
-    """Return the build and run times of each config, or None if the table does not contain them."""
+    """Return the build time and run time of each config, or None if the table lacks them."""
     if not set(SECONDS) <= set(columns.columns):
         return None
     build, run = (columns[name].to_numpy(dtype=np.float64) for name in SECONDS)
@@ -147,10 +149,10 @@ def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
 
 
 def _text(path: Path) -> bytes:
-    """Return the content of the file, decompressed if its name ends with `.gz`.
+    """Return the content of a file, decompressed if its name ends with `.gz`.
 
     Raises:
-        TableError: the content is too large.
+        TableError: the content is larger than `MOST_TEXT` bytes.
         OSError: the file cannot be read.
         EOFError: the compressed data is incomplete.
         zlib.error: the compressed data is damaged.
@@ -209,16 +211,16 @@ HARDWARE = "vta-pynq"
 
 
 def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget:
-    """Return a target that answers from recorded tables instead of measuring.
+    """Create a target that answers from recorded tables instead of measuring.
 
-    Estimates are those of the hardware on which the tables were recorded.
+    Its estimates are those of the hardware on which the tables were recorded.
 
     Args:
         files: CSV files, one per workload.
         name: name of the target.
 
     Raises:
-        TableError: a table is invalid, or two tables are of the same layer.
+        TableError: a table is invalid, or two tables belong to the same layer.
     """
     spec = VtaSpec.load(HARDWARE)
     tables = [read_stack_table(path, clock_mhz=spec.clock_mhz) for path in files]
@@ -240,9 +242,9 @@ def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget
 
 @dataclass(frozen=True)
 class _CarriedEstimates:
-    """Estimates of template schedules, for configs that are numbered as in recorded tables.
+    """Estimates of template schedules, for configs that use the knob indices of recorded tables.
 
-    A recorded table may lack some knob values, so that its knob indices differ from those of the
+    A recorded table may lack some knob values. Its knob indices then differ from those of the
     template space.
 
     Attributes:
@@ -259,10 +261,10 @@ class _CarriedEstimates:
 
 
 def _carried(configs: Configs, here: Space, there: Space) -> Configs:
-    """Convert configs of one space to the same schedules in another space with the same knobs.
+    """Convert the knob indices of configs from one space to another space with the same knobs.
 
-    The knob indices differ if a table lists only a part of a space and so lacks some values of a
-    knob.
+    The knob indices of a schedule differ if a table lists only a part of a space and so lacks some
+    values of a knob.
 
     Args:
         configs: knob indices in the space `here`, shape (n, knobs).
@@ -270,7 +272,7 @@ def _carried(configs: Configs, here: Space, there: Space) -> Configs:
         there: the space to convert to.
 
     Returns:
-        Knob indices in the space `there`, shape (n, knobs).
+        Knob indices in the space `there`, int32, shape (n, knobs).
 
     Raises:
         TableError: a knob value does not exist in the space `there`.

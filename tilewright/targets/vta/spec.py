@@ -1,9 +1,9 @@
 """Specification of a VTA: block shape, scratchpads and memory port.
 
 The keys are those of the original stack's `vta_config.json` (logarithms to base 2), and those of
-the memory port, which the Chisel generator keeps in its own source code. A specification whose
-instructions or micro-ops do not fit into their words is rejected, and the error shows the sum of
-the field widths.
+the memory port, which the Chisel generator keeps in its own source code. A specification is
+rejected if the fields of an instruction or a micro-op do not fit into its word. The error message
+then shows the sum of the field widths.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ INSTRUCTION_HEAD_BITS = 8  # opcode, four dependency flags, reset_reg
 def scratchpad_problems(
     element_bits: Mapping[str, int], depth_logs: tuple[int, int, int, int]
 ) -> list[str]:
-    """Return an error message for each invalid element size or depth of a scratchpad.
+    """Return an error message for each invalid element size and each invalid depth of a scratchpad.
 
-    A depth can be too small or too large.
+    An element must be a whole number of bytes. A scratchpad must have between 2 and 2^16 elements.
 
     Args:
         element_bits: size of an element in bits, by name.
@@ -120,7 +120,10 @@ DEEPEST = 1 << 20
 
 
 class Machine(NamedTuple):
-    """The integers of a `VtaSpec` that compiled code needs, as a single argument."""
+    """Numbers of a `VtaSpec` that compiled code needs, as a named tuple of integers.
+
+    Compiled code takes them as a single argument.
+    """
 
     batch: int
     block_in: int
@@ -153,7 +156,7 @@ class Machine(NamedTuple):
 
 
 def _log(name: str, default: int, lowest: int, highest: int, meaning: str) -> Any:
-    """Return the pydantic field for a key of `vta_config.json` that is a base-2 logarithm.
+    """Create the pydantic field for a key of `vta_config.json` that is a base-2 logarithm.
 
     Args:
         name: name of the field, whose upper-case form is the key in the file.
@@ -179,11 +182,12 @@ def _key(default: int | float | str | None, meaning: str, **limits: Any) -> Any:
 
 
 class VtaSpec(BaseModel):
-    """Specification of a VTA. It is immutable; equal specifications have equal fingerprints.
+    """Specification of a VTA: block shape, scratchpads, memory port and clock.
 
-    Buffer sizes are log2 of bytes, widths are log2 of bits. The specification is read from and
-    written to the form of `vta_config.json`. `LOG_BLOCK` sets both `LOG_BLOCK_IN` and
-    `LOG_BLOCK_OUT` unless they are given.
+    Buffer sizes are log2 of bytes, and widths are log2 of bits. A specification is read from and
+    written to mappings with the keys of `vta_config.json`. The key `LOG_BLOCK` sets both
+    `LOG_BLOCK_IN` and `LOG_BLOCK_OUT`, unless they are given. Specifications are immutable, and
+    equal specifications have equal fingerprints.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
@@ -253,7 +257,11 @@ class VtaSpec(BaseModel):
     source: str = _key("", "source of the figures")
 
     def model_post_init(self, context: Any) -> None:
-        """Raise `SpecError` if the instructions cannot address the scratchpads."""
+        """Check that instructions can address the scratchpads.
+
+        Raises:
+            SpecError: the fields of an instruction or a micro-op do not fit.
+        """
         for problem in self._encoding_problems():
             raise SpecError(f"specification '{self.name}' cannot be encoded: {problem}")
 
@@ -263,7 +271,10 @@ class VtaSpec(BaseModel):
     def from_mapping(cls, values: Mapping[str, object]) -> VtaSpec:
         """Build a specification from the keys of `vta_config.json` and of the memory port.
 
-        Other keys are ignored.
+        Unknown keys are ignored.
+
+        Args:
+            values: value of each key; missing keys get their defaults.
 
         Raises:
             SpecError: a value is invalid.
@@ -288,9 +299,12 @@ class VtaSpec(BaseModel):
     def load(cls, name_or_path: str) -> VtaSpec:
         """Load a preset by name, or a JSON file by path. Unknown keys in a file are errors.
 
+        Args:
+            name_or_path: name of a preset, or path of a file whose name ends with `.json`.
+
         Raises:
             SpecError: the file cannot be read, or the specification is invalid.
-            UnknownName: there is no such preset.
+            UnknownName: the name is neither a preset nor a `.json` file.
         """
         presets = preset_files()
         if name_or_path in presets:
@@ -324,7 +338,7 @@ class VtaSpec(BaseModel):
 
     @property
     def assumed(self) -> dict[str, int | float]:
-        """Keys that were not given, with their default values.
+        """Default values of the keys that were not given, by key.
 
         Keys without a default are omitted.
         """
@@ -338,7 +352,7 @@ class VtaSpec(BaseModel):
 
     @property
     def batch(self) -> int:
-        """Number of rows per input element."""
+        """Number of rows that the GEMM core multiplies at once."""
         return 1 << self.log_batch
 
     @property
@@ -353,18 +367,18 @@ class VtaSpec(BaseModel):
 
     @property
     def macs_per_cycle(self) -> int:
-        """Number of multiply-accumulates per GEMM iteration, which takes one cycle."""
+        """Number of multiply-accumulates of one GEMM iteration, which takes one cycle."""
         return self.batch * self.block_in * self.block_out
 
     @cached_property
     def fingerprint(self) -> str:
-        """Content hash of everything that changes a program or its cycles. The name is excluded."""
+        """Content hash of everything that changes a program or its cycles, without the name."""
         values = self.model_dump(exclude={"name", "source"})
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @cached_property
     def machine(self) -> Machine:
-        """The specification's numbers that compiled code needs, as a named tuple of integers."""
+        """The numbers that compiled code needs, as a named tuple of integers."""
         u, i, w, a = self._depth_logs()
         element = self._element_bytes()
         return Machine(
@@ -413,7 +427,7 @@ class VtaSpec(BaseModel):
         return {name: bits // 8 for name, bits in self._element_bits().items()}
 
     def _depth_logs(self) -> tuple[int, int, int, int]:
-        """Return log2 of the addressable elements of uop, inp, wgt and acc (u, i, w, a)."""
+        """Return log2 of the number of addressable uop, inp, wgt and acc elements (u, i, w, a)."""
         return (
             self.log_uop_buff_size - (self.log_uop_width - 3),
             self.log_inp_buff_size - self.log_batch - self.log_block_in - self.log_inp_width + 3,
@@ -445,7 +459,7 @@ class VtaSpec(BaseModel):
 
 
 def _refuse_unknown(values: Mapping[str, object]) -> None:
-    """Raise `SpecError` for an unknown key, and suggest the most similar one."""
+    """Raise `SpecError` for an unknown key. The message suggests the most similar key."""
     fields = VtaSpec.model_fields
     keys = [fields[name].serialization_alias or name for name in fields] + ["LOG_BLOCK"]
     read = {*keys, *fields, "log_block", *NOT_OF_THE_MACHINE}

@@ -1,4 +1,4 @@
-"""Summary of a VTA for users: its configuration keys with units, derived sizes, and its area."""
+"""Summary of a VTA for users: configuration keys with units, derived sizes, and the area."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def summary_figures(spec: VtaSpec) -> dict[str, str]:
 
 
 def properties(spec: VtaSpec) -> list[Property]:
-    """Return the properties of a machine: all configuration keys, derived sizes, and its area."""
+    """List the properties of a machine: all configuration keys, derived sizes, and the area."""
     return [*_keys(spec), *_sizes(spec), *_area(spec)]
 
 

@@ -1,4 +1,4 @@
-"""VTA as a target: schedules are lowered to real programs, and the cycle simulator times them."""
+"""The VTA as a target: schedules are lowered to real programs, and a cycle simulator times them."""
 
 from __future__ import annotations
 
@@ -92,13 +92,16 @@ CAPABILITIES = (
 
 
 class VtaTarget:
-    """Implementation of `targets.base.Target` and `CAPABILITIES` for one specification and space.
+    """Target for one VTA machine and one schedule space.
+
+    The class implements `targets.base.Target` and the optional interfaces in `CAPABILITIES`.
 
     Args:
         spec: the machine.
         space: name of the schedule space.
         stock: whether to apply the restrictions of the stock compiler to the template space.
-            Restricted configs are typed failures.
+            Configs that the stock compiler rejects then fail with the failure class that it
+            reports.
     """
 
     deterministic = True
@@ -120,15 +123,15 @@ class VtaTarget:
     def fingerprint(self) -> str:
         """Digest of everything that measurements depend on.
 
-        It covers the specification, the schedule space, whether the stock compiler's restrictions
-        apply, and the source code of lowering and simulators.
+        It covers the specification, the schedule space, the flag `stock`, and the source code of
+        the lowering and the simulators.
         """
         sources = source_digest(Path(__file__).parent, MEASURED_BY)
         parts = [self.spec.fingerprint, self.space_name, self.stock, sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
-        """Return sizes and speeds of the machine, as features of models."""
+        """Return sizes and speeds of the machine, as features for machine-learning models."""
         m = self.spec.machine
         return {
             "batch": m.batch,
@@ -144,18 +147,18 @@ class VtaTarget:
         }
 
     def space(self, workload: Workload) -> Space:
-        """Return the space of the workload's lowering."""
+        """Return the schedule space of a workload."""
         return self.lowering(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs to instruction streams."""
+        """Lower configs of a workload to instruction streams."""
         return _lowered(self.lowering(workload), configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Time a batch with the cycle simulator.
+        """Time a batch of programs with the cycle simulator.
 
-        In the space `unchecked`, the results are checked, too. The batch may be of another space
-        than the target's.
+        In the space `unchecked`, the results of the programs are checked as well. The batch may
+        belong to a different schedule space than the target.
         """
         lowering = self.lowering_of(lowered)
         rows = np.flatnonzero(lowered.ok)
@@ -189,7 +192,7 @@ class VtaTarget:
         return lowered, measured
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """Return estimates of configs that need no compilation."""
+        """Compute closed-form estimates of configs, which need no compilation."""
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         tensors = tensor_operands(workload)
@@ -210,7 +213,7 @@ class VtaTarget:
         return self._baseline(baseline_of(workload, self.spec))
 
     def fallback(self, workload: Workload) -> BaselineSchedule:
-        """Return the schedule that the stock compiler uses without a log.
+        """Return the schedule that the stock compiler uses without a tuning log.
 
         See `targets.vta.baseline`.
 
@@ -220,18 +223,27 @@ class VtaTarget:
         return self._baseline(fallback_of(workload, self.spec))
 
     def roofline(self, workload: Workload) -> Latency:
-        """Return the roofline of a workload, see `targets.vta.workload_bound.roofline_cycles`."""
+        """Return the roofline latency of a workload.
+
+        See `targets.vta.workload_bound.roofline_cycles`.
+        """
         return self._latency(roofline_cycles(workload, self.spec))
 
     def bound(self, workload: Workload) -> Latency:
-        """Return a lower bound on the latency of all schedules (`workload_bound.bound_cycles`)."""
+        """Return a lower bound on the latency of all schedules of a workload.
+
+        See `targets.vta.workload_bound.bound_cycles`.
+        """
         return self._latency(bound_cycles(workload, self.spec))
 
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
-        """Split the cycles of each program into parts; see `targets.vta.cycle_breakdown`.
+        """Split the cycles of each program into start-up, reads, compute and writes.
+
+        See `targets.vta.cycle_breakdown`.
 
         Returns:
-            Cycles by part, shape (configs, 4); -1 if there is no program or it does not finish.
+            Cycles per part in the order of `PARTS`, shape (configs, 4); -1 if there is no program
+            or it does not finish.
         """
         lowering = self.lowering_of(lowered)
         cycles = np.full((len(lowered), len(PARTS)), -1, np.int64)
@@ -243,16 +255,17 @@ class VtaTarget:
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
         """Return a lower bound on the cycles of each schedule.
 
-        The bounds come from `targets.vta.estimates.schedule_bound`. The bound of the workload holds
-        for each of its schedules. Nothing better is known for other spaces than the extended one,
-        for pools, for patterns and for steps that consist of ALU operations.
+        The bounds come from `targets.vta.estimates.schedule_bound`. They are never below the bound
+        of the workload, which holds for each of its schedules. Only the workload's bound is known
+        for other spaces than the extended one, for max-pools, for fused patterns, and for epilogue
+        steps that consist of ALU operations.
 
         Args:
             workload: the workload.
             configs: knob indices, shape (n, knobs).
 
         Returns:
-            Cycles, shape (n,).
+            Cycles, float64, shape (n,).
         """
         bound, lowering = float(bound_cycles(workload, self.spec)), self.lowering(workload)
         plain = workload.operator != "max_pool" and not workload.patterns
@@ -264,25 +277,25 @@ class VtaTarget:
         return np.maximum(bound_extended(geometry, machine, lowering.epilogue, values), bound)
 
     def costs(self, workload: Workload) -> Costs:
-        """Return typical costs of a trial for a user with a board.
+        """Return the typical cost of one trial for a user with a board, in seconds.
 
         Lowering a schedule takes about half a millisecond. Sending it to the board, running it and
-        checking its output takes about a second. Simulating it takes less than either.
+        checking its output takes about a second. A simulation is faster than a run on the board.
         """
         return Costs(compiling=0.0005, measuring=1.0)
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """Run each program bit-exactly on random tensors and count wrong output values.
+        """Run each program bit-exactly on random tensors and count the wrong output values.
 
-        The tensors are laid out as in the program's space. Programs of the space `unchecked` run as
-        on the hardware, where indices wrap around.
+        The tensors are laid out as the program's schedule space expects. Programs of the space
+        `unchecked` run as on the hardware, where indices wrap around.
 
         Args:
             lowered: the programs.
             seed: seed of the random tensors.
 
         Returns:
-            Number of wrong values, shape (configs,); -1 if a program does not exist or does not
+            Number of wrong values, shape (configs,); -1 if there is no program or it does not
             finish.
         """
         lowering, wrong = self.lowering_of(lowered), np.full(len(lowered), -1, np.int64)
@@ -293,18 +306,24 @@ class VtaTarget:
         return wrong
 
     def export_schedules(self, schedules: Sequence[NamedSchedule], written: float) -> ExportedText:
-        """Return an AutoTVM log with one line per schedule.
+        """Export tuned schedules as an AutoTVM log, with one line per schedule.
 
         Schedules that stock TVM does not have or cannot build are left out.
 
         Args:
             schedules: the schedules.
-            written: Unix time of the log entries, in seconds.
+            written: Unix timestamp of the records, in seconds.
         """
         return autotvm.tuning_log(schedules, self.spec, written)
 
     def area(self) -> dict[str, float]:
-        """Return the area in gate equivalents, see `targets.vta.area`."""
+        """Return the area in gate equivalents.
+
+        See `targets.vta.area`.
+
+        Returns:
+            `total` (gates), `relative` (to the default machine) and `sram_bits`.
+        """
         machine_area = area_of(self.spec)
         return {
             "total": machine_area.gates,
@@ -313,7 +332,9 @@ class VtaTarget:
         }
 
     def energy(self, measured: Measurements) -> dict[str, NDArray[np.float64]]:
-        """Return the energy of measured programs in picojoules, see `targets.vta.energy`.
+        """Estimate the energy of measured programs in picojoules, split by consumer.
+
+        See `targets.vta.energy`.
 
         Raises:
             SpecError: the file of energy constants is invalid.
@@ -321,14 +342,16 @@ class VtaTarget:
         return energy_of(self.spec, measured.counters)
 
     def estimated_energy(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """Return the estimated energy of schedules in picojoules; see `targets.vta.energy`.
+        """Estimate the energy of schedules without compiling them.
+
+        See `targets.vta.energy`.
 
         Args:
             workload: the workload.
             configs: knob indices, shape (n, knobs).
 
         Returns:
-            Array of shape (n,).
+            Picojoules, float64, shape (n,).
 
         Raises:
             SpecError: the file of energy constants is invalid.
@@ -338,7 +361,7 @@ class VtaTarget:
         return estimated_picojoules(self.spec, geometry, operations, table)
 
     def least_energy(self, workload: Workload) -> float:
-        """Return a lower bound of the energy of a workload in picojoules, over all schedules.
+        """Return a lower bound on the energy of a workload over all schedules, in picojoules.
 
         See `targets.vta.energy`.
 
@@ -348,11 +371,14 @@ class VtaTarget:
         return least_picojoules(self.spec, workload.macs, self.lowering(workload).geometry)
 
     def designs(self) -> Space:
-        """Return the space of hardware designs, see `targets.vta.machine_variants`."""
+        """Return the space of hardware designs.
+
+        See `targets.vta.machine_variants`.
+        """
         return DESIGNS
 
     def redesign(self, values: Mapping[str, int], clock: str = "fixed") -> VtaTarget:
-        """Return a target for this machine with changed hardware knobs.
+        """Create a target for this machine with changed hardware knobs.
 
         Args:
             values: new values, by knob name.
@@ -360,12 +386,14 @@ class VtaTarget:
                 `targets.vta.machine_variants.redesign_spec`).
 
         Raises:
-            SpecError: the machine cannot be built.
+            SpecError: a knob is unknown, or the machine cannot be built.
         """
         return VtaTarget(redesign_spec(self.spec, values, clock), self.space_name, self.stock)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
-        """Build a network with one instruction stream per segment; see `targets.vta.board`.
+        """Build a network, with one instruction stream per segment of layers.
+
+        See `targets.vta.board`.
 
         Args:
             graph: the network.
@@ -380,19 +408,22 @@ class VtaTarget:
 
         Args:
             files: content of the artifact's files, by file name.
-            layers: the JSON description of each layer, as in `Built.layers`.
+            layers: JSON description of each layer, as in `Built.layers`.
         """
         return VtaProgram.open(files, layers, self.spec)
 
     def stream_timer(self) -> StreamTimer:
-        """Return a timer for networks, see `targets.vta.board.stream_timer`."""
+        """Create a timer for whole networks.
+
+        See `targets.vta.board.stream_timer`.
+        """
         return VtaStreamTimer(self.spec)
 
     @property
     def traits(self) -> MachineTraits:
-        """Block sizes of the GEMM core, and whether schedules can pool accumulators.
+        """Block sizes of the GEMM core, and whether schedules can max-pool the accumulators.
 
-        Only schedules of the extended space can pool accumulators.
+        Only schedules of the extended space can do so.
         """
         blocks = Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
         return MachineTraits(blocks, pools_sums=self.space_name == "extended")
@@ -405,9 +436,10 @@ class VtaTarget:
     # -- shared ------------------------------------------------------------------------------
 
     def _bind(self, workload: Workload) -> Lowering:
-        """Return the lowering of a workload.
+        """Create the lowering of a workload.
 
-        Raise `WorkloadError` if the accelerator cannot compute it.
+        Raises:
+            WorkloadError: the accelerator cannot compute the workload.
         """
         if workload.dequantises:
             raise WorkloadError(
@@ -429,9 +461,10 @@ class VtaTarget:
         return Lowering.for_workload(workload, self.spec, self.space_name, self.stock)
 
     def lowering_of(self, lowered: Lowered) -> Lowering:
-        """Return the lowering of a batch, without the stock compiler's restrictions.
+        """Return the lowering of a batch of programs.
 
-        Only lowering itself depends on these restrictions; the programs do not show them.
+        A lowering that is created for another schedule space has no stock restrictions. These
+        restrictions only decide which configs fail; they do not change programs.
         """
         if lowered.space in ("", self.space_name):
             return self.lowering(lowered.workload)
@@ -458,9 +491,9 @@ class VtaTarget:
         Args:
             lowering: lowering of the workload.
             lowered: the batch of n configs.
-            values: knob values of the configs that have a program, shape (p, knobs).
-            rows: indices of these configs, shape (p,).
-            cycles: their cycles, negative if the program hangs, shape (p,).
+            values: knob values of the p configs that have a program, shape (p, knobs).
+            rows: indices of these p configs in the batch, shape (p,).
+            cycles: cycles of these p configs, negative if the program hangs, shape (p,).
             counters: counters of all configs, shape (n, counters).
         """
         status = np.array(["compile_error"] * len(lowered), dtype=object)
@@ -497,15 +530,16 @@ def _lowered(lowering: Lowering, configs: Configs) -> Lowered:
 def _described(
     lowering: Lowering, configs: Configs, codes: NDArray[np.int64], states: NDArray[np.void]
 ) -> Lowered:
-    """Return a lowered batch that holds failures and hidden features (properties of the programs).
+    """Describe a lowered batch by its failures and hidden features, without the programs.
 
-    The programs themselves are not included.
+    Hidden features are properties of a program that are known before it is measured.
 
     Args:
         lowering: lowering of the workload.
         configs: knob indices, shape (n, knobs).
         codes: failure code of each config, shape (n,); 0 if it compiled.
-        states: record of each compilation, shape (n,), which contains the hidden features.
+        states: record with the counts of each config, shape (n,), which contains the hidden
+            features.
     """
     failed = codes != 0
     hidden = columns(states, HIDDEN_FIELDS).astype(np.float64)
@@ -523,10 +557,10 @@ def _described(
 
 
 def _cycles(lowering: Lowering, compiled: Lowered) -> NDArray[np.int64]:
-    """Simulate a batch in which all configs have compiled.
+    """Simulate the timing of a batch in which all n configs have compiled.
 
     Returns:
-        Cycles of each program, shape (n,).
+        Cycles of each program, int64, shape (n,).
     """
     if not len(compiled):
         return np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""Runs schedules on the functional simulator and compares the output with a reference."""
+"""Runs schedules on the functional simulator and compares the output with an integer reference."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def wrong_values(
     seed: int = 0,
     semantics: SemanticsName = "functional",
 ) -> int:
-    """Run a lowered program on random tensors and count wrong output values.
+    """Run a lowered program on random tensors and count the wrong output values.
 
     Args:
         lowering: lowering of the workload.
-        insns: instructions, shape (n, 2).
-        uops: micro-ops, shape (m,).
+        insns: instructions, uint64, shape (n, 2).
+        uops: micro-ops, uint64, shape (m,).
         seed: seed of the random tensors.
-        semantics: which implementation of the instruction set to follow.
+        semantics: implementation of the instruction set that the simulator follows.
 
     Returns:
         Number of output values that differ from the integer reference; -1 if the program does not
@@ -53,17 +53,21 @@ def wrong_values(
 
 
 def wrong_rows(lowering: Lowering, values: NDArray[np.int64], seed: int = 0) -> NDArray[np.bool_]:
-    """Return a mask of the configs of the unchecked space that compute wrong results, shape (n,).
+    """Find the configs of the unchecked space that compute wrong results.
 
     Programs behave as on the hardware: indices that exceed a scratchpad wrap around. A config that
-    fits all scratchpads is correct (see `ml2tuner_space.fits`). Each of the others is run on as few
-    channels as show the same collisions. Only its first groups of tiles are run at first, because
-    nearly every error shows there.
+    fits into all scratchpads is correct (see `ml2tuner_space.fits`). Every other config is run on a
+    workload with fewer channels, in which indices collide in the same way. First, only two groups
+    of tiles are run, because nearly every error shows there; the whole program is run if these are
+    correct.
 
     Args:
         lowering: lowering of the workload.
         values: knob values (not indices), shape (n, 3).
         seed: seed of the random tensors.
+
+    Returns:
+        Mask of the wrong configs, shape (n,).
     """
     geo, m = lowering.geometry, lowering.machine
     wrong = np.zeros(len(values), np.bool_)
@@ -81,15 +85,15 @@ def wrong_rows(lowering: Lowering, values: NDArray[np.int64], seed: int = 0) -> 
 
 
 def _fewer_channels(lowering: Lowering, threads: int) -> Lowering:
-    """Return the lowering of a smaller workload, in which wrapped indices collide in the same way.
+    """Create the lowering of a workload with fewer channels but the same collisions of indices.
 
-    The workload has fewer channels, so that its programs are faster to run. Two input blocks behave
-    like any larger number of input blocks. Output blocks vary fastest over the threads. The new
-    number of output blocks is equal to the old one modulo `threads`, so that the same thread is the
-    first to compute the next pixels.
+    Programs with fewer channels are faster to run. Two input blocks behave like any larger number
+    of input blocks. Consecutive threads compute consecutive output blocks. The new number of output
+    blocks equals the old one modulo `threads`, so that the same thread is the first to compute the
+    next pixels.
 
     Args:
-        lowering: the lowering of the original workload.
+        lowering: lowering of the original workload.
         threads: number of virtual threads of the schedules.
     """
     workload, geo, m = lowering.workload, lowering.geometry, lowering.machine
@@ -106,12 +110,12 @@ def _fewer_channels(lowering: Lowering, threads: int) -> Lowering:
 
 @dataclass(frozen=True)
 class _Bound:
-    """A lowering with random operands in memory and the output that its programs should compute.
+    """A lowering with random operands in a memory image, and the expected output of its programs.
 
     Attributes:
         lowering: the lowering.
-        image: memory image with the operands, shape (bytes,).
-        expected: expected output, shape (n, o, oh, ow).
+        image: memory image with the operands, uint8, shape (bytes,).
+        expected: expected output, int64, shape (n, o, oh, ow).
     """
 
     lowering: Lowering
@@ -127,7 +131,7 @@ class _Bound:
         return cls(lowering, image, reference(workload, m, tensors))
 
     def differs(self, values: NDArray[np.int64], groups: int) -> bool:
-        """Run a program that ends early, and return whether the output that it has stored is wrong.
+        """Run a program that ends early, and return whether it stores wrong values.
 
         Args:
             values: knob values of the schedule, shape (knobs,).

@@ -1,4 +1,4 @@
-"""Lower bounds of workloads: cycles that no schedule of a layer can beat."""
+"""Lower bounds on the latency of workloads: cycles that no schedule can beat."""
 
 from __future__ import annotations
 
@@ -28,15 +28,21 @@ from tilewright.targets.workload import Workload
 def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
     """Return the minimum number of cycles that a workload occupies each resource of the machine.
 
-    The resources are the compute module, the read channel and the write channel. The compute module
-    executes GEMM, accumulator reset and epilogue with one iteration per cycle, on whole blocks, and
-    loads accumulators with one beat per cycle. Maxima of pooled sums and additions of averaged
-    results take two cycles each. The read channel transfers the pixels that some output needs, and
-    weights, biases and residual once, including those of a shortcut. The write channel transfers
-    the output once. Both channels transfer packed blocks.
+    - `compute`: The compute module executes GEMM, accumulator reset and epilogue with one iteration
+      per cycle, on whole blocks, and loads accumulators with one beat per cycle. Maxima of a fused
+      max-pool and additions of a fused average take two cycles each.
+    - `read`: The read channel transfers the pixels that at least one output needs, and the weights,
+      biases and residual once. The operands of a shortcut are included.
+    - `write`: The write channel transfers the output once.
+
+    Both channels transfer packed blocks.
+
+    Args:
+        workload: the workload.
+        spec: the machine.
 
     Returns:
-        Cycles by resource name.
+        Cycles, by resource name.
 
     Raises:
         WorkloadError: the machine cannot run the workload.
@@ -58,10 +64,10 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
 
 
 def _pool_bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
-    """Return the minimum number of cycles of each resource for a max-pool, like `bounds`.
+    """Return the minimum number of cycles of each resource for a max-pool layer, like `bounds`.
 
-    The GEMM core resets and moves each pixel that an output reads. Maxima of rows and maxima of
-    columns are computed one after the other and take two cycles each.
+    The GEMM core resets and copies each pixel that an output reads. Maxima along one axis and
+    maxima along the other axis are computed one after the other and take two cycles each.
     """
     w, m, g = workload, spec.machine, geometry_of(workload, spec.machine)
     rows, cols = needed_sides(w)
@@ -80,6 +86,10 @@ def bound_cycles(workload: Workload, spec: VtaSpec) -> int:
 
     It is the maximum over the resources of the machine, see `bounds`.
 
+    Args:
+        workload: the workload.
+        spec: the machine.
+
     Raises:
         WorkloadError: the machine cannot run the workload.
     """
@@ -87,14 +97,17 @@ def bound_cycles(workload: Workload, spec: VtaSpec) -> int:
 
 
 def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
-    """Return the minimum cycles that the compute module needs in addition to the reduction.
+    """Return the minimum cycles of the compute module in addition to the multiply-accumulates.
 
-    Each accumulator begins with a reset, or with an int32 tensor that is loaded anyway and would
-    otherwise take two cycles to add after a reset. A bias takes at least one cycle (as a product of
-    weights and a constant), unless it is loaded as the initial value. A residual takes one cycle,
-    in which the GEMM core multiplies it with the identity matrix, and a second cycle if its scale
-    exceeds what a weight can hold. A shift per channel takes two cycles, because only the ALU can
-    shift and reads the amounts as a second operand.
+    - Each accumulator is initialised by a reset, or by the int32 tensor that the epilogue adds,
+      which has to be loaded in any case. If the tensor cannot be the initial value, there are three
+      more cycles per accumulator: one for a reset and two for an addition.
+    - A bias takes at least one cycle, as a product of weights and a constant, unless it is loaded
+      as the initial value.
+    - A residual takes one cycle, in which the GEMM core multiplies it by the identity matrix. It
+      takes a second cycle if its scale exceeds the range of a weight.
+    - A shift per channel takes two cycles, because only the ALU can shift and reads the amounts as
+      a second operand.
 
     Args:
         workload: the workload.
@@ -114,18 +127,19 @@ def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
 
 
 def shifted_residuals(workload: Workload) -> int:
-    """Return how many residuals of a workload need two cycles per accumulator instead of one.
+    """Count the residuals of a workload that need two cycles per accumulator instead of one.
 
-    A residual is multiplied with an identity matrix that holds its factor, a power of two. It needs
-    a second cycle if the factor exceeds what a weight of the matrix can hold.
+    The GEMM core multiplies a residual by an identity matrix that holds the residual's factor, a
+    power of two. A second cycle is necessary if the factor exceeds the largest power of two in an
+    int8 weight.
     """
     return sum(op.kind in RESIDUALS and usual(op).value > IDENTITY_BITS for op in workload.epilogue)
 
 
 def _parameter_bytes(workload: Workload, g: Geometry, m: Machine) -> int:
-    """Return the bytes of weights, biases, addends and residuals that a workload loads.
+    """Return the bytes of weights, biases, added tensors and residuals that a workload loads.
 
-    The last group of channels may be filled up with empty output blocks, which are not counted.
+    The last group of channels may be padded with empty output blocks, which are not counted.
     """
     surplus = g.groups * g.co - g.out_blocks
     block = g.ci * g.kh * g.kw * m.wgt_bytes + len(channel_vectors(workload)) * m.acc_bytes
@@ -136,9 +150,13 @@ def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
     """Return the roofline of a workload in cycles.
 
     It is max(MACs / (BATCH·BLOCK_IN·BLOCK_OUT), compulsory DRAM bytes / bus bytes), rounded up.
-    Compulsory transfers are the input pixels that some output needs, weights, biases and residual
-    once, including those of a shortcut, and the output once. The element widths are the machine's.
-    Padding to blocks does not count.
+    Compulsory transfers are one read of the input pixels that at least one output needs, one read
+    of weights, biases and residual, and one write of the output. The operands of a shortcut are
+    included. Element widths are those of the machine. Padding to whole blocks is not counted.
+
+    Args:
+        workload: the workload.
+        spec: the machine.
     """
     w, m = workload, spec.machine
     bits = _operand_bits(w, m) + w.batch * w.out_channels * w.out_height * w.out_width * m.inp_bits
@@ -148,7 +166,7 @@ def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
 
 
 def _operand_bits(w: Workload, m: Machine) -> int:
-    """Return the minimum number of bits of operands that every program of a workload reads.
+    """Return the minimum number of operand bits that every program of a workload reads.
 
     The operands of a shortcut are not counted.
     """
@@ -167,7 +185,7 @@ def _operand_bits(w: Workload, m: Machine) -> int:
 
 
 def _needed_pixels(workload: Workload) -> int:
-    """Return the number of pixels per input channel that at least one output reads."""
+    """Count the pixels per input channel that at least one output reads."""
     if workload.operator == "max_pool":
         return needed_pixels(workload)
     sides = (

@@ -1,6 +1,6 @@
 """Builds a network for a VTA board: converts layers and schedules to files, and loads such files.
 
-It implements the protocol `targets.capabilities.Builds`.
+The module implements the protocol `targets.capabilities.Builds`.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ from tilewright.targets.vta.workload_bound import roofline_cycles
 
 
 class VtaProgram:
-    """A built network that is loaded into the memory of a simulated board.
+    """Built network that is loaded into the memory of a simulated board.
 
-    It implements the protocol `targets.artifact_types.BuiltProgram`.
+    It implements the protocol `targets.artifact_types.BuiltProgram`. A segment is a sequence of
+    layers that runs as one instruction stream, without the host.
     """
 
     def __init__(self, program: BoardProgram, layers: Sequence[Checked]) -> None:
@@ -77,8 +78,8 @@ class VtaProgram:
         """Load a built network from the files of an artifact.
 
         Args:
-            files: content of the artifact's files, by name.
-            layers: JSON descriptions of the layers, as `build` returns them in `Built.layers`.
+            files: content of the artifact's files, by file name.
+            layers: JSON description of each layer, as `build` returns them in `Built.layers`.
             spec: the machine.
 
         Raises:
@@ -108,7 +109,7 @@ class VtaProgram:
         return self.device.run(segment, tensors)
 
     def times(self) -> list[StreamTimes]:
-        """Return the cycles of each stream, segment by segment."""
+        """Simulate the cycles of each segment and of its layers."""
         counts = [0] * len(self.program.segments)
         for layer in self.layers:
             counts[layer.segment] += 1
@@ -128,14 +129,14 @@ class VtaProgram:
         return check_layers(self.program, self.layers, seed)
 
     def c_files(self, header: str) -> None:
-        """Return None, because there is no C form of a VTA program.
+        """Return None, because a VTA program has no C form.
 
-        A VTA reads its instructions from memory.
+        The VTA reads its instructions from memory.
         """
         return
 
     def with_room(self, images: int) -> VtaImages:
-        """Load the program again, with buffers for `images` images."""
+        """Load the program again, with separate activation buffers for `images` images."""
         return VtaImages(self.program, images)
 
     def room_bytes(self, images: int) -> int:
@@ -143,7 +144,7 @@ class VtaProgram:
         return room_bytes(self.program, images)
 
     def border_work(self) -> list[tuple[BorderWork, BorderWork]]:
-        """Return the host work before each segment (packing) and after it (unpacking)."""
+        """Return the work of the host before each segment (packing) and after it (unpacking)."""
         return [(_border(step.loads), _border(step.stores)) for step in self.program.steps]
 
 
@@ -162,7 +163,7 @@ def _border(ports: Sequence[Port]) -> BorderWork:
 
 
 def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
-    """Lower, link and lay out the layers of a network.
+    """Lower the layers of a network, link them, and lay out their memory.
 
     Args:
         graph: the network.
@@ -234,7 +235,7 @@ def stream_times(
 
 
 def alone_cycles(programs: Sequence[LayerProgram], spec: VtaSpec) -> list[int]:
-    """Simulate the cycles of each layer when it runs alone, as a program with its own memory.
+    """Simulate the cycles of each layer when it runs alone, with its own memory.
 
     Args:
         programs: the lowered layers.
@@ -250,7 +251,7 @@ def alone_cycles(programs: Sequence[LayerProgram], spec: VtaSpec) -> list[int]:
 
 
 def _describe_layers(built: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
-    """Return the JSON description of each layer that the artifact stores.
+    """Return the JSON description of each layer, which the artifact stores.
 
     Args:
         built: the linked network.
@@ -286,7 +287,7 @@ def _describe_layers(built: Linked, in_stream: Sequence[int]) -> list[dict[str, 
 
 
 def _memory(built: Linked) -> dict[str, Json]:
-    """Return the memory layout as JSON: the buffers and the tensors in them, in bytes."""
+    """Return the memory layout as JSON: the buffers, and the tensors in them, in bytes."""
     first = len(built.board.buffers) - sum(b.kind == "activations" for b in built.board.buffers)
     m = built.board.spec.machine
     tensors: list[dict[str, Json]] = []
@@ -316,15 +317,15 @@ def _memory(built: Linked) -> dict[str, Json]:
 
 
 def counters_of(words: Words, spec: VtaSpec) -> dict[str, NDArray[np.int64]]:
-    """Count the bytes that a program transfers and the micro-op iterations that it executes.
+    """Count the bytes that a program transfers and the iterations that it executes.
 
     Args:
         words: instructions, shape (n, 2).
         spec: the machine.
 
     Returns:
-        Totals by counter name, each an array of shape (1,). The names are those of the counters in
-        `Measurements`. Bytes exclude padding; iterations exclude resets of accumulators.
+        Totals by counter name, int64, shape (1,) each. The names are those of the counters in
+        `Measurements`. Bytes exclude padding, and iterations exclude resets of accumulators.
     """
     m, moved = spec.machine, words[moves(words)]
     elements = field(moved, 64, 16) * field(moved, 80, 16)
@@ -344,7 +345,7 @@ def counters_of(words: Words, spec: VtaSpec) -> dict[str, NDArray[np.int64]]:
 
 
 def _iterations(words: Words, opcode: int, spec: VtaSpec) -> np.int64:
-    """Count the micro-ops that all GEMM or all ALU instructions of a program execute.
+    """Count the iterations of all GEMM or all ALU instructions of a program.
 
     Instructions that only reset accumulators are not counted.
 

@@ -1,7 +1,7 @@
 """Checks each layer of a built network on a simulated board against plain integer arithmetic.
 
-Only the layer's part of the instruction stream is run. The expected output is computed from the
-weights that are stored in the program.
+For each layer, only the layer's part of the instruction stream is run. The expected output is
+computed from the weights that are stored in the program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Values = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Checked:
-    """Description of a layer of a built program, as the check of the layer needs it.
+    """Description of a layer of a built program, with the fields that a check of the layer needs.
 
     A segment is a sequence of layers that runs as one instruction stream.
 
@@ -41,7 +41,7 @@ class Checked:
         space: name of the schedule space.
         segment: index of the layer's segment.
         first: index of the layer's first instruction in the program.
-        count: number of instructions.
+        count: number of the layer's instructions.
         places: memory locations of each tensor, by the tensor's role, such as "data" or "output".
     """
 
@@ -54,7 +54,7 @@ class Checked:
 
 
 def read_layer(layer: Mapping[str, Json]) -> Checked:
-    """Read the description of a layer that `build` wrote.
+    """Read the JSON description of a layer that `build` wrote.
 
     Raises:
         KeyError: a field is missing.
@@ -125,11 +125,11 @@ def _foreign_error(why: str) -> BoardError:
 def check_layers(
     program: BoardProgram, layers: Sequence[Checked], seed: int
 ) -> Iterator[LayerCheck]:
-    """Run the layers of a program in order, and compare the output of each with the reference.
+    """Run the layers of a program in order, and compare each layer's output with the reference.
 
-    The activations are filled with random values at the beginning of each segment (a sequence of
-    layers that runs as one instruction stream). Within a segment, a layer reads what the layers
-    before it have written.
+    At the beginning of each segment (a sequence of layers that runs as one instruction stream), the
+    activations are filled with random values. Within a segment, a layer reads what the previous
+    layers have written.
 
     Args:
         program: the program.
@@ -169,7 +169,7 @@ def _check_sizes(number: int, layer: Checked, geo: Geometry, m: Machine) -> None
 
     Args:
         number: index of the layer, for error messages.
-        layer: the layer, with the location of its tensors.
+        layer: the layer, with the locations of its tensors.
         geo: geometry of the layer.
         m: the machine.
 
@@ -207,10 +207,11 @@ def _run(
 
 
 def _fill_weights(device: Device, program: BoardProgram, layer: Checked, geo: Geometry) -> None:
-    """Set the padding to zero in weights that the host packs because they are an activation.
+    """Set the padding of weights to zero if the weights are an activation that the host packs.
 
-    The device's activations are filled with random values before a check. Otherwise, the random
-    values in the padding of the weights would be multiplied by those in the padding of the data.
+    Before a check, the activations on the device are filled with random values. Without this
+    function, random values in the padding of the weights would be multiplied by random values in
+    the padding of the data.
 
     Args:
         device: the device, whose memory is modified.
@@ -255,7 +256,7 @@ def _tensors_of_shortcut(device: Device, layer: Checked, lowering: Lowering) -> 
     The weights and biases of the shortcut are stored after those of the layer.
 
     Returns:
-        Operands by name, which begins with `shortcut_`; empty if the layer has no shortcut.
+        Operands by name with the prefix `shortcut_`; empty if the layer has no shortcut.
     """
     workload, beside, m, geo = (
         layer.workload.of_shortcut, lowering.shortcut_geometry, lowering.machine, lowering.geometry
@@ -299,17 +300,17 @@ def _raw(device: Device, layer: Checked, role: str) -> NDArray[np.uint8]:
 
 
 def _image(device: Device, layer: Checked, role: str, geo: Geometry, m: Machine) -> Values:
-    """Read an activation or an addend of a layer from the device's memory.
+    """Read an activation or an added tensor of a layer from the device's memory.
 
     Args:
         device: the device.
         layer: the layer.
-        role: the tensor: "data", "output", "residual" or "add".
+        role: role of the tensor: "data", "output", "residual" or "add".
         geo: geometry of the layer.
         m: the machine.
 
     Returns:
-        Array of shape (n, c, h, w).
+        int64 array of shape (n, c, h, w).
     """
     w, raw = layer.workload, _raw(device, layer, role)
     raw = raw.view(f"<i{m.acc_bits // 8}" if role == "add" else np.int8)
@@ -329,13 +330,16 @@ def _image(device: Device, layer: Checked, role: str, geo: Geometry, m: Machine)
 def unpacked_weights(
     workload: Workload, m: Machine, geo: Geometry, raw: NDArray[np.uint8]
 ) -> Values:
-    """Convert weights from the layout that a program reads to shape (o, c/groups, kh, kw).
+    """Convert weights from the layout that a program reads to a tensor.
 
     Args:
         workload: the workload.
         m: the machine.
         geo: geometry of the packed workload.
-        raw: the packed weights, as bytes.
+        raw: the packed weights, uint8, shape (bytes,).
+
+    Returns:
+        int64 array of shape (o, c/groups, kh, kw).
     """
     w = workload
     taps = (w.kernel_h, w.kernel_w)

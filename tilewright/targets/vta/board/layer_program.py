@@ -1,7 +1,7 @@
 """Lowers a single layer to a stand-alone VTA program.
 
-The program consists of instructions, whose addresses refer to the program's own memory, of
-micro-ops, and of packed weights and biases. `link` later joins the programs of several layers.
+The program consists of instructions, micro-ops, and packed weights and biases. The addresses in the
+instructions refer to the program's own memory. `link` later joins the programs of several layers.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ CHUNK_BYTES = 1 << 23
 
 @dataclass(frozen=True)
 class MemoryRegion:
-    """A contiguous range of a layer's memory that holds one tensor, counted in elements.
+    """Contiguous range of a layer's memory that holds one tensor, counted in elements.
 
     Attributes:
         name: role of the tensor, such as "data" or "output".
-        memory: memory type of its elements.
-        first: index of its first element.
+        memory: memory type of the elements.
+        first: index of the first element.
         elements: number of elements.
     """
 
@@ -60,7 +60,7 @@ class MemoryRegion:
 
 @dataclass(frozen=True, eq=False)
 class LayerProgram:
-    """The program of a layer.
+    """Stand-alone program of a layer.
 
     Attributes:
         layer: the layer.
@@ -69,11 +69,11 @@ class LayerProgram:
         output: memory layout of the output.
         space: name of the schedule space.
         config: knob indices of the schedule.
-        insns: instructions, shape (n, 2); the last one is FINISH.
+        insns: instructions, uint64, shape (n, 2); the last one is FINISH.
         uops: micro-ops as bytes.
         weights: packed weights as bytes.
-        bias: packed values per channel as bytes.
-        add: packed int32 addend as bytes.
+        bias: packed values per channel, such as the bias, as bytes.
+        add: packed int32 tensor that is added to the accumulators, as bytes.
     """
 
     layer: Layer
@@ -105,10 +105,12 @@ class LayerProgram:
 
 
 def space_of(name: str) -> SpaceName:
-    """Return the name of the schedule space whose lowering handles the schedules of space `name`.
+    """Return the schedule space whose lowering handles the schedules of the space `name`.
+
+    This is `name` itself, except that the stock space is lowered like the template space.
 
     Raises:
-        WorkloadError: there is no such space.
+        WorkloadError: the space does not exist.
     """
     if name == STOCK:
         return "template"
@@ -120,7 +122,7 @@ def space_of(name: str) -> SpaceName:
 def lower_layer(
     layer: Layer, values: Mapping[str, Value], spec: VtaSpec, space: str, config: Sequence[int]
 ) -> LayerProgram:
-    """Lower a layer with a schedule.
+    """Lower a layer with a given schedule.
 
     Args:
         layer: the layer.
@@ -162,7 +164,7 @@ def lower_layer(
 
 
 def regions(geo: Geometry, m: Machine) -> list[MemoryRegion]:
-    """Return the tensors in the memory of a layer's own program, with their locations."""
+    """List the tensors in the memory of a layer's stand-alone program, with their locations."""
     micro_ops = 1 << m.log_uop_depth
     return [
         MemoryRegion("uops", UOP, geo.uop_base, micro_ops),
@@ -183,11 +185,11 @@ def regions(geo: Geometry, m: Machine) -> list[MemoryRegion]:
 def packed_constants(
     layer: Layer, lowering: Lowering
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the constants of a layer in the memory layout that its program reads.
+    """Pack the constants of a layer to the memory layout that its program reads.
 
     Returns:
-        Packed weights, and packed values per channel (such as the bias), each as uint8 array of
-        shape (bytes,). The weights are empty if the layer multiplies two activations.
+        The packed weights, and the packed values per channel (such as the bias), uint8, shape
+        (bytes,) each. The weights are empty if the layer multiplies two activations.
     """
     m, geo = lowering.machine, lowering.geometry
     parts = [] if layer.weight_from else list(_weight_parts(layer, lowering))
@@ -226,11 +228,11 @@ def _vectors(of: Layer | LayerShortcut) -> dict[str, NDArray[np.int64]]:
 def _weight_parts(layer: Layer, lowering: Lowering) -> Iterator[NDArray[np.uint8]]:
     """Yield the packed weights of a layer in parts, to limit the memory for intermediate arrays.
 
-    Each part has the weights of a few output blocks. The last part ends with the identity block, if
-    the layer needs one.
+    Each part contains the weights of a few output blocks. The last part ends with the identity
+    matrix, if the layer needs one.
 
     Yields:
-        Arrays of shape (bytes,).
+        uint8 arrays of shape (bytes,).
     """
     w, m, geo = layer.workload, lowering.machine, lowering.geometry
     step = w.out_channels

@@ -1,8 +1,8 @@
-"""Memory layouts of activations in blocks of channels.
+"""Memory layouts of activations, which are stored in blocks of channels.
 
-An element also holds as many rows as the machine processes at once. A tensor that one layer stores
-can be loaded by the next layer if both use the same block size and the same `Packing`. Otherwise
-the host unpacks and packs it in between.
+An element of memory holds one block of channels for as many rows as the machine processes at once.
+A tensor that one layer stores can be loaded by the next layer if both use the same block size and
+the same `Packing`. Otherwise, the host unpacks and repacks the tensor in between.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Packing:
 
     The elements are ordered as (batches, blocks, height, width) for an `image` or a `column` (one
     batch, one pixel wide), and as (row blocks, channel blocks, 1, 1) for `weights`. Each element
-    holds `block` channels.
+    holds `block` channels of several rows.
 
     Attributes:
         form: kind of the layout.
@@ -54,8 +54,8 @@ class Packing:
     def place(self) -> tuple[int, ...]:
         """Key for comparing layouts. Two layouts that store a tensor identically have equal keys.
 
-        A single element can hold several rows of channels. Such rows are stored identically in a
-        `column` and in an `image`.
+        A `column` and an `image` can have equal keys, because they store rows of channels
+        identically.
         """
         weights = int(self.form == "weights")
         return weights, self.batches, self.blocks, self.height * self.width, self.block
@@ -70,10 +70,9 @@ class Packing:
 
 
 def data_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine) -> Packing:
-    """Return the memory layout of a layer's input.
+    """Return the memory layout of a layer's input: an image, or rows of channels.
 
-    The input is stored as an image or as rows of channels. For a dense layer that reads an image,
-    all pixels of the image together are the channels.
+    If a dense layer reads an image, all pixels of the image together are its input channels.
 
     Args:
         layer: the layer.
@@ -108,10 +107,10 @@ def output_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machi
 
 
 def residual_packing(output: Packing, geo: Geometry) -> Packing:
-    """Return the memory layout of the tensor that is added to a layer's sums.
+    """Return the memory layout of the int8 tensor that is added to a layer's accumulators.
 
-    The layout is that of the output, except that the height and width are those before average
-    pooling.
+    The layout is that of the output, except that the height and width are those before a fused
+    average.
 
     Args:
         output: memory layout of the layer's output.
@@ -137,7 +136,8 @@ def _is_rows(shape: tuple[int, ...], rows: int, channels: int) -> bool:
 def _rows(packing: Packing) -> Packing:
     """Return the layout in which the pixels of an image are stored as rows of channels.
 
-    Several images with one pixel each already are rows, so that their layout is returned unchanged.
+    Several images with one pixel each are already stored as rows, so their layout is returned
+    unchanged.
     """
     if packing.batches > 1:
         return packing
@@ -145,9 +145,9 @@ def _rows(packing: Packing) -> Packing:
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Return the shape (n, c, h, w) in which a tensor is treated as images.
+    """Return the shape (n, c, h, w) that a tensor has when it is treated as images.
 
-    Each row of channels of a tensor without height and width is an image of one pixel.
+    In a tensor without height and width, each row of channels becomes an image of one pixel.
     """
     if len(shape) == 4:
         n, c, h, w = shape
@@ -162,10 +162,10 @@ def pack(packing: Packing, m: Machine, tensor: Values) -> Values:
         packing: the memory layout.
         m: the machine.
         tensor: int8 array of shape (n, c, h, w) for an image; otherwise of any shape whose last
-            axis is the channels.
+            axis holds the channels.
 
     Returns:
-        Flat int8 array.
+        int8 array of shape (bytes,).
     """
     p = packing
     if p.form == "weights":
@@ -184,12 +184,12 @@ def pack(packing: Packing, m: Machine, tensor: Values) -> Values:
 
 
 def unpack(packing: Packing, m: Machine, raw: Values, shape: tuple[int, ...]) -> Values:
-    """Convert a tensor from its memory layout; the inverse of `pack`.
+    """Convert a tensor from its memory layout. This is the inverse of `pack`.
 
     Args:
         packing: the memory layout.
         m: the machine.
-        raw: flat int8 array.
+        raw: int8 array of shape (bytes,).
         shape: shape of the result.
     """
     p = packing
@@ -205,10 +205,10 @@ def unpack(packing: Packing, m: Machine, raw: Values, shape: tuple[int, ...]) ->
 
 
 def _padded_rows(tensor: Values, rows: int, channels: int) -> Values:
-    """Reshape a tensor to a matrix, and fill the matrix with zeros up to the given size.
+    """Reshape a tensor to a matrix, and pad the matrix with zeros to the given size.
 
     Args:
-        tensor: int8 array whose last axis is the channels.
+        tensor: int8 array whose last axis holds the channels.
         rows: number of rows of the result.
         channels: number of columns of the result.
     """

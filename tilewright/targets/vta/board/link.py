@@ -1,9 +1,9 @@
 """Links the programs of several layers into one instruction stream.
 
-The program of each layer assumes that no earlier instruction is still running, and ends with
-FINISH. Between two programs, the FINISH is removed and a barrier is inserted: the compute module
+The program of each layer ends with FINISH, and assumes that no earlier instruction is still
+running. Between two programs, the FINISH is therefore replaced by a barrier: the compute module
 waits for the last store, and then allows the load module to load the activations of the next layer.
-The first weights of the next layer do not wait for stores, only for the last GEMM.
+The first weights of the next layer wait only for the last GEMM, and not for stores.
 
     compute  … GEMM ─┐ ALU ─┐          no-op ─┐ …
     store            │      └ STORE ───┘      │
@@ -54,10 +54,10 @@ _TAKERS = {
 
 @dataclass(frozen=True, eq=False)
 class LinkedPart:
-    """Instructions with the buffer that each of them accesses: one layer, or several linked layers.
+    """Instructions of one layer, or of several linked layers, with the buffer of each transfer.
 
     Attributes:
-        words: instructions, shape (n, 2).
+        words: instructions, uint64, shape (n, 2).
         buffers: index of the buffer that each instruction transfers from or to, shape (n,); NOWHERE
             for an instruction without a transfer.
         constant: mask of the instructions that load constants, to which no layer writes, shape
@@ -73,16 +73,17 @@ class LinkedPart:
 
 
 def link(parts: Sequence[LinkedPart]) -> tuple[LinkedPart, Rows]:
-    """Link layers into one stream.
+    """Link the programs of layers into one instruction stream.
 
     Args:
         parts: the instructions of each layer.
 
     Returns:
-        The stream, and the index of the first instruction of each layer, shape (layers + 1,).
+        The stream, and the index of the first instruction of each layer followed by the number of
+        all instructions, shape (layers + 1,).
 
     Raises:
-        WorkloadError: a program does not end in FINISH, or takes tokens that nobody gives.
+        WorkloadError: a program does not end in FINISH, or waits for tokens that are never sent.
     """
     whole = [_drained(part) for part in parts]
     for k in range(len(whole) - 1):
@@ -101,7 +102,7 @@ def _join_parts(parts: Sequence[LinkedPart]) -> LinkedPart:
 
 
 def _idle_part(words: Words) -> LinkedPart:
-    """Return the given instructions, shape (n, 2), as a linked part that accesses no buffer."""
+    """Wrap instructions that access no buffer, shape (n, 2), as a linked part."""
     n = len(words)
     return LinkedPart(words, np.full(n, NOWHERE, np.int64), np.zeros(n, np.bool_))
 
@@ -116,7 +117,7 @@ def _insert_instruction(part: LinkedPart, at: int, word: Words) -> LinkedPart:
 
     Args:
         part: the program.
-        at: index of the new instruction.
+        at: index of the new instruction in the copy.
         word: the new instruction, shape (1, 2).
     """
     return _join_parts([_cut(part, 0, at), _idle_part(word), _cut(part, at, len(part))])
@@ -180,20 +181,20 @@ def _drained(part: LinkedPart) -> LinkedPart:
 
 
 def _without_finish(part: LinkedPart) -> tuple[LinkedPart, int]:
-    """Return a program without its final FINISH, and the dependency flags of the FINISH."""
+    """Return a program without its final FINISH, and the pop flags of that FINISH."""
     return _cut(part, 0, len(part) - 1), int(part.words[-1, 0]) & POPS
 
 
 def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart, LinkedPart]:
     """Insert a barrier between the programs of two consecutive layers.
 
-    The first program may write the activations that the second program loads. The first load of
+    The first program may write activations that the second program loads. The first load of
     activations in the second program therefore waits for the barrier.
 
     Args:
         before: program of the first layer, without its FINISH.
         after: program of the second layer.
-        flags: dependency flags of the removed FINISH. The barrier waits for the same tokens.
+        flags: pop flags of the removed FINISH. The barrier waits for the same tokens.
 
     Returns:
         The two programs with the barrier.
@@ -231,7 +232,7 @@ def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart
 def _freed(before: LinkedPart) -> LinkedPart:
     """Return a program whose last GEMM signals that the weight scratchpad can be overwritten.
 
-    The GEMM sends a token to the load module, which may then load the weights of the next layer.
+    The GEMM sends a token to the load module, which then may load the weights of the next layer.
     """
     words = before.words
     compute = modules(words) == MODULE_COMPUTE
@@ -245,10 +246,11 @@ def _freed(before: LinkedPart) -> LinkedPart:
 
 
 def _weights_first(part: LinkedPart) -> LinkedPart:
-    """Return a program that loads constant weights before it has to wait for activations.
+    """Return a program that loads constant weights before its first activations.
 
-    The weights of the first group of loads are moved in front of the group's activations. The group
-    ends with the first load that signals the compute module.
+    The weights in the first group of loads are moved in front of the group's activations, so that
+    they need not wait for activations. The group ends with the first load that signals the compute
+    module.
     """
     loads = np.flatnonzero(modules(part.words) == MODULE_LOAD)
     done = _has(part, PUSH_NEXT)[loads]

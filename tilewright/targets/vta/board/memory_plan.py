@@ -4,9 +4,9 @@ Tensors that are not in use at the same time share memory. Offsets are multiples
 and buffers begin on pages, so that every tensor begins at a whole element.
 
 The output of a layer may overwrite one of the layer's inputs if this is proved safe for the layer's
-program: no later layer reads the input, no instruction reads what an earlier instruction of the
-same program has stored, and each store waits, by dependency tokens, for the loads of the data that
-it overwrites.
+program. Three conditions must hold: no later layer reads the input; no instruction reads what an
+earlier instruction of the same program has stored; and each store waits, by dependency tokens, for
+the loads of the data that it overwrites.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Filled:
         kind: kind of the buffers, "constants" or "uops".
         parts: content of each buffer, in parts.
         sizes: number of bytes used in each buffer.
-        places: for small pieces of data that are already stored, their location, by content.
+        places: locations of small data that is already stored, by content.
     """
 
     kind: BufferKind
@@ -57,11 +57,11 @@ class Filled:
     def store(self, data: NDArray[np.uint8], element: int) -> list[MemoryPiece]:
         """Append data to the buffers and return its location.
 
-        Small data that was stored before, such as common micro-ops, is not stored again. Larger
-        data is split only if it exceeds the maximum buffer size.
+        Small data that was stored before, such as common micro-ops, is not stored again. Data is
+        split only if it exceeds the maximum buffer size.
 
         Args:
-            data: the data, shape (bytes,).
+            data: the data, uint8, shape (bytes,).
             element: element size in bytes.
 
         Returns:
@@ -86,7 +86,7 @@ class Filled:
     def buffers(self) -> list[Buffer]:
         """Return the descriptions of all buffers of this kind.
 
-        The buffers are filled from one file, in order: each buffer's bytes follow those of the
+        The buffers are filled from one file. In the file, each buffer's bytes follow those of the
         previous buffer.
         """
         begins = np.cumsum([0, *self.sizes]).tolist()
@@ -101,14 +101,16 @@ class Filled:
         return np.concatenate([nothing, *(part for parts in self.parts for part in parts)])
 
     def _room(self, size: int, element: int) -> tuple[int, int]:
-        """Return the first buffer with room for some data. Append an empty buffer if there is none.
+        """Return a position for some data in the first buffer with enough space.
+
+        An empty buffer is appended if no buffer has enough space.
 
         Args:
             size: size of the data in bytes.
-            element: element size in bytes, to a multiple of which the data is aligned.
+            element: element size in bytes; the offset is a multiple of it.
 
         Returns:
-            Index of the buffer, and byte offset in it.
+            The index of the buffer, and the byte offset in it.
         """
         for k, used in enumerate(self.sizes):
             at = -(-used // element) * element
@@ -147,13 +149,13 @@ def arenas_of(network: BoardNetwork, machine: Machine, shared: dict[int, BoardTe
     """Assign a memory position to every activation of a network.
 
     Tensors are placed in descending order of size. Each tensor goes into the smallest gap between
-    tensors that are in use at the same time.
+    the tensors that are in use at the same time.
 
     Args:
         network: the network.
         machine: the machine.
-        shared: in-place outputs: by the `id` of the output tensor, the input tensor that it
-            overwrites. Tensors that lie inside other tensors are placed together with them.
+        shared: in-place outputs: the input tensor that is overwritten, by the `id` of the output
+            tensor.
 
     Raises:
         WorkloadError: a tensor is larger than the driver's maximum allocation.
@@ -191,14 +193,14 @@ def _gap(
     goes after the last conflicting tensor in the first arena that can still grow.
 
     Args:
-        rivals: (arena, begin, end) of each conflicting tensor, that is, of each tensor that is in
-            use at the same time.
+        rivals: (arena, begin, end) of each conflicting tensor, which is a tensor that is in use at
+            the same time.
         sizes: current sizes of the arenas in bytes.
         size: size of the new tensor in bytes.
         element: element size of the new tensor in bytes; the offset is a multiple of it.
 
     Returns:
-        Index of the arena, and byte offset in it.
+        The index of the arena, and the byte offset in it.
     """
     best: tuple[int, int, int] | None = None
     behind: tuple[int, int] | None = None
@@ -221,7 +223,7 @@ def _gap(
 
 @dataclass(frozen=True, eq=False)
 class Plot:
-    """A range of memory for one tensor, or for several tensors that are stored inside one another.
+    """Range of memory for one tensor, or for several tensors that are stored inside one another.
 
     A step is one layer or one step of the host; steps are numbered in execution order.
 
@@ -245,13 +247,13 @@ class Plot:
 def plots_of(
     network: BoardNetwork, machine: Machine, shared: Mapping[int, BoardTensor]
 ) -> list[Plot]:
-    """Return the ranges of memory that a network's activations need, without their positions.
+    """List the ranges of memory that a network's activations need, without their positions.
 
     Args:
         network: the network.
         machine: the machine.
-        shared: in-place outputs: by the `id` of the output tensor, the input tensor that it
-            overwrites.
+        shared: in-place outputs: the input tensor that is overwritten, by the `id` of the output
+            tensor.
 
     Raises:
         WorkloadError: two layers would write to the same memory.
@@ -375,17 +377,16 @@ def is_legal(layer: Placed, role: str) -> bool:
 def _clocks(
     words: NDArray[np.uint64], token_limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the order in which a program's instructions issue, and their vector clocks.
+    """Return the order in which a program's instructions issue, and their clocks.
 
-    `targets.vta.lint` derives from the same vector clocks which instructions can run at the same
-    time.
+    `lint.token_order` explains the clocks, which show which instructions can run at the same time.
 
     Args:
         words: instructions, shape (n, 2).
         token_limit: number of tokens that a dependency queue can hold.
 
     Returns:
-        Issue order, shape (n,), and vector clocks, shape (n, 3).
+        The issue order, shape (n,), and the clocks, shape (n, 3).
     """
     result, none = outcome(), np.zeros(4, np.int64)
     words = np.ascontiguousarray(words)

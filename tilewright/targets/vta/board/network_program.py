@@ -1,4 +1,4 @@
-"""Builds a program that a board can load, from layers and their schedules."""
+"""Builds a program that a board can load, from lowered layers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ INSTRUCTION_BYTES = 16
 
 @dataclass(frozen=True, eq=False)
 class Linked:
-    """A network in the form in which a board runs it.
+    """Network in the form in which a board runs it.
 
     Attributes:
         board: the program.
         network: segments and tensors of the network.
         layers: the layers with their tensors.
-        places: location of each layer's tensors, weights and bias, by region name.
-        begins: index of the first instruction of each layer in `board.insns`, shape (layers + 1,).
+        places: locations of each layer's tensors, weights and bias, by region name.
+        begins: index of the first instruction of each layer in `board.insns`, followed by the
+            number of all instructions, shape (layers + 1,).
     """
 
     board: BoardProgram
@@ -64,7 +65,7 @@ def link_layers(
         steps: lowered layers and host steps, in the order of the graph.
         graph: the network.
         spec: the machine.
-        legal: replacement for `memory_plan.is_legal`, for example with a cache.
+        legal: function to use instead of `memory_plan.is_legal`, for example one with a cache.
 
     Raises:
         WorkloadError: no board could load the network.
@@ -115,7 +116,7 @@ def link_layers(
 def _fill(
     program: LayerProgram, uops: Filled, constants: Filled, m: Machine
 ) -> dict[str, list[MemoryPiece]]:
-    """Append the micro-ops and constants of a layer to the buffers that hold those of all layers.
+    """Append the micro-ops and constants of a layer to the buffers that all layers share.
 
     Args:
         program: the lowered layer.
@@ -124,7 +125,7 @@ def _fill(
         m: the machine.
 
     Returns:
-        Location of the data by region name. Buffers of each kind are counted from 0.
+        Locations of the data, by region name. The buffers of each kind are counted from 0.
     """
     return {
         "uops": uops.store(program.uops, m.uop_bytes),
@@ -167,7 +168,7 @@ def _places(
 def _part(
     layer: Placed, places: Mapping[str, Sequence[MemoryPiece]], fixed: NDArray[np.bool_]
 ) -> LinkedPart:
-    """Return a layer's instructions, with addresses replaced by offsets in buffers.
+    """Return a layer's instructions with offsets in buffers instead of addresses.
 
     Args:
         layer: the layer.
@@ -188,7 +189,7 @@ def _border(
         steps: the segments, with the tensors that they exchange with the host.
 
     Returns:
-        Inputs and outputs.
+        The inputs and the outputs.
     """
     by_host = [name for s in graph.steps if isinstance(s, HostStep) for name in s.writes]
     inputs, outputs = crossing(steps, by_host)
@@ -227,9 +228,9 @@ def _check_packings(network: BoardNetwork, board: BoardProgram) -> None:
 def _steps(
     network: BoardNetwork, graph: LayerGraph, arenas: Arenas, first: int
 ) -> list[ProgramStep]:
-    """Return the segments of a program with the tensors that each exchanges with the host.
+    """Return the segments of a program, each with the tensors that it exchanges with the host.
 
-    The host packs the input tensors before a segment runs, and unpacks the outputs after it.
+    The host packs the input tensors before a segment runs, and unpacks the output tensors after it.
 
     Args:
         network: the segments and their tensors.
@@ -271,6 +272,6 @@ def _steps(
 
 
 def _as_float32(scale: Scale) -> Scale:
-    """Return a quantisation scale whose step is rounded to float32, the precision of the host."""
+    """Return a quantisation scale with its step rounded to float32, the precision of the host."""
     with np.errstate(over="ignore"):
         return Scale(float(np.float32(scale.step)), scale.zero_point)

@@ -1,9 +1,9 @@
 """Data structures of a network's program: instruction streams, buffers, relocations and ports.
 
 A segment is a sequence of layers that runs as one instruction stream. The program contains no
-addresses: a LOAD or STORE holds an element offset inside a buffer. When the buffers are allocated,
-the loader adds the buffer's address, divided by the element size, to every field that a relocation
-names (`dram_base`, bits 26 to 57 of an instruction).
+addresses. Instead, the field `dram_base` of a LOAD or STORE (bits 26 to 57) holds an element offset
+inside a buffer. When the loader has allocated the buffers, it adds the address of the buffer,
+divided by the element size, to this field of every instruction that has a relocation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PortForm = Literal["image", "column", "weights"]
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer in the driver's memory, of at most `MAX_BUFFER_BYTES`.
+    """Buffer in the driver's memory, of at most `MAX_BUFFER_BYTES`.
 
     Buffers of constants and micro-ops are filled once from a file. Buffers of activations are not
     initialised.
@@ -44,7 +44,7 @@ class Buffer:
         name: name of the buffer.
         kind: content of the buffer, which also determines the file.
         bytes: size in bytes.
-        offset: position in the file from which the buffer is filled, in bytes.
+        offset: byte position in the file from which the buffer is filled.
     """
 
     name: str
@@ -55,13 +55,13 @@ class Buffer:
 
 @dataclass(frozen=True)
 class MemoryPiece:
-    """A range of a tensor's bytes and its location in a buffer.
+    """Range of a tensor's bytes, and its location in a buffer.
 
     Attributes:
         first: index of the first byte in the tensor.
         last: index after the last byte in the tensor.
         buffer: index of the buffer.
-        offset: position of the first byte in the buffer, in bytes.
+        offset: byte position of the first byte in the buffer.
     """
 
     first: int
@@ -72,10 +72,10 @@ class MemoryPiece:
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a network that runs as one instruction stream, without the host.
+    """Part of a network that runs as one instruction stream, without the host.
 
     Attributes:
-        first: index of its first instruction.
+        first: index of the segment's first instruction.
         count: number of instructions; the last one is FINISH.
     """
 
@@ -85,26 +85,27 @@ class Segment:
 
 @dataclass(frozen=True)
 class Port:
-    """A tensor that the host and the accelerator exchange, and its location in memory.
+    """Tensor that the host and the accelerator exchange, and its location in memory.
 
-    The layouts are, as int8 values:
+    The memory layouts, in int8 values, are:
 
-    - `image`: (n, c, h, w), unfolded first if `unfold` is set, stored as (batches, blocks, h, w,
-      batch, block).
-    - `column`: rows × channels, stored as (blocks, batches, batch, block). The rows are all leading
-      axes.
-    - `weights`: rows × channels as the weights of a dense layer, stored as (⌈rows/block_out⌉,
-      ⌈channels/block_in⌉, block_out, block_in).
+    - `image`: shape (n, c, h, w), after unfolding if `unfold` is set. It is stored as (batches,
+      blocks, h, w, batch, block).
+    - `column`: shape (rows, channels), where all leading axes together are the rows. It is stored
+      as (blocks, batches, batch, block).
+    - `weights`: shape (rows, channels), read as the weights of a dense layer. It is stored as
+      (⌈rows/block_out⌉, ⌈channels/block_in⌉, block_out, block_in).
 
     Attributes:
         name: name of the tensor.
         shape: shape of the host's tensor.
-        dtype: element type of the host's tensor. A uint8 tensor is the stored int8 values plus 128.
+        dtype: element type of the host's tensor. A uint8 tensor holds the stored int8 values plus
+            128.
         scale: quantisation scale of a float tensor.
         form: memory layout.
         buffer: index of the buffer.
         offset: byte offset in the buffer.
-        unfold: rearrangement that is applied to an image before it is stored.
+        unfold: rearrangement that is applied to an image before it is stored, if any.
     """
 
     name: str
@@ -134,19 +135,19 @@ class ProgramStep:
 
 @dataclass(frozen=True, eq=False)
 class BoardProgram:
-    """A program for a board, without addresses.
+    """Program for a board, without addresses.
 
     Attributes:
         spec: the machine.
-        insns: instructions of all segments, shape (n, 2).
+        insns: instructions of all segments, uint64, shape (n, 2).
         relocations: array of `RELOCATION` records, shape (r,).
         uops: bytes that fill the buffers of micro-ops.
         constants: bytes that fill the buffers of constants.
         buffers: the buffers.
         segments: the segments.
-        steps: the segments with the tensors that the host exchanges.
-        inputs: the network's inputs on the host, in the order of its manifest. An input may have no
-            port, or several ports of its name.
+        steps: the segments with the tensors that they exchange with the host.
+        inputs: the network's inputs on the host, in the order of its manifest. No port, one port or
+            several ports may have the name of an input.
         outputs: the network's outputs on the host, in the order of its manifest.
     """
 
@@ -172,7 +173,7 @@ def crossing(
         between: names of tensors that the host computes between steps.
 
     Returns:
-        Inputs in the order of their first use, and outputs.
+        The inputs in the order of their first use, and the outputs.
     """
     stored = {port.name: port for step in steps for port in step.stores}
     inner = {*stored, *between}

@@ -1,9 +1,10 @@
 """Checks a board's program before anything runs.
 
-The first check proves that the program stays inside its own memory. The C runtime proves the same
-for the files that it loads, and accepts every program that this check accepts. The second check
-determines whether the C runtime can run a program without additional software: the runtime packs,
-copies, quantises and dequantises tensors, and does no other work of the host.
+The first check proves that the program stays inside its own memory. The C runtime repeats this
+proof for the files that it loads, and accepts every program that this check accepts.
+
+The second check determines whether the C runtime can run a program without additional software. The
+runtime can pack, copy, quantise and dequantise tensors; it does no other work of the host.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ FORMS = ("image", "column", "weights")
 
 
 class BoardError(TilewrightError):
-    """A program that no board can run, or files that do not contain a program."""
+    """Raised if no board can run a program, or if files do not contain a program."""
 
 
 def tensor_bytes(tensor: Port | Value) -> int:
@@ -63,7 +64,7 @@ def tensor_bytes(tensor: Port | Value) -> int:
 
 
 def fits_table(tensor: Value) -> bool:
-    """Return whether the file format can describe an input or output."""
+    """Return whether the file format can describe an input or output of a network."""
     return (
         tensor.dtype in HOST_DTYPES
         and len(tensor.shape) <= MAX_RANK
@@ -73,12 +74,12 @@ def fits_table(tensor: Value) -> bool:
 
 
 def packed_shape(port: Port, spec: VtaSpec, *, load: bool) -> tuple[int, ...]:
-    """Return the shape of a port's tensor in its buffer, in int8 values.
+    """Return the shape in which a port's tensor is stored in its buffer, in int8 values.
 
     Args:
         port: the port.
         spec: the machine.
-        load: whether the accelerator loads the tensor; otherwise it stores it.
+        load: True if the accelerator loads the tensor, False if it stores the tensor.
 
     Returns:
         (batches, blocks, h, w, batch, block) for an image, whose missing dimensions are 1; four
@@ -102,7 +103,7 @@ def check_program(program: BoardProgram) -> None:
     """Check that a program stays inside its buffers and that its tables are consistent.
 
     Raises:
-        BoardError: the program is invalid. The message names the first thing that is wrong.
+        BoardError: the program is invalid. The message names the first problem.
     """
     for what, count, most in (
         ("buffers", len(program.buffers), MAX_BUFFERS),
@@ -306,8 +307,8 @@ def _check_scale(name: str, scale: Scale) -> None:
 def _check_border(tensors: Sequence[Value], ports: Sequence[Port]) -> None:
     """Check the inputs or the outputs of the whole network.
 
-    Their names must be unique. A port (a tensor that a segment exchanges with the host) that has
-    the name of a network tensor must have the same element type and number of elements.
+    Their names must be unique. A port is a tensor that a segment exchanges with the host. If a port
+    has the name of a network tensor, both must have the same element type and number of elements.
 
     Args:
         tensors: inputs or outputs of the network.
@@ -334,8 +335,8 @@ def _same(a: Port | Value, b: Port | Value) -> bool:
 def _check_names(step: ProgramStep) -> None:
     """Check the tensor names of one step.
 
-    Input tensors with the same name must be the same tensor, and the names of outputs must be
-    unique.
+    Inputs with the same name must have the same element type and number of elements. The names of
+    outputs must be unique.
     """
     seen: dict[str, tuple[object, ...]] = {}
     for port in step.loads:
@@ -370,7 +371,7 @@ RUNTIME_DTYPES = ("int8", "uint8", "float32")
 
 
 def why_not_bare(program: BoardProgram, host_work: Sequence[str] = ()) -> str:
-    """Return why the C runtime cannot run a program without additional software.
+    """Explain why the C runtime cannot run a program without additional software.
 
     Args:
         program: the program.
@@ -397,7 +398,7 @@ def why_not_bare(program: BoardProgram, host_work: Sequence[str] = ()) -> str:
 
 
 def _why_not_whole(program: BoardProgram) -> str:
-    """Return why the C runtime cannot provide all inputs and outputs of the network.
+    """Explain why the C runtime cannot provide all inputs and outputs of the network.
 
     Returns:
         The reason, or an empty string if the C runtime can provide them.

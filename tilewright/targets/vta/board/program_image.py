@@ -90,15 +90,18 @@ _DIGEST_BYTES = 32
 
 
 def image_files(program: BoardProgram, host_work: Sequence[str] = ()) -> dict[str, bytes]:
-    """Return the content of `FILES` for a program, by file name.
+    """Convert a program to the content of its files.
 
-    The C runtime refuses, with an explanation, a program that needs further host work or more than
-    one step. The files of such a program do not list inputs and outputs.
+    The C runtime rejects a program that needs other work of the host or more than one step, and
+    prints the reason. The files of such a program do not list the network's inputs and outputs.
 
     Args:
         program: the program.
-        host_work: names of computations of the host other than copying, packing, quantising and
-            dequantising.
+        host_work: names of computations that the host must do in addition to copying, packing,
+            quantising and dequantising tensors.
+
+    Returns:
+        Content of the `FILES`, by file name.
 
     Raises:
         BoardError: the program leaves its buffers, or is otherwise invalid.
@@ -119,12 +122,12 @@ def read_image(files: Mapping[str, bytes], spec: VtaSpec) -> BoardProgram:
     """Read a program that `image_files` wrote.
 
     Args:
-        files: content of the files, by name.
+        files: content of the files, by file name.
         spec: the machine.
 
     Raises:
-        BoardError: the files are damaged, are for another machine or version, or contain a program
-            that leaves its buffers.
+        BoardError: the files are damaged, belong to another machine or format version, or contain a
+            program that leaves its buffers.
     """
     for name in FILES:
         if name not in files:
@@ -179,7 +182,7 @@ def is_bare(network: bytes) -> bool:
 
 
 class _Text:
-    """Writer for a table of names, each of which is terminated by a zero byte."""
+    """Writer for a table of names. Each name is terminated by a zero byte."""
 
     def __init__(self) -> None:
         self.bytes = b""
@@ -188,7 +191,7 @@ class _Text:
         """Append a name to the table.
 
         Returns:
-            Position of the name in the table, and its length in bytes.
+            The position of the name in the table, and its length in bytes.
         """
         raw = name.encode()
         if b"\0" in raw:
@@ -206,7 +209,7 @@ class _Text:
         """Append the reason why the C runtime cannot run the program, as the table's last text.
 
         Returns:
-            Position of the text in the table, and its length in bytes.
+            The position of the text in the table, and its length in bytes.
         """
         at, raw = len(self.bytes), text.encode()
         self.bytes += raw + b"\0"
@@ -279,9 +282,9 @@ def _damaged(name: str, how: str) -> BoardError:
 
 
 class _Names:
-    """Reader for the table of names, in the order in which the other tables refer to them.
+    """Reader for the table of names, in the order in which the other tables refer to the names.
 
-    The names must not overlap, so that all of them together are not longer than the file.
+    The names must not overlap, so that all names together are not longer than the file.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -303,9 +306,9 @@ class _Names:
             raise _damaged(NETWORK, "has a name that is not text") from None
 
     def end(self, header: np.void) -> None:
-        """Check that the table contains nothing after the names except for one reason.
+        """Check that only one text follows the names in the table.
 
-        The reason says why the C runtime cannot run the program.
+        This text is the reason why the C runtime cannot run the program.
         """
         if (self.at, len(self.text)) != (
             int(header["why_at"]), int(header["why_at"]) + int(header["why_bytes"]) + 1,
@@ -314,7 +317,7 @@ class _Names:
 
 
 def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], _Names]:
-    """Split the content of `network.bin` into its parts, after checking its digest and sizes.
+    """Check the digest and the sizes in `network.bin`, and split its content.
 
     Returns:
         The header, the tables by name, and a reader for the names.

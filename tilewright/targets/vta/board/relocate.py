@@ -1,4 +1,4 @@
-"""Converts the addresses in LOAD and STORE instructions to (buffer, offset) pairs, and back."""
+"""Replaces the addresses in LOAD and STORE instructions by (buffer, offset) pairs, and back."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ def placed_transfers(
 ) -> tuple[Words, NDArray[np.int64]]:
     """Replace the addresses in a program by offsets in buffers.
 
-    A LOAD of weights that are spread over several buffers is split.
+    If weights are spread over several buffers, a LOAD that crosses from one buffer to the next is
+    split.
 
     Args:
         program: the program of a layer.
-        places: location of each region's bytes, by region name.
+        places: locations of each region's bytes, by region name.
 
     Returns:
-        Instructions with element offsets, shape (n, 2), and the buffer of each instruction, shape
-        (n,).
+        The instructions with element offsets, shape (n, 2), and the buffer of each instruction,
+        shape (n,).
 
     Raises:
         WorkloadError: a transfer exceeds its tensor.
@@ -83,7 +84,7 @@ def placed_transfers(
 
 
 def relocations(words: Words, buffers: NDArray[np.int64]) -> NDArray[np.void]:
-    """Return the relocations of a program.
+    """List the relocations of a program.
 
     Args:
         words: instructions with element offsets, shape (n, 2).
@@ -111,6 +112,9 @@ def relocated(
         rows: `RELOCATION` records, shape (r,).
         addresses: byte address of each buffer, shape (buffers,).
         element: element size in bytes by memory type, shape (5,).
+
+    Returns:
+        A copy of the instructions with addresses, shape (n, 2).
     """
     at = rows["instruction"]
     bases = addresses[rows["buffer"]] // element[rows["memory"]] + rows["offset"]
@@ -120,15 +124,15 @@ def relocated(
 
 
 def _split(words: Words, region: MemoryRegion, cuts: Sequence[int]) -> Words:
-    """Split each LOAD of weights that crosses a border between two buffers.
+    """Split each LOAD of weights that crosses a boundary between two buffers.
 
     The parts of a LOAD follow one another. The first part waits for the LOAD's dependency tokens,
-    and the last part sends them.
+    and the last part sends the LOAD's tokens.
 
     Args:
         words: instructions, shape (n, 2).
         region: the region of the weights.
-        cuts: positions of the borders in the region, in elements.
+        cuts: positions of the boundaries in the region, in elements.
     """
     parts: list[Words] = []
     done = 0
@@ -146,14 +150,14 @@ def _split(words: Words, region: MemoryRegion, cuts: Sequence[int]) -> Words:
 
 
 def _parts(word: Words, at: int) -> Words:
-    """Split one LOAD without padding at a position in memory.
+    """Split a LOAD without padding at a position in memory.
 
-    The parts are the whole rows before the position, the two parts of the row that contains it, and
-    the whole rows after it. Empty parts are left out.
+    The parts are the whole rows before the position, the two parts of the row that contains the
+    position, and the whole rows after it. Empty parts are left out.
 
     Args:
         word: the instruction, shape (1, 2).
-        at: index of the first memory element that belongs to the second part.
+        at: index of the first memory element after the split position.
 
     Returns:
         Instructions, shape (parts, 2).

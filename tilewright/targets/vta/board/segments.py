@@ -22,18 +22,20 @@ Key = tuple[str, tuple[int, ...], Unfold | None]
 
 @dataclass(eq=False)
 class BoardTensor:
-    """A packed tensor in memory, with the range of steps in which it is in use.
+    """Packed tensor in memory, with the range of steps in which it is in use.
 
     A step is one layer or one step of the host; steps are numbered in execution order.
 
     Attributes:
         value: the tensor.
-        packing: its memory layout.
+        packing: memory layout of the tensor.
         unfold: rearrangement before packing, if any.
         first: first step in which the tensor is in use.
         last: last step in which the tensor is in use.
-        loaded: index of the segment before which the host packs the tensor; -1 if it does not.
-        stored: index of the segment after which the host unpacks the tensor; -1 if it does not.
+        loaded: index of the segment before which the host packs the tensor; -1 if the host does not
+            pack it.
+        stored: index of the segment after which the host unpacks the tensor; -1 if the host does
+            not unpack it.
         segment: index of the segment that last wrote the tensor; -1 for none.
     """
 
@@ -79,14 +81,14 @@ class StreamRun:
 
 @dataclass(eq=False)
 class BoardNetwork:
-    """A network that is divided into segments, each of which runs as one instruction stream.
+    """Network that is divided into segments, each of which runs as one instruction stream.
 
     Attributes:
         runs: the segments.
         order: (segment, host step) in execution order; one of the two indices is -1.
         tensors: all tensors.
-        inside: (part, whole, blocks) for each tensor that is stored inside another one; `blocks` is
-            the offset of the part in blocks of channels.
+        inside: (part, whole, blocks) for each tensor that is stored inside another tensor; `blocks`
+            is the offset of the part in blocks of channels.
     """
 
     runs: list[StreamRun]
@@ -184,7 +186,7 @@ class _Maker:
         self.open = False
 
     def store(self, name: str) -> None:
-        """Add a tensor to those that the host unpacks after the segment that writes it.
+        """Let the host unpack a tensor after the segment that writes it.
 
         Nothing changes if no layer writes the tensor, or if the host already unpacks it.
         """
@@ -225,7 +227,7 @@ class _Maker:
     def _made(self, name: str, packing: Packing, at: int) -> BoardTensor:
         """Record that the current segment writes a tensor, and return the tensor.
 
-        A layer writes it directly, or writes a tensor of which it is a part or the whole.
+        A layer writes the tensor directly, or writes a tensor of which it is a part or the whole.
 
         Args:
             name: name of the tensor.
@@ -245,21 +247,21 @@ class _Maker:
     def _beside(
         self, cut: ChannelSlice, tensor: BoardTensor, is_part: bool, at: int
     ) -> BoardTensor:
-        """Record that a layer which writes one tensor of a slice also writes the other tensor.
+        """Record that a layer that writes one tensor of a slice also writes the other tensor.
 
-        A slice relates two tensors: the whole, and a range of the whole's channels.
+        A slice relates two tensors: the whole, and a part that is a range of the whole's channels.
 
         Args:
             cut: the slice.
             tensor: the tensor that the layer writes.
-            is_part: whether `tensor` is the range of channels.
+            is_part: whether `tensor` is the part.
             at: index of the layer in the network.
 
         Returns:
             The other tensor of the slice.
 
         Raises:
-            WorkloadError: the range of channels is not contiguous in memory.
+            WorkloadError: the part is not contiguous in memory.
         """
         block, packing = tensor.packing.block, tensor.packing
         if packing.batches != 1 or packing.form == "weights" or cut.first % block:

@@ -1,8 +1,9 @@
 """Simulated board: memory as the driver allocates it, and bit-exact execution of segments.
 
-Several images can be processed at once. Constants and micro-ops are read-only and shared. Each
-image has its own activations and its own instructions, because relocated LOAD and STORE
-instructions contain addresses.
+A segment is a sequence of layers that runs as one instruction stream. Several images can be in
+progress at the same time. They share the constants and micro-ops, which are read-only. Each image
+has its own activations and its own instructions, because relocated LOAD and STORE instructions
+contain addresses.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class DeviceAddresses:
 
 
 class Device(DeviceAddresses):
-    """A board program that is loaded into simulated memory and can be run there."""
+    """Board program that is loaded into simulated memory and can be run there."""
 
     def __init__(self, program: BoardProgram) -> None:
         super().__init__(program)
@@ -79,7 +80,7 @@ class Device(DeviceAddresses):
         """Run a segment, including the packing of its inputs and the unpacking of its outputs.
 
         Args:
-            step: index of the step, which is a segment with the tensors that the host packs and
+            step: index of the step. A step is a segment with the tensors that the host packs and
                 unpacks.
             tensors: inputs by name, in the shapes and types of their ports.
 
@@ -102,14 +103,14 @@ class Device(DeviceAddresses):
     def execute(
         self, insns: Words, tokens: tuple[int, int, int, int] = (0, 0, 0, 0)
     ) -> tuple[int, int, int, int]:
-        """Run instructions on the memory.
+        """Run instructions on the simulated memory.
 
         Args:
-            insns: instructions, shape (n, 2).
-            tokens: number of tokens in the queues l2g, g2l, g2s and s2g.
+            insns: instructions with addresses, uint64, shape (n, 2).
+            tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start.
 
         Returns:
-            The numbers of tokens left in the queues.
+            The number of tokens that are left in each of these queues.
 
         Raises:
             FunctionalError: the program is invalid, or does not finish.
@@ -149,7 +150,7 @@ def packing_of(port: Port, spec: VtaSpec, *, load: bool) -> Packing:
     Args:
         port: the port.
         spec: the machine.
-        load: whether the accelerator loads the tensor; otherwise it stores it.
+        load: True if the accelerator loads the tensor, False if it stores the tensor.
     """
     shape = packed_shape(port, spec, load=load)
     if port.form == "image":
@@ -163,7 +164,7 @@ def packing_of(port: Port, spec: VtaSpec, *, load: bool) -> Packing:
 
 
 def pack_port(port: Port, spec: VtaSpec, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
-    """Convert a host tensor to the memory layout of a port that is loaded.
+    """Convert a host tensor to the memory layout of a port that the accelerator loads.
 
     Args:
         port: the port.
@@ -180,7 +181,7 @@ def pack_port(port: Port, spec: VtaSpec, tensor: NDArray[np.generic]) -> NDArray
 
 
 def unpack_port(port: Port, spec: VtaSpec, raw: NDArray[np.int8]) -> NDArray[np.generic]:
-    """Convert a tensor from the memory layout of a port that is stored.
+    """Convert a tensor from the memory layout of a port that the accelerator stores.
 
     Args:
         port: the port.
@@ -189,7 +190,7 @@ def unpack_port(port: Port, spec: VtaSpec, raw: NDArray[np.int8]) -> NDArray[np.
 
     Returns:
         Array in the port's shape and type. Floats are step · (value − zero point) in float32; uint8
-        values are the stored value plus 128.
+        values are the stored values plus 128.
     """
     # copied because the unpacked array may be a view of the memory, which the next run overwrites
     values = unpack(packing_of(port, spec, load=False), spec.machine, raw, port.shape).copy()
@@ -197,7 +198,7 @@ def unpack_port(port: Port, spec: VtaSpec, raw: NDArray[np.int8]) -> NDArray[np.
 
 
 class VtaImages:
-    """A program on a simulated board that has separate buffers for several images in progress.
+    """Program on a simulated board with separate activation buffers for several images in progress.
 
     It implements the protocol `targets.artifact_types.ImagesInFlight`.
     """
@@ -231,7 +232,7 @@ def replicated(program: BoardProgram, images: int) -> BoardProgram:
     """Return a program that has separate activation buffers for each of several images.
 
     For every image, the program contains a copy of the steps, segments and instructions. Step k of
-    image i is step i · steps + k; segments and instructions are numbered in the same way. The
+    image i has the index i · steps + k; segments and instructions are numbered in the same way. The
     activation buffers of one image follow those of the previous image.
 
     Args:
@@ -274,7 +275,7 @@ def replicated(program: BoardProgram, images: int) -> BoardProgram:
 
 
 def room_bytes(program: BoardProgram, images: int) -> int:
-    """Return how much memory a program with buffers for several images needs, in bytes.
+    """Return the memory in bytes that a program with buffers for several images needs.
 
     The program is the result of `replicated`. Each buffer occupies whole pages.
 

@@ -1,7 +1,7 @@
-"""Times networks that share most of their layers, for example candidates of a search.
+"""Times networks that share most of their layers, for example the candidates of a search.
 
-Each layer is lowered only once, and each proof about a program's memory is made only once. Only the
-instruction streams and the addresses are computed anew for each network.
+Each distinct layer is lowered only once, and each proof that an output may overwrite an input is
+made only once. Only the instruction streams and the addresses are computed for each network.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Key = tuple[object, ...]
 
 
 class VtaStreamTimer:
-    """Timer for networks that share layers; caches the programs and cycles of layers.
+    """Timer for networks that share layers. It caches the programs and cycles of layers.
 
     It implements `targets.artifact_types.StreamTimer`.
     """
@@ -51,11 +51,16 @@ class VtaStreamTimer:
 
     @property
     def lowered(self) -> int:
-        """Number of layers that have been lowered so far."""
+        """Number of distinct layers that have been lowered so far."""
         return len(self._programs)
 
     def cost(self, graph: LayerGraph, schedules: Sequence[Pick]) -> StreamCost:
-        """Return the cycles of the graph's streams with one schedule per layer."""
+        """Simulate the cycles of a network's instruction streams.
+
+        Args:
+            graph: the network.
+            schedules: one schedule per layer, in the order of `graph.layers`.
+        """
         picks = iter(schedules)
         steps = [
             self._program(step, graph.values, next(picks)) if isinstance(step, Layer) else step
@@ -83,15 +88,16 @@ class VtaStreamTimer:
     ) -> tuple[int, int, list[int]]:
         """Simulate the cycles of an instruction stream.
 
-        Unlike `simulate_program`, it collects no times of single instructions.
+        Unlike `simulate_program`, the function creates no report of single instructions.
 
         Args:
             insns: instructions, shape (n, 2).
-            address: byte address of the instructions.
-            begins: index of each layer's first instruction, shape (layers + 1,).
+            address: byte address of the first instruction.
+            begins: index of each layer's first instruction, and the number of instructions, shape
+                (layers + 1,).
 
         Returns:
-            Cycles of the stream, bytes transferred, and cycles of each layer.
+            The cycles of the stream, the bytes transferred, and the cycles of each layer.
         """
         sim = simulator_of(self.spec)
         times = np.empty((len(insns), TIMES_COLUMNS), np.int64)

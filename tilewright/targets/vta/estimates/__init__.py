@@ -1,8 +1,9 @@
 """Closed-form estimates of schedules: cycles, transferred bytes and scratchpad use.
 
-They need no compilation. The modules of this package compute the columns `ESTIMATES`;
+The estimates need no compilation. The modules of this package compute the columns `ESTIMATES`;
 `schedule_estimate` selects the right module for a workload. The estimates do not tell whether a
-schedule compiles: an estimated share of a scratchpad above 1 only means that it is unlikely to.
+schedule compiles. An estimated share of a scratchpad above 1 only means that the schedule probably
+does not.
 """
 
 from tilewright.targets.features import Feature

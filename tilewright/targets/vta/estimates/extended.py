@@ -1,12 +1,12 @@
-"""Closed-form estimates of extended schedules, including those with a shortcut or an average.
+"""Closed-form estimates of extended schedules, also with a fused shortcut or average.
 
 A program works as a software pipeline of loads, computation and stores. Its time is that of its
-slowest module, plus the transfers that cannot overlap with it: the first load and the last store.
-The lengths of single instructions follow the Chisel RTL, as in `template`. All functions are
-vectorised over a batch of schedules.
+slowest module, plus the transfers that cannot overlap: the first load and the last store. The
+lengths of single instructions follow the Chisel RTL, as in `template`. All functions are vectorised
+over a batch of schedules.
 
-With a shortcut, the estimate adds the work of both convolutions per module. To the slowest module
-it adds the part of one convolution that does not overlap.
+With a shortcut, the work of both convolutions is added per module. The time of the slowest module
+then grows, while the time that does not overlap is that of one convolution.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tilewright.targets.vta.spec import Machine
 def average_cycles(geo: Geometry, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the cycles per tile that the compute module needs to average whole images.
 
-    An addition takes two cycles. The ALU has no multiplication, so each bit of the smaller of the
-    two averaging weights takes two operations.
+    An addition takes two cycles. The ALU cannot multiply, so each set bit of the smaller averaging
+    weight takes a shift and an addition.
 
     Args:
         geo: geometry of the workload.
@@ -63,10 +63,11 @@ def estimate_extended(
         geo: geometry of the workload.
         m: the machine.
         operations: number of ALU operations per output.
-        tensors: number of operand tensors of the epilogue. An `add` is loaded into the accumulators
-            for each tile; a bias is loaded once.
+        tensors: number of operand tensors of the epilogue. The tensor of an `add` is loaded into
+            the accumulators for each tile; a bias is loaded once.
         values: knob values, shape (n, knobs).
-        others: number of input blocks of a second reduction that shares the buffer rings.
+        others: number of input blocks of a second reduction that shares the rings of scratchpad
+            slots.
 
     Returns:
         float64 array of shape (n, 10), with the columns `ESTIMATES`.
@@ -86,7 +87,6 @@ def estimate_extended(
     # -- how often each tensor is loaded --------------------------------------------------------
     # A tensor is loaded once if the ring holds everything that is read between two uses of an
     # element.
-    # Once, where the ring holds all that is walked through before it is read again.
     inp_round = np.where(outside, places * in_rings, in_rings)
     wgt_round = np.where(outside, in_rings, co_tiles * in_rings)
     inp_held = (knob["inp_slots"] == RESIDENT) | (knob["inp_slots"] >= inp_round)
@@ -190,16 +190,16 @@ def estimate_extended(
 def _pieces(m: Machine, operations: int, tail: Array) -> tuple[Array, Array]:
     """Return how the epilogue of the last tile is divided into pieces, which are stored one by one.
 
-    The stores can then begin before the whole epilogue has ended. If stores are faster than the
-    epilogue, the pieces become smaller and smaller.
+    A store can then begin before the whole epilogue has ended. If stores are faster than the
+    epilogue, each piece is smaller than the previous one.
 
     Args:
         m: the machine.
         operations: number of ALU operations per output.
-        tail: knob value for the number of pieces, shape (n,).
+        tail: value of the knob `tail`, shape (n,).
 
     Returns:
-        Number of pieces, and fraction of the epilogue in the last piece, shape (n,) each.
+        The number of pieces, and the fraction of the epilogue in the last piece, shape (n,) each.
     """
     if m.out_bytes > m.bus_bytes:
         return tail, 1 / tail
@@ -218,7 +218,7 @@ def clipped(
 ) -> Array:
     """Return the number of input rows (or columns) that all tiles together read.
 
-    Overlaps count several times; padding does not count.
+    Rows that several tiles read count several times. Padding does not count.
 
     Args:
         outputs: number of output rows.
@@ -239,13 +239,13 @@ _COUNTS = slice(4, 7)  # columns with the numbers of instructions and bytes
 def estimate_summed(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Estimate schedules of convolutions with a shortcut.
+    """Estimate schedules of a convolution with a shortcut.
 
     Args:
         geo: geometry of the workload, including that of the shortcut.
         m: the machine.
-        operations: number of ALU operations per output after both sums.
-        tensors: number of operand tensors after both sums.
+        operations: number of ALU operations per output in the epilogue of the convolution.
+        tensors: number of operand tensors in the epilogue of the convolution.
         values: knob values, shape (n, knobs).
 
     Returns:

@@ -1,6 +1,6 @@
-"""Closed-form estimates of schedules of max-pools, alone or after a convolution.
+"""Closed-form estimates of schedules of max-pools, as a layer or fused with a convolution.
 
-The estimate is the time of the slowest module plus what cannot overlap. All functions are
+The estimate is the time of the slowest module plus the time that cannot overlap. All functions are
 vectorised over a batch of schedules.
 """
 
@@ -25,13 +25,13 @@ Array = NDArray[np.float64]
 def estimate_pool(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> Array:
-    """Estimate schedules of a max-pool.
+    """Estimate schedules of a max-pool layer.
 
     Args:
         geo: geometry of the workload.
         m: the machine.
         operations: number of ALU operations per output in the epilogue.
-        tensors: always 0, because the epilogue of a pool reads no tensors.
+        tensors: always 0, because the epilogue of a max-pool reads no tensors.
         values: knob values, shape (n, knobs).
 
     Returns:
@@ -123,11 +123,11 @@ def _parts(geo: Geometry, tiles: Array, th: Array, head: Array, tail: Array) -> 
     Dividing these tiles lets their transfers overlap with the computation.
 
     Args:
-        geo: geometry of the pool.
-        tiles: number of tiles along the rows, shape (n,).
+        geo: geometry of the max-pool.
+        tiles: number of all tiles, shape (n,).
         th: rows per tile, shape (n,).
-        head: wanted number of parts of the first tile, shape (n,).
-        tail: wanted number of parts of the last tile, shape (n,).
+        head: requested number of parts of the first tile, shape (n,).
+        tail: requested number of parts of the last tile, shape (n,).
     """
     lone = tiles == 1
     rows = geo.oh - (np.ceil(geo.oh / th) - 1) * th  # rows of the last tile
@@ -138,7 +138,7 @@ def _parts(geo: Geometry, tiles: Array, th: Array, head: Array, tail: Array) -> 
 def _maxima(
     kernel: int, stride: int, outputs: int, tile: Array, tiles: Array
 ) -> tuple[Array, Array]:
-    """Count the element-wise maximum operations that a max-pool executes along one axis.
+    """Count the element-wise maximum operations of a max-pool along one axis.
 
     Args:
         kernel: window size along the axis.
@@ -148,8 +148,8 @@ def _maxima(
         tiles: number of tiles along the axis, shape (n,).
 
     Returns:
-        Number of operations in all tiles together, and number of instructions per tile, shape (n,)
-        each.
+        The number of operations in all tiles together, and the number of instructions per tile,
+        shape (n,) each.
     """
     per_output = maxima_an_output(kernel, stride)
     more = int(count_maxima(kernel, stride, 3, 3)) - 3 * per_output
@@ -163,7 +163,7 @@ def _maxima(
 def estimate_pooled(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> Array:
-    """Estimate schedules of a convolution whose sums are max-pooled.
+    """Estimate schedules of a convolution with a fused max-pool.
 
     Args:
         geo: geometry of the workload, including that of the pool.
@@ -187,7 +187,7 @@ def estimate_pooled(
     taps, planes = geo.kh * geo.kw, geo.batches * geo.groups * geo.co
     outputs = planes * geo.oh * geo.ow
 
-    # -- sums: those that windows of two tiles share are computed twice, or taken over ----------
+    # -- convolution results: those that two tiles share are computed twice, or reused ---------
     carried = carries(geo, values.T, col_tiles, co_tiles)
     halo_h, halo_w = geo.pool_kh - geo.pool_sh, geo.pool_kw - geo.pool_sw
     cols = np.minimum(
@@ -220,7 +220,7 @@ def estimate_pooled(
     load = inp_elements * inp_beats + wgt_elements * wgt_beats
     load = load + latency * (inp_loads + wgt_loads)
 
-    # -- compute: resets, GEMMs, what is taken over, maxima, epilogue ---------------------------
+    # -- compute: resets, GEMMs, copies of reused results, maxima, epilogue ----------------------
     phases = np.where(tw == 1, 1.0, geo.pool_sw)
     by_row, row_steps = _maxima(geo.pool_kh, geo.pool_sh, geo.oh, th, row_tiles)
     by_col, col_steps = _maxima(geo.pool_kw, geo.pool_sw, geo.ow, tw, col_tiles)

@@ -1,11 +1,12 @@
-"""Lower bounds of extended schedules: cycles that no program of a schedule can beat.
+"""Lower bounds on the cycles of extended schedules.
 
-The bounds are computed without lowering and vectorised over a batch. Every term is one that the
-lowering and the machine cannot avoid. Instructions are never overcounted, no instruction waits for
-another without need, and everything that can overlap does. A program has to be fetched, load the
-operands of its first GEMM, compute until the end of the last epilogue, and store the last piece.
-The bound is the maximum of this time, the time of loading without a pause, and the time of storing
-without a pause.
+The bounds are computed without lowering and are vectorised over a batch of schedules. They contain
+only costs that neither the lowering nor the machine can avoid: the number of instructions is never
+overestimated, no instruction waits without need, and everything that can overlap does.
+
+A program has to be fetched, load the operands of its first GEMM, compute until the end of the last
+epilogue, and store the last piece. The bound is the maximum of three times: the time of this chain,
+the time of loading without a pause, and the time of storing without a pause.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Tiles:
         col_tiles: number of tiles along columns.
         co_tiles: number of tiles along output blocks.
         steps: number of reduction steps per tile.
-        places: number of tiles of pixels: tiles along rows × tiles along columns × batches.
+        places: number of tiles of pixels, which is tiles along rows × tiles along columns ×
+            batches.
         count: number of tiles.
     """
 
@@ -84,7 +86,7 @@ class Tiles:
 
 
 def tiles_of(geo: Geometry, knob: Knobs) -> Tiles:
-    """Return the sizes and numbers of tiles that knob values lead to.
+    """Compute the sizes and numbers of the tiles from knob values.
 
     Args:
         geo: geometry of the workload.
@@ -106,7 +108,7 @@ def tiles_of(geo: Geometry, knob: Knobs) -> Tiles:
 
 
 class Inputs:
-    """Input data that all tiles of a group together read once.
+    """Input data that the tiles of a channel group read, if each tile loads its inputs once.
 
     Rows and columns are computed separately, because there are only a few distinct tile sizes along
     each axis.
@@ -155,13 +157,10 @@ def _kinds(
     sizes: Array, outputs: int, size: int, stride: int, kernel: int, dilation: int, pad: int,
     gather: bool,
 ) -> _Axis:  # fmt: skip
-    """Return the totals of all tiles along one axis of the image, for each schedule.
-
-    The totals are the input rows (or columns) that are read, those of the first tile, and the
-    numbers of tiles inside the image.
+    """Return the totals over all tiles along one axis of the image, for each schedule.
 
     Args:
-        sizes: tile size and size of the first tile of each schedule, in outputs, shape (n, 2).
+        sizes: size of a tile and of the first tile of each schedule, in outputs, shape (n, 2).
         outputs: number of outputs along the axis.
         size: image size in pixels.
         stride: stride of the windows.
@@ -203,7 +202,7 @@ def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
         t: tiles of the schedules.
 
     Returns:
-        Mask for inputs and mask for weights, shape (n,) each.
+        The mask for inputs and the mask for weights, shape (n,) each.
     """
     outside = knob["order"] == CHANNELS_OUTER
     inp_round = np.where(outside, t.places * t.steps, t.steps)
@@ -217,8 +216,8 @@ def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
 def slow_loads(geo: Geometry, m: Machine, knob: Knobs) -> Flags:
     """Return a mask of the schedules whose weights may take longer to load than to use, shape (n,).
 
-    Such schedules may load weights in parts of any size. The mask ignores the epilogue, and may
-    therefore include schedules that load fast enough.
+    These schedules may load weights in parts of any size. The epilogue is ignored, so the mask may
+    include schedules whose loads are in fact fast enough.
     """
     return np.asarray(load_bound(geo, m, 0, knob["tile_h"] * knob["tile_w"]))
 
@@ -290,16 +289,16 @@ _BURST = 4.0
 def bound_extended(
     geo: Geometry, m: Machine, epilogue: NDArray[np.int64], values: NDArray[np.int64]
 ) -> Array:
-    """Return a lower bound of the cycles of each schedule in the extended space.
+    """Return a lower bound on the cycles of each schedule in the extended space.
 
     Args:
         geo: geometry of the workload.
         m: the machine.
-        epilogue: epilogue of the lowering, shape (steps, 3).
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
         values: knob values, shape (n, knobs).
 
     Returns:
-        Cycles, shape (n,); infinite if the buffers certainly do not fit.
+        Cycles, float64, shape (n,); infinite if the buffers certainly do not fit.
     """
     geo, ops = _without_surplus(geo), operations_of(geo, epilogue)
     every = {name: values[:, k].astype(np.float64) for k, name in enumerate(EXTENDED_KNOBS)}
@@ -317,7 +316,7 @@ def bound_extended(
 def _without_surplus(geo: Geometry) -> Geometry:
     """Return the geometry without the last channel group, if that group has fewer blocks.
 
-    The work of the last group can only increase the cycles, so that the bound stays valid.
+    The last group can only add cycles, so the bound stays valid without it.
     """
     if geo.groups * geo.co == geo.out_blocks and geo.groups * geo.ci == geo.inp_blocks:
         return geo
@@ -333,9 +332,9 @@ class _Layer:
         m: the machine.
         ops: operations of the epilogue.
         knob: knob values by knob name, shape (n,) each.
-        tiles: the tiles.
+        tiles: tiles of the schedules.
         each: ALU cycles of the epilogue per accumulator.
-        outputs: number of accumulators.
+        outputs: number of accumulators of the workload.
     """
 
     geo: Geometry
@@ -371,10 +370,10 @@ def _cycles(layer: _Layer) -> Array:
 
 
 def _loads(layer: _Layer, inputs: Inputs) -> tuple[Array, Array]:
-    """Return a lower bound of the work of the load module.
+    """Return a lower bound on the work of the load module.
 
     Returns:
-        Number of LOAD instructions, and the cycles that they take one after another, shape (n,)
+        The number of LOAD instructions, and the cycles that they take one after another, shape (n,)
         each.
     """
     geo, m, t = layer.geo, layer.m, layer.tiles
@@ -391,7 +390,7 @@ def _loads(layer: _Layer, inputs: Inputs) -> tuple[Array, Array]:
 
 
 def _compute(layer: _Layer) -> Array:
-    """Return the cycles of the compute module from the first GEMM on."""
+    """Return a lower bound on the cycles of compute from the first GEMM on, shape (n,)."""
     geo, m, ops, t, outputs = layer.geo, layer.m, layer.ops, layer.tiles, layer.outputs
     slots, first_tile = layer.knob["acc_slots"], t.first_rows * t.cols * t.blocks
     iterations = outputs * (geo.ci * geo.kh * geo.kw + ops.residual + layer.each)
@@ -413,12 +412,13 @@ def _compute(layer: _Layer) -> Array:
 
 
 def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
-    """Return the number of ALU cycles that the epilogue takes per accumulator.
+    """Return the number of ALU cycles per accumulator that the epilogue takes.
 
-    An operation with an immediate takes one cycle; an operation with a tensor takes two.
+    An operation with an immediate takes one cycle; an operation with a tensor or a vector takes
+    two.
 
     Args:
-        ops: operations of the epilogue, with their special cases.
+        ops: operations of the epilogue. Operands that initialise the accumulators are not counted.
         epilogue: rows of `epilogue_steps`, shape (steps, 3).
     """
     kinds = epilogue[:, 0]
@@ -428,10 +428,10 @@ def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
 
 
 def _bursts(geo: Geometry, t: Tiles) -> Array:
-    """Return a lower bound on the memory bursts of all STORE instructions, shape (n,).
+    """Return a lower bound on the number of memory bursts of all STORE instructions, shape (n,).
 
-    A tile that covers only a part of each row needs one burst per row. Otherwise, adjacent rows of
-    a tile are one burst.
+    If a tile covers only a part of each row, it needs one burst per row. Otherwise, adjacent rows
+    of a tile form one burst.
     """
     planes = float(geo.batches * geo.groups * geo.co)
     runs = np.where(t.row_tiles > 1, planes * t.row_tiles, t.count)
@@ -439,12 +439,12 @@ def _bursts(geo: Geometry, t: Tiles) -> Array:
 
 
 def _stored(m: Machine, elements: Array | float, bursts: Array) -> Array:
-    """Return a lower bound of the cycles of STORE instructions.
+    """Return a lower bound on the cycles of STORE instructions.
 
     Args:
         m: the machine.
         elements: number of stored elements.
-        bursts: lower bound of the number of bursts, shape (n,).
+        bursts: lower bound on the number of bursts, shape (n,).
     """
     beats = elements * m.out_bytes / m.bus_bytes
     if m.bus_bytes >= m.out_bytes:
@@ -454,11 +454,11 @@ def _stored(m: Machine, elements: Array | float, bursts: Array) -> Array:
 
 
 def _fetch(m: Machine, instructions: Array) -> Array:
-    """Return the cycles from the launch of a program until its first instruction runs.
+    """Return the cycles from the launch of a program until its first instruction runs, shape (n,).
 
     Args:
         m: the machine.
-        instructions: lower bound of the number of instructions, shape (n,).
+        instructions: lower bound on the number of instructions, shape (n,).
     """
     if m.bus_bytes == 8:
         return _FETCHED + FETCH_BEATS * np.minimum(instructions, m.max_burst_beats / 2)

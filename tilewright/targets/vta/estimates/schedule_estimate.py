@@ -18,14 +18,15 @@ OF_SPACE: Mapping[str, Estimator] = {
 
 
 def estimator(workload: Workload, space: str) -> Estimator:
-    """Return the function that estimates schedules of a workload.
+    """Return the function that estimates the schedules of a workload.
 
     Args:
         workload: the workload.
         space: name of the schedule space.
 
     Returns:
-        A function from knob values, shape (n, knobs), to features, shape (n, columns).
+        A function with the signature of `estimate_extended`. It returns the columns `ESTIMATES`,
+        shape (n, columns), for knob values of shape (n, knobs).
     """
     if workload.operator == "max_pool":
         return estimate_pool

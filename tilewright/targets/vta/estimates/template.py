@@ -1,11 +1,11 @@
-"""Closed-form estimates for the template space and the unchecked space, without compiling.
+"""Closed-form estimates for the template space and the unchecked space.
 
 The lengths of single instructions follow the Chisel RTL (TensorLoad, TensorStore, TensorGemm,
-TensorAlu: a latency plus the beats, and one micro-op per cycle). The overlap is described by one
-expression per group of tiles. The estimates do not tell whether a schedule compiles.
+TensorAlu): a latency plus the beats, or one micro-op per cycle. One expression per group of tiles
+describes which instructions overlap. The estimates do not tell whether a schedule compiles.
 
-In the unchecked space, a reduction step is one block, virtual threads alternate over consecutive
-tiles, and tiles at the image border are computed in full.
+In the unchecked space, a reduction step processes one block, virtual threads alternate over
+consecutive tiles, and tiles at the image border are computed in full.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _inside(start: int, length: int, size: int) -> int:
 
 @helper
 def _load_cycles(rows: int, row_bytes: int, element_bytes: int, pads: int, m: Machine) -> int:
-    """Return the cycles of one isolated LOAD: the memory latency, then one beat per cycle.
+    """Return the cycles of a LOAD that runs alone: the memory latency, then one beat per cycle.
 
     Zero padding is written in parallel.
     """
@@ -41,9 +41,9 @@ def _load_cycles(rows: int, row_bytes: int, element_bytes: int, pads: int, m: Ma
 
 @helper
 def _store_cycles(rows: int, row_elements: int, m: Machine) -> float:
-    """Return the cycles of one isolated STORE.
+    """Return the cycles of a STORE that runs alone.
 
-    Its bursts follow one another and are split at rows and at burst windows.
+    Its bursts follow one another, and are split at rows and at burst windows.
     """
     beats = -(-m.out_bytes // m.bus_bytes)
     gap = 1 if m.out_bytes > m.bus_bytes else 0
@@ -151,7 +151,7 @@ def estimate_unchecked(
         geo: geometry of the workload.
         m: the machine.
         operations: number of ALU operations of the epilogue.
-        tensors: number of these operations that have a tensor operand.
+        tensors: unused, because the epilogues of this space read no tensors.
         values: threads, tile rows and tile columns, shape (n, 3).
 
     Returns:

@@ -1,4 +1,4 @@
-"""Functional simulator of VTA: the exact results of a program, without its timing."""
+"""Functional simulator of the VTA: the exact results of a program, without its timing."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class ExecutionRun:
-    """Result of a finished program.
+    """Result of a program that has finished.
 
     Attributes:
-        dram: memory image after the program, shape (bytes,).
-        counters: counters by name, see `COUNTER_NAMES`.
-        tokens_left: number of tokens that are left in each queue.
+        dram: memory image after the program, uint8, shape (bytes,).
+        counters: values of the counters in `COUNTER_NAMES`, by name.
+        tokens_left: number of tokens that are left in each queue, by queue name.
     """
 
     dram: NDArray[np.uint8]
@@ -68,14 +68,16 @@ def simulate(
     semantics: Semantics | SemanticsName = "functional",
     tokens: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> ExecutionRun:
-    """Run a program on zeroed scratchpads. The program's own memory image is not changed.
+    """Run a program on scratchpads that are initially zero.
+
+    The memory image of `program` itself is not changed.
 
     Args:
         program: the program.
         spec: the machine.
-        semantics: which implementation to follow where the implementations differ.
-        tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start. This is for
-            streams that were recorded after a program which left tokens.
+        semantics: implementation of the instruction set to follow where the implementations differ.
+        tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start. A program that
+            was recorded after another program may need the tokens that the other program left.
 
     Raises:
         FunctionalError: the program is invalid, or does not finish. The subclass gives the kind of
@@ -106,10 +108,10 @@ def execute(
     """Execute a program and return the memory image after it; see `vta.execute`.
 
     Args:
-        insn_bytes: instructions of 16 bytes each.
+        insn_bytes: instructions, 16 bytes each.
         dram: memory image before the program; `dram[0]` is at address `base`.
         base: byte address of the memory image.
-        spec: specification, or a mapping with the keys of `vta_config.json`.
+        spec: the machine, or a mapping with the keys of `vta_config.json`.
 
     Raises:
         TilewrightError: the program is invalid, or does not finish.

@@ -1,8 +1,8 @@
 """Checks an instruction before the functional simulator executes it.
 
-The checks use the instruction's fields and the micro-ops that are loaded. A check that finds a
-fault appends a row (fault, value, limit, extra) to the array `found` and increments the number of
-faults in `found[0, 0]`. An instruction has at most `MOST_FAULTS` faults.
+The checks use the fields of the instruction and the micro-ops that are loaded. For each fault, a
+row (fault code, value, limit, extra) is appended to the array `found`. `found[0, 0]` is the number
+of these rows. An instruction has at most `MOST_FAULTS` faults.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def check(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, hi: int,
     base: int, image_bytes: int, queues_of_flags: NDArray[np.int64], found: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Check one instruction and return its number of faults; their records are in `found[1:]`.
+    """Check one instruction and return its number of faults.
 
-    The time that the check takes is proportional to the number of micro-ops. Checks that depend on
-    single loop iterations are in `first_hazard`.
+    The time of the check is proportional to the number of micro-ops. Faults that depend on single
+    loop iterations are found by `first_hazard` instead.
 
     Args:
         m: the machine.
@@ -63,10 +63,10 @@ def check(
         pads: the scratchpads.
         lo: low word of the instruction.
         hi: high word of the instruction.
-        base: address of the memory image.
+        base: byte address of the memory image.
         image_bytes: size of the memory image in bytes.
         queues_of_flags: queue of each module and flag, shape (3, 4), as in `issue_order`.
-        found: fault records, shape (MOST_FAULTS + 1, 4); overwritten.
+        found: fault records from row 1 on, shape (MOST_FAULTS + 1, 4); overwritten.
     """
     found[0, 0] = 0
     opcode = get(lo, hi, 0, 3)
@@ -93,7 +93,7 @@ def check(
 def work_of(
     m: Machine, lay: Layout, rules: SemanticRules, lo: int, hi: int, inp_row: int, acc_row: int
 ) -> int:
-    """Return the estimated cost of simulating an instruction, in units of multiply-accumulates.
+    """Estimate the cost of simulating an instruction, in units of multiply-accumulates.
 
     Args:
         m: the machine.
@@ -101,8 +101,8 @@ def work_of(
         rules: the semantic rules.
         lo: low word of the instruction.
         hi: high word of the instruction.
-        inp_row: values per row of an input element in the simulator's arrays.
-        acc_row: values per row of an accumulator element in the simulator's arrays.
+        inp_row: number of values per row of an input element in the simulator's arrays.
+        acc_row: number of values per row of an accumulator element in the simulator's arrays.
     """
     opcode = get(lo, hi, 0, 3)
     if opcode in (LOAD, STORE):
@@ -125,7 +125,7 @@ def work_of(
 def decodable_load(m: Machine, memory: int, extensions: int) -> int:
     """Return whether the memory type of a LOAD exists.
 
-    ACC_8BIT exists only as an extension, and converts bytes to 32-bit accumulators.
+    ACC_8BIT converts bytes to 32-bit accumulators. It exists only if `extensions` is set.
     """
     if memory == ACC_8BIT:
         return int(extensions and m.acc_bits == 32 and m.inp_bits == 8)
@@ -261,11 +261,14 @@ def _check_alu(
 
 @helper
 def first_hazard(lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, hi: int) -> int:
-    """Return the first accumulator with a read-after-write hazard in an ALU instruction, or -1.
+    """Find the first read-after-write hazard of an ALU instruction.
 
     In the Chisel RTL (TensorAlu), an immediate operation must not have the same destination in two
     consecutive iterations, and a tensor operation must not read the destination of the previous
     iteration.
+
+    Returns:
+        The index of the accumulator, or -1 if there is no hazard or the semantics allow hazards.
     """
     if not rules.alu_hazards_stop or get(lo, hi, 0, 3) != ALU:
         return -1

@@ -1,4 +1,4 @@
-"""Decodes instructions for compiled code: one tuple for transfers, and one for GEMM and ALU."""
+"""Decodes instructions in compiled code: LOAD and STORE to one tuple, GEMM and ALU to another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.targets.vta.spec import LOOP_FIELD_BITS
 
 
 class Transfer(NamedTuple):
-    """Fields of a LOAD or STORE; sizes and addresses are in elements."""
+    """Fields of a LOAD or STORE. Sizes and addresses are in elements."""
 
     memory: int
     sram_base: int
@@ -60,7 +60,7 @@ def transfer_of(lo: int, hi: int) -> Transfer:
 
 @helper
 def loops_of(lay: Layout, lo: int, hi: int) -> DecodedLoops:
-    """Decode a GEMM or ALU instruction. Fields of the other kind of instruction are zero."""
+    """Decode a GEMM or ALU instruction. Fields that its kind of instruction lacks are zero."""
     opcode = get(lo, hi, 0, 3)
     reset = get(lo, hi, 7, 1)
     bgn = get(lo, hi, lay.uop_bgn, lay.uop_index_bits)

@@ -1,10 +1,10 @@
 """Determines the order in which instructions run: three in-order modules and four token queues.
 
-The load and store modules run as far as their tokens allow, then the compute module takes one step,
-and so on. A program without data races gives the same result in every order that the tokens allow.
-In this order, transfers happen as early as possible, so that a missing token shows as wrong data.
-An instruction that still runs after FINISH here would do so in every order. The order does not
-depend on data.
+The load and store modules run as far as their tokens allow. Then the compute module executes one
+instruction, and this is repeated. A program without data races has the same result in every order
+that the tokens allow. In the chosen order, transfers happen as early as possible, so that a missing
+token leads to wrong data. If the order runs an instruction after FINISH, then every order does. The
+order does not depend on data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUEUES_OF_FLAGS = np.array(FLAG_QUEUES, np.int64)  # queue of each module and fl
 
 @allocating_helper
 def modules_of(insns: NDArray[np.uint64]) -> NDArray[np.int8]:
-    """Return the module of each instruction, shape (n,)."""
+    """Return the module that executes each instruction, int8, shape (n,)."""
     modules = np.empty(len(insns), np.int8)
     for n in range(len(insns)):
         lo, hi = insns[n, 0], insns[n, 1]
@@ -42,7 +42,7 @@ def issue_order(
     tokens: NDArray[np.int64],
     heads: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return the instructions in the order in which they run; fewer if the program deadlocks.
+    """Determine the order in which the instructions of a program run.
 
     Flags towards a neighbour that does not exist are ignored.
 
@@ -51,6 +51,9 @@ def issue_order(
         queues_of_flags: queue of each module and flag, shape (3, 4).
         tokens: number of tokens in each queue, shape (4,); updated in place.
         heads: filled with the instruction at which each module is stuck, or -1, shape (3,).
+
+    Returns:
+        Indices of the instructions, shape (n,); fewer than n if the program deadlocks.
     """
     size = len(insns)
     modules = modules_of(insns)
@@ -78,12 +81,12 @@ def issue_order(
 
 @helper
 def wanted_queue(lo: int, queues: NDArray[np.int64], flag: int) -> int:
-    """Return the queue that a flag of an instruction refers to, or -1 if the flag is not set.
+    """Return the queue to which a flag of an instruction refers, or -1 if the flag is not set.
 
     Args:
         lo: low word of the instruction.
-        queues: queues of the flags of its module, shape (4,).
-        flag: number of the flag; 0 and 1 pop, 2 and 3 push.
+        queues: queues of the flags of the instruction's module, shape (4,).
+        flag: index of the flag; 0 and 1 pop, 2 and 3 push.
     """
     return queues[flag] if get(lo, np.uint64(0), 3 + flag, 1) else -1
 

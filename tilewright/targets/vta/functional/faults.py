@@ -1,4 +1,4 @@
-"""Faults of programs: codes for compiled code, and error classes and messages for users."""
+"""Faults of programs: codes for compiled code, and exceptions and messages for users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Y_SIZE_ZERO, ALU_RAW_HAZARD, ALU_MUL, ACC_8BIT_LOAD = 21, 22, 23, 24
 
 
 class FunctionalError(TilewrightError):
-    """Raised if a program does not run to its end.
+    """Raised if a program cannot run to its end.
 
     Attributes:
         fault: the instruction that stopped the program, and the reason.
@@ -178,12 +178,12 @@ _WORDINGS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of one instruction.
+    """Description of the fault of one instruction.
 
     Attributes:
         name: name of the kind of fault.
-        instruction: index of the instruction; -1 for the program as a whole.
-        text: one sentence with the cause and the next step.
+        instruction: index of the instruction; -1 if the fault concerns the whole program.
+        text: one sentence with the cause and a remedy.
         value: the offending value.
         limit: the limit that the value violates.
     """
@@ -201,14 +201,14 @@ FAULT_NAMES = {code: wording.name for code, wording in _WORDINGS.items()}
 def fault_of(
     code: int, instruction: int, opcode: int, value: int, limit: int, extra: int, detail: str = ""
 ) -> Fault:
-    """Return the description of a fault record of the kernels.
+    """Convert a fault record of the kernels to a description.
 
     Args:
         code: the fault code.
-        instruction: index of the instruction; -1 for the program as a whole.
+        instruction: index of the instruction; -1 if the fault concerns the whole program.
         opcode: opcode of the instruction.
         value: the offending value.
-        limit: the limit that it violates.
+        limit: the limit that the value violates.
         extra: additional number, for example a memory type.
         detail: text for faults that concern the whole program.
     """
@@ -224,7 +224,7 @@ def fault_of(
 
 
 def error_of(code: int, fault: Fault) -> FunctionalError:
-    """Return the exception to raise for a fault.
+    """Create the exception for a fault.
 
     Args:
         code: the fault code, which determines the class of the exception.

@@ -1,10 +1,10 @@
 """Executes GEMM and ALU instructions in the functional simulator.
 
-Both kinds of instructions run two hardware loops around a range of micro-ops. A GEMM only adds
-products to accumulators, modulo 2³², and does not change its inputs and weights, so the order of
-its iterations is free. The iterations are grouped such that one weight block is used for many
-inputs. The iterations of an ALU instruction run in strict order, because later iterations see the
-results of earlier ones.
+Both kinds of instructions run two hardware loops around a range of micro-ops. The iterations of a
+GEMM may run in any order, because a GEMM only adds products to accumulators, modulo 2³², and does
+not change its inputs and weights. The simulator groups these iterations so that one weight block is
+used for many inputs. The iterations of an ALU instruction run in strict order, because later
+iterations see the results of earlier iterations.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ _LOOP_RANGE = 1 << LOOP_FIELD_BITS
 
 @helper
 def trips(rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int]:
-    """Return how often each loop of a GEMM or ALU instruction runs: (outer, inner, micro-ops)."""
+    """Return the number of iterations of each loop of a GEMM or ALU instruction.
+
+    Returns:
+        The iterations of the outer loop, of the inner loop, and the number of micro-ops.
+    """
     outer, inner, uops = g.iter_out, g.iter_in, g.uop_end - g.uop_bgn
     if not rules.zero_trips_wrap:
         return outer, inner, max(uops, 0)
@@ -46,16 +50,16 @@ def trips(rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int]:
 
 @helper
 def largest(base: int, outer: int, by_out: int, inner: int, by_in: int) -> int:
-    """Return the largest index in a loop nest.
+    """Return the largest index that a loop nest reaches.
 
-    Factors are unsigned, so it is the index of the last iteration.
+    It is the index of the last iteration, because the index steps (factors) are unsigned.
     """
     return base + (outer - 1) * by_out + (inner - 1) * by_in
 
 
 @helper
 def gemm(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops) -> None:
-    """Execute a GEMM, or a GEMM with the reset flag, which sets accumulators to zero."""
+    """Execute a GEMM. With the reset flag, it sets accumulators to zero instead."""
     outer, inner, uops = trips(rules, g)
     if outer == 0 or inner == 0:
         return
@@ -110,14 +114,15 @@ def _uop_nest(
     lay: Layout, uop: NDArray[np.uint64], rules: SemanticRules, g: DecodedLoops, k: int, uops: int,
     outer: int, inner: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Find a repeating pattern in the micro-ops, beginning at micro-op number `k`.
+    """Find a repeating pattern in the micro-ops from micro-op `k` on.
 
-    The pattern consists of `period` micro-ops. It is repeated `length` times with the same weights;
-    each time, the accumulator and input indices increase by fixed steps. All indices are inside the
-    scratchpads.
+    The pattern consists of `period` micro-ops. It is repeated `length` times with the same weights,
+    and each time the accumulator and input indices increase by fixed steps. All indices are inside
+    the scratchpads.
 
     Returns:
-        (period, length, accumulator step, input step); (1, 1, 0, 0) if there is no pattern.
+        The period, the length, the accumulator step and the input step; (1, 1, 0, 0) if there is no
+        pattern.
     """
     one, none = nb.int64(1), nb.int64(0)
     d, s, t = uop_of(lay, uop[(g.uop_bgn + k) % rules.uop_depth])
@@ -156,10 +161,10 @@ def _gemm_nest(
 ) -> None:  # fmt: skip
     """Execute a GEMM of three loops, the innermost of which uses a single weight block.
 
-    All indices are inside the scratchpads. The arguments are plain arrays and numbers, because the
-    function is called often and tuples with many fields are expensive to pass. `d`, `s` and `t` are
-    the first accumulator, input and weight; the arguments with a suffix are the steps of a loop:
-    `row` for the outer loop, `column` for the middle one, `run` for the innermost one.
+    All indices are inside the scratchpads. `d`, `s` and `t` are the first accumulator, input and
+    weight. The steps of the outer loop have the suffix `row`, those of the middle loop `column`,
+    and those of the innermost loop `run`. The arguments are plain arrays and numbers, because the
+    function is called often and tuples with many fields are expensive to pass.
     """
     acc_size, inp_size = batch * acc_row, batch * inp_row
     in_tiles, tiles = inp_row // LANES, acc_row // LANES * (inp_row // LANES)
@@ -187,7 +192,7 @@ def _gemm_wrapped(
     m: Machine, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops,
     d: int, s: int, t: int, outer: int, inner: int,
 ) -> None:  # fmt: skip
-    """Execute one micro-op whose indices exceed a scratchpad and wrap around."""
+    """Execute one micro-op of a GEMM whose indices exceed a scratchpad and wrap around."""
     one, none = nb.int64(1), nb.int64(0)
     for i in range(outer):
         for j in range(inner):
@@ -205,21 +210,19 @@ def _reset_accumulators(
     acc: NDArray[np.int32], out: NDArray[np.int32], fresh: NDArray[np.uint8], size: int, depth: int,
     d: int, outer: int, by_out: int, inner: int, by_in: int,
 ) -> None:  # fmt: skip
-    """Set accumulators of `size` lanes to zero, over two loops.
-
-    Adjacent accumulators are cleared together.
+    """Set accumulators to zero, over two loops. Adjacent accumulators are cleared together.
 
     Args:
         acc: accumulators, shape (depth · size,).
         out: OUT scratchpad, shape (depth · size,), or empty.
         fresh: whether OUT equals the accumulator, shape (depth,).
-        size: lanes per accumulator.
-        depth: number of accumulators.
-        d: index of the first accumulator.
+        size: number of lanes per accumulator element.
+        depth: number of accumulator elements.
+        d: index of the first accumulator element.
         outer: iterations of the outer loop.
-        by_out: step of the index per outer iteration.
+        by_out: index step per outer iteration.
         inner: iterations of the inner loop.
-        by_in: step of the index per inner iteration.
+        by_in: index step per inner iteration.
     """
     run = 1
     if by_in == 1 and largest(d, outer, by_out, inner, 1) < depth:
@@ -237,7 +240,10 @@ def _reset_accumulators(
 
 @helper
 def truncate(acc: NDArray[np.int32], first: int, lanes: int, bits: int) -> None:
-    """Sign-extend `lanes` accumulators of a flat array from their low `bits` (fewer than 32)."""
+    """Sign-extend accumulators from their low `bits` bits (fewer than 32).
+
+    The `lanes` accumulators begin at index `first` of the flat array.
+    """
     unused = 32 - bits
     for lane in range(first, first + lanes):
         acc[lane] = np.int32(acc[lane] << unused) >> unused
@@ -275,7 +281,7 @@ def alu(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: Dec
 
 @helper
 def _operation(m: Machine, rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int, int]:
-    """Return (operation, immediate, shift direction, shift mask) as `alu_tile` takes them."""
+    """Return the operation, immediate, shift direction and shift mask, as `alu_tile` takes them."""
     if g.alu_opcode != ALU_SHR:
         return g.alu_opcode, g.imm, _BY_SIGN, 31
     if rules.hardware_shift:
@@ -293,10 +299,11 @@ def _rows(
     outer: int, by_d: int, by_s: int, inner: int, size: int,
     use_imm: int, from_source: bool, imm: int, operation: int, shift: int, mask: int,
 ) -> None:  # fmt: skip
-    """Execute an ALU operation on runs of `inner` adjacent elements of `size` lanes.
+    """Execute an ALU operation on runs of adjacent elements.
 
-    There are `outer` runs. The first one begins at element `d` (destination) and `s` (source); each
-    further one begins `by_d` and `by_s` elements later.
+    There are `outer` runs of `inner` elements with `size` lanes each. The first run begins at
+    element `d` (destination) and `s` (source); each further run begins `by_d` and `by_s` elements
+    later.
     """
     for i in range(outer):
         target, source = d + i * by_d, s + i * by_s
@@ -316,7 +323,7 @@ def _scattered(
     inner: int, d_in: int, s_in: int, size: int, use_imm: int, from_source: bool, imm: int,
     operation: int, shift: int, mask: int, acc_bits: int,
 ) -> None:  # fmt: skip
-    """Execute an ALU operation one element at a time, with indices modulo the depth."""
+    """Execute an ALU operation element by element, with indices modulo the scratchpad depth."""
     for i in range(outer):
         for j in range(inner):
             for k in range(first, first + uops):
@@ -335,15 +342,16 @@ def _scattered(
 
 @helper
 def shift_element(acc: NDArray[np.int32], d: int, s: int, size: int, acc_bits: int) -> None:
-    """Shift one element right by the amounts in another element: one iteration of SHR by a tensor.
+    """Shift one element right by the amounts in another element, as SHR with a tensor operand does.
 
-    It follows the functional simulator of the original stack.
+    The semantics are those of the functional simulator of the original stack. A negative amount
+    shifts left.
 
     Args:
-        acc: the accumulators, shape (depth · size,).
+        acc: accumulators, shape (depth · size,).
         d: index of the destination element.
         s: index of the element with the shift amounts.
-        size: lanes per element.
+        size: number of lanes per element.
         acc_bits: width of an accumulator in bits.
     """
     alu_tile(acc, d * size, d * size, s * size, 0, 0, ALU_SHR, _BY_SIGN, 31, LANES, size // LANES)

@@ -1,6 +1,6 @@
-"""Runs one program, from its first instruction to its last, in a single compiled call.
+"""Runs one program from its first to its last instruction in a single compiled call.
 
-The call releases the GIL, so that batches of programs run in threads. Each thread has its own
+The call releases the GIL, so that batches of programs can run in threads. Each thread needs its own
 `Scratchpads` and `ExecutionOutcome`.
 """
 
@@ -49,7 +49,7 @@ COUNTER_NAMES = (
 
 
 class ExecutionOutcome(NamedTuple):
-    """Result of a run, except for the memory image, as int64 arrays that compiled code fills."""
+    """Result of a run without the memory image, as int64 arrays that compiled code fills."""
 
     counters: NDArray[np.int64]  # shape (7,), see COUNTER_NAMES
     # tokens per queue before the run, replaced by those after it; shape (4,)
@@ -81,18 +81,19 @@ def run(
     """Run a program.
 
     Args:
-        insns: instructions as low and high words, uint64, shape (n, 2).
-        dram: memory image, uint8, changed in place; `dram[0]` has byte address `base`.
+        insns: low and high word of each instruction, uint64, shape (n, 2).
+        dram: memory image, uint8, changed in place; `dram[0]` is at address `base`.
         base: byte address of the memory image.
         m: the machine.
         lay: layout of the instruction fields.
         rules: the semantic rules.
-        pads: scratchpads of this run; zero at the start unless their content is to be kept.
+        pads: scratchpads of the run. They must be zero at the start, unless earlier content is to
+            be kept.
         queues_of_flags: `execution_order.QUEUES_OF_FLAGS`.
-        result: the outcome; filled.
+        result: filled with the outcome.
 
     Returns:
-        The code of the fault that stopped the program, 0 if there was none.
+        The code of the fault that stopped the program, or 0 if there was none.
     """
     return _run(
         unowned(insns), unowned(dram), base, m, lay, rules, unowned(pads),
@@ -136,7 +137,7 @@ def execute_one(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, hi: int,
     dram: NDArray[np.uint8], base: int, counters: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    """Execute one instruction, without leaving the scratchpads or the memory image.
+    """Execute one instruction, without accesses outside of the scratchpads or the memory image.
 
     Args:
         m: the machine.
@@ -145,7 +146,7 @@ def execute_one(
         pads: the scratchpads.
         lo: low word of the instruction.
         hi: high word of the instruction.
-        dram: memory image, shape (n,).
+        dram: memory image, uint8, shape (bytes,).
         base: byte address of the memory image.
         counters: counters, shape (len(COUNTER_NAMES),); updated in place.
     """

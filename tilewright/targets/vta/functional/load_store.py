@@ -1,7 +1,8 @@
 """Executes LOAD and STORE: copies values between the memory image and the simulator's scratchpads.
 
-The scratchpad arrays use wider integers than memory does. Memory is little-endian; values narrower
-than a byte fill it from the low end. The common widths have separate loops that vectorise.
+The scratchpad arrays use wider integers than the memory image. Memory is little-endian; values that
+are narrower than a byte fill it from the low end. The common widths have separate loops that
+vectorise.
 
 Every access stays inside the arrays, whatever the instruction says. Scratchpad indices wrap around,
 bytes outside the image read as zero, and writes outside the image are ignored. The module `checks`
@@ -33,12 +34,12 @@ def unpack_rows(
     """Copy rows of signed values from memory to a scratchpad.
 
     Args:
-        dram: memory image, shape (n,).
-        at: byte position of the first value.
+        dram: memory image, uint8, shape (bytes,).
+        at: byte position of the first value in `dram`.
         bits: width of a value in bits.
         target: the scratchpad, flat.
         first: index of the first item in `target`.
-        pitch: distance of rows in `target`, in items.
+        pitch: distance between two rows in `target`, in items.
         width: number of values per row.
         rows: number of rows.
     """
@@ -73,7 +74,7 @@ def unpack_weights(
     A tile is ordered as [input pair][output][2].
 
     Args:
-        dram: memory image, shape (n,).
+        dram: memory image, uint8, shape (bytes,).
         at: byte position of the first element in `dram`.
         bits: width of a weight in bits.
         wgt: the weight scratchpad, flat.
@@ -104,7 +105,11 @@ def unpack_weights(
 def unpack_uops(
     dram: NDArray[np.uint8], at: int, size: int, uop: NDArray[np.uint64], first: int, count: int
 ) -> None:
-    """Copy `count` micro-ops of `size` bytes from byte `at` to `uop`, from index `first` on."""
+    """Copy micro-ops from memory to a scratchpad.
+
+    The `count` micro-ops of `size` bytes each are read from byte `at` on and written from index
+    `first` on.
+    """
     for n in range(count):
         word = np.uint64(0)
         for k in range(size):
@@ -117,17 +122,17 @@ def pack_rows(
     values: NDArray[np.int32], first: int, pitch: int, width: int, rows: int, bits: int,
     dram: NDArray[np.uint8], at: int,
 ) -> None:  # fmt: skip
-    """Write the low `bits` bits of rows of values to memory, densely.
+    """Write rows of values from a scratchpad to memory, without gaps. Only the low bits are kept.
 
     Args:
         values: the scratchpad, flat.
-        first: index of the first item.
-        pitch: distance of rows in `values`, in items.
+        first: index of the first item in `values`.
+        pitch: distance between two rows in `values`, in items.
         width: number of values per row.
         rows: number of rows.
-        bits: width of a value in memory.
-        dram: memory image, shape (n,).
-        at: byte position of the first value.
+        bits: width of a value in memory, in bits.
+        dram: memory image, uint8, shape (bytes,).
+        at: byte position of the first value in `dram`.
     """
     if bits == 8 and width == pitch:
         narrow, source = dram[at : at + rows * width], values[first : first + rows * width]
@@ -149,7 +154,7 @@ def pack_rows(
 
 @helper
 def clear_items(target: NDArray[np.int32], first: int, count: int) -> None:
-    """Clear `count` items of a flat array, beginning at `first`."""
+    """Set `count` items of a flat array to zero, from index `first` on."""
     cleared = target[first : first + count]
     for k in range(count):
         cleared[k] = 0
@@ -160,7 +165,7 @@ def value_at(dram: NDArray[np.uint8], at: int, number: int, bits: int) -> int:
     """Return the signed value with index `number` in an array of `bits`-bit values in memory.
 
     Args:
-        dram: memory image, shape (n,).
+        dram: memory image, uint8, shape (bytes,).
         at: byte position of the array.
         number: index of the value.
         bits: width of a value in bits, a power of two.
@@ -178,12 +183,12 @@ ADDRESS_MASK = (1 << 32) - 1
 
 
 class Footprint(NamedTuple):
-    """Memory area of a transfer.
+    """Memory area that a LOAD or STORE accesses.
 
     Attributes:
         start: byte address of the first element.
-        pitch: bytes between rows.
-        step: bytes between elements.
+        pitch: distance between two rows in bytes.
+        step: distance between two elements in bytes.
         wrapped: whether dram_base · element bytes exceeds 32 bits.
     """
 
@@ -195,9 +200,9 @@ class Footprint(NamedTuple):
 
 @helper
 def footprint_of(m: Machine, memory: int, t: Transfer) -> Footprint:
-    """Return the memory area of a transfer.
+    """Return the memory area that a LOAD or STORE accesses.
 
-    Addresses are taken modulo 2³² bytes, as in the functional simulator and the RTL.
+    The start address is taken modulo 2³² bytes, as in the functional simulator and in the RTL.
     """
     size = m.out_bytes
     if memory == UOP:
@@ -236,15 +241,15 @@ def load(
     base: int,
     t: Transfer,
 ) -> None:
-    """Execute a LOAD with its zero padding. It moves nothing if x_size is 0.
+    """Execute a LOAD with its zero padding. A LOAD with `x_size` 0 does nothing.
 
     Args:
         m: the machine.
         rules: the semantic rules.
         pads: the scratchpads.
-        dram: memory image, shape (n,).
+        dram: memory image, uint8, shape (bytes,).
         base: byte address of the memory image.
-        t: the transfer.
+        t: fields of the instruction.
     """
     if t.x_size == 0:
         return
@@ -285,8 +290,8 @@ def _input_window(
 ) -> None:  # fmt: skip
     """Execute a LOAD of inputs that neither leaves the image nor wraps around in the scratchpad.
 
-    The arguments are plain arrays and numbers, because there are many rows and tuples with many
-    fields are expensive to pass.
+    The arguments are plain arrays and numbers, because the function is called often and tuples with
+    many fields are expensive to pass.
     """
     size = batch * row
     line = (left + columns + right) * size
@@ -319,15 +324,15 @@ def store(
 ) -> None:
     """Execute a STORE: copy the low bits of accumulators to rows in memory.
 
-    The accumulators are adjacent in the scratchpad; the rows in memory have a stride.
+    The accumulators are adjacent in the scratchpad, and the rows in memory have a stride.
 
     Args:
         m: the machine.
         rules: the semantic rules.
         pads: the scratchpads.
-        dram: memory image, shape (n,).
+        dram: memory image, uint8, shape (bytes,).
         base: byte address of the memory image.
-        t: the transfer.
+        t: fields of the instruction.
     """
     if t.x_size == 0:
         return
@@ -363,15 +368,15 @@ def keep_stale_output(
 ) -> None:  # fmt: skip
     """Save accumulators in the OUT scratchpad before an instruction changes only the accumulators.
 
-    A STORE reads the OUT scratchpad, which then still contains the previous values.
+    A later STORE reads the OUT scratchpad, which then still contains the previous values.
 
     Args:
         acc: accumulators, shape (depth · size,).
         out: OUT scratchpad, shape (depth · size,), or empty.
-        fresh: whether OUT equals the accumulator, shape (depth,).
+        fresh: whether OUT equals the accumulator, shape (depth,); updated in place.
         first: index of the first element.
         count: number of elements.
-        size: lanes per element.
+        size: number of lanes per element.
     """
     for index in range(first, first + count):
         if fresh[index]:
@@ -383,14 +388,14 @@ def keep_stale_output(
 
 @helper
 def _pad(m: Machine, pads: Scratchpads, memory: int, depth: int, index: int, count: int) -> int:
-    """Clear adjacent elements of a scratchpad.
+    """Set adjacent elements of a scratchpad to zero.
 
     Args:
         m: the machine.
         pads: the scratchpads; changed in place.
         memory: memory type, which selects the scratchpad.
         depth: number of elements of the scratchpad.
-        index: index of the first element; it wraps around.
+        index: index of the first element. Later indices wrap around.
         count: number of elements.
 
     Returns:
@@ -427,12 +432,12 @@ def _fill(
     Args:
         m: the machine.
         pads: the scratchpads; changed in place.
-        dram: memory image, shape (bytes,).
+        dram: memory image, uint8, shape (bytes,).
         memory: memory type, which selects the scratchpad.
         depth: number of elements of the scratchpad.
-        index: index of the first element in the scratchpad; it wraps around.
-        at: position of the first element in the image.
-        step: distance of two elements in the image, in bytes.
+        index: index of the first element in the scratchpad. Later indices wrap around.
+        at: byte position of the first element in the image.
+        step: distance between two elements in the image, in bytes.
         count: number of elements.
 
     Returns:
@@ -472,16 +477,16 @@ def _fill(
 
 @helper
 def _outside(at: int, step: int, image_bytes: int) -> int:
-    """Return how many consecutive elements from byte `at` on are not completely inside the image.
+    """Count the consecutive elements from byte `at` on that are not completely inside the image.
 
     Args:
         at: byte position of the first element; negative before the image.
-        step: distance of two elements in bytes.
+        step: distance between two elements in bytes.
         image_bytes: size of the image in bytes.
 
     Returns:
         Number of elements: 0 if the first element is inside the image; a very large number if no
-        later element can be inside.
+            later element can be inside.
     """
     if at + step > image_bytes:
         return 1 << 40
@@ -490,7 +495,7 @@ def _outside(at: int, step: int, image_bytes: int) -> int:
 
 @helper
 def _alike(fresh: NDArray[np.uint8], index: int, most: int) -> int:
-    """Return the length, at most `most`, of the run of equal `fresh` flags from `index` on."""
+    """Return the length of the run of equal `fresh` flags from `index` on, at most `most`."""
     count = 1
     while count < most and fresh[index + count] == fresh[index]:
         count += 1

@@ -17,9 +17,9 @@ class Scratchpads(NamedTuple):
     """Contents of the scratchpads as flat arrays.
 
     The arrays use wider integers than the hardware, and rows are padded to multiples of 16 values.
-    An input element consists of `batch` rows of `inp_row` values, an accumulator element of `batch`
-    rows of `acc_row` values. A weight element consists of (acc_row/16)·(inp_row/16) tiles of [input
-    pair][output][2].
+    An input element consists of `batch` rows of `inp_row` values. An accumulator element consists
+    of `batch` rows of `acc_row` values. A weight element consists of (acc_row/16)·(inp_row/16)
+    tiles of [input pair][output][2].
     """
 
     uop: NDArray[np.uint64]
@@ -39,7 +39,7 @@ def allocate(m: Machine, rules: SemanticRules, seed: int | None = None) -> Scrat
 
     Args:
         m: the machine.
-        rules: the semantics, which determine the depths.
+        rules: the semantic rules, which contain the depths of the scratchpads.
         seed: seed of pseudo-random initial content; None for zeros.
 
     Raises:

@@ -1,12 +1,13 @@
-"""Options for the cases in which the implementations of VTA behave differently.
+"""Options for the cases in which the implementations of the VTA behave differently.
 
 The instruction set has three implementations: the functional simulator of the original stack, the
-Chisel RTL and the HLS design. A portable program behaves identically on all of them; `Semantics`
-determines the behaviour of other programs. `FUNCTIONAL` is the reference functional simulator with
-one exception: accesses that it would not notice (a STORE beyond the accumulators, memory beyond the
-image) are errors here. `CHISEL` is the RTL of the main branch, but with unbounded token counters.
-Whether the RTL's 8-bit counters lose a token depends on timing (see the cycle simulator and
-`lint`).
+Chisel RTL, and the HLS design. A portable program behaves identically on all of them. `Semantics`
+determines the behaviour of other programs.
+
+`FUNCTIONAL` is the functional simulator with one exception: accesses that it would not detect (a
+STORE beyond the accumulators, memory beyond the image) are errors here. `CHISEL` is the RTL of the
+main branch, but with unbounded token counters. Whether the RTL's 8-bit counters lose a token
+depends on timing (see the cycle simulator and `lint`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WORK_LIMIT = 1 << 36
 
 @dataclass(frozen=True)
 class Semantics:
-    """Behaviour of the simulator in the cases in which implementations of the VTA differ.
+    """Behaviour of the simulator in the cases in which the implementations of the VTA differ.
 
     The implementations are the functional simulator and the hardware description (RTL) in Chisel.
     The default of each field is the behaviour of the functional simulator.
@@ -110,7 +111,7 @@ class SemanticRules(NamedTuple):
 
 
 def rules_of(semantics: Semantics, m: Machine) -> SemanticRules:
-    """Convert `Semantics` for compiled kernels.
+    """Convert `Semantics` to integers for compiled kernels.
 
     Args:
         semantics: the semantics.

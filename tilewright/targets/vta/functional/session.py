@@ -1,6 +1,6 @@
 """Runs several programs one after the other with the same scratchpads, as a board does.
 
-It also describes why a program stopped before its end.
+The module also describes why a program stopped before its end.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tilewright.targets.vta.spec import VtaSpec
 def stuck_modules(
     insns: NDArray[np.uint64], result: ExecutionOutcome
 ) -> list[tuple[int, int, list[int]]]:
-    """Return the accelerator's modules that have instructions left after a program has stopped.
+    """List the modules that have instructions left after a program has stopped.
 
     Args:
         insns: instructions, shape (n, 2).
         result: outcome of the run.
 
     Returns:
-        (module, index of its next instruction, empty queues that the instruction would pop) per
-        stuck module.
+        One tuple per stuck module: the module, the index of its next instruction, and the empty
+            queues from which this instruction pops.
     """
     stuck = []
     for module, instruction in enumerate(result.heads.tolist()):
@@ -47,7 +47,7 @@ def stuck_modules(
 
 
 def deadlock_detail(stuck: list[tuple[int, int, list[int]]]) -> str:
-    """Describe a deadlock: where each module is stuck, and for which queue's token it waits."""
+    """Describe a deadlock: where each module is stuck, and for which tokens it waits."""
     parts = []
     for module, instruction, queues in stuck:
         tokens = " and ".join(QUEUE_NAMES[queue] for queue in queues)
@@ -56,7 +56,7 @@ def deadlock_detail(stuck: list[tuple[int, int, list[int]]]) -> str:
 
 
 class SimulationSession:
-    """The accelerator's scratchpads, which keep their content between programs."""
+    """Simulated accelerator whose scratchpads keep their content from one program to the next."""
 
     def __init__(self, spec: VtaSpec) -> None:
         m = spec.machine
@@ -74,13 +74,13 @@ class SimulationSession:
         """Run a program on a memory image.
 
         Args:
-            insns: instructions, shape (n, 2).
-            dram: memory image, shape (bytes,); changed in place.
+            insns: instructions, uint64, shape (n, 2).
+            dram: memory image, uint8, shape (bytes,); changed in place.
             base: byte address of the memory image.
             tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start.
 
         Returns:
-            The numbers of tokens left in the queues.
+            The number of tokens that are left in each of these queues.
 
         Raises:
             FunctionalError: the program is invalid, or does not finish.
@@ -95,7 +95,7 @@ class SimulationSession:
 
 
 def fault(insns: NDArray[np.uint64], result: ExecutionOutcome) -> Fault:
-    """Return the description of the fault that stopped a program.
+    """Describe the fault that stopped a program.
 
     Args:
         insns: instructions of the program, shape (n, 2).

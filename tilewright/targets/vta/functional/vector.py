@@ -1,8 +1,8 @@
-"""Vector kernels in LLVM IR: a tile of a GEMM, an ALU operation or a weight transposition.
+"""Vector kernels in LLVM IR: a tile of a GEMM, an ALU operation, and a transposition of weights.
 
 They are written as vector IR, because a compiler does not reliably vectorise the equivalent scalar
-loops. The kernels do not check offsets, which count array items. Arrays are flat and C-contiguous.
-Integer arithmetic wraps modulo 2³², as in the hardware.
+loops. Offsets count array items and are not checked. Arrays are flat and C-contiguous. Integer
+arithmetic wraps modulo 2³², as in the hardware.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def gemm_tile(
 ) -> Any:  # fmt: skip
     """Compute acc[acc_at + n·acc_step :][:16] += W · inp[inp_at + n·inp_step :][:16] for n < count.
 
-    `acc` is int32, `inp` and `wgt` are int16; W is the tile at `wgt_at`. Pairs of 16-bit products
-    are summed in 32-bit lanes, with one instruction per pair if the CPU has it (x86 `vpdpwssd`,
-    `vpmaddwd`).
+    W is the 16×16 tile of weights that begins at item `wgt_at`. `acc` is int32; `inp` and `wgt` are
+    int16. Pairs of 16-bit products are summed in 32-bit lanes, with one instruction per pair if the
+    CPU has it (x86 `vpdpwssd`, `vpmaddwd`).
     """
     signature = types.void(
         acc, _WHOLE, _WHOLE, inp, _WHOLE, _WHOLE, wgt, _WHOLE, _WHOLE
@@ -69,9 +69,9 @@ def alu_tile(
 ) -> Any:  # fmt: skip
     """Compute acc[dst :][:16] = x op y, `count` times, advancing by `step` items, in strict order.
 
-    x is acc[left :] and y is acc[right :] or `imm`. `operation` is the ALU opcode (5 to 7 act as
-    MUL). The amount of a SHR is |y| & `amount_mask`; it shifts left if y < 0 with `shift` 0, always
-    left with 1, and always right with 2.
+    x is acc[left :] and y is acc[right :] or `imm`. `operation` is the ALU opcode; 5 to 7 act as
+    MUL. A SHR shifts right by y & `amount_mask`, or left by −y & `amount_mask`. It shifts left if y
+    < 0 with `shift` 0, always left with 1, and always right with 2.
     """
     signature = types.void(acc, *[_WHOLE] * 10)
 

@@ -1,7 +1,7 @@
-"""Linter for programs: finds what is invalid or differs between implementations.
+"""Linter for programs: finds what is invalid, or what differs between implementations of the VTA.
 
-It covers the functional simulator, the Chisel RTL and, as notes, the HLS design. It also finds data
-races in the scratchpads and in memory.
+The implementations are the functional simulator, the Chisel RTL and, in findings with the severity
+`note`, the HLS design. The linter also finds data races in the scratchpads and in memory.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _NOISE_SEED = 1
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem that the linter found in a program.
+    """Problem that the linter found in a program.
 
     Attributes:
-        instruction: index of the instruction; -1 for the program as a whole.
+        instruction: index of the instruction; -1 if the problem concerns the whole program.
         name: name of the kind of problem.
         severity: severity of the problem.
         text: one sentence that describes the problem.
@@ -81,16 +81,18 @@ class Finding:
 def lint(
     program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int] = (0, 0, 0, 0)
 ) -> list[Finding]:
-    """Return all findings, sorted by instruction.
+    """Find all problems of a program.
 
-    There are none for a program that runs identically everywhere. At most 65 536 findings are
-    listed. Instructions after a deadlock are not examined. No content of the program raises an
-    exception.
+    Instructions after a deadlock are not examined. No content of the program raises an exception.
 
     Args:
         program: the program.
         spec: the machine.
         tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start.
+
+    Returns:
+        The findings, sorted by instruction; at most 65,536. The list is empty for a program that
+        runs identically on all implementations.
     """
     log, deadlock = _survey(program, spec, tokens)
     findings = [_finding(program, row, deadlock) for row in log.rows[: int(log.filled[0])].tolist()]
@@ -103,16 +105,20 @@ def classify(
     base: int = FIRST_ADDRESS,
     spec: VtaSpec | Mapping[str, object] | None = None,
 ) -> set[str]:
-    """Return the classes of the findings in a program; none for a portable program.
+    """Return the classes of problems that a program has.
 
-    Notes, for example about the HLS design, are omitted (see `lint`). No content of the program or
-    the image raises an exception.
+    Findings with the severity `note`, for example about the HLS design, are omitted; `lint` lists
+    them. No content of the program or the image raises an exception.
 
     Args:
-        insn_bytes: instructions of 16 bytes each.
+        insn_bytes: instructions, 16 bytes each.
         dram: memory image; `dram[0]` is at address `base`.
         base: byte address of the memory image.
-        spec: specification, or a mapping with the keys of `vta_config.json`.
+        spec: the machine, or a mapping with the keys of `vta_config.json`; by default the stock
+            machine.
+
+    Returns:
+        Names of the classes; empty for a portable program.
     """
     if not isinstance(spec, VtaSpec):
         spec = VtaSpec.from_mapping(dict(spec or {}))
@@ -134,7 +140,7 @@ def _survey(program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int]) 
         tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start.
 
     Returns:
-        Log of all findings, and description of the deadlock; empty without a deadlock.
+        The log of all findings, and a description of the deadlock (empty without a deadlock).
     """
     m, log, deadlock = spec.machine, empty_log(), ""
     rules = rules_of(_STRICT, m)

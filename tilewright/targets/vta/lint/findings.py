@@ -1,9 +1,14 @@
-"""Classes of findings, their severity and meaning, and the log that compiled checks write.
+"""Classes of findings, their severity and meaning, and the log to which compiled checks write.
 
-`error`: no implementation runs the program, or not with a defined result. `flag`: at least one
-implementation accepts the program, and another one rejects it or executes it differently. `note`:
-the program is fine for the functional simulator and the Chisel RTL, but wrong on the HLS design or
-on hardware with different timing. The classes of faults are those of the simulator.
+A finding has one of three severities:
+
+- `error`: no implementation runs the program, or not with a defined result.
+- `flag`: at least one implementation accepts the program, and another one rejects it or executes it
+  differently.
+- `note`: the program is correct on the functional simulator and on the Chisel RTL, but wrong on the
+  HLS design or on hardware with different timing.
+
+The classes include the faults that the functional simulator reports.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ TOKEN_OVERFLOW_POSSIBLE, MEMORY_RACE = 43, 44
 
 
 class FlagClass(NamedTuple):
-    """A class of findings that the simulator does not report as faults."""
+    """Class of findings that the functional simulator does not report as faults."""
 
     name: str
     severity: Severity
@@ -125,14 +130,14 @@ _FLAGGED_FAULTS = (
 
 
 def severity_of(code: int) -> Severity:
-    """Return the severity of a class."""
+    """Return the severity of a class of findings."""
     if code in FLAG_CLASSES:
         return FLAG_CLASSES[code].severity
     return "flag" if code in _FLAGGED_FAULTS else "error"
 
 
 def name_of(code: int) -> str:
-    """Return the name of a class."""
+    """Return the name of a class of findings."""
     return FLAG_CLASSES[code].name if code in FLAG_CLASSES else f.FAULT_NAMES[code]
 
 
@@ -142,12 +147,12 @@ class is stored."""
 
 
 class Log(NamedTuple):
-    """Log of findings.
+    """Log of findings, as arrays that compiled code fills.
 
     Attributes:
-        rows: findings as (class, instruction, value, limit, extra), shape (CAPACITY, 5).
+        rows: findings as (class, instruction, value, limit, extra), int64, shape (CAPACITY, 5).
         filled: number of findings in `rows`, shape (1,).
-        met: whether a class was found, shape (64,).
+        met: whether a class was found, by class number, shape (64,).
     """
 
     rows: NDArray[np.int64]
@@ -162,7 +167,7 @@ def empty_log() -> Log:
 
 @helper
 def note(log: Log, kind: int, instruction: int, value: int, limit: int, extra: int) -> None:
-    """Append a finding to the log."""
+    """Append a finding to the log. If the log is full, only the class is recorded."""
     log.met[kind] = 1
     if log.filled[0] < len(log.rows):
         row = log.rows[log.filled[0]]
@@ -171,7 +176,7 @@ def note(log: Log, kind: int, instruction: int, value: int, limit: int, extra: i
 
 
 def rename(log: Log, kind: int, to: int) -> None:
-    """Change the class of all findings of one class."""
+    """Change the class of all findings of class `kind` to class `to`."""
     kinds = log.rows[: int(log.filled[0]), 0]
     kinds[kinds == kind] = to
     log.met[kind], log.met[to] = 0, 1

@@ -1,8 +1,8 @@
 """Finds data races in memory: loads and stores that could run in the wrong order.
 
-A load that reads what an earlier STORE writes must wait for it. A STORE that overwrites what an
-earlier load reads must wait for the load. Dependency tokens must ensure the waiting, regardless of
-timing. Stores are in order among themselves, and so are the loads of one module.
+A load that reads what an earlier STORE writes must wait for that STORE. A STORE that overwrites
+what an earlier load reads must wait for that load. Dependency tokens must enforce this, regardless
+of timing. STOREs run in program order among themselves, and so do the loads of one module.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ def memory_races(
     machine: Machine,
     image: tuple[int, int],
 ) -> list[Race]:
-    """Find accesses to memory whose order the tokens do not guarantee.
+    """Find memory accesses whose order the tokens do not guarantee.
 
     Instructions that never run, and memory outside the image, are ignored.
 
     Args:
         insns: instructions, shape (n, 2).
-        order: instructions in the order in which they run.
+        order: indices of the instructions in the order in which they run, shape (k,).
         clocks: clocks of `token_order.clocks_of`, shape (n, 3).
         machine: the machine.
-        image: address and size in bytes of the memory image.
+        image: byte address and size in bytes of the memory image.
     """
     m = machine
     sizes = (m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes)
@@ -119,14 +119,14 @@ def rereads(insns: NDArray[np.uint64], order: NDArray[np.int64], machine: Machin
 
 
 def _reach(stores: list[Transfer], image: tuple[int, int]) -> tuple[int, int]:
-    """Return the range of memory positions that some transfers store to, clipped to an image.
+    """Return the range of memory positions to which some transfers store, clipped to an image.
 
     Args:
         stores: the transfers.
         image: first position of the image, and the position after its last one.
 
     Returns:
-        First position, and the position after the last one.
+        The first position, and the position after the last one.
     """
     first = min(at for _, _, at, _, _, _ in stores)
     last = max(at + (rows - 1) * pitch + width for _, _, at, rows, width, pitch in stores)
@@ -139,13 +139,13 @@ def _inside(
 ) -> tuple[int, int, int, int]:
     """Return the part of a transfer that lies in the first `places` positions of memory.
 
-    Rows that overlap or follow each other are merged.
+    Rows that overlap or follow one another without a gap are merged.
 
     Args:
         begin: first position of the transfer; it may be negative.
         rows: number of rows.
-        width: positions per row.
-        pitch: distance of two rows.
+        width: number of positions per row.
+        pitch: distance between two rows.
         places: number of positions.
 
     Returns:
@@ -164,11 +164,11 @@ def _inside(
 def _transfers(
     insns: NDArray[np.uint64], order: NDArray[np.int64], sizes: tuple[int, ...], grain: int
 ) -> Iterator[Transfer]:
-    """Yield the memory transfers among the instructions that run, in program order.
+    """Yield the memory transfers of the instructions that run, in program order.
 
     Args:
         insns: instructions, shape (n, 2).
-        order: indices of the instructions that run.
+        order: indices of the instructions that run, in ascending order.
         sizes: element size in bytes, by memory type.
         grain: number of bytes per memory position.
     """
@@ -202,7 +202,7 @@ def _part(
         begin: first position of the transfer.
         rows: number of rows.
         width: number of positions per row.
-        pitch: distance of two rows.
+        pitch: distance between two rows.
 
     Returns:
         Instruction counts, shape (rows, width); 0 for positions outside of `met`.
@@ -221,15 +221,16 @@ def _part(
 def _mark(
     met: NDArray[np.int32], begin: int, rows: int, width: int, pitch: int, count: int
 ) -> None:
-    """Record an access of a transfer in the table of the last accesses.
+    """Record a transfer as the last access to its memory positions.
 
     Args:
-        met: last access to each position, shape (positions,); changed in place.
+        met: last access to each position, as an instruction count, shape (positions,); changed in
+            place.
         begin: first position of the transfer.
         rows: number of rows.
         width: number of positions per row.
-        pitch: distance of two rows.
-        count: number of the access, an instruction count of its module.
+        pitch: distance between two rows.
+        count: instruction count of the module at this access.
     """
     if begin >= 0 and begin + (rows - 1) * pitch + width <= len(met):
         _part(met, begin, rows, width, pitch)[:] = count

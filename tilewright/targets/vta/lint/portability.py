@@ -1,12 +1,12 @@
-"""Finds instructions whose behaviour differs between the implementations of VTA.
+"""Finds instructions whose behaviour differs between the implementations of the VTA.
 
-No instruction stops the examination. Each `inspect_…` function examines instruction `n` just before
-it runs, with the scratchpads in their state at that time. `clock`, shape (3,), is the number of
-instructions of each module that have certainly finished when instruction `n` has.
+Each `inspect_…` function examines instruction `n` just before it runs, with the scratchpads in
+their state at that time. No instruction stops the examination. `clock`, shape (3,), is the number
+of instructions of each module that have certainly finished when instruction `n` has finished.
 
-In `survey`, the program runs twice in parallel: on zeroed scratchpads and on scratchpads filled
-with noise. If the two runs store different values, the result depends on the previous content of
-the scratchpads.
+`survey` runs the program twice in parallel: on scratchpads that contain zeros, and on scratchpads
+that contain noise. If the two runs store different values, the result depends on the previous
+content of the scratchpads.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ HLS_GEMM_PIPELINE = 4
 
 
 class Accesses(NamedTuple):
-    """The last access to each scratchpad element, as the instruction count of its module.
+    """Last access to each scratchpad element, as an instruction count of the accessing module.
 
-    0 means no access. Each array has the depth of its scratchpad. Only accesses that can race are
-    kept: loads write inputs and weights that GEMM reads, and compute writes accumulators that STORE
-    reads.
+    The count is 0 if there was no access. Each array has the depth of its scratchpad. Only accesses
+    that can race are recorded: LOADs write inputs and weights that GEMM reads, and the compute
+    module writes accumulators that STORE reads.
     """
 
     inp_written: NDArray[np.int32]
@@ -75,7 +75,7 @@ class Accesses(NamedTuple):
 
 
 def no_accesses(rules: SemanticRules) -> Accesses:
-    """Return the accesses before the first instruction: none."""
+    """Allocate the record of accesses before the first instruction, without any access."""
     inp, wgt, acc = rules.inp_depth, rules.wgt_depth, rules.acc_depth
     return Accesses(
         np.zeros(inp, np.int32), np.zeros(inp, np.int32), np.zeros(wgt, np.int32),
@@ -95,8 +95,8 @@ def inspect_transfer(
         m: the machine.
         rules: the semantic rules.
         pads: the scratchpads.
-        is_store: whether it is a STORE.
-        t: its fields.
+        is_store: whether the instruction is a STORE.
+        t: fields of the instruction.
         clock: number of instructions of each module that have certainly finished, shape (3,).
         seen: last accesses to the scratchpads; changed in place.
         n: index of the instruction.
@@ -181,9 +181,9 @@ def inspect_gemm(
         lay: layout of the instruction fields.
         rules: the semantic rules.
         pads: the scratchpads.
-        g: its fields.
-        first_iteration: number of its first iteration, counted over the whole program, with a gap
-            of the length of the HLS pipeline between instructions.
+        g: fields of the instruction.
+        first_iteration: number of the instruction's first iteration. Iterations are counted over
+            the whole program, with a gap of the length of the HLS pipeline between instructions.
         clock: number of instructions of each module that have certainly finished, shape (3,).
         seen: last accesses to the scratchpads; changed in place.
         n: index of the instruction.
@@ -222,13 +222,13 @@ def inspect_alu(
 ) -> None:  # fmt: skip
     """Examine an ALU instruction that executes at least one iteration.
 
-    The amounts of a shift by a tensor are examined by `run_tensor_shift`.
+    `run_tensor_shift` examines the amounts of a shift with a tensor operand.
 
     Args:
         lay: layout of the instruction fields.
         rules: the semantic rules.
         pads: the scratchpads.
-        g: its fields.
+        g: fields of the instruction.
         clock: number of instructions of each module that have certainly finished, shape (3,).
         seen: last accesses to the scratchpads; changed in place.
         n: index of the instruction.
@@ -260,7 +260,7 @@ def run_tensor_shift(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, n: int,
     log: Log,
 ) -> None:  # fmt: skip
-    """Execute a shift by a tensor, and log amounts that the implementations treat differently."""
+    """Execute a shift by a tensor, and log amounts that implementations treat differently."""
     note(log, c.ALU_TENSOR_SHIFT, n, 0, 0, 0)
     outer, inner, uops = trips(rules, g)
     size = m.batch * pads.acc_row
@@ -289,7 +289,11 @@ def run_tensor_shift(
 
 @helper
 def _write_acc(seen: Accesses, d: int, clock: NDArray[np.int32]) -> bool:
-    """Record that compute writes an accumulator. Return whether a STORE may still be reading it."""
+    """Record that compute writes an accumulator.
+
+    Returns:
+        Whether a STORE may still be reading the accumulator.
+    """
     seen.acc_written[d] = clock[MODULE_COMPUTE]
     return bool(seen.acc_read[d] > clock[MODULE_STORE])
 
@@ -301,13 +305,13 @@ def survey(
     rules: SemanticRules, pads: Scratchpads, noisy: Scratchpads, queues_of_flags: NDArray[np.int64],
     seen: Accesses, log: Log,
 ) -> None:  # fmt: skip
-    """Record the findings of each instruction, in the order in which they run.
+    """Log the findings of each instruction, in the order in which the instructions run.
 
-    Instructions beyond the work limit are recorded and skipped.
+    Instructions beyond the work limit are logged and skipped.
 
     Args:
         insns: instructions, shape (n, 2).
-        order: instructions in the order in which they run.
+        order: indices of the instructions in the order in which they run, shape (k,).
         clocks: clocks of `clocks_of`, shape (n, 3).
         dram: memory image for the run on zeroed scratchpads, shape (bytes,); changed in place.
         noisy_dram: memory image for the run on noise, shape (bytes,); changed in place.
@@ -318,8 +322,8 @@ def survey(
         pads: zeroed scratchpads.
         noisy: scratchpads filled with noise.
         queues_of_flags: queue of each module and flag, shape (3, 4).
-        seen: accesses so far; updated.
-        log: the log to which findings are appended.
+        seen: last accesses to the scratchpads; changed in place.
+        log: log of findings; changed in place.
     """
     found = np.zeros((MOST_FAULTS + 1, 4), np.int64)
     ignored = np.zeros(7, np.int64)

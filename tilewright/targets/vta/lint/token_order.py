@@ -1,9 +1,9 @@
-"""Computes which instructions certainly finish before which, from their dependency tokens.
+"""Computes from dependency tokens which instructions certainly finish before which others.
 
-A token queue has one pushing and one popping module, both in order, so that its k-th pop waits for
-exactly its k-th push. The clock of an instruction follows from this: for each module, the number of
-instructions that have certainly finished before it. Two accesses are ordered if and only if their
-clocks show it.
+Each token queue has one module that pushes and one module that pops, and both work in program
+order. Therefore, the k-th pop waits for exactly the k-th push. The clock of an instruction follows
+from this: for each module, it is the number of instructions that have certainly finished before.
+Two accesses are ordered if and only if their clocks show it.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ def clocks_of(
     insns: NDArray[np.uint64], order: NDArray[np.int64], queues_of_flags: NDArray[np.int64],
     consumers: NDArray[np.int64], tokens: NDArray[np.int64], token_limit: int, log: Log,
 ) -> NDArray[np.int32]:  # fmt: skip
-    """Compute each instruction's clock: how many instructions have certainly finished by its end.
+    """Compute the clock of each instruction: how many instructions have certainly finished then.
 
     The function also logs tokens that are left over, and queues in which more than `token_limit`
     tokens can accumulate if instructions take arbitrarily long.
 
     Args:
         insns: instructions, shape (n, 2).
-        order: instructions in the order in which they run.
+        order: indices of the instructions in the order in which they run, shape (k,).
         queues_of_flags: queue of each module and flag, shape (3, 4).
         consumers: module that pops from each queue, shape (4,).
         tokens: number of tokens in each queue at the start, shape (4,).
         token_limit: capacity of the hardware's token counters.
-        log: the log to which findings are appended.
+        log: log of findings; changed in place.
 
     Returns:
-        Clocks, shape (n, 3): number of instructions of each module that have certainly finished
-        when the instruction has finished, including itself.
+        Clocks, int32, shape (n, 3): number of instructions of each module that have certainly
+        finished when the instruction has finished, including the instruction itself.
     """
     size = len(insns)
     modules = modules_of(insns)
@@ -108,11 +108,12 @@ def _started_pops(
     pushes: NDArray[np.int64], popped: NDArray[np.int32], modules: NDArray[np.int8],
     clocks: NDArray[np.int32], n: int,
 ) -> int:  # fmt: skip
-    """Return how many tokens of `queue` the popping module's next instruction has certainly taken.
+    """Count the tokens of `queue` that the popping module's next instruction has certainly taken.
 
-    A module is idle only if it lacks tokens. Its next instruction therefore runs, for however long,
-    and has taken its tokens, if it was fetched before `n` and all of its tokens were certainly
-    pushed before `n` completes. `popped`, shape (4,), are the pops before that instruction.
+    A module is idle only if tokens are missing. Its next instruction has therefore started and
+    taken its tokens if two conditions hold: it was fetched before instruction `n`, and all of its
+    tokens were certainly pushed before `n` completes. `popped`, shape (4,), is the number of pops
+    from each queue before that instruction.
     """
     done = clock[modules[instructions[0]]] if instructions[0] >= 0 else 0
     following = instructions[done] if done < len(instructions) else -1
@@ -137,7 +138,7 @@ def _started_pops(
 
 @allocating_helper
 def _instructions_by_module(modules: NDArray[np.int8]) -> NDArray[np.int32]:
-    """Return the instructions of each module in order, shape (3, n), padded with -1."""
+    """List the instructions of each module in order, shape (3, n), padded with -1."""
     lists = np.full((3, len(modules)), -1, np.int32)
     filled = np.zeros(3, np.int64)
     for n in range(len(modules)):
@@ -150,15 +151,15 @@ def _instructions_by_module(modules: NDArray[np.int8]) -> NDArray[np.int32]:
 def check_finish(
     insns: NDArray[np.uint64], order: NDArray[np.int64], clocks: NDArray[np.int32], log: Log
 ) -> None:
-    """Log the instructions that FINISH does not wait for, or a missing FINISH.
+    """Log the instructions for which FINISH does not wait, or a missing FINISH.
 
-    In the log, `extra` marks transfers that move nothing.
+    In the log, `extra` is 1 for transfers without elements.
 
     Args:
         insns: instructions, shape (n, 2).
-        order: instructions in the order in which they run.
+        order: indices of the instructions in the order in which they run, shape (k,).
         clocks: clocks of `clocks_of`, shape (n, 3).
-        log: the log to which findings are appended.
+        log: log of findings; changed in place.
     """
     modules = modules_of(insns)
     finish = -1
@@ -186,10 +187,10 @@ def blocked_dispatch(
     tokens: NDArray[np.int64],
     entries: int,
 ) -> int:
-    """Return the instruction at which fetch waits forever because of a full queue, or -1.
+    """Return the instruction at which the fetch unit waits forever for a full queue, or -1.
 
-    Fetch dispatches instructions in program order. An instruction for a full queue blocks all later
-    ones, including the one that would free the queue (Chisel RTL, Fetch).
+    The fetch unit dispatches instructions in program order. An instruction for a full queue blocks
+    all later instructions, including the instruction that would free the queue (Chisel RTL, Fetch).
 
     Args:
         insns: instructions, shape (n, 2).
@@ -233,10 +234,10 @@ def blocked_dispatch(
 def loses_tokens(
     insns: NDArray[np.uint64], spec: VtaSpec, tokens: tuple[int, int, int, int]
 ) -> bool:
-    """Return whether a token counter ever exceeds its capacity when a program runs on a machine.
+    """Return whether a token counter exceeds its capacity when a program runs on a machine.
 
-    A deadlock counts as lost tokens, and so does a program that cannot be timed, because lost
-    tokens cannot be ruled out in these cases.
+    The result is also True if the program deadlocks or cannot be timed, because lost tokens cannot
+    be ruled out then.
 
     Args:
         insns: instructions, shape (n, 2).

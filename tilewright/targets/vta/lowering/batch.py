@@ -62,17 +62,17 @@ SCRATCH = 1 << 15  # number of instructions; longer programs are written twice
 
 @dataclass(frozen=True)
 class Lowering:
-    """A workload bound to a machine and a space: everything that the compiled lowering needs.
+    """A workload bound to a machine and a schedule space, with all that compiled lowering needs.
 
     Attributes:
         workload: the workload.
         spec: specification of the machine.
         kind: name of the schedule space.
         stock: whether the restrictions of the stock compiler apply.
-        machine: the machine's numbers.
+        machine: numbers of the machine.
         layout: layout of the instruction fields.
         geometry: packed sizes and memory layout of the workload.
-        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        epilogue: rows of `epilogue_steps`, int64, shape (steps, 3).
         space: the schedule space.
     """
 
@@ -90,9 +90,9 @@ class Lowering:
     def for_workload(
         cls, workload: Workload, spec: VtaSpec, kind: SpaceName, stock: bool = False
     ) -> Lowering:
-        """Bind a workload to a machine and a space.
+        """Bind a workload to a machine and a schedule space.
 
-        Every space except the unchecked one offers the same schedules for a max-pool.
+        For a max-pool layer, all spaces except the unchecked one have the same schedules.
 
         Args:
             workload: the workload.
@@ -142,20 +142,20 @@ class Lowering:
 
     @property
     def records(self) -> tuple[Geometry, Machine, Layout]:
-        """Geometry, machine and layout as records, which compiled code accepts fastest."""
+        """Geometry, machine and layout as NumPy records, for fast calls of compiled code."""
         return as_record(self.geometry), as_record(self.machine), as_record(self.layout)
 
     @property
     def shortcut_geometry(self) -> Geometry | None:
-        """Geometry of the convolution's shortcut alone, or None if it has no shortcut.
+        """Geometry of the convolution's shortcut as a workload of its own, or None without one.
 
-        The shortcut's tensors lie in the same memory as those of the convolution.
+        The tensors of the shortcut and of the convolution are stored in the same memory.
         """
         return beside_geometry(self.workload, self.machine, self.geometry)
 
     @property
     def pipeline(self) -> str:
-        """Key in `_LOWERINGS`: the space, unless the workload has a pipeline of its own."""
+        """Key in `_LOWERINGS`: the space, or the pipeline that replaces it."""
         if self.workload.operator == "max_pool":
             return "max_pool"
         pattern = pipeline_of(self.workload)
@@ -170,7 +170,8 @@ class Lowering:
             values: knob values (not indices), shape (knobs,).
 
         Returns:
-            Failure code, instructions of shape (n, 2), micro-ops of shape (m,), and counts.
+            The failure code, the instructions of shape (n, 2), the micro-ops of shape (m,), and the
+            record with the counts.
         """
         codes, states = np.zeros(1, np.int64), new_states(1)
         insns, uops = self.lower_rows(values[None], 0, 1, codes, states, keep=True)
@@ -181,7 +182,8 @@ class Lowering:
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Lower only the beginning of a schedule of the unchecked space.
 
-        The program ends after some groups of tiles; a group has one tile per virtual thread.
+        The program ends after the given number of groups of tiles. A group has one tile per virtual
+        thread.
 
         Args:
             values: knob values (not indices), shape (3,).
@@ -202,9 +204,9 @@ class Lowering:
             values: knob values (not indices), shape (n, knobs).
 
         Returns:
-            Indices of representative rows, shape (rows,), and for each row the position of its
-            representative, shape (n,). A row has the same failure, program and counts as its
-            representative.
+            The indices of one representative row per program, shape (rows,), and the position of
+            each row's representative in this array, shape (n,). A row has the same failure, program
+            and counts as its representative.
         """
         if self.pipeline != "extended":
             return np.arange(len(values)), np.arange(len(values))
@@ -222,20 +224,20 @@ class Lowering:
         keep: bool,
         options: tuple[int, ...] | None = None,
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Lower a range of rows of a batch. It releases the GIL.
+        """Lower a range of rows of a batch. The compiled code releases the GIL.
 
         Args:
             values: knob values (not indices), shape (n, knobs).
             begin: first row.
             end: row after the last one.
-            codes: shape (n,); filled with the failure code of each row.
-            states: records of shape (n,); filled with the counts of each row.
+            codes: shape (n,); filled with the failure code of each row of the range.
+            states: records of shape (n,); filled with the counts of each row of the range.
             keep: whether to return the programs.
-            options: options of the lowering; None for the default ones.
+            options: options of the compiled lowering; None for the default options.
 
         Returns:
-            Instructions (…, 2) and micro-ops (…,) of the rows that compiled, concatenated. Empty
-            unless `keep` is set.
+            The instructions (…, 2) and micro-ops (…,) of the rows that compiled, concatenated. Both
+            are empty unless `keep` is set.
         """
         pipeline = self.pipeline
         if options is None:
@@ -253,8 +255,9 @@ class Lowering:
             values: knob values (not indices), shape (n, knobs).
 
         Returns:
-            Failure codes (n,), counts (n,), and one row per config of instructions, shape (…, 2),
-            and of micro-ops, shape (…,).
+            The failure codes (n,); the counts (n,); the instructions, one row of shape (…, 2) per
+            config; and the micro-ops, one row of shape (…,) per config. The rows of failed configs
+            are empty.
         """
         codes = np.zeros(len(values), np.int64)
         states = new_states(len(values))
@@ -276,10 +279,13 @@ class Lowering:
     def counts(
         self, values: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.void]]:  # fmt: skip
-        """Lower a batch and return only failure codes (n,) and counts (n,).
+        """Lower a batch and return only the failure codes and the counts.
 
         Args:
             values: knob values (not indices), shape (n, knobs).
+
+        Returns:
+            The failure codes, int64, shape (n,), and the records with the counts, shape (n,).
         """
         codes = np.zeros(len(values), np.int64)
         states = new_states(len(values))
@@ -292,7 +298,13 @@ class Lowering:
 
 
 def over_chunks(rows: int, run: Callable[[int, int], None]) -> None:
-    """Call `run(begin, end)` for chunks of rows on all cores. `run` must release the GIL."""
+    """Call `run(begin, end)` for chunks of rows, in one thread per core.
+
+    Args:
+        rows: number of rows.
+        run: processes the rows from `begin` to `end` (exclusive). It must release the GIL, or the
+            threads run one after the other.
+    """
     if rows <= _CHUNK:  # starting a thread would take longer than lowering these rows
         run(0, rows)
         return
@@ -303,7 +315,12 @@ def over_chunks(rows: int, run: Callable[[int, int], None]) -> None:
 
 
 def _ragged(chunks: list[NDArray[np.uint64]], lengths: NDArray[np.int64]) -> Ragged:
-    """Concatenate chunks of rows into a ragged array, given the length of each row, shape (n,)."""
+    """Combine chunks of concatenated rows into one ragged array.
+
+    Args:
+        chunks: the chunks, in order.
+        lengths: length of each row, shape (n,).
+    """
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
     return Ragged(values, offsets)
@@ -322,9 +339,10 @@ def _grow(kept: NDArray[np.uint64], size: int, new_size: int) -> NDArray[np.uint
 
 @cache
 def row_lowering(pipeline: str) -> RowLowering:
-    """Return the compiled loop over rows for one entry of `_LOWERINGS`.
+    """Compile the loop over rows for one entry of `_LOWERINGS`.
 
-    Each lowering has its own loop, so that a command compiles only those that it uses.
+    Each lowering function has its own loop, so that a command compiles only the functions that it
+    uses.
     """
     lower = _LOWERINGS[pipeline]
 

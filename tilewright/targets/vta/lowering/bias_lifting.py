@@ -1,14 +1,16 @@
-"""Adds a constant (a lift) to biases, so that a bias can replace the reset of accumulators.
+"""Adds a constant (the lift) to biases, so that a bias can replace the reset of accumulators.
 
-When a tile is finished, its accumulators hold clipped values of at most `high`. The maximum of such
-a value and a bias that is lifted above `high` is therefore the lifted bias: a single operation
-replaces a reset and an addition. The lift is a multiple of 256 << shift. After the right shift, the
-constants of the clips are raised by the remaining part of the lift. STORE keeps only the low eight
-bits, where this part is invisible.
+When a tile is finished, its accumulators hold clipped values of at most `high`. Suppose that a bias
+plus the lift is greater than `high`. Then the maximum of the old value and the lifted bias is the
+lifted bias. A single maximum operation therefore replaces a reset and an addition.
 
-For the bias of a shortcut, the remaining part would appear in the sums to which the shortcut is
-added, so the bias of these sums subtracts it. If results are averaged, the sum over them starts
-with a value that subtracts the lift once for each result.
+The lift is a multiple of 256 << shift. After the right shift of the epilogue, a part of the lift
+remains, and the constants of the clips are raised by this part. It is a multiple of 256, so STORE,
+which keeps only the low eight bits, removes it.
+
+For the bias of a shortcut, the remaining part would stay in the accumulators to which the
+convolution is added. The bias of the convolution therefore subtracts it. If the results are
+averaged, their sum starts with a value that subtracts the remaining part once per result.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ SUMS = 1 << 29
 
 
 class Lift(NamedTuple):
-    """The lift of a bias; all fields are 0 if the epilogue allows none.
+    """Constant that is added to the biases of a workload; all fields are 0 if there is no lift.
 
     Attributes:
-        bias: value that is added to the bias. With shifts per channel, it is the value for the
-            smallest shift, and doubles with each further bit.
-        clips: part of the lift that remains after the shift.
-        lowest: smallest bias that is lifted high enough.
+        bias: value that is added to the bias. With one shift per channel, it is the value for the
+            smallest shift, and it doubles with each further bit of the shift.
+        clips: part of the lift that remains after the right shift.
+        lowest: smallest bias for which the lift is large enough.
     """
 
     bias: int
@@ -51,17 +53,17 @@ NONE = Lift(0, 0, 0)
 
 
 def lift_of(workload: Workload, m: Machine) -> Lift:
-    """Return the lift of a workload's bias: a constant that is added to all biases.
+    """Compute the lift of a workload's bias, so that the bias replaces the accumulator reset.
 
-    With it, adding the bias replaces the reset of the accumulators. Only an epilogue that consists
-    of additions, one right shift and a clip on either side allows a lift.
+    The epilogue allows a lift only if it consists of additions, one right shift, a minimum and a
+    maximum, in this order.
 
     Args:
         workload: the workload.
         m: the machine.
 
     Returns:
-        The lift; `NONE` if the epilogue does not allow it.
+        The lift, or `NONE` if the epilogue does not allow it.
     """
     ops, kinds = workload.epilogue, [op.kind for op in workload.epilogue]
     if workload.shortcut is not None or workload.pool is not None:
@@ -90,26 +92,26 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
 
 
 def _averaged_lift(workload: Workload, clips: int) -> int:
-    """Return the lift of all results that an average sums, divided by 256.
+    """Return the sum of the lifts in all averaged results of a channel, divided by 256.
 
-    Each of the averaged results contains the same lift, which can therefore be subtracted from
-    their sum.
+    Each averaged result contains the same lift, which can therefore be subtracted from their sum.
 
     Args:
         workload: the workload with the average.
-        clips: the part of the lift that remains in each result.
+        clips: part of the lift that remains in each result.
     """
     return workload.results_height * workload.results_width * (clips >> 8)
 
 
 def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
-    """Return the lift of a shortcut's bias.
+    """Compute the lift of a shortcut's bias.
 
-    There is no lift if the accumulators' final values are not clipped to eight bits, or if the
-    layer has no bias from which the remaining part can be subtracted before the sums are shifted.
+    There is no lift if the final values of the accumulators are not clipped to eight bits. There is
+    also none if the convolution has no bias that can subtract the remaining part of the lift before
+    the right shift.
 
     Returns:
-        The lift, and the part of it that remains in the sums after the shortcut's epilogue.
+        The lift, and the part of it that remains in the accumulators after the shortcut's epilogue.
     """
     shortcut, kinds = workload.of_shortcut, [op.kind for op in workload.epilogue]
     last_steps = workload.epilogue[-2:]
@@ -125,7 +127,10 @@ def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
 
 
 def _largest_sum(w: Workload, m: Machine) -> int:
-    """Return an upper bound of an accumulator: products, residual and offsets together."""
+    """Return an upper bound on the magnitude of an accumulator before the right shift.
+
+    It adds up the largest products, residual and offsets.
+    """
     products = (w.in_channels // w.groups * w.kernel_h * w.kernel_w) << (
         m.inp_bits + m.wgt_bits - 2
     )
@@ -138,32 +143,37 @@ def _largest_sum(w: Workload, m: Machine) -> int:
 
 
 def lifted_geometry(geo: Geometry, lift: Lift) -> Geometry:
-    """Return the geometry of a workload whose biases are stored with a lift (a constant) added.
+    """Record the lift of the bias in the geometry of a workload.
 
-    The geometry also records that an average has to subtract the lift.
+    The bias in memory then includes the lift. The geometry also records what a fused average has to
+    subtract.
     """
     average = lift.clips >> 8 if geo.average_taps else 0
     return geo._replace(bias_lift=lift.bias, bias_lowest=lift.lowest, average_lift=average)
 
 
 def lifted_shortcut(geo: Geometry, lift: Lift, left: int) -> Geometry:
-    """Return a geometry whose shortcut's bias is stored with the lift added.
+    """Record the lift of a shortcut's bias in the geometry of a workload.
 
     Args:
         geo: geometry of the layer.
-        lift: the lift of the shortcut's bias.
-        left: part of the lift that remains in the sums, and that the layer's bias subtracts.
+        lift: lift of the shortcut's bias.
+        left: part of the lift that remains in the accumulators, and that the layer's own bias
+            subtracts.
     """
     return geo._replace(beside_lift=lift.bias, beside_lowest=lift.lowest, beside_left=left)
 
 
 def lifted_epilogue(epilogue: NDArray[np.int64], lift: Lift, behind: int = 0) -> NDArray[np.int64]:
-    """Raise the clips of an epilogue by the lift, except those in the last `behind` steps.
+    """Raise the minima and maxima of an epilogue by the remaining part of the lift.
 
     Args:
         epilogue: rows of `epilogue_steps`, shape (steps, 3).
         lift: the lift.
         behind: number of final steps that are not changed.
+
+    Returns:
+        The changed copy, shape (steps, 3).
     """
     steps = epilogue.copy()
     clips = np.isin(steps[:, 1], (ALU_MIN, ALU_MAX))

@@ -1,8 +1,9 @@
 """Finds configs that lead to the same program, by replacing knob values that have no effect.
 
-Several values of a knob often give the same rows of the first tile, the same ring sizes or the same
-pieces of the last epilogue. Each such value is replaced by the first value with the same effect.
-Configs that are then equal have the same plan (`plan_of`).
+Several values of a knob often lead to the same rows of the first tile, the same numbers of
+scratchpad slots, or the same pieces of the last epilogue. Each such value is replaced by the first
+value with the same effect. Configs that are equal after the replacement have the same plan
+(`plan_of`).
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _SLOTS = (2, 3)  # values of the slot knobs other than RESIDENT
 
 
 def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find duplicate rows.
+    """Find duplicate rows of an array.
 
     Args:
         values: knob values (not indices), shape (n, knobs).
 
     Returns:
-        Indices of the first row of each set of equal rows, shape (rows,), and for each row the
-        position in this array of the row that equals it, shape (n,).
+        The index of the first row of each set of equal rows, shape (rows,), and for each row the
+        position of its set in this array, shape (n,).
     """
     ranges = [int(most) + 1 for most in values.max(axis=0, initial=0)]
     if math.prod(ranges) >= 1 << 63:
@@ -52,7 +53,7 @@ def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
 def set_alike(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], values: NDArray[np.int64]
 ) -> None:
-    """Replace knob values that have no effect by the first value that gives the same plan.
+    """Replace knob values that have no effect by the first value that leads to the same plan.
 
     Rows that become equal have the same failure, program and counts.
 
@@ -87,7 +88,7 @@ def set_alike(
 
 @stage
 def in_one_part(plan: LoweringPlan) -> bool:
-    """Return whether each step's weights are loaded in one part for any value of `ramp`.
+    """Return whether every step loads its weights in one part for any value of the knob `ramp`.
 
     See `reduction_steps.run_step`.
     """

@@ -1,14 +1,15 @@
-"""Lowers schedules that the stock compiler cannot express: pipelines, residency and uneven tiles.
+"""Lowers schedules of the extended space, which the stock compiler cannot express.
 
-A program is a sequence of output tiles. A tile is a sequence of reduction steps. A step loads what
-its scratchpad slots do not hold yet, and then runs one GEMM. The slots form rings, so that loads
-run ahead of the GEMMs as far as there are slots, across tiles. A slot that still holds the wanted
-block is not loaded again (residency). Accumulator tiles form a ring, too, so that a store overlaps
-with the next tile. The first step can be split so that the first GEMM starts early, and the last
-epilogue so that the last store is short.
+A program is a sequence of output tiles, and a tile is a sequence of reduction steps. A step loads
+the operands that are not in the scratchpads yet, and then runs one GEMM. The slots of a scratchpad
+form a ring, so that loads run ahead of the GEMMs, also across tiles, until no slot is free. A slot
+that still holds the wanted operands is not loaded again (residency). The accumulator tiles form a
+ring, too, so that a store overlaps with the next tile. The first step can be split so that the
+first GEMM starts early, and the last epilogue can be split so that the last store is short. Tiles
+need not divide the image evenly.
 
-Micro-ops are shared by all tiles of the same shape. The two hardware loops iterate over the pixels,
-so that a smaller tile uses the same kernel with fewer iterations.
+All tiles of the same shape share their micro-ops. The two hardware loops iterate over the pixels of
+a tile, so that a smaller tile uses the same micro-ops with fewer iterations.
 """
 
 from __future__ import annotations
@@ -57,27 +58,33 @@ EXTENDED_KNOBS = (
 
 
 def balanced(n: int, most: int = 1 << 30) -> tuple[int, ...]:
-    """Return the part sizes, ascending, if `n` is divided into 1 to `most` nearly equal parts."""
+    """Return the part sizes that result from dividing `n` into 1 to `most` nearly equal parts.
+
+    The sizes are distinct and in ascending order.
+    """
     return tuple(sorted({-(-n // parts) for parts in range(1, min(n, most) + 1)}))
 
 
 def extended_space(geo: Geometry) -> Space:
-    """Return the knobs of the extended space.
+    """Create the extended schedule space of a workload.
+
+    The knobs are:
 
     - `tile_h`, `tile_w`, `tile_co`, `tile_ci`: tile sizes in output rows, output columns, output
       blocks and input blocks. The last tile takes the remainder. A batched dense layer has
-      `tile_b`, rows of the batch in blocks, instead of `tile_h`.
-    - `order`: the inner loop over tiles; 0 iterates over pixels within channels, 1 over channels
-      within pixels.
-    - `inp_slots`, `wgt_slots`, `acc_slots`: ring sizes of the scratchpads; 0 keeps everything
-      resident that will be read again. Weights that are read only once and do not fit are streamed
-      through the scratchpad, if loads are slower than GEMMs.
+      `tile_b`, batch rows of the tile in blocks, instead of `tile_h`.
+    - `order`: order of the two loops over tiles. With 0, the outer loop iterates over output
+      channels and the inner loop over pixels; with 1, the other way round.
+    - `inp_slots`, `wgt_slots`, `acc_slots`: number of slots in each scratchpad's ring. For inputs
+      and weights, 0 means as many slots as are needed to load nothing twice. Weights that are read
+      only once and do not fit are then streamed through the scratchpad, if loads are slower than
+      GEMMs.
     - `head`: the first tile has 1/head of the rows.
     - `ramp`: number of first steps whose weights are loaded in growing parts. If loads are slower
       than GEMMs, the last weights are loaded in shrinking parts instead.
     - `tail`: number of pieces of the last epilogue and store.
 
-    Tiles that are averaged contain whole images, in one piece.
+    If the results are averaged, each tile contains whole images and is written in one piece.
     """
     powers = tuple(v for v in (1, 2, 4) if v < geo.ci)
     # The pieces of an image are whole rows, which keeps them from becoming tiny. A column has no
@@ -103,7 +110,7 @@ def lower_extended(
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
     options: tuple[int, ...],
 ) -> int:  # fmt: skip
-    """Write the program of one schedule.
+    """Write the program of one schedule of the extended space.
 
     Args:
         geo: geometry of the workload.
@@ -111,13 +118,13 @@ def lower_extended(
         lay: layout of the instruction fields.
         epilogue: rows of `epilogue_steps`, shape (steps, 3).
         knobs: knob values (not indices), shape (knobs,).
-        out: filled with instructions, shape (instructions, 2).
-        uops: filled with micro-ops, shape (micro-ops,).
+        out: filled with instructions, uint64, shape (instructions, 2).
+        uops: filled with micro-ops, uint64, shape (micro-ops,).
         state: filled with the counts.
         options: unused.
 
     Returns:
-        The failure code.
+        The failure code; OK if the program was written.
     """
     instruction_writer.start(state)
     plan = plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -149,7 +156,7 @@ def _write(
     """Write the program of a plan, tile by tile and step by step.
 
     Returns:
-        The failure code, or OK.
+        The failure code; OK if the program was written.
     """
     program = GemmProgram(state, out, uops, store_of)
     rings = Rings(inp_ring, wgt_ring, reader, residual, kernel_keys, kernel_at)
@@ -190,7 +197,10 @@ def _write(
 
 @stage
 def prepare(plan: LoweringPlan, program: GemmProgram, tiles: int) -> None:
-    """Write what precedes the first tile: micro-ops, bias, and the reset of all accumulators."""
+    """Write the instructions before the first tile.
+
+    They load the micro-ops and, if it is resident, the bias, and reset all accumulator slots.
+    """
     geo, m, slots, state, out = plan.geo, plan.m, plan.slots, program.state, program.out
     state.inp_used = slots.inp * slots.inp_size + slots.res * slots.res_size
     state.wgt_used = slots.wgt * slots.wgt_size + m.wgt_built - slots.wgt_places

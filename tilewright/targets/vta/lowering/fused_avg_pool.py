@@ -1,10 +1,11 @@
-"""Lowers average pooling that is fused with a convolution, in the accumulators.
+"""Lowers average pooling that is fused with a convolution and computed in the accumulators.
 
-A channel block of an image then stores a single element. A tile contains all results of its blocks,
-followed by two accumulators per block. The weights of an average differ by at most one
-(`targets.integer_reference`). Results with the larger weight are summed in the first accumulator,
-the others in the second. Then the sum of both, multiplied by the smaller weight, is added to the
-first. The ALU has no multiplication, so each bit of the weight is a shift and an addition.
+Each channel block of an image then has a single output element. A tile contains all convolution
+results of its blocks, followed by two accumulators per block. The weights of an average differ by
+at most one (see `targets.integer_reference`). Results with the larger weight are summed in the
+first accumulator, and the other results in the second one. Then the sum of both accumulators,
+multiplied by the smaller weight, is added to the first one. The ALU cannot multiply, so each bit of
+the weight becomes a shift and an addition.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ _FIRST, _SECOND, _TO_SECOND, _TO_FIRST, _RESULTS = 0, 1, 2, 3, 4
 
 
 def check_averaged(workload: Workload, is_extended: bool) -> None:
-    """Raise `WorkloadError` if a workload has a fused average outside of the extended space."""
+    """Check that a fused average, if the workload has one, can be lowered.
+
+    Raises:
+        WorkloadError: the space is not the extended one.
+    """
     if workload.average is not None and not is_extended:
         raise WorkloadError(
             f"{workload}: only the extended space averages results in the accumulators; use it, or "
@@ -51,7 +56,7 @@ def check_averaged(workload: Workload, is_extended: bool) -> None:
 
 @stage
 def average_uops(plan: LoweringPlan) -> int:
-    """Return the number of micro-ops that averages need; 0 if nothing is averaged."""
+    """Return the number of micro-ops that a fused average needs; 0 without an average."""
     if plan.geo.average_taps == 0:
         return 0
     return plan.slots.acc * (_RESULTS + plan.geo.oh * plan.geo.ow)
@@ -59,7 +64,7 @@ def average_uops(plan: LoweringPlan) -> int:
 
 @stage
 def write_average(plan: LoweringPlan, program: GemmProgram) -> None:
-    """Write the micro-ops of averages, after the one micro-op of each accumulator slot."""
+    """Write the micro-ops of a fused average, after the one micro-op of each accumulator slot."""
     pixels, count = plan.geo.oh * plan.geo.ow, average_uops(plan) // plan.slots.acc
     for slot in range(plan.slots.acc if count else 0):
         acc, at = slot * plan.slots.acc_size, plan.slots.acc + slot * count
@@ -81,9 +86,9 @@ def write_average(plan: LoweringPlan, program: GemmProgram) -> None:
 
 @stage
 def _to_first(plan: LoweringPlan) -> int:
-    """Return the number of results that are summed in the first accumulator.
+    """Return the number of results that are summed in the first accumulator of a block.
 
-    They are those with the larger weight, or all if all weights are one.
+    These are the results with the larger weight, or all results if all weights are equal.
     """
     pixels = plan.geo.oh * plan.geo.ow
     larger = plan.geo.average_taps % pixels
@@ -99,10 +104,13 @@ def _has_larger_tap(plan: LoweringPlan, pixel: int) -> bool:
 
 @stage
 def end_averaged(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
-    """Write the epilogue of a tile, the average, the epilogue of the average, and the store.
+    """Write the end of a tile whose results are averaged.
+
+    This is the epilogue of the convolution, the average, the epilogue of the average, and the
+    store.
 
     Returns:
-        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+        The new number of micro-ops, or FULL if they do not fit into the scratchpad.
     """
     geo, state, out = plan.geo, program.state, program.out
     if not plan.operations.lifted:
@@ -131,7 +139,7 @@ def end_averaged(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uop
 
 @stage
 def _sum_up(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int) -> None:
-    """Write the weighted sum of all results of each block to the block's first accumulator.
+    """Write the instructions that compute the weighted sum of each block in its first accumulator.
 
     `at` is the position of the first micro-op of the average.
     """
@@ -162,7 +170,7 @@ def _sum_up(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int) -
 def _take_back_lift(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int, count: int
 ) -> None:
-    """Subtract the lift of the bias (`bias_lifting`) from the accumulators that will hold sums.
+    """Subtract the lift of the bias (see `bias_lifting`) from the accumulators that will hold sums.
 
     `count` is the number of these accumulators.
     """
@@ -183,9 +191,9 @@ def _take_back_lift(
 def _add_results(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, bgn: int, end: int
 ) -> None:
-    """Write the additions of results to the accumulators that hold the sums of an average.
+    """Write the ALU instruction that adds results to the accumulators of their blocks.
 
-    `bgn` and `end` are the range of micro-ops of these additions.
+    `bgn` and `end` are the range of micro-ops, one per result.
     """
     dst, src = 0, 0
     if tile.cos > 1:
@@ -200,7 +208,7 @@ def _each_block(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int, opcode: int, use_imm: int,
     immediate: int,
 ) -> None:  # fmt: skip
-    """Write an ALU operation with a single micro-op that is repeated for each block of the tile."""
+    """Write an ALU instruction with one micro-op that is repeated for each block of a tile."""
     step = 1 if tile.cos > 1 else 0
     instruction_writer.alu(
         program.state, program.out, plan.lay, at, at + 1, 1, tile.cos, 0, step, 0, step, opcode,

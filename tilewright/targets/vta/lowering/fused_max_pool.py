@@ -1,11 +1,14 @@
-"""Lowers max-pools that are fused with a convolution: sums are pooled in the accumulators.
+"""Lowers max-pools that are fused with a convolution: the convolution's accumulators are pooled.
 
-A phase is the set of columns with the same position modulo the stride of the pool. A tile consists
-of initial values, GEMMs for each phase of the columns, maxima, the epilogue and stores. The maximum
-comes first, so that bias, shift and clips apply only to pooled sums. The pipeline is that of
-extended schedules; a tile ends like that of a max-pool. Columns are stored phase by phase, so that
-a GEMM needs one instruction per phase. A tile of whole rows reuses the sums that it shares with the
-tile above, if that one was computed just before.
+Bias, shift and clips apply only to the pooled values, because the maxima are computed first. A tile
+consists of the initial values of its accumulators, the GEMMs, the maxima, the epilogue and the
+stores.
+
+A phase is the set of columns with the same position modulo the stride of the pool. Columns are
+stored phase by phase, and a GEMM instruction computes one phase. The program is pipelined like a
+schedule of the extended space, and a tile ends like a tile of a max-pool layer. A tile of whole
+rows reuses the convolution results that it shares with the tile above, if that tile was computed
+just before.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ _L, _C, _S = 0, 1, 2
 
 
 class Writing(NamedTuple):
-    """Output buffers of a program that is being written, with the state of slots and micro-ops."""
+    """Output buffers of a program that is being written, and the state of its scratchpads."""
 
     program: GemmProgram
     maxima: PoolProgram  # the same program, in the form that the max-pool functions take
@@ -97,8 +100,9 @@ class Writing(NamedTuple):
 def begin_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
     """Write the initial values of a tile's accumulators, after the last STORE from their slot.
 
-    They are zero, the smallest possible value where the pool has padding, and sums that are copied
-    from the tile above.
+    The initial value is zero, or the smallest possible value where the pool has padding.
+    Convolution results that are reused from the tile above are copied, unless they can be read in
+    their old place.
     """
     state, out = w.program.state, w.program.out
     state.tiles += 1
@@ -124,7 +128,7 @@ def begin_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
 
 @helper
 def reset_sums(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
-    """Write the reset of a tile's accumulators, except for a line of sums that it reuses.
+    """Write the reset of a tile's accumulators, except for a line of results that the tile reuses.
 
     The tile above has computed the reused line, which is read in its old place.
     """
@@ -147,16 +151,16 @@ def reset_sums(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
 
 @helper
 def line_above(plan: PooledPlan, tile: PooledTile) -> int:
-    """Return the first accumulator of the lines of sums that a tile reuses from the tile above."""
+    """Return the first accumulator of the result lines that a tile reuses from the tile above."""
     above = pooled_tile_at(plan, tile.sums.number - 1, tile.sums.tiles).out
     return above.acc + (above.lines - plan.carried) * above.line
 
 
 @helper
 def run_step(plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep) -> None:
-    """Write a reduction step: loads of weights, if necessary, and GEMMs.
+    """Write a reduction step: the loads of its weights, if necessary, and its GEMMs.
 
-    The first steps may be split into parts.
+    The first steps of the program may be split into parts.
     """
     sums = tile.sums
     pixels, block = sums.rows * sums.cols, step.cis * plan.sums.geo.kh * plan.sums.geo.kw
@@ -213,7 +217,7 @@ def gemms(
 def kernel_of(
     plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep, dst: int, src: int
 ) -> int:
-    """Return the micro-ops of a step's GEMM, which are written if they do not exist yet.
+    """Return the micro-ops of a step's GEMM, and write them if they do not exist yet.
 
     Args:
         plan: the plan.
@@ -224,7 +228,7 @@ def kernel_of(
         src: first input element.
 
     Returns:
-        The position of the first micro-op, or -1 if they do not fit.
+        The position of the first micro-op, or -1 if they do not fit into the scratchpad.
     """
     geo, t, line = plan.sums.geo, plan.sums.tiling, tile.out.line
     kind = _GEMM + step.cis + (step.wgt_at << 16) + (tile.sums.iw << 32)
@@ -253,7 +257,8 @@ def gemm_of(
         bgn: first micro-op.
         end: end of the micro-ops, exclusive.
         width: number of columns.
-        phases: number of phases, which is the distance of the columns in the sums.
+        phases: number of phases, which is also the distance between two columns of a phase in the
+            image.
     """
     geo, rows = plan.sums.geo, tile.sums.rows
     d0, s0, d1, s1 = 0, 0, 0, 0
@@ -269,7 +274,7 @@ def gemm_of(
 
 @helper
 def end_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
-    """Write the maxima of a tile, their epilogue, and the stores."""
+    """Write the end of a tile: the maxima, their epilogue, and the stores."""
     o, state, out = tile.out, w.program.state, w.program.out
     above = line_above(plan, tile) if tile.carried and plan.read_there else -1
     if plan.pool.rows_first:
@@ -303,15 +308,15 @@ def end_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
 def with_vector(
     plan: PooledPlan, w: Writing, tile: PooledTile, at: int, pitch: int, src: int, opcode: int
 ) -> None:
-    """Write an ALU operation with one value per channel.
+    """Write an ALU operation whose second operand has one value per channel, such as a bias.
 
     Args:
         plan: the plan.
         w: the program that is being written.
         tile: the tile.
         at: first accumulator.
-        pitch: distance of rows in accumulators.
-        src: accumulator of the first channel block's values.
+        pitch: distance between two rows in accumulators.
+        src: accumulator that holds the values of the first channel block.
         opcode: the ALU operation.
     """
     o = tile.out
@@ -337,9 +342,10 @@ _ACCUMULATORS = {"bias", "offset", "shr", "shr_channel", "shl", "min", "max"}
 
 
 def pooled_space(geo: Geometry) -> Space:
-    """Return the knobs of the extended space for a convolution whose sums are max-pooled.
+    """Create the schedule space of a convolution with a fused max-pool.
 
-    `tile_h` and `tile_w` are in pixels after the pool.
+    It has the knobs of the extended space except `tail`. `tile_h` and `tile_w` are in output pixels
+    of the pool.
     """
     knobs = {knob.name: knob for knob in extended_space(geo).knobs}
     knobs["tile_w"] = Knob("tile_w", balanced(geo.ow, 4))
@@ -347,10 +353,11 @@ def pooled_space(geo: Geometry) -> Space:
 
 
 def check_pooled(workload: Workload, is_extended: bool) -> None:
-    """Raise `WorkloadError` if a max-pool cannot be fused with its convolution.
+    """Check that a workload's max-pool, if it has one, can be fused with its convolution.
 
-    Pools are supported only in the extended space, without gaps between windows, and with epilogues
-    that read no tensors.
+    Raises:
+        WorkloadError: the space is not the extended one, the pooling windows leave gaps, or the
+            epilogue reads a tensor.
     """
     pool = workload.pool
     if pool is None:
@@ -379,7 +386,7 @@ def lower_pooled(
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
     options: tuple[int, ...],
 ) -> int:  # fmt: skip
-    """Write the program of one schedule of a convolution whose sums are max-pooled.
+    """Write the program of one schedule of a convolution with a fused max-pool.
 
     Args:
         geo: geometry of the workload.
@@ -387,13 +394,13 @@ def lower_pooled(
         lay: layout of the instruction fields.
         epilogue: rows of `epilogue_steps` without tensors, shape (steps, 3).
         knobs: knob values (not indices), shape (10,).
-        out: filled with instructions, shape (instructions, 2).
-        uops: filled with micro-ops, shape (micro-ops,).
+        out: filled with instructions, uint64, shape (instructions, 2).
+        uops: filled with micro-ops, uint64, shape (micro-ops,).
         state: filled with the counts.
         options: unused.
 
     Returns:
-        The failure code.
+        The failure code; OK if the program was written.
     """
     instruction_writer.start(state)
     plan = pooled_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -440,7 +447,7 @@ def _write(plan: PooledPlan, w: Writing) -> int:
             mark_read(w.program, w.rings, step)
         if number + 1 < tiles:
             following = pooled_tile_at(plan, number + 1, tiles)
-            # What it takes over is copied as the GEMMs left it.
+            # The reused results are copied before the epilogue changes them.
             if following.carried and not plan.read_there:
                 begin_tile(plan, w, following)
         end_tile(plan, w, tile)

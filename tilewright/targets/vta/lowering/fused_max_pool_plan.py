@@ -1,8 +1,8 @@
 """Plan of a schedule for a convolution with a fused max-pool.
 
-A tile is a tile of the pool's output. Its accumulators hold all convolution sums that its windows
-read, including sums in the pool's padding, in the layout that a max-pool uses for pixels
-(`max_pool_plan`).
+A tile is a tile of the pool's output. Its accumulators hold all convolution results that its
+windows read, including results in the pool's padding. They are laid out like the pixels of a
+max-pool layer (see `max_pool_plan`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ value, and a maximum. A tile that reads the sum in its old place needs none of t
 class PooledPlan(NamedTuple):
     """Plan of a convolution with a fused max-pool, as two views of one schedule.
 
-    One view divides the convolution sums into tiles, the other one the pooled output.
+    `sums` divides the convolution results into tiles, and `pool` divides the pooled output.
     """
 
     sums: LoweringPlan
@@ -55,7 +55,7 @@ class PooledPlan(NamedTuple):
 
 
 class PooledTile(NamedTuple):
-    """A tile of the pooled output, with the convolution sums that have to be computed for it."""
+    """A tile of the pooled output, with the convolution results that have to be computed for it."""
 
     sums: SumsTile
     out: PoolTile
@@ -67,7 +67,8 @@ class PooledTile(NamedTuple):
 def pooled_tiling(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
     """Return the tile sizes of a schedule for a convolution with a fused max-pool.
 
-    In the result, `th` and `tw` count convolution sums, and `first_rows` counts output rows.
+    In the result, `th` and `tw` count convolution results, and `first_rows` counts rows of the
+    pool's output.
 
     Args:
         geo: geometry of the workload.
@@ -93,7 +94,7 @@ def pooled_tiling(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
 def pooled_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> PooledPlan:
-    """Return the plan of a schedule: tiles of sums and outputs, scratchpad slots, reused lines.
+    """Plan a schedule: tiles of results and outputs, scratchpad slots, and reused lines.
 
     Args:
         geo: geometry of the workload.
@@ -136,15 +137,16 @@ def pooled_plan_of(
 
 @helper
 def carries(geo: Geometry, knobs: NDArray[np.int64], col_tiles: int, co_tiles: int) -> bool:
-    """Return whether tiles reuse convolution sums of the tile above them.
+    """Return whether tiles reuse convolution results of the tile above them.
 
-    This requires that pooling windows overlap, that the tile above is the previous tile, that its
-    sums are still in the accumulators, and that reusing a sum is cheaper than computing it.
+    This requires that pooling windows overlap, that the tile above is the previous tile of the
+    program, that its results are still in the accumulators, and that reusing a result is cheaper
+    than computing it.
 
     Args:
         geo: geometry of the workload.
         knobs: knob values, shape (knobs,) or (knobs, n). Outside of compiled code, the other
-            arguments may be arrays of n schedules, too.
+            arguments may be arrays for n schedules as well.
         col_tiles: number of tiles along columns.
         co_tiles: number of tiles along output blocks.
     """
@@ -155,7 +157,7 @@ def carries(geo: Geometry, knobs: NDArray[np.int64], col_tiles: int, co_tiles: i
 
 @helper
 def pooled_tile_at(plan: PooledPlan, number: int, tiles: int) -> PooledTile:
-    """Return the tile that is computed after `number` other tiles."""
+    """Return the tile at position `number` in the program's order of tiles, counted from 0."""
     geo, t, p = plan.sums.geo, plan.sums.tiling, plan.pool.tiling
     at = place_at(t, number)
     row = 0 if at.row_tile == 0 else t.first_rows + (at.row_tile - 1) * p.th

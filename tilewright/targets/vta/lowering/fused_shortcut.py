@@ -1,10 +1,10 @@
-"""Lowers convolutions with a fused shortcut: the results of both are summed in the accumulators.
+"""Lowers convolutions with a fused shortcut, a second convolution whose result is added.
 
-A shortcut is a second convolution whose result is added. Its result is therefore neither stored nor
-loaded. A tile begins with the shortcut's reduction and epilogue, which leave its result, scaled by
-its power of two, in the accumulators. The convolution's own products are added to that. The
-pipeline is that of extended schedules. The steps of both reductions use the same rings of
-scratchpad slots, whose slots have the size of the larger of the two operands.
+Both results are summed in the accumulators, so the result of the shortcut is neither stored nor
+loaded. A tile begins with the shortcut's reduction and epilogue, which leave the shortcut's result
+in the accumulators. The products of the convolution are then added to it. The program is pipelined
+like a schedule of the extended space. The reduction steps of both convolutions use the same rings
+of scratchpad slots, and a slot has the size of the larger operand.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ from tilewright.targets.workload import Workload
 class SummedPlan(NamedTuple):
     """Plan of a convolution with a shortcut (a second convolution whose result is added).
 
-    Vectors are the biases and shift amounts, with one value per channel.
+    A vector holds one value per channel, such as the biases or the shift amounts.
 
     Attributes:
         own: plan of the convolution.
-        beside: plan of the shortcut, with the same tiles and scratchpad slots, but with its vectors
-            at another place.
+        beside: plan of the shortcut. It has the same tiles and scratchpad slots, but its vectors
+            are stored after those of the convolution.
         vectors: number of vectors of both convolutions together.
     """
 
@@ -86,8 +86,8 @@ class SummedPlan(NamedTuple):
 def beside_of(geo: Geometry) -> Geometry:
     """Return the geometry of the shortcut as a convolution of its own.
 
-    Its addresses lie in the memory of the convolution that it belongs to. Sizes in bytes are
-    omitted, because no lowering reads them.
+    Its addresses lie in the memory of the convolution to which the shortcut belongs. Sizes in bytes
+    are 0, because no lowering reads them.
     """
     return Geometry(
         geo.batches, geo.groups, geo.beside_ci, geo.co, geo.beside_h, geo.beside_w, geo.oh, geo.ow,
@@ -101,7 +101,7 @@ def beside_of(geo: Geometry) -> Geometry:
 
 @helper
 def reduction_of(t: GemmTiling, steps: int, first: int) -> GemmTiling:
-    """Return the same tiles with another number of reduction steps.
+    """Return the same tiles with a different number of reduction steps.
 
     Args:
         t: the tiles.
@@ -119,17 +119,17 @@ def shared_slots(
     own: Geometry, m: Machine, t: GemmTiling, beside: GemmTiling, operations: Operations,
     knobs: NDArray[np.int64],
 ) -> BufferSlots:  # fmt: skip
-    """Return the division of the scratchpads, whether or not it fits.
+    """Divide the scratchpads into slots that both convolutions use, even if the slots do not fit.
 
-    Weights are never streamed, because two tensors are not stored in the order in which a tile
-    reads them.
+    Weights are never streamed, because the weights of the two convolutions are not stored in the
+    order in which a tile reads them.
 
     Args:
         own: geometry of the convolution.
         m: the machine.
         t: tiles of the convolution.
         beside: tiles of the shortcut.
-        operations: operations of the epilogue, with the vectors of both.
+        operations: operations of the epilogue, with the vectors of both convolutions.
         knobs: knob values, shape (knobs,).
     """
     s = slots_of(own, m, t, operations, knobs[5], knobs[6], knobs[7])
@@ -141,9 +141,9 @@ def shared_slots(
 
 @helper
 def vectors_behind(s: BufferSlots, places: int) -> BufferSlots:
-    """Return the same scratchpad slots, with the bias and shift vectors stored further back.
+    """Return the same scratchpad slots, with the bias and shift vectors stored `places` further.
 
-    `places` is the number of accumulators by which the vectors are moved.
+    `places` is a number of accumulators.
     """
     return BufferSlots(
         s.inp, s.inp_size, s.wgt, s.wgt_size, s.acc, s.acc_size, s.bias_at + places,
@@ -154,7 +154,7 @@ def vectors_behind(s: BufferSlots, places: int) -> BufferSlots:
 
 @helper
 def with_vectors(o: Operations, vectors: int) -> Operations:
-    """Return the same operations with another number of vectors (biases and shifts)."""
+    """Return the same operations with a different number of vectors (biases and shift amounts)."""
     return Operations(
         vectors, o.starts_with_tensor, o.tensors, o.in_place, o.residual, o.shift, o.lifted
     )
@@ -164,13 +164,14 @@ def with_vectors(o: Operations, vectors: int) -> Operations:
 def summed_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> SummedPlan:
-    """Return the plan of a schedule.
+    """Plan a schedule of a convolution with a shortcut.
 
     Args:
         geo: geometry of the workload.
         m: the machine.
         lay: layout of the instruction fields.
-        epilogue: steps of both epilogues, the shortcut's first, shape (steps, 3).
+        epilogue: rows of `epilogue_steps` for both convolutions, the shortcut's first, shape
+            (steps, 3).
         knobs: knob values, shape (knobs,).
     """
     beside = beside_of(geo)
@@ -196,9 +197,10 @@ def summed_plan_of(
 
 
 def check_summed(workload: Workload, is_extended: bool) -> None:
-    """Raise `WorkloadError` if a shortcut cannot be fused with its convolution.
+    """Check that a workload's shortcut, if it has one, can be fused with its convolution.
 
-    Shortcuts are supported only in the extended space, and only if no other tensor is added.
+    Raises:
+        WorkloadError: the space is not the extended one, or the epilogue adds another tensor.
     """
     if workload.shortcut is None:
         return
@@ -228,13 +230,13 @@ def lower_summed(
         lay: layout of the instruction fields.
         epilogue: rows of `epilogue_steps`, the shortcut's first, shape (steps, 3).
         knobs: knob values (not indices), shape (knobs,).
-        out: filled with instructions, shape (instructions, 2).
-        uops: filled with micro-ops, shape (micro-ops,).
+        out: filled with instructions, uint64, shape (instructions, 2).
+        uops: filled with micro-ops, uint64, shape (micro-ops,).
         state: filled with the counts.
         options: unused.
 
     Returns:
-        The failure code.
+        The failure code; OK if the program was written.
     """
     instruction_writer.start(state)
     plan = summed_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -264,7 +266,7 @@ def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: R
     """Write the program of a plan, tile by tile and step by step.
 
     Returns:
-        The failure code, or OK.
+        The failure code; OK if the program was written.
     """
     own, beside, state = plan.own, plan.beside, program.state
     tiles = own.geo.groups * own.tiling.places * own.tiling.co_tiles
@@ -309,7 +311,7 @@ def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: R
 
 @stage
 def _turned(own: Cursor, by: Cursor) -> Cursor:
-    """Return a cursor that combines the kernels of `own` with the ring positions of `by`."""
+    """Combine the micro-op kernels of cursor `own` with the ring positions of cursor `by`."""
     return Cursor(
         by.inp_next, by.wgt_next, by.inp_hint, by.wgt_hint, by.freed, by.loaded, own.kernels,
         own.kernel_hint, by.n_uops,
@@ -318,9 +320,9 @@ def _turned(own: Cursor, by: Cursor) -> Cursor:
 
 @view_stage
 def _with_all_vectors(plan: SummedPlan) -> LoweringPlan:
-    """Return a plan with the vectors of both convolutions, for `prepare` to load.
+    """Return the convolution's plan with the vectors of both convolutions, for `prepare` to load.
 
-    The vectors are stored one after the other.
+    The vectors of the two convolutions are stored one after the other.
     """
     own = plan.own
     return LoweringPlan(

@@ -1,4 +1,7 @@
-"""Computes the packed sizes of a workload and the layout of its tensors in DRAM."""
+"""Computes the packed sizes of a workload and the layout of its tensors in DRAM.
+
+Packed sizes count blocks of the GEMM core instead of channels or batch rows.
+"""
 
 from __future__ import annotations
 
@@ -59,42 +62,43 @@ ADDITIONS = ("bias", "add", "offset", "residual", "weighted")
 class Geometry(NamedTuple):
     """Packed sizes (in blocks), window geometry (in pixels) and DRAM addresses (in elements).
 
-    Channel counts are those of a merged group (`merged_groups`), whose channels fill whole blocks
-    except in the last group. The data of group g is in blocks g·ci … g·ci+ci−1, its output in
-    blocks g·co … g·co+co−1. An image in memory has only the blocks that its channels fill,
-    `inp_blocks` and `out_blocks`. The remaining blocks of the last group are computed with zero
-    weights and are not stored. Weights and biases have places for all of them.
+    Channel groups: `ci` and `co` are the input and output blocks of one merged group (see
+    `merged_groups`). The channels of a merged group fill whole blocks, except in the last group.
+    The data of group g is in blocks g·ci … g·ci+ci−1, and its output in blocks g·co … g·co+co−1. An
+    image in memory has only `inp_blocks` and `out_blocks` blocks, as many as its channels fill. The
+    remaining blocks of the last group are computed with zero weights and are not stored. The
+    weights and biases in memory include all blocks.
 
-    If the GEMM core moves tensors to the accumulators unchanged, the last element of the weights is
-    the identity matrix for that purpose.
+    Identity matrix: if the GEMM core copies tensors to the accumulators, the last element of the
+    weights is the identity matrix.
 
-    The rows of a batched dense layer can be stored as a `column`: a single image, one pixel wide,
-    with one pixel for every `batch` rows of the machine. The rows then share transfers, weights and
-    instructions.
+    Column: the rows of a batched dense layer can be stored as a `column`, which is a single image
+    of width 1 with one pixel for every `batch` rows of the machine. The rows then share transfers,
+    weights and instructions.
 
-    If the sums are max-pooled, `oh` and `ow` are the size after the pool, and `sums_h` and `sums_w`
-    the size before it. Without a pool, the window is 1×1.
+    Fused max-pool: `oh` and `ow` are the size after the pool, and `sums_h` and `sums_w` the size
+    before it. Without a pool, the pooling window is 1×1.
 
-    If there is a shortcut (fields `beside_…`, see `beside_geometry`), its weights and vectors are
-    stored after those of the convolution, and its image takes the place of a residual.
+    Fused shortcut: the fields `beside_…` describe the shortcut (see `beside_geometry`). Its weights
+    and vectors are stored after those of the convolution, and its image is stored in place of a
+    residual.
 
-    If the results are averaged, `oh` and `ow` are the size before the average, and an output image
-    has one pixel.
+    Fused average: `oh` and `ow` are the size before the average, and an output image has one pixel.
     """
 
-    batches: int
-    groups: int
-    ci: int
+    batches: int  # batch size in blocks of rows
+    groups: int  # number of merged channel groups
+    ci: int  # input blocks per group; `co`: output blocks per group
     co: int
-    h: int
+    h: int  # height and width of the input
     w: int
-    oh: int
+    oh: int  # height and width of the output
     ow: int
-    kh: int
+    kh: int  # kernel size
     kw: int
-    sh: int
+    sh: int  # stride
     sw: int
-    dh: int
+    dh: int  # dilation
     dw: int
     pad_top: int
     pad_left: int
@@ -107,7 +111,7 @@ class Geometry(NamedTuple):
     out_base: int
     uop_base: int
     column: bool
-    bias_lift: int  # constant that is added to each bias in memory, see `lift`
+    bias_lift: int  # constant that is added to each bias in memory, see `bias_lifting`
     # smallest bias for which the lift suffices
     bias_lowest: int
     insn_bytes_at: int  # DRAM byte address of the first instruction
@@ -135,16 +139,16 @@ class Geometry(NamedTuple):
     beside_wgt_base: int
     beside_bias_base: int
     beside_steps: int  # number of the shortcut's epilogue steps, which precede the others
-    beside_lift: int  # constant that is added to the shortcut's bias in memory, see `lift`
-    beside_lowest: int  # as `bias_lowest`, for the shortcut's bias
-    # what that lift leaves in the sums; it is subtracted from the other bias in memory
+    beside_lift: int  # constant that is added to the shortcut's bias in memory
+    beside_lowest: int  # like `bias_lowest`, for the shortcut's bias
+    # part of `beside_lift` that remains in the accumulators; subtracted from the other bias
     beside_left: int
-    average_taps: int  # sum of the taps of an average, 0 without average
+    average_taps: int  # sum of the weights of an average, 0 without average
     average_steps: int  # number of the average's epilogue steps, which follow the others
-    average_lift: int  # what a lift of the bias leaves in each result, divided by 256
+    average_lift: int  # part of the lift that remains in each result, divided by 256
     inp_blocks: int  # input blocks of an image in memory; `out_blocks`: output blocks
     out_blocks: int
-    # 1 if an epilogue step works on a copy of the accumulators, which needs as many more, else 0
+    # 1 if an epilogue step works on a copy of the accumulators, which then occupy twice the space
     copies: int
 
     @property
@@ -163,7 +167,7 @@ def merged_groups(workload: Workload, machine: Machine) -> int:
     """Return how many channel groups of a convolution are computed together, as one larger group.
 
     The weights between different groups are zero. The number is the smallest one for which the
-    channels fill whole blocks; if there is none, it is the number of all groups.
+    channels fill whole blocks. If no number does, all groups are merged.
     """
     if workload.groups == 1:
         return 1
@@ -175,16 +179,16 @@ def merged_groups(workload: Workload, machine: Machine) -> int:
 
 
 def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> Geometry:
-    """Pack a workload for a machine.
+    """Compute the packed sizes and the memory layout of a workload for a machine.
 
     Args:
         workload: the workload.
         machine: the machine.
-        column: whether to store a batched dense layer as a column.
+        column: whether to store a batched dense layer as a column, see `Geometry`.
 
     Raises:
-        WorkloadError: the padding exceeds what a LOAD can pad, the blocks are not square where they
-            have to be, or the tensors exceed 32-bit addresses.
+        WorkloadError: the padding exceeds what a LOAD can pad, the blocks are not square although
+            the workload needs an identity matrix, or the tensors exceed 32-bit addresses.
     """
     w = workload
     merged = merged_groups(w, machine)
@@ -271,9 +275,9 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
 
 
 def beside_geometry(workload: Workload, machine: Machine, geo: Geometry) -> Geometry | None:
-    """Return the geometry of a convolution's shortcut alone, or None if it has no shortcut.
+    """Return the geometry of a convolution's shortcut as its own workload, or None without one.
 
-    The shortcut's tensors lie in the same memory as those of the convolution.
+    The tensors of the shortcut and of the convolution are stored in the same memory.
     """
     if workload.of_shortcut is None:
         return None
@@ -285,10 +289,13 @@ def beside_geometry(workload: Workload, machine: Machine, geo: Geometry) -> Geom
 
 
 def epilogue_steps(workload: Workload) -> NDArray[np.int64]:
-    """Return the epilogue as rows (operand kind, ALU opcode, immediate), shape (steps, 3).
+    """Convert the epilogue of a workload to rows (operand kind, ALU opcode, immediate).
 
-    The rows of a shortcut come first and those of an average last. A left shift is a right shift by
-    a negative amount, as VTA encodes it.
+    The rows of a shortcut come first, and those of an average come last. A left shift becomes a
+    right shift by a negative amount, as the VTA encodes it.
+
+    Returns:
+        int64 array of shape (steps, 3).
     """
     parts = []
     if workload.of_shortcut is not None:
@@ -320,8 +327,11 @@ def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np
 def composed_rows(op: EpilogueOp) -> list[tuple[int, int, int]]:
     """Return the ALU operations of an epilogue step that consists of several operations.
 
+    Args:
+        op: the epilogue step.
+
     Returns:
-        Rows (operand kind, ALU opcode, immediate); empty for a step that is a single operation.
+        Rows (operand kind, ALU opcode, immediate); empty if the step is a single basic operation.
     """
     return [
         (_ROW_OF[operation.place], _ALU[operation.operation], operation.value)
@@ -332,22 +342,24 @@ def composed_rows(op: EpilogueOp) -> list[tuple[int, int, int]]:
 def composed_cycles(op: EpilogueOp) -> int:
     """Return the cycles per accumulator of an epilogue step of several ALU operations.
 
-    The result is 0 for a step that is a single operation.
+    The result is 0 if the step is a single basic operation.
     """
     return sum(_CYCLES[row][1] for row, _, _ in composed_rows(op))
 
 
 def alu_operations(workload: Workload) -> int:
-    """Return the number of instructions per tile for the steps of the epilogue."""
+    """Count the instructions per tile that execute the steps of the epilogue."""
     composed = [row for op in workload.epilogue for row, _, _ in composed_rows(op)]
     plain = sum(op.kind in _ALU_OF for op in workload.epilogue)
     return plain + sum(_CYCLES[row][0] for row in composed)
 
 
 def check_composed(workload: Workload, is_extended: bool) -> None:
-    """Raise `WorkloadError` for an unsupported epilogue step of several ALU operations.
+    """Check that the space supports the epilogue steps that consist of several ALU operations.
 
-    Such steps are supported only in the extended space, not after a pool, and not in a shortcut.
+    Raises:
+        WorkloadError: such a step is used outside of the extended space, for a max-pool layer,
+            after a fused pool, or in a shortcut.
     """
     step = next((op for op in workload.epilogue if op.kind not in _ALU_OF), None)
     if step is not None and not (is_extended and workload.operator != "max_pool"):
@@ -369,31 +381,31 @@ def check_composed(workload: Workload, is_extended: bool) -> None:
 
 
 def channel_vectors(workload: Workload) -> tuple[str, ...]:
-    """Return the epilogue's steps that read one value per channel, in the order of their storage.
+    """Return the kinds of epilogue steps that read one value per channel, in the order of storage.
 
     Raises:
-        WorkloadError: there are two steps of the same kind.
+        WorkloadError: the epilogue has two steps of the same kind.
     """
     return tuple(kind for kind in CHANNEL_VECTORS if _has(workload, kind))
 
 
 def tensor_operands(workload: Workload) -> int:
-    """Return the number of epilogue steps that read their second operand from the accumulators."""
+    """Count the epilogue operations whose second operand is read from the accumulators."""
     rows = [row for op in workload.epilogue for row, _, _ in composed_rows(op)]
     from_copies = sum(row in (EPILOGUE_TAKE, EPILOGUE_BACK) for row in rows)
     return from_copies + sum(op.kind in (*CHANNEL_VECTORS, "add") for op in workload.epilogue)
 
 
 def check_residual(workload: Workload, has_residuals: bool) -> None:
-    """Raise `WorkloadError` for a residual that cannot be lowered.
+    """Check that the residual of a workload, if it has one, can be lowered.
 
     Args:
         workload: the workload.
         has_residuals: whether the schedule space supports residuals.
 
     Raises:
-        WorkloadError: the space has no residuals, or a step before the residual does not commute
-            with its addition.
+        WorkloadError: the space does not support residuals, or a step before the residual does not
+            commute with the addition of the residual.
     """
     kinds = [op.kind for op in workload.epilogue]
     at = next((i for i, kind in enumerate(kinds) if kind in RESIDUALS), None)

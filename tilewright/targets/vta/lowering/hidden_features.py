@@ -1,11 +1,11 @@
 """Hidden features of a program: properties that are known after lowering, before it is measured.
 
-Waiting is estimated from the tokens in program order, without any timing. A load may start when its
-scratchpad slot is released, and is needed when compute takes its token. The iterations that compute
-executes in between are the cover under which the load can hide. Bytes beyond this cover are counted
-as exposed; a byte is worth as many iterations as the program has per byte on average. The same
-applies to stores, between the token that starts them and the token that compute takes before it
-overwrites their accumulators.
+Waiting times are estimated from the dependency tokens in program order, without simulating cycles.
+A load may start when its scratchpad slot is released, and must be finished when compute takes its
+token. The GEMM and ALU iterations in between are called the cover, because the load can hide behind
+them. Bytes that exceed the cover are counted as exposed. To compare the two, a byte counts as the
+program's average number of iterations per byte. Stores are treated likewise, between the token that
+starts a store and the token that compute takes before it overwrites the stored accumulators.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ _TO_COMPUTE, _FROM_STORE = 0, 3
 
 @allocating_helper
 def count_waits(program: NDArray[np.uint64], lay: Layout, m: Machine, state: ProgramState) -> None:
-    """Estimate how much of a program's loads and stores the computation cannot hide.
+    """Estimate how many bytes of a program's loads and stores compute cannot hide.
 
     Args:
-        program: instructions, shape (instructions, 2).
+        program: instructions, uint64, shape (instructions, 2).
         lay: layout of the instruction fields.
         m: the machine.
-        state: counts of the program; this function fills in the counts of waiting.
+        state: counts of the program; the counts of exposed bytes are filled in.
     """
     iterations = state.gemm_iterations + state.alu_iterations + state.reset_iterations
     loaded = state.inp_bytes + state.wgt_bytes + state.acc_bytes

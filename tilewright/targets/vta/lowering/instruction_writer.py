@@ -1,10 +1,10 @@
-"""Writes an instruction stream: dependency tokens, DMA regions and micro-op kernels.
+"""Writes an instruction stream: dependency tokens, DMA transfers, GEMM and ALU instructions.
 
-A program is written to two places. `state` is the record with its counts. `out`, shape
+A program is written to two outputs. `state` is the record with the program's counts. `out`, shape
 (instructions, 2), receives the instruction words; instructions beyond its end are only counted. The
-rules by which calls become dependency flags or no-ops are those of the VTA runtime
-(InsnQueue::DepPop and DepPush). A lowering that makes the calls of the stock compiler therefore
-gets the stock compiler's stream, byte for byte.
+rules that turn calls of `pop` and `push` into dependency flags or no-ops are those of the VTA
+runtime (InsnQueue::DepPop and DepPush). A lowering that makes the same calls as the stock compiler
+therefore gets the stock compiler's stream, byte for byte.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ from tilewright.targets.vta.numba_decorators import helper, set_zero
 
 
 class ProgramState:
-    """Fields of a record of int64 numbers, which compiled code reads and writes in place."""
+    """Fields of a record of int64 numbers with the counts of a program.
+
+    Compiled code reads and writes the record in place.
+    """
 
     # Dependencies of the next instruction.
     # pending pop flags of load, compute and store, two bits each; pop_prev is the lower bit
@@ -72,14 +75,14 @@ class ProgramState:
     alu_iterations: int
     reset_iterations: int
 
-    # What only the lowering knows about its tiles.
+    # Numbers of tiles and steps, and scratchpad use, which the lowering fills in.
     tiles: int  # number of output tiles
     steps: int  # number of reduction steps of all tiles
     inp_used: int  # scratchpad elements that the program occupies
     wgt_used: int
     acc_used: int
 
-    # Work during which the program waits, see `hidden_features`.
+    # Exposed transfers and work, see `hidden_features`.
     first_loaded: int  # bytes loaded before the first GEMM
     exposed_loads: int
     exposed_stores: int
@@ -92,12 +95,12 @@ _RECORD = np.dtype((np.record, [(name, np.int64) for name in FIELDS]))
 
 
 def new_states(programs: int) -> NDArray[np.void]:
-    """Return records of empty programs, shape (programs,), with the fields of `ProgramState`."""
+    """Create records of empty programs, shape (programs,), with the fields of `ProgramState`."""
     return np.zeros(programs, _RECORD)
 
 
 def columns(states: NDArray[np.void], names: Sequence[str]) -> NDArray[np.int64]:
-    """Return some fields of records, shape (programs, names)."""
+    """Return the given fields of records as an int64 array of shape (programs, fields)."""
     numbers = states.view(np.int64).reshape(len(states), len(FIELDS))
     return numbers[:, [FIELDS.index(name) for name in names]]
 
@@ -125,8 +128,8 @@ def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carri
         out: the instructions.
         lo: low word of the instruction.
         hi: high word of the instruction.
-        carrier: module whose next token can be sent by setting a flag of this instruction; -1 for
-            none.
+        carrier: module whose next token can be sent by setting a push flag of this instruction; -1
+            for none.
     """
     n = state.instructions
     if n < out.shape[0]:
@@ -139,7 +142,7 @@ def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carri
 
 @helper
 def take_pops(state: ProgramState, module: int) -> int:
-    """Return and clear the pop flags that wait for a module's next instruction."""
+    """Return and clear the pop flags that are pending for a module's next instruction."""
     at = 2 * module
     waiting = state.pops >> at & 3
     state.pops ^= waiting << at
@@ -148,7 +151,7 @@ def take_pops(state: ProgramState, module: int) -> int:
 
 @helper
 def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) -> None:
-    """Write an instruction that only passes tokens: a transfer of zero elements."""
+    """Write a transfer of zero elements, which only passes dependency tokens."""
     state.nops += 1
     if module == _L:
         lo, hi = pack_memory(LOAD, flags, INP, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -163,7 +166,7 @@ def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) 
 
 @helper
 def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> None:
-    """Write the pending pops of a module as a no-op instruction."""
+    """Write a no-op instruction with the pending pops of a module, if there are any."""
     flags = take_pops(state, module)
     if flags:
         noop(state, out, module, flags)
@@ -171,7 +174,7 @@ def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> No
 
 @helper
 def pop(state: ProgramState, out: NDArray[np.uint64], source: int, module: int) -> None:
-    """Make the next instruction of `module` wait for a token from `source`."""
+    """Make the next instruction of `module` wait for a token from the module `source`."""
     waiting = 1 << (2 * module + (0 if source < module else 1))
     if state.pops & waiting:
         commit_pops(state, out, module)
@@ -180,7 +183,7 @@ def pop(state: ProgramState, out: NDArray[np.uint64], source: int, module: int) 
 
 @helper
 def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int) -> None:
-    """Make `module` send a token to `target` after the instructions that it has so far."""
+    """Make `module` send a token to the module `target` after its last instruction so far."""
     state.tokens += 1
     flag = PUSH_NEXT if module < target else PUSH_PREV
     n = state.instructions
@@ -195,9 +198,13 @@ def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int)
 
 @helper
 def flag(state: ProgramState, out: NDArray[np.uint64], at: int, bit: int) -> None:
-    """Make the instruction at index `at`, which is already written, push another token.
+    """Set a push flag of an instruction that is already written.
 
-    `bit` is the push flag that is set.
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        at: index of the instruction.
+        bit: the push flag.
     """
     state.tokens += 1
     if at == state.instructions - 1:
@@ -211,7 +218,7 @@ def memory(
     state: ProgramState, out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     y: int, x: int, stride: int, y0: int, y1: int, x0: int, x1: int, element_bytes: int,
 ) -> None:  # fmt: skip
-    """Write a LOAD or STORE, with the flags of all pending pops.
+    """Write a LOAD or STORE that also performs all pending pops of its module.
 
     Args:
         state: counts of the program.
@@ -222,11 +229,11 @@ def memory(
         dram: first element in DRAM.
         y: number of rows.
         x: number of elements per row.
-        stride: distance of two rows in DRAM, in elements.
-        y0: zero rows before the data.
-        y1: zero rows after the data.
-        x0: zero elements before each row.
-        x1: zero elements after each row.
+        stride: distance between two rows in DRAM, in elements.
+        y0: number of zero rows before the data.
+        y1: number of zero rows after the data.
+        x0: number of zero elements before each row.
+        x1: number of zero elements after each row.
         element_bytes: size of an element in bytes.
     """
     if (
@@ -270,10 +277,11 @@ def region(
 ) -> int:  # fmt: skip
     """Transfer a dense scratchpad tile from or to a DRAM region of up to three dimensions.
 
-    The dimensions are (extent, DRAM stride in elements), outermost first; the innermost one is
-    contiguous. Extents of 1 are dropped, and dimensions whose stride continues their inner
-    neighbour are merged, as in the stock compiler. A region that is still three-dimensional becomes
-    one instruction per outermost step.
+    A dimension has an extent (n) and a DRAM stride in elements (s). The outermost dimension has the
+    number 0. The innermost dimension, number 2, is contiguous. As in the stock compiler, dimensions
+    of extent 1 are dropped, and a dimension is merged with its inner neighbour if the two are
+    contiguous in DRAM. A region that is still three-dimensional becomes one instruction per
+    outermost index.
 
     Returns:
         The number of instructions.
@@ -306,7 +314,7 @@ def gemm(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, reset: int, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, w0: int, w1: int,
 ) -> None:  # fmt: skip
-    """Write a GEMM or an accumulator reset, with the flags of all pending pops.
+    """Write a GEMM or an accumulator reset that also performs all pending pops of compute.
 
     Args:
         state: counts of the program.
@@ -346,7 +354,7 @@ def alu(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, opcode: int, use_imm: int, imm: int,
 ) -> None:  # fmt: skip
-    """Write an ALU operation, with the flags of all pending pops.
+    """Write an ALU instruction that also performs all pending pops of compute.
 
     Args:
         state: counts of the program.
@@ -361,7 +369,7 @@ def alu(
         s0: source index step per outer iteration.
         s1: source index step per inner iteration.
         opcode: ALU operation.
-        use_imm: whether the second operand is the immediate.
+        use_imm: 1 if the second operand is the immediate, else 0.
         imm: the immediate.
     """
     limit = 1 << 14
@@ -379,15 +387,15 @@ def alu(
 
 @helper
 def finish(state: ProgramState, out: NDArray[np.uint64]) -> None:
-    """Write a FINISH instruction that waits for all tokens that compute still has to take."""
+    """Write a FINISH instruction that also performs all pending pops of compute."""
     append(state, out, nb.uint64(FINISH) | nb.uint64(take_pops(state, _C)), nb.uint64(0), -1)
 
 
 @helper
 def outcome(state: ProgramState, out: NDArray[np.uint64]) -> int:
-    """Return the failure code of a finished program.
+    """Return the failure code of a finished program; OK if it was written completely.
 
-    The counts are correct even if `out` was too short.
+    The code is OUT_OF_SPACE if `out` was too short. The counts are correct even then.
     """
     if state.problem:
         return state.problem

@@ -1,4 +1,4 @@
-"""Reasons why a schedule does not compile: class, compiler stage and explanation."""
+"""Failure codes of schedules that do not compile, with the compiler stage and an explanation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Failure(NamedTuple):
 
     Attributes:
         name: short name of the class.
-        stage: when the stock software notices the failure: "build" or "run".
+        stage: stage of the stock software that detects the failure, "build" or "run".
         reason: explanation of the failure.
     """
 

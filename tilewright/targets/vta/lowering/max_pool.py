@@ -1,10 +1,10 @@
-"""Lowers max-pools: the GEMM core copies data to the accumulators, and the ALU takes maxima.
+"""Lowers max-pool layers: the GEMM core copies data to the accumulators, and the ALU takes maxima.
 
-The GEMM multiplies by an identity matrix, and the maxima are taken in place. A program is a
-sequence of output tiles. Input slots and accumulator slots form rings. The LOAD of the next tile
-and the STOREs of the previous tile run in parallel with the ALU, which takes most of the time. The
-first and the last tile can be computed in parts, so that the first GEMM starts early and the last
-STORE is short.
+The GEMM multiplies by an identity matrix, and the ALU writes each maximum in place. A program is a
+sequence of output tiles. The slots of the input scratchpad and of the accumulators form rings. The
+LOAD of the next tile and the STOREs of the previous tile run in parallel with the ALU, which takes
+most of the time. The first and the last tile can be computed in parts, so that the first GEMM
+starts early and the last STORE is short.
 """
 
 from __future__ import annotations
@@ -59,11 +59,13 @@ _L, _C, _S = 0, 1, 2
 
 
 def pool_space(geo: Geometry, name: str) -> Space:
-    """Return the knobs of a max-pool, under the name of the requested space.
+    """Create the schedule space of a max-pool layer, under the name of the requested space.
+
+    The knobs are:
 
     - `tile_h`, `tile_w`, `tile_c`: tile sizes in output rows, output columns and channel blocks.
       The last tile takes the remainder.
-    - `inp_slots`, `acc_slots`: ring sizes of the scratchpads.
+    - `inp_slots`, `acc_slots`: number of slots in each scratchpad's ring.
     - `head`, `tail`: number of parts in which the first and the last tile are computed.
     """
     values = (
@@ -74,7 +76,11 @@ def pool_space(geo: Geometry, name: str) -> Space:
 
 
 def check_pool(workload: Workload) -> None:
-    """Raise `WorkloadError` for a max-pool that cannot be lowered."""
+    """Check that a max-pool layer can be lowered.
+
+    Raises:
+        WorkloadError: the windows are dilated, or the epilogue reads tensors.
+    """
     if max(workload.dilation_h, workload.dilation_w) > 1:
         raise WorkloadError(
             f"{workload}: a max_pool with dilation is not supported; run the layer on the CPU"
@@ -93,7 +99,7 @@ def lower_pool(
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
     options: tuple[int, ...],
 ) -> int:  # fmt: skip
-    """Write the program of one schedule of a max-pool.
+    """Write the program of one schedule of a max-pool layer.
 
     Args:
         geo: geometry of the workload.
@@ -101,13 +107,13 @@ def lower_pool(
         lay: layout of the instruction fields.
         epilogue: rows of `epilogue_steps`, only constants, shape (steps, 3).
         knobs: knob values (not indices), shape (7,).
-        out: filled with instructions, shape (instructions, 2).
-        uops: filled with micro-ops, shape (micro-ops,).
+        out: filled with instructions, uint64, shape (instructions, 2).
+        uops: filled with micro-ops, uint64, shape (micro-ops,).
         state: filled with the counts.
         options: unused.
 
     Returns:
-        The failure code.
+        The failure code; OK if the program was written.
     """
     instruction_writer.start(state)
     plan = pool_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -151,7 +157,10 @@ def _write(plan: PoolPlan, program: PoolProgram) -> int:
 
 @stage
 def tile_at(plan: PoolPlan, number: int) -> PoolTile:
-    """Return the tile, or the part of the first or last tile, with this number in the program."""
+    """Return the tile at position `number` of the program, counted from 0.
+
+    The first and the last tile can be divided into parts, which count as tiles of the program.
+    """
     geo, t = plan.geo, plan.tiling
     part, parts = 0, 1
     index = number - (t.first_parts - 1)
@@ -180,7 +189,10 @@ def tile_at(plan: PoolPlan, number: int) -> PoolTile:
 
 @stage
 def prepare(plan: PoolPlan, program: PoolProgram) -> None:
-    """Write what precedes the first tile: micro-ops, the identity, and the accumulator reset."""
+    """Write the instructions before the first tile.
+
+    They load the micro-ops and the identity matrix, and may reset all accumulator slots.
+    """
     geo, m, slots, state, out = plan.geo, plan.m, plan.slots, program.state, program.out
     state.inp_used = slots.inp * slots.inp_size
     state.wgt_used = 1
@@ -207,7 +219,7 @@ def prepare(plan: PoolPlan, program: PoolProgram) -> None:
 def resets_all(plan: PoolPlan) -> bool:
     """Return whether all accumulator slots are reset while the first tile is loaded.
 
-    They are if the reset takes no longer than the load.
+    This is the case if the reset takes no longer than the load.
     """
     slots, first = plan.slots, tile_at(plan, 0)
     pixels = first.blocks * first.ih * first.iw * plan.m.inp_bytes + plan.m.wgt_bytes

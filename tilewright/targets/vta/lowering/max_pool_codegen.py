@@ -1,11 +1,12 @@
 """Writes the instructions of one tile of a max-pool.
 
 The instructions copy pixels to the accumulators, overwrite padding with the smallest value, take
-maxima along an axis, apply element-wise operations, and store the result. In the accumulators, a
-line of a tile holds the pixels of an image row that some output reads, sorted by phase (position
-modulo the stride, see `max_pool_plan`), so that an ALU instruction iterates over adjacent elements.
-Every block of channels has its own lines: micro-ops iterate over the blocks, hardware loops over
-lines and columns.
+maxima along an axis, apply element-wise operations, and store the result.
+
+In the accumulators, a line holds the pixels of one image row that some output of the tile reads.
+Its pixels are sorted by phase (position modulo the stride, see `max_pool_plan`), so that an ALU
+instruction iterates over adjacent elements. Every channel block has its own lines. Micro-ops
+iterate over the blocks, and hardware loops iterate over lines and columns.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ RUNS, UOPS = 0, 1  # indices into `PoolProgram.counts`
 
 
 class PoolProgram(NamedTuple):
-    """A program that is being written, with the state of its slots and micro-ops.
+    """Output buffers of a program that is being written, and the use of its slots and micro-ops.
 
-    The instructions are written by `instruction_writer`.
+    `instruction_writer` writes the instructions. A run is a range of consecutive micro-ops.
     """
 
     state: ProgramState
@@ -54,22 +55,22 @@ class PoolProgram(NamedTuple):
 
 
 class PoolTile(NamedTuple):
-    """Position and size of an output tile of a max-pool, and its slots in the scratchpads."""
+    """Position and size of a max-pool's output tile, and its slots in the scratchpads."""
 
     number: int  # number of tiles before this one
     image: int
-    block: int
+    block: int  # first channel block; `blocks`: number of channel blocks
     blocks: int
-    row: int
+    row: int  # first output row; `rows`: number of output rows
     rows: int
-    col: int
+    col: int  # first output column; `cols`: number of output columns
     cols: int
     ih: int  # number of input rows that the tile reads; `iw`: input columns
     iw: int
     lines: int  # number of lines in the accumulators; `line`: their length
     line: int
-    pitch: int  # distance of two blocks in accumulators
-    i_slot: int
+    pitch: int  # distance between two blocks in accumulators
+    i_slot: int  # input slot; `a_slot`: accumulator slot
     a_slot: int
     inp: int  # first element of the input slot; `acc`: first accumulator
     acc: int
@@ -77,9 +78,13 @@ class PoolTile(NamedTuple):
 
 @stage
 def find_run(program: PoolProgram, kind: int, line: int, dst: int, src: int) -> int:
-    """Return the position of a run of micro-ops that was written before, or -1 if there is none.
+    """Find a run of micro-ops that was written before.
 
-    A run is identified by its kind, the length of the tile's lines, and its first elements.
+    A run is identified by its kind, the length of the tile's lines, its first accumulator and its
+    first source element.
+
+    Returns:
+        The position of the run's first micro-op, or -1 if there is no such run.
     """
     keys = program.run_keys
     found = -1
@@ -96,7 +101,7 @@ def new_run(
 ) -> int:
     """Reserve space for a new run of consecutive micro-ops.
 
-    If there is no room, the failure is recorded in the state of the program.
+    If they do not fit, the failure is recorded in the state of the program.
 
     Args:
         program: the program.
@@ -104,11 +109,11 @@ def new_run(
         line: length of the tile's lines.
         dst: first accumulator.
         src: first source element.
-        size: number of micro-ops.
-        room: number of micro-ops that may be used.
+        size: number of micro-ops of the run.
+        room: capacity for micro-ops.
 
     Returns:
-        The position of the first micro-op, or -1.
+        The position of the first micro-op, or -1 if they do not fit.
     """
     k, at = program.counts[RUNS], program.counts[UOPS]
     if k >= MAX_RUNS or at + size > min(room, program.uops.shape[0]):
@@ -136,14 +141,14 @@ def alu_run(
         program: the program.
         lay: layout of the instruction fields.
         line: length of the tile's lines.
-        pitch: distance of two blocks in accumulators.
+        pitch: distance between two blocks in accumulators.
         blocks: number of blocks.
         dst: destination in the first block.
         src: source in the first block.
-        room: number of micro-ops that may be used.
+        room: capacity for micro-ops.
 
     Returns:
-        The position of the first micro-op, or -1 if there is no room.
+        The position of the first micro-op, or -1 if they do not fit.
     """
     at = find_run(program, 0, line, dst, src)
     if at < 0:
@@ -159,7 +164,7 @@ def in_place(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, at: int, lines: int, pitch: int,
     width: int, opcode: int, immediate: int,
 ) -> None:  # fmt: skip
-    """Write an ALU operation with a constant, on adjacent elements of several lines.
+    """Write an ALU operation with a constant on adjacent elements of several lines.
 
     Args:
         plan: the plan.
@@ -167,7 +172,7 @@ def in_place(
         tile: the tile; the operation applies to all its blocks.
         at: first accumulator in the first block.
         lines: number of lines.
-        pitch: distance of two lines in accumulators.
+        pitch: distance between two lines in accumulators.
         width: number of adjacent elements per line.
         opcode: ALU operation.
         immediate: the constant.
@@ -180,10 +185,11 @@ def maximum(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, dst: int, src: int, n0: int, d0: int,
     s0: int, n1: int, d1: int, s1: int,
 ) -> None:  # fmt: skip
-    """Write an ALU instruction that computes acc[dst] = max(acc[dst], acc[src]) over two loops.
+    """Write an ALU instruction that computes acc[dst] = max(acc[dst], acc[src]) in two loops.
 
-    No iteration reads what the previous one wrote, which the RTL forbids: sources come after their
-    destinations, or belong to an earlier phase, which a longer line separates from them.
+    The RTL forbids that an iteration reads what the previous iteration wrote. This never happens
+    here: a source comes after its destination, or it belongs to an earlier phase, whose length
+    keeps the two further than one iteration apart.
 
     Args:
         plan: the plan.
@@ -206,7 +212,7 @@ def alu(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, dst: int, src: int, n0: int, d0: int,
     s0: int, n1: int, d1: int, s1: int, opcode: int, use_imm: int, imm: int,
 ) -> None:  # fmt: skip
-    """Write an ALU instruction on all blocks of a tile, over two loops.
+    """Write an ALU instruction on all blocks of a tile, in two nested loops.
 
     Args:
         plan: the plan.
@@ -221,7 +227,7 @@ def alu(
         d1: destination step per inner iteration.
         s1: source step per inner iteration.
         opcode: ALU operation.
-        use_imm: whether the second operand is the immediate.
+        use_imm: 1 if the second operand is the immediate, else 0.
         imm: the immediate.
     """
     at = alu_run(
@@ -243,9 +249,9 @@ def alu(
 def bring_pixels(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
     """Write the GEMMs that copy a tile's pixels from the input scratchpad to the accumulators.
 
-    The GEMMs multiply by the identity matrix. Phases (columns with equal position modulo the
-    stride) that have the same length share an instruction. Rows that no output reads, because they
-    lie between windows, are omitted, so that there are fewer lines than input rows.
+    The GEMMs multiply by the identity matrix. Phases (columns with the same position modulo the
+    stride) of equal length share a GEMM instruction. Rows between the windows, which no output
+    reads, are not copied. There may therefore be fewer lines than input rows.
     """
     geo, cols = plan.geo, plan.cols
     sets, lines, from_row = 1, tile.lines, 1
@@ -268,7 +274,7 @@ def bring_phases(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, begin: int, end: int, width: int,
     step: int, sets: int, lines: int, from_row: int,
 ) -> None:  # fmt: skip
-    """Write a GEMM that copies the pixels of some phases to the accumulators.
+    """Write a GEMM that copies the pixels of consecutive phases to the accumulators.
 
     A phase consists of the columns with the same position modulo the stride of the pool.
 
@@ -278,11 +284,11 @@ def bring_phases(
         tile: the tile.
         begin: first phase.
         end: phase after the last one.
-        width: number of pixels per phase.
-        step: distance of these pixels in the input.
+        width: number of pixels per phase and line.
+        step: distance between two pixels of a phase in the input.
         sets: number of sets of lines.
         lines: number of lines per set.
-        from_row: distance of the lines of a set, in input rows.
+        from_row: distance between two lines of a set, in input rows.
     """
     dst = tile.acc + before(plan.cols, begin, tile.cols)
     src = tile.inp + begin
@@ -311,7 +317,7 @@ def bring_phases(
 
 
 class Sides(NamedTuple):
-    """Numbers of lines and columns of a tile's windows that are in the padding."""
+    """Number of lines and columns of a tile that lie in the padding, for each side of the image."""
 
     top: int
     bottom: int
@@ -321,9 +327,9 @@ class Sides(NamedTuple):
 
 @helper
 def lower_padding(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Subtract a constant from the padding, so that no pixel is smaller than the padding.
+    """Write ALU operations that set the padding of a tile to the smallest input value.
 
-    A LOAD fills the padding with zeros.
+    A LOAD fills the padding with zeros, to which the smallest input value is added.
     """
     geo = plan.geo
     lowest = -(1 << (plan.m.inp_bits - 1))
@@ -338,7 +344,7 @@ def lower_padding(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
 def lines_in_padding(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, sides: Sides, opcode: int, immediate: int
 ) -> None:
-    """Write ALU operations with a constant on the lines of a tile that are in the padding."""
+    """Write ALU operations with a constant on the lines of a tile that lie in the padding."""
     for side in range(2):
         count = sides.bottom if side else sides.top
         if count > 0:
@@ -351,14 +357,14 @@ def columns_in_padding(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, sides: Sides, stride: int,
     first_line: int, lines: int, opcode: int, immediate: int,
 ) -> None:  # fmt: skip
-    """Write ALU operations with a constant on the columns of a tile that are in the padding.
+    """Write ALU operations with a constant on the columns of a tile that lie in the padding.
 
     Args:
         plan: the plan.
         program: the program.
         tile: the tile.
         sides: number of columns in the padding, left and right.
-        stride: distance of two windows in columns.
+        stride: horizontal stride of the windows.
         first_line: first line.
         lines: number of lines.
         opcode: ALU operation.
@@ -384,18 +390,19 @@ def columns_in_padding(
 def first_output(plan: PoolPlan, tile: PoolTile) -> int:
     """Return the accumulator of a tile's first output.
 
-    The distance to the next row of outputs is as many lines as there are phases of rows.
+    The next row of outputs is as many lines further as there are phases of rows.
     """
     return tile.acc + plan.rows.home * tile.line + before(plan.cols, plan.cols.home, tile.cols)
 
 
 @helper
 def maxima_of_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, above: int) -> None:
-    """Write the maxima along the columns of a window, which combine lines (rows of pixels).
+    """Write the maxima over the rows of each window, which combine whole lines.
 
-    If the maxima along rows have been taken before, only the columns of the home phase, which then
-    hold these maxima, are combined; otherwise all columns are. If `above` is not -1, it is the
-    position of the line that replaces the first line, which only the first output reads.
+    If the maxima over columns have been taken before, only the columns of the home phase, which
+    then hold these maxima, are combined. Otherwise, all columns are combined. If `above` is not -1,
+    it is the position of the line that replaces the tile's first line, which only the first row of
+    outputs reads.
     """
     rows, line = plan.rows, tile.line
     column, width = 0, line
@@ -422,9 +429,10 @@ def maxima_of_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, above: 
 
 @helper
 def maxima_of_columns(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Write the maxima of adjacent columns.
+    """Write the maxima over the columns of each window.
 
-    They apply to the home lines, or to all lines if rows are reduced later.
+    If the maxima over rows have been taken before, only the lines of the home phase are processed;
+    otherwise, all lines are.
     """
     cols = plan.cols
     first, lines, pitch = tile.acc, tile.lines, tile.line
@@ -451,7 +459,7 @@ def maxima_of_columns(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> N
 def store_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, blocks: int) -> None:
     """Write one STORE per output row of the first `blocks` blocks of a tile.
 
-    One STORE cannot write several rows, because other pixels lie between them.
+    A STORE cannot write several rows, because other accumulators lie between them.
     """
     geo, first = plan.geo, first_output(plan, tile)
     for b in range(blocks):

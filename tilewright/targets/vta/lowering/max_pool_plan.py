@@ -1,9 +1,12 @@
 """Plan of a max-pool's schedule: the tiles, the layout of pixels, and the order of maxima.
 
-The maximum of a window is the maximum of its rows' maxima, so rows and columns are reduced
-separately, in the order that needs fewer operations. Along an axis with a stride, pixel j·stride +
-p is number j of phase p. The phases of a block of `stride` pixels are combined before the blocks of
-a window are, because overlapping windows share the results for whole blocks.
+The maximum of a window is the maximum of the maxima of its rows. Rows and columns are therefore
+reduced separately, in the order that needs fewer operations.
+
+Along an axis with a stride, pixel j·stride + p has the position j in phase p. A block consists of
+`stride` adjacent pixels. The phases of a block are combined first, and then the blocks of a window,
+because overlapping windows share the results of whole blocks. The result is written to the pixels
+of one phase, which is called the home phase.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ INTO, FROM, AHEAD, COUNT = 0, 1, 2, 3
 class PoolAxis(NamedTuple):
     """Layout of a tile's rows, or of its columns, in the accumulators of a max-pool."""
 
-    kernel: int
+    kernel: int  # size of a window
     stride: int  # number of phases: the stride, but at most the kernel size
     single: bool  # whether a tile has only one output, so that every pixel of its window is a phase
     full: int  # whole blocks of `stride` pixels in a window, without the block of the last pixel
@@ -36,12 +39,12 @@ class PoolAxis(NamedTuple):
 
 
 class PoolTiling(NamedTuple):
-    """Numbers and sizes of a max-pool's output tiles, in rows, columns and channel blocks."""
+    """Sizes and numbers of a max-pool's output tiles, in rows, columns and channel blocks."""
 
-    th: int
+    th: int  # size of a tile: output rows, output columns and channel blocks
     tw: int
     tc: int
-    row_tiles: int
+    row_tiles: int  # number of tiles along rows, columns and channel blocks
     col_tiles: int
     block_tiles: int
     tiles: int  # number of tiles in the program
@@ -52,7 +55,7 @@ class PoolTiling(NamedTuple):
 
 
 class PoolSlots(NamedTuple):
-    """The division of the scratchpads into slots; all sizes are in elements."""
+    """Division of the input scratchpad and the accumulators into slots, with sizes in elements."""
 
     inp: int  # number of slots; `inp_size`: elements per slot; likewise for `acc`
     inp_size: int
@@ -66,22 +69,22 @@ class PoolPlan(NamedTuple):
     geo: Geometry
     m: Machine
     lay: Layout
-    epilogue: NDArray[np.int64]
+    epilogue: NDArray[np.int64]  # rows of `epilogue_steps`, shape (steps, 3)
     tiling: PoolTiling
     slots: PoolSlots
     rows: PoolAxis
     cols: PoolAxis
     gather: bool  # whether LOADs skip the rows that no output reads, by their row stride
-    rows_first: bool
+    rows_first: bool  # whether maxima over rows are taken before maxima over columns
 
 
 @helper
 def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
-    """Return the layout of pixels along one axis of a max-pool.
+    """Compute the layout of pixels along one axis of a max-pool.
 
     Args:
         kernel: size of a window along the axis.
-        stride: distance of two windows along the axis.
+        stride: stride of the windows along the axis.
         outputs: maximum number of outputs of a tile along the axis.
     """
     stride = kernel if outputs == 1 else min(kernel, stride)
@@ -92,13 +95,15 @@ def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
 
 @helper
 def length(axis: PoolAxis, outputs: int) -> int:
-    """Return how many pixels along an axis the windows of `outputs` adjacent outputs cover."""
+    """Return the number of pixels along an axis that `outputs` adjacent windows cover."""
     return (outputs - 1) * axis.stride + axis.kernel
 
 
 @helper
 def numbers(axis: PoolAxis, phase: int, outputs: int) -> int:
-    """Return how many pixels of one phase (position modulo the stride) adjacent outputs read.
+    """Return the number of pixels of one phase that adjacent outputs read.
+
+    A phase consists of the pixels with the same position modulo the stride.
 
     Args:
         axis: the axis.
@@ -110,7 +115,7 @@ def numbers(axis: PoolAxis, phase: int, outputs: int) -> int:
 
 @helper
 def before(axis: PoolAxis, phase: int, outputs: int) -> int:
-    """Return how many pixels adjacent outputs read of all phases before the given one.
+    """Return the number of pixels that adjacent outputs read in all phases before the given one.
 
     A phase consists of the pixels with the same position modulo the stride.
 
@@ -126,12 +131,13 @@ def before(axis: PoolAxis, phase: int, outputs: int) -> int:
 def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
     """List the element-wise maximum operations that reduce the windows along one axis.
 
-    The result for each of the `outputs` outputs is in the home phase. A step never reads an element
-    that it has already overwritten: its sources are not destinations, or come after them.
+    The result of each output is in the home phase. A step never reads an element that it has
+    already overwritten: its sources are not destinations of the step, or they come after the
+    destinations.
 
     Args:
         axis: the axis.
-        outputs: number of outputs.
+        outputs: number of outputs along the axis.
         steps: filled with the steps, shape (kernel + 32, 4), with the columns INTO, FROM, AHEAD and
             COUNT.
 
@@ -175,9 +181,9 @@ def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
 
     Args:
         kernel: size of a window along the axis.
-        stride: distance of two windows.
-        tile: maximum number of outputs per tile, which determines the layout.
-        outputs: number of outputs of this tile.
+        stride: stride of the windows.
+        tile: maximum number of outputs per tile along the axis, which determines the layout.
+        outputs: number of outputs of this tile along the axis.
     """
     axis = axis_of(kernel, stride, tile)
     steps = np.empty((kernel + 32, 4), np.int64)
@@ -188,19 +194,19 @@ def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
 
 
 def maxima_an_output(kernel: int, stride: int) -> int:
-    """Return how many more maximum operations along an axis a tile with one more output needs."""
+    """Return the number of maximum operations along an axis per further output of a tile."""
     return int(count_maxima(kernel, stride, 3, 3) - count_maxima(kernel, stride, 3, 2))
 
 
 def fewest_maxima(kernel: int, stride: int, outputs: int) -> int:
     """Return the minimum number of maximum operations along an axis over all divisions into tiles.
 
-    A division into tiles only increases the number, except for tiles with a single output, which
-    need one operation fewer than they have pixels.
+    A division into several tiles only increases the number, except for tiles with a single output.
+    Such a tile needs one operation fewer than its window has pixels.
 
     Args:
         kernel: size of a window along the axis.
-        stride: distance of two windows.
+        stride: stride of the windows.
         outputs: number of outputs along the axis.
     """
     most = int(count_maxima(kernel, stride, outputs + 1, outputs))
@@ -209,7 +215,13 @@ def fewest_maxima(kernel: int, stride: int, outputs: int) -> int:
 
 @stage
 def pool_tiling(geo: Geometry, knobs: NDArray[np.int64], gather: bool) -> PoolTiling:
-    """Return the tiles of a schedule with the given knob values, shape (knobs,)."""
+    """Compute the tile sizes of a max-pool's schedule.
+
+    Args:
+        geo: geometry of the workload.
+        knobs: knob values, shape (knobs,).
+        gather: whether LOADs skip the rows that no output reads.
+    """
     th, tw, tc = knobs[0], knobs[1], knobs[2]
     row_tiles, col_tiles, block_tiles = -(-geo.oh // th), -(-geo.ow // tw), -(-geo.groups // tc)
     places = geo.batches * block_tiles * row_tiles * col_tiles
@@ -227,7 +239,7 @@ def pool_tiling(geo: Geometry, knobs: NDArray[np.int64], gather: bool) -> PoolTi
 def pool_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> PoolPlan:
-    """Return the plan of a max-pool's schedule: tiles, scratchpad slots, and the order of maxima.
+    """Plan a max-pool's schedule: tiles, scratchpad slots, and the order of maxima.
 
     Args:
         geo: geometry of the workload.
@@ -251,7 +263,7 @@ def pool_plan_of(
 
 @stage
 def pool_failure(plan: PoolPlan) -> int:
-    """Return OK, or the failure code of the scratchpad that is too small."""
+    """Return the failure code of a scratchpad that is too small, or OK if all slots fit."""
     if plan.slots.inp * plan.slots.inp_size > plan.m.inp_built:
         return ALLOC_INP
     if plan.slots.acc * plan.slots.acc_size > plan.m.acc_built:

@@ -1,15 +1,16 @@
 """Lowers schedules of ML²Tuner's extended VTA like its compiler, which checks no sizes.
 
-The space has three knobs: virtual threads (1 to 8), tile height and tile width (1 to 56 each),
-25,088 points for every layer. Nothing is verified. A set of tiles that is larger than a scratchpad
-wraps around in it. Padding that exceeds its four-bit field is truncated. Only running the program
-reveals this.
+The space has three knobs: virtual threads (1 to 8), tile height and tile width (1 to 56 each).
+Every layer has all 25,088 schedules, because nothing is verified. Tiles that exceed a scratchpad
+wrap around in it, and padding that exceeds its four-bit field is truncated. Only running the
+program reveals such errors.
 
-The compiler's source code is not public. Where the publication leaves details open, we chose: a
-step is one input block and one output block, threads take consecutive tiles, and the GEMM nest and
-the tokens are those of the stock template. The output blocks of tiles vary fastest, then columns,
-then rows. A tile at the image border is computed in full (dummy work) and stored in part, row by
-row if its columns are cut.
+The compiler's source code is not public. Where the publication leaves details open, we chose the
+following. A reduction step processes one input block and one output block. Consecutive tiles belong
+to consecutive threads. Among tiles, the output block varies fastest, then the column, then the row.
+The loops of a GEMM and the tokens are those of the stock template. A tile at the image border is
+computed in full, including pixels outside of the image. Only the pixels inside are stored, row by
+row if columns are cut off.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ _L, _C, _S = 0, 1, 2
 
 
 def unchecked_space() -> Space:
-    """Return the unchecked space: 1 to 8 threads, 1 to 56 rows, 1 to 56 columns.
+    """Create the unchecked space: 1 to 8 threads, 1 to 56 tile rows, 1 to 56 tile columns.
 
-    The flat index counts threads fastest.
+    In the flat index, the number of threads varies fastest.
     """
     sizes = tuple(range(1, 57))
     return Space("unchecked", (Knob("nthread", tuple(range(1, 9))), Knob("tile_h", sizes),
@@ -52,9 +53,9 @@ def unchecked_space() -> Space:
 
 @kernel
 def fits(geo: Geometry, m: Machine, knobs: NDArray[np.int64]) -> bool:
-    """Return whether no scratchpad wraps around and no padding is truncated with these knob values.
+    """Return whether no scratchpad wraps around and no padding is truncated.
 
-    Such a program computes correct results. `knobs` has shape (3,).
+    The program then computes correct results. `knobs` holds the knob values, shape (3,).
     """
     v, th, tw = knobs[0], knobs[1], knobs[2]
     ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
@@ -73,12 +74,12 @@ def stored_blocks(geo: Geometry, knobs: NDArray[np.int64], most_groups: int) -> 
 
     Args:
         geo: geometry of the workload.
-        knobs: threads, tile rows and tile columns, shape (3,).
+        knobs: number of threads, tile rows and tile columns, shape (3,).
         most_groups: number of groups of tiles after which the program ends; a group has one tile
             per thread.
 
     Returns:
-        Mask of shape (n, co, oh, ow), in blocks.
+        Mask of shape (n, co, oh, ow), where n and co count blocks.
     """
     v, th, tw = knobs[0], knobs[1], knobs[2]
     row_tiles, col_tiles = -(-geo.oh // th), -(-geo.ow // tw)
@@ -98,7 +99,7 @@ def lower_unchecked(
 ) -> int:  # fmt: skip
     """Write the program of one schedule of the unchecked space. No schedule is rejected.
 
-    Every epilogue step must have a constant operand.
+    The second operand of every epilogue step must be a constant.
 
     Args:
         geo: geometry of the workload.
@@ -106,13 +107,13 @@ def lower_unchecked(
         lay: layout of the instruction fields.
         epilogue: rows of `epilogue_steps`, shape (steps, 3).
         knobs: knob values (not indices), shape (3,).
-        out: filled with instructions, shape (instructions, 2).
-        uops: filled with micro-ops, shape (micro-ops,).
+        out: filled with instructions, uint64, shape (instructions, 2).
+        uops: filled with micro-ops, uint64, shape (micro-ops,).
         state: filled with the counts.
-        options: the number of groups of threads after which the program ends.
+        options: number of groups of tiles after which the program ends, shape (1,).
 
     Returns:
-        OK or OUT_OF_SPACE.
+        OK, or OUT_OF_SPACE if `out` is too short.
     """
     most_groups = options[0]
     v, th, tw = knobs[0], knobs[1], knobs[2]
@@ -196,7 +197,7 @@ def lower_unchecked(
 def _place(
     tile: int, co_all: int, row_tiles: int, col_tiles: int, th: int, tw: int
 ) -> tuple[int, int, int, int]:
-    """Return image, output block, first row and first column of a tile."""
+    """Return the image, the output block, the first row and the first column of a tile."""
     pixel = tile // co_all
     row = pixel // col_tiles % row_tiles * th
     return pixel // col_tiles // row_tiles, tile % co_all, row, pixel % col_tiles * tw
@@ -206,12 +207,12 @@ def _place(
 def _write_kernels(
     geo: Geometry, lay: Layout, uops: NDArray[np.uint64], v: int, th: int, tw: int, ih: int, iw: int
 ) -> int:
-    """Write each thread's micro-ops: one for reset and ALU, and those of the GEMM.
+    """Write the micro-ops of each thread: one for reset and ALU, and those of the GEMM.
 
-    Micro-ops beyond the end of the scratchpad overwrite its beginning, as in a ring.
+    Micro-ops beyond the end of the scratchpad overwrite its beginning.
 
     Returns:
-        The number of micro-ops of the GEMM.
+        The number of GEMM micro-ops per thread.
     """
     rows = th if geo.kw > 1 else 1
     count = geo.kh * rows
@@ -251,9 +252,9 @@ def _store(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, channel: int,
     row: int, col: int, th: int, tw: int, sram: int,
 ) -> None:  # fmt: skip
-    """Store the part of a tile that is inside the image.
+    """Store the part of a tile that lies inside the image.
 
-    It is one transfer, or one per row if columns are cut.
+    The part is stored in one transfer, or in one transfer per row if columns are cut off.
     """
     rows, cols = min(th, geo.oh - row), min(tw, geo.ow - col)
     dram = geo.out_base + (channel * geo.oh + row) * geo.ow + col

@@ -1,6 +1,6 @@
 """Writes the beginning and the end of each output tile of an extended schedule.
 
-A tile begins with the initial value of its accumulators, and ends with the epilogue and the store.
+A tile begins with the initial values of its accumulators, and ends with the epilogue and the store.
 The module also computes the positions of tiles.
 """
 
@@ -53,9 +53,9 @@ FULL = -1  # result of functions whose micro-ops do not fit the scratchpad
 
 
 class GemmProgram(NamedTuple):
-    """Output buffers of a program that is being written, with the use of the accumulator slots.
+    """Output buffers of a program that is being written, and the use of the accumulator slots.
 
-    The instructions are written by `instruction_writer`.
+    `instruction_writer` writes the instructions.
     """
 
     state: ProgramState
@@ -65,35 +65,35 @@ class GemmProgram(NamedTuple):
 
 
 class GemmTile(NamedTuple):
-    """An output tile: its rows, columns and output blocks, and its place in the accumulators."""
+    """An output tile: its rows, columns and output blocks, and its position in the accumulators."""
 
     number: int  # number of tiles before this one
     tiles: int  # number of tiles in the program
-    group: int
+    group: int  # channel group of the convolution
     image: int
     place: int  # index of its pixels among all tiles of pixels
-    co_tile: int
-    row: int
+    co_tile: int  # index along the output blocks
+    row: int  # first output row; `rows`: number of output rows
     rows: int
-    col: int
+    col: int  # first output column; `cols`: number of output columns
     cols: int
-    co: int
+    co: int  # first output block; `cos`: number of output blocks
     cos: int
-    ih: int  # number of input rows, and of input columns, that the tile reads
+    ih: int  # number of input rows that the tile reads; `iw`: input columns
     iw: int
     pitch: int  # distance of two output blocks, in accumulators
-    slot: int
+    slot: int  # accumulator slot
     acc: int  # index of the slot's first accumulator
     first_out: int  # index of the tile's first output element in DRAM
     there: int  # output blocks of the tile that exist in DRAM, at most `cos`
 
 
 class TilePiece(NamedTuple):
-    """One piece of a tile's epilogue: a range of output blocks, and a range of rows of each."""
+    """One piece of a tile's epilogue: a range of output blocks and a range of their rows."""
 
-    block: int
+    block: int  # first output block; `blocks`: number of output blocks
     blocks: int
-    row: int
+    row: int  # first row; `rows`: number of rows
     rows: int
     offset: int  # number of the tile's accumulators before this piece
 
@@ -111,7 +111,7 @@ class Place(NamedTuple):
 
 @stage
 def place_at(t: GemmTiling, number: int) -> Place:
-    """Return the position of the tile that is computed after `number` other tiles."""
+    """Return the position of tile `number` in the program's order of tiles, counted from 0."""
     channels_outer = t.order == CHANNELS_OUTER
     outer, inner = t.places, t.co_tiles
     if channels_outer:
@@ -127,7 +127,7 @@ def place_at(t: GemmTiling, number: int) -> Place:
 
 @stage
 def tile_at(plan: LoweringPlan, number: int, tiles: int) -> GemmTile:
-    """Return the tile that is computed after `number` other tiles."""
+    """Return tile `number` in the program's order of tiles, counted from 0."""
     geo, t = plan.geo, plan.tiling
     at = place_at(t, number)
     g, n, row_tile = at.group, at.image, at.row_tile
@@ -148,15 +148,16 @@ def tile_at(plan: LoweringPlan, number: int, tiles: int) -> GemmTile:
 
 @stage
 def stored_blocks(tile: GemmTile, first: int, blocks: int) -> int:
-    """Return how many of a tile's `blocks` output blocks from number `first` are stored."""
+    """Return how many of the tile's output blocks `first` … `first` + `blocks` − 1 are stored."""
     return max(0, min(blocks, tile.there - first))
 
 
 @stage
 def load_tensor(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, acc: int) -> None:
-    """Load the tensor that the epilogue adds to a tile into the accumulators from `acc`.
+    """Write LOADs of the tensor that the epilogue adds to a tile, to accumulators from `acc` on.
 
-    For blocks that are not stored, the last stored block is loaded.
+    Output blocks that are not stored have no data in the tensor. For them, the last stored block is
+    loaded.
     """
     geo, blocks = plan.geo, stored_blocks(tile, 0, tile.cos)
     base = geo.add_base + tile.first_out
@@ -175,10 +176,10 @@ def load_tensor(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, acc: i
 
 @stage
 def begin_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
-    """Write the initial value of a tile's accumulators, after the last STORE from their slot.
+    """Write the initial values of a tile's accumulators, after the last STORE from their slot.
 
     Returns:
-        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+        The new number of micro-ops, or FULL if they do not fit into the scratchpad.
     """
     state, out = program.state, program.out
     state.tiles += 1
@@ -203,7 +204,10 @@ def begin_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops:
 
 @stage
 def load_bias(plan: LoweringPlan, program: GemmProgram, tile: GemmTile) -> None:
-    """Load the bias and the shifts of a tile, one row each, unless they are resident."""
+    """Write the LOAD of a tile's biases and shift amounts, unless they are resident.
+
+    The LOAD has one row for the biases and one row for the shift amounts.
+    """
     vectors = plan.operations.vectors
     if vectors > 0 and not plan.slots.bias_resident:
         stride = plan.geo.groups * plan.geo.co if vectors > 1 else tile.cos
@@ -216,13 +220,16 @@ def load_bias(plan: LoweringPlan, program: GemmProgram, tile: GemmTile) -> None:
 
 @stage
 def bias_of(plan: LoweringPlan, tile: GemmTile) -> int:
-    """Return the first accumulator of the biases for a tile; they precede all other vectors."""
+    """Return the first accumulator of a tile's biases, which precede all other vectors."""
     return vector_of(plan, tile, 0)
 
 
 @stage
 def vector_of(plan: LoweringPlan, tile: GemmTile, number: int) -> int:
-    """Return the first accumulator of a vector (biases or shift amounts per channel) for a tile."""
+    """Return the first accumulator of a tile's vector with the given number.
+
+    A vector has one value per channel, such as the biases or the shift amounts.
+    """
     at, pitch = 0, tile.cos
     if plan.slots.bias_resident:
         at, pitch = tile.group * plan.geo.co + tile.co, plan.geo.groups * plan.geo.co
@@ -233,7 +240,7 @@ def vector_of(plan: LoweringPlan, tile: GemmTile, number: int) -> int:
 def uop_of(
     plan: LoweringPlan, program: GemmProgram, accumulator: int, source: int, n_uops: int
 ) -> tuple[int, int]:
-    """Return the position of an ALU micro-op, which is written if it does not exist yet.
+    """Return the position of an ALU micro-op, and write it if it does not exist yet.
 
     Args:
         plan: the plan.
@@ -243,7 +250,8 @@ def uop_of(
         n_uops: number of micro-ops so far.
 
     Returns:
-        The position, and the new number of micro-ops; FULL if they do not fit into the scratchpad.
+        The position, and the new number of micro-ops; this number is FULL if the micro-op does not
+        fit into the scratchpad.
     """
     word = pack_uop(plan.lay, accumulator, source, 0)
     at = one_uop(program.uops, word, n_uops, plan.slots.acc)
@@ -257,10 +265,10 @@ def uop_of(
 
 @stage
 def end_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
-    """Write the epilogue and the store of a tile, in pieces for the last tile.
+    """Write the epilogue and the store of a tile. The last tile is written in pieces.
 
     Returns:
-        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+        The new number of micro-ops, or FULL if they do not fit into the scratchpad.
     """
     geo, state, out = plan.geo, program.state, program.out
     if not plan.operations.lifted:
@@ -302,13 +310,13 @@ def epilogue_of(
     """Write the ALU operations of one piece of an epilogue.
 
     Returns:
-        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+        The new number of micro-ops, or FULL if they do not fit into the scratchpad.
     """
     epilogue, slots = plan.epilogue, plan.slots
     for e in range(epilogue.shape[0]):
         kind = epilogue[e, 0]
         if kind == EPILOGUE_RESIDUAL:
-            continue  # see `residual`
+            continue  # written by `residual`
         if kind == EPILOGUE_TENSOR and plan.operations.starts_with_tensor:
             continue
         if kind == EPILOGUE_BIAS and epilogue[e, 1] == ALU_ADD and plan.operations.lifted:
@@ -351,10 +359,10 @@ def reset_copy(
 ) -> int:  # fmt: skip
     """Write the reset of the accumulators that will hold a copy of a piece's accumulators.
 
-    The copy begins at accumulator `copy`. The caller then adds the piece to it.
+    The copy begins at accumulator `copy`. The caller adds the piece to it afterwards.
 
     Returns:
-        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+        The new number of micro-ops, or FULL if they do not fit into the scratchpad.
     """
     at, n_uops = uop_of(plan, program, copy, copy, n_uops)
     pixels = piece.rows * tile.cols

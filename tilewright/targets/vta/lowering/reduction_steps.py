@@ -1,8 +1,8 @@
 """Writes the reduction steps of an extended schedule.
 
-A step multiplies a part of the input channels. It loads the operands that its scratchpad slots do
-not hold yet, and then runs one GEMM. Both are split into parts where this makes compute start or
-end earlier.
+A step multiplies a part of the input channels with their weights. It loads the operands that are
+not in the scratchpads yet, and then runs one GEMM. The loads and the GEMM are split into parts
+where this lets compute start or end earlier.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _L, _C = 0, 1
 
 
 class Rings(NamedTuple):
-    """Content of the rings of scratchpad slots for inputs and weights, and the micro-op kernels.
+    """Contents of the rings of scratchpad slots, and the micro-op kernels that have been written.
 
-    `tile_instructions` describes the columns of the slot arrays.
+    A kernel is the range of micro-ops of one reduction step. `tile_instructions` describes the
+    columns of the arrays `inp` and `wgt`.
     """
 
     inp: NDArray[np.int64]
@@ -55,37 +56,37 @@ class Rings(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """Current positions in the rings of slots, and what has been loaded and written so far."""
+    """Current positions in the rings of slots, and the progress of the program."""
 
     inp_next: int  # next input slot to fill; `wgt_next`: next weight slot
     wgt_next: int
     inp_hint: int  # slots at which the search for the next operands begins
     wgt_hint: int
-    freed: int  # the load module has waited for all GEMMs up to this instruction
-    loaded: int  # weight elements of a stream that are loaded
-    kernels: int
-    kernel_hint: int
-    n_uops: int
+    freed: int  # index of the last GEMM for which the load module has waited
+    loaded: int  # number of weight elements of a stream that are loaded
+    kernels: int  # number of micro-op kernels that are written
+    kernel_hint: int  # kernel at which the search for the next kernel begins
+    n_uops: int  # number of micro-ops that are written
 
 
 class ReductionStep(NamedTuple):
     """One reduction step of a tile, and the scratchpad slots of its operands."""
 
-    k: int
-    ci: int
+    k: int  # index of the step in its tile
+    ci: int  # first input block; `cis`: number of input blocks
     cis: int
-    sequence: int  # number of steps before this one
-    i_slot: int
+    sequence: int  # number of steps of the program before this one
+    i_slot: int  # input slot; `w_slot`: weight slot
     w_slot: int
-    load_inp: bool
+    load_inp: bool  # whether the inputs have to be loaded; `load_wgt`: the weights
     load_wgt: bool
-    used: int  # elements of a stream that earlier steps use
-    wgt_at: int
+    used: int  # elements of a stream of weights that earlier steps use
+    wgt_at: int  # first element of the weights in the scratchpad
 
 
 @stage
 def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
-    """Return a cursor with another number of micro-ops and another last finished GEMM (`freed`)."""
+    """Return a cursor with a new number of micro-ops and a new last finished GEMM (`freed`)."""
     return Cursor(
         cursor.inp_next, cursor.wgt_next, cursor.inp_hint, cursor.wgt_hint, freed,
         cursor.loaded, cursor.kernels, cursor.kernel_hint, n_uops,
@@ -99,7 +100,7 @@ def take_step(
     """Write one step of a tile's reduction.
 
     Returns:
-        Index of the step's micro-op kernel, or FULL if it does not fit, and the new cursor.
+        The index of the step's micro-op kernel, or FULL if it does not fit; and the new cursor.
     """
     program.state.steps += 1
     step, cursor = find_slots(plan, program, rings, cursor, tile, k)
@@ -120,9 +121,12 @@ def take_step(
 def find_slots(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
 ) -> tuple[ReductionStep, Cursor]:
-    """Return the slots that hold a step's operands, or the next slots to load.
+    """Find the slots that hold a step's operands, or assign the next slots of the rings to them.
 
-    Slots are loaded after their last readers have finished.
+    The next LOAD then waits until the last GEMMs that read the assigned slots have finished.
+
+    Returns:
+        The step with its slots, and the new cursor.
     """
     t, slots = plan.tiling, plan.slots
     inp_key = tile.place * t.nk + k
@@ -163,8 +167,8 @@ def wait_for_reader(program: GemmProgram, reader: int, freed: int) -> int:
 
     Args:
         program: the program that is being written.
-        reader: index of that GEMM.
-        freed: index of the last GEMM that the load module already knows to be finished.
+        reader: index of this GEMM among the instructions.
+        freed: index of the last GEMM for which the load module has already waited.
 
     Returns:
         The new value of `freed`.
@@ -200,12 +204,12 @@ def kernel_of(
     tile: GemmTile,
     step: ReductionStep,
 ) -> tuple[int, Cursor]:
-    """Return the micro-op kernel of a step, which depends on its slots and sizes.
+    """Return the micro-op kernel of a step, and write it if it does not exist yet.
 
-    The kernel is written if it does not exist yet.
+    The kernel depends on the step's slots and sizes.
 
     Returns:
-        The number of the kernel, or FULL if it does not fit, and the new cursor.
+        The index of the kernel, or FULL if it does not fit; and the new cursor.
     """
     kernel = find_kernel(rings, cursor, tile, step)
     kernels, n_uops = cursor.kernels, cursor.n_uops
@@ -235,7 +239,7 @@ def kernel_of(
 
 @stage
 def find_kernel(rings: Rings, cursor: Cursor, tile: GemmTile, step: ReductionStep) -> int:
-    """Return the kernel that was written for these slots and sizes, or FULL.
+    """Return the kernel that was written for a step's slots and sizes, or FULL if there is none.
 
     The search starts at the expected kernel, because kernels recur in the same order.
     """
@@ -257,9 +261,9 @@ def gemm_of(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, bgn: int,
     end: int, fresh: bool,
 ) -> None:  # fmt: skip
-    """Write the GEMM over micro-ops bgn … end−1.
+    """Write the GEMM over micro-ops `bgn` … `end` − 1.
 
-    If `fresh` is set, it waits for the last load.
+    If `fresh` is set, the GEMM waits for the last LOAD.
     """
     if fresh:
         # The token is pushed by the last load, which is also the last instruction here.
@@ -274,7 +278,7 @@ def gemm_of(
 
 @stage
 def cycles_later(plan: LoweringPlan, tile: GemmTile) -> int:
-    """Return the cycles of compute, except GEMMs, that later tiles need."""
+    """Return the compute cycles that later tiles need in addition to their GEMMs."""
     pixels = tile.rows * tile.cols
     return (
         (tile.tiles - 1 - tile.number) * (1 + extra_iterations(plan.operations)) * tile.cos * pixels
@@ -285,9 +289,9 @@ def cycles_later(plan: LoweringPlan, tile: GemmTile) -> int:
 def run_step(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, kernel_at: int
 ) -> None:
-    """Write the loads of weights, if necessary, and the GEMM.
+    """Write the loads of a step's weights, if necessary, and its GEMM.
 
-    They are split into parts at the beginning or at the end of the program.
+    Both may be split into parts at the beginning and at the end of the program.
     """
     pixels, block = tile.rows * tile.cols, step.cis * plan.geo.kh * plan.geo.kw
     # number of weight elements, which is also the number of micro-ops if all loops are unrolled
@@ -325,7 +329,7 @@ def run_step(
 def in_blocks(part: int, block: int, done: int, whole: int) -> int:
     """Return the length of the next part of a step's weights, in elements.
 
-    A part lies inside one output block, or consists of whole blocks.
+    A part lies inside one output block, or consists of whole output blocks.
 
     Args:
         part: desired length.
@@ -345,7 +349,7 @@ def load_weights(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, block: int,
     done: int, part: int,
 ) -> None:  # fmt: skip
-    """Load a part of a reduction step's weights.
+    """Write the LOAD of a part of a reduction step's weights.
 
     Args:
         plan: the plan.
@@ -370,7 +374,7 @@ def run_streamed_step(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile,
     step: ReductionStep, kernel_at: int,
 ) -> Cursor:  # fmt: skip
-    """Write a step whose weights are streamed: one GEMM for each part that has been loaded."""
+    """Write a step with streamed weights, with one GEMM per loaded part of the stream."""
     whole = tile.cos * step.cis * plan.geo.kh * plan.geo.kw
     freed, loaded, done = cursor.freed, cursor.loaded, 0
     while done < whole:

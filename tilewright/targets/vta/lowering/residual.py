@@ -1,9 +1,10 @@
 """Adds residuals in extended schedules: int8 tensors that the GEMM core adds to the accumulators.
 
-A residual is the input of a GEMM with an identity matrix that scales it by a power of two, and is
-added after the reduction of a tile. Its loads follow those of the tile's inputs and run in parallel
-with the tile's GEMMs, so that they delay nothing at the start of the program. If a left shift is
-necessary, the residual comes first, before anything else is added.
+A residual is the input of a GEMM whose weights are an identity matrix, scaled by a power of two.
+The GEMM follows the reduction of a tile. The loads of the residual follow the loads of the tile's
+inputs and run in parallel with the tile's GEMMs. The residual therefore delays nothing at the start
+of the program. If the scale requires a left shift, the residual is added first instead, because the
+shift applies to the whole accumulator.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _L, _C = 0, 1
 def add_residual(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile
 ) -> tuple[bool, Cursor]:
-    """Write a tile's residual, in pieces, and its shift.
+    """Write the loads and GEMMs that add a tile's residual, in pieces, and its left shift.
 
     Returns:
-        Whether its micro-ops fit, and the new cursor.
+        Whether its micro-ops fit into the scratchpad, and the new cursor.
     """
     state, out, slots = program.state, program.out, plan.slots
     if tile.number == 0:
@@ -82,10 +83,10 @@ def add_piece(
     slot: int,
     n_uops: int,
 ) -> int:
-    """Load a piece of the residual into its slot, and add it to the accumulators.
+    """Write the load and the GEMMs that add a piece of the residual to the accumulators.
 
     Returns:
-        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+        The new number of micro-ops, or FULL if they do not fit into the scratchpad.
     """
     state, out, geo, slots = program.state, program.out, plan.geo, plan.slots
     pixels, at = piece.rows * tile.cols, plan.m.inp_built - (slot + 1) * slots.res_size

@@ -1,10 +1,10 @@
-"""Lowers the stock compiler's conv2d template, and finds knob values that it rejects.
+"""Lowers the stock compiler's conv2d template, and finds knob values that the compiler rejects.
 
-It reproduces TVM's VTA schedule (vta_conv2d.py with its transform passes and the runtime) exactly
-where that compiler succeeds. Where the compiler fails, the knob values are lowered anyway, unless
-`stock` is set; then they fail with the failure class that the stock stack reports. The compiler
-fails for tiles that are not two-dimensional DMA regions, for padding on an inner block, and for odd
-numbers of tiles with two threads.
+The lowering reproduces TVM's VTA schedule (vta_conv2d.py with its transform passes and the runtime)
+exactly where that compiler succeeds. The compiler fails for tiles that are not two-dimensional DMA
+regions, for padding on an inner block, and for odd numbers of tiles with two threads. If `stock` is
+set, such knob values fail with the failure class that the stock stack reports. Otherwise they are
+lowered as well.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ TEMPLATE_KNOBS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthrea
 
 
 def divisors(n: int) -> tuple[int, ...]:
-    """Return all divisors in ascending order."""
+    """Return all divisors of `n` in ascending order."""
     return tuple(d for d in range(1, n + 1) if n % d == 0)
 
 
 def template_space(geo: Geometry) -> Space:
-    """Return the stock template's knobs for a packed workload.
+    """Create the space of the stock template's knobs for a packed workload.
 
-    The flat index counts tile_b fastest.
+    In the flat index, `tile_b` varies fastest.
     """
     values = (
         divisors(geo.batches), divisors(geo.oh), divisors(geo.ow), divisors(geo.ci),
@@ -69,9 +69,10 @@ def template_space(geo: Geometry) -> Space:
 
 @helper
 def stock_failure(geo: Geometry, m: Machine, t: TemplateTiling) -> int:
-    """Return the failure code that the stock stack would report, or OK.
+    """Return the failure code that the stock stack reports for a schedule, or OK.
 
-    It is the first class that applies, with build errors before run errors.
+    If several failure classes apply, the first one is returned; build errors come before run
+    errors.
     """
     if (t.on == 2 and t.co_tiles % 2) or (t.hn == 2 and t.row_tiles % 2):
         return MATCH
@@ -98,7 +99,7 @@ def stock_failure(geo: Geometry, m: Machine, t: TemplateTiling) -> int:
 def _repeats_destination(nest: LoopNest) -> bool:
     """Return whether one accumulator index occurs twice within two consecutive micro-ops.
 
-    This is the check of the runtime.
+    The stock runtime rejects such micro-op kernels.
     """
     hardware = 0
     reduction_unrolled = False
@@ -130,13 +131,13 @@ def lower_template(
         lay: layout of the instruction fields.
         epilogue: rows of `epilogue_steps`, shape (steps, 3).
         knobs: knob values (not indices), shape (7,).
-        out: filled with instructions, shape (instructions, 2).
-        uops: filled with micro-ops, shape (micro-ops,).
+        out: filled with instructions, uint64, shape (instructions, 2).
+        uops: filled with micro-ops, uint64, shape (micro-ops,).
         state: filled with the counts.
-        options: whether to behave like the stock compiler.
+        options: whether to apply the restrictions of the stock compiler, shape (1,).
 
     Returns:
-        The failure code.
+        The failure code; OK if the program was written.
     """
     stock = options[0]
     t = tiling_of(geo, epilogue, knobs, stock)

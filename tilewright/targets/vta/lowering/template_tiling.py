@@ -1,6 +1,6 @@
 """Divides a workload into the tiles of a template schedule and assigns them to virtual threads.
 
-There are up to four threads. The module also computes the micro-ops of a tile.
+There are up to four virtual threads. The module also computes the micro-ops of a tile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ convolution's groups is outside of all of them, and the loop over columns is ins
 
 
 class TemplateTiling(NamedTuple):
-    """The tile sizes of a template schedule, and its numbers of tiles and of thread groups."""
+    """Tile sizes of a template schedule, and the numbers of its tiles and thread groups.
+
+    A thread group is a group of tiles that the virtual threads compute at the same time.
+    """
 
     th: int  # size of a tile: output rows, output columns, input blocks and output blocks
     tw: int
@@ -35,13 +38,13 @@ class TemplateTiling(NamedTuple):
     on: int  # number of virtual threads over output blocks
     hn: int  # number of virtual threads over rows
     threads: int  # number of virtual threads in all
-    row_tiles: int
+    row_tiles: int  # number of tiles along rows, columns and output blocks
     col_tiles: int
     co_tiles: int
     nk: int  # reduction steps of a tile
     ih: int  # input rows that a tile reads; `iw`: input columns
     iw: int
-    padded: bool
+    padded: bool  # whether the convolution has padding
     tile: int  # accumulators per tile
     inp: int  # input elements per reduction step
     wgt: int  # weight elements per reduction step
@@ -58,9 +61,9 @@ class TemplateTiling(NamedTuple):
 class ThreadGroup(NamedTuple):
     """A group of tiles that the virtual threads compute at the same time, one tile per thread."""
 
-    group: int  # group of the convolution
+    group: int  # channel group of the convolution
     image: int
-    row_group: int
+    row_group: int  # index of the thread group along rows; `co_group`: along output blocks
     co_group: int
     col: int  # column of tiles
     cos: int  # number of threads over output blocks that have a tile
@@ -82,7 +85,15 @@ class TemplateTile(NamedTuple):
 def tiling_of(
     geo: Geometry, epilogue: NDArray[np.int64], knobs: NDArray[np.int64], stock: bool
 ) -> TemplateTiling:
-    """Return the tiles of a schedule with the given knob values, shape (7,)."""
+    """Compute the tile sizes of a template schedule.
+
+    Args:
+        geo: geometry of the workload.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        knobs: knob values, shape (7,).
+        stock: whether the restrictions of the stock compiler apply. Otherwise, there are no more
+            threads than tiles.
+    """
     th, tw, tci, tco, on, hn = knobs[1], knobs[2], knobs[3], knobs[4], knobs[5], knobs[6]
     row_tiles, col_tiles, co_tiles = geo.oh // th, geo.ow // tw, geo.co // tco
     if not stock:
@@ -110,7 +121,7 @@ def tiling_of(
 def _iterations_inside(
     order: tuple[int, int, int], extents: tuple[int, int, int], walked: int
 ) -> int:
-    """Return the number of iterations of all loops that are inside the loop over one axis.
+    """Return the product of the iterations of all loops inside the loop over one axis.
 
     Args:
         order: axes of the three loops (images, rows or channels), outermost first.
@@ -127,7 +138,7 @@ def _iterations_inside(
 
 @stage
 def group_at(geo: Geometry, t: TemplateTiling, number: int) -> ThreadGroup:
-    """Return the group of tiles that is computed after `number` other groups."""
+    """Return thread group `number` in the program's order of thread groups, counted from 0."""
     row_group = number // t.rows_step % t.row_groups
     co_group = number // t.channels_step % t.co_groups
     # Without the stock restrictions the last group may have fewer threads.
@@ -154,9 +165,9 @@ class LoopNest(NamedTuple):
 
     Attributes:
         extents: number of iterations of each loop.
-        dst: what one iteration of each loop adds to the accumulator index.
-        src: what it adds to the input index.
-        wgt: what it adds to the weight index.
+        dst: accumulator index step per iteration of each loop.
+        src: input index step per iteration of each loop.
+        wgt: weight index step per iteration of each loop.
     """
 
     extents: tuple[int, int, int, int, int, int]
@@ -166,26 +177,29 @@ class LoopNest(NamedTuple):
 
 
 class KernelLoops(NamedTuple):
-    """The two loops of a nest that run in hardware (-1: none), and the micro-ops of the rest."""
+    """The two loops of a nest that run in hardware (-1: none), and the number of other iterations.
 
-    first: int
+    The iterations of the other loops become micro-ops.
+    """
+
+    first: int  # index of the outer hardware loop in the nest; `second`: of the inner one
     second: int
-    uops: int
-    n0: int
+    uops: int  # number of iterations of all other loops
+    n0: int  # iterations of the outer hardware loop; `n1`: of the inner one
     n1: int
-    d0: int
+    d0: int  # accumulator index steps of these loops
     d1: int
-    s0: int
+    s0: int  # input index steps
     s1: int
-    w0: int
+    w0: int  # weight index steps
     w1: int
 
 
 @stage
 def gemm_nest(geo: Geometry, t: TemplateTiling) -> LoopNest:
-    """Return the loops of a GEMM, the innermost first.
+    """Return the loops of a GEMM, outermost first.
 
-    They are over input blocks, columns, kernel columns, kernel rows, output blocks and rows.
+    They iterate over input blocks, columns, kernel columns, kernel rows, output blocks and rows.
     """
     kk = geo.kh * geo.kw
     return LoopNest(
@@ -198,7 +212,7 @@ def gemm_nest(geo: Geometry, t: TemplateTiling) -> LoopNest:
 
 @stage
 def reset_nest(t: TemplateTiling) -> LoopNest:
-    """Return the loops of `gemm_nest` that iterate over accumulators."""
+    """Return the loops of an accumulator reset: the accumulator loops of `gemm_nest`."""
     return LoopNest(
         (1, t.tw, 1, 1, t.tco, t.th),
         (0, 1, 0, 0, t.th * t.tw, t.tw),
@@ -209,9 +223,9 @@ def reset_nest(t: TemplateTiling) -> LoopNest:
 
 @stage
 def loops_of(nest: LoopNest) -> KernelLoops:
-    """Divide a nest of loops into loops in hardware and unrolled loops.
+    """Divide a nest into loops that run in hardware and loops that are unrolled to micro-ops.
 
-    The first two loops with more than one iteration run in hardware; the others are unrolled.
+    The two outermost loops with more than one iteration run in hardware.
     """
     first, second, uops = -1, -1, 1
     for loop in range(6):
@@ -242,17 +256,17 @@ def write_uops(
     lay: Layout, uops: NDArray[np.uint64], at: int, nest: LoopNest, first: int, second: int,
     dst: int, src: int, wgt: int,
 ) -> None:  # fmt: skip
-    """Write the micro-ops of a kernel.
+    """Write the micro-ops of a kernel, one per iteration of the loops that do not run in hardware.
 
-    They are the loops that the hardware does not run. Micro-ops that do not fit are omitted.
+    Micro-ops beyond the end of the scratchpad are omitted.
 
     Args:
         lay: layout of the instruction fields.
         uops: the micro-op scratchpad, shape (micro-ops,).
         at: position of the first micro-op.
         nest: the loops.
-        first: first hardware loop.
-        second: second hardware loop.
+        first: index of the first hardware loop in the nest.
+        second: index of the second hardware loop in the nest.
         dst: first accumulator index.
         src: first input index.
         wgt: first weight index.

@@ -29,10 +29,15 @@ with the size before an average. The operands of a shortcut have names that begi
 
 
 def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
-    """Draw random operands of a workload.
+    """Draw random operands for a workload.
 
-    Data and weights cover the whole range of the machine's types. Biases and addends have 20 bits.
-    Shift amounts cover the range that the epilogue permits.
+    Data and weights cover the whole range of the machine's types. Biases and added int32 tensors
+    have 20 bits. Shift amounts cover the range that the epilogue permits.
+
+    Args:
+        workload: the workload.
+        machine: the machine, which defines the widths of data and weights.
+        seed: seed of the random generator.
     """
     w, rng = workload, np.random.default_rng(seed)
 
@@ -64,8 +69,8 @@ def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
 def reference(workload: Workload, machine: Machine, tensors: Tensors) -> NDArray[np.int64]:
     """Compute the expected output of a workload in plain integer arithmetic.
 
-    Sums wrap modulo 2^acc_bits. The result is truncated to the width of the input, like the result
-    of a STORE instruction.
+    Accumulators wrap around modulo 2^acc_bits. The result is truncated to the width of the input,
+    like the result of a STORE instruction.
 
     Args:
         workload: the workload.
@@ -73,7 +78,7 @@ def reference(workload: Workload, machine: Machine, tensors: Tensors) -> NDArray
         tensors: the operands.
 
     Returns:
-        Array of shape (n, o, oh, ow).
+        int64 array of shape (n, o, oh, ow).
     """
     return integers(workload, tensors, machine.acc_bits, machine.inp_bits)
 
@@ -81,17 +86,17 @@ def reference(workload: Workload, machine: Machine, tensors: Tensors) -> NDArray
 def pack_image(
     workload: Workload, machine: Machine, geo: Geometry, tensors: Tensors, uops: NDArray[np.uint64]
 ) -> NDArray[np.uint8]:
-    """Return the DRAM image with all tensors and micro-ops, and room for the output.
+    """Build the DRAM image with all tensors and micro-ops, and space for the output.
 
     Args:
         workload: the workload.
         machine: the machine.
         geo: geometry of the workload.
         tensors: the operands.
-        uops: micro-ops, shape (micro-ops,).
+        uops: micro-ops, uint64, shape (micro-ops,).
 
     Returns:
-        Array of shape (bytes,), from byte address `PAGE_BYTES`.
+        uint8 array of shape (bytes,), which begins at byte address `PAGE_BYTES`.
     """
     w, m = workload, machine
     image = np.zeros(geo.insn_bytes_at - PAGE_BYTES, np.uint8)
@@ -136,10 +141,10 @@ def unpack_output(
         workload: the workload.
         machine: the machine.
         geo: geometry of the workload, which contains the address of the output.
-        image: memory image that begins at byte address `PAGE_BYTES`, shape (bytes,).
+        image: memory image that begins at byte address `PAGE_BYTES`, uint8, shape (bytes,).
 
     Returns:
-        Array of shape (n, o, oh, ow).
+        int64 array of shape (n, o, oh, ow).
     """
     w, m = workload, machine
     at = geo.out_base * m.out_bytes - PAGE_BYTES
@@ -165,8 +170,8 @@ def packed_image(
         block: number of channels per block.
 
     Returns:
-        Array of shape (batches, blocks, h, w, batch, block). The rows of a column are the pixels of
-        one image.
+        Array of shape (batches, blocks, h, w, batch, block). If the geometry is a column, the rows
+        of the batch become the pixels of one image.
     """
     if geo.column:
         rows = np.zeros((geo.h * m.batch, tensor.shape[1]), np.int64)
@@ -182,14 +187,14 @@ def packed_image(
 def packed_weights(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> NDArray[np.int64]:
     """Convert weights to the machine's blocks.
 
-    Channel groups that are computed together have zero weights between them. The identity matrix
+    The weights between channel groups that are computed together are zero. The identity matrix
     follows the weights if the program needs it.
 
     Args:
         w: the workload.
         m: the machine.
         geo: geometry of the workload.
-        tensors: the operands; `weight` is missing for a pool.
+        tensors: the operands; `weight` is missing for a max-pool.
 
     Returns:
         Array of shape (elements, block_out, block_in).
@@ -219,11 +224,11 @@ def packed_weights(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
 
 
 def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
-    """Return the weights with which the GEMM core adds a residual to the accumulators.
+    """Return the weights with which the GEMM core copies a tensor, or adds a residual.
 
-    They are the identity matrix, multiplied by the factor of the residual. If the factor is a power
-    of two that exceeds what a weight can hold, they contain as much of it as possible. For a
-    max-pool, they are the plain identity matrix.
+    For a max-pool, they are the identity matrix. For a residual, they are the identity matrix times
+    the residual's factor. If the factor exceeds the range of a weight, the matrix holds as much of
+    it as possible, and the lowering supplies the rest.
 
     Returns:
         Array of shape (block_out, block_in).
@@ -240,8 +245,8 @@ def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
 def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> NDArray[np.int64]:
     """Convert the values per output channel to the machine's blocks.
 
-    The values are `bias`, then `shr_channel`, as far as the epilogue has them. Every row of the
-    batch gets the same values.
+    The values are those of `bias` and then those of `shr_channel`, as far as the epilogue has these
+    steps. Every batch row of an accumulator gets the same values.
 
     Args:
         w: the workload.
@@ -254,7 +259,7 @@ def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
 
     Raises:
         WorkloadError: a bias lies outside the range for which the schedules are exact, or a shift
-            lies outside the range that the epilogue promises.
+            lies outside the range that the epilogue declares.
     """
     kinds, bias = channel_vectors(w), tensors.get("bias")
     shifts = np.zeros(w.out_channels, np.int64)
@@ -293,7 +298,7 @@ def unpacked_vectors(w: Workload, m: Machine, geo: Geometry, packed: NDArray[np.
         packed: result of `packed_vectors`.
 
     Returns:
-        `bias` and `shr_channel` of shape (o,), as far as the epilogue has them.
+        `bias` and `shr_channel` of shape (o,), as far as the epilogue has these steps.
     """
     kinds = channel_vectors(w)
     channels = geo.groups * geo.co * m.block_out
@@ -307,5 +312,5 @@ def unpacked_vectors(w: Workload, m: Machine, geo: Geometry, packed: NDArray[np.
 
 
 def channel_shift(workload: Workload) -> EpilogueOp:
-    """Return the epilogue's step that shifts every channel by its own amount."""
+    """Return the epilogue step that shifts every channel by an amount of its own."""
     return next(op for op in workload.epilogue if op.kind == "shr_channel")

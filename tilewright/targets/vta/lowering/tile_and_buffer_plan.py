@@ -36,18 +36,18 @@ ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(
 
 
 class GemmTiling(NamedTuple):
-    """Sizes and numbers of the output tiles of a schedule, and of the reduction steps of a tile."""
+    """Sizes and numbers of a schedule's output tiles, and of the reduction steps of a tile."""
 
-    th: int
+    th: int  # size of a tile: output rows, output columns, output blocks and input blocks
     tw: int
     tco: int
     tci: int
-    order: int
+    order: int  # CHANNELS_OUTER or PIXELS_OUTER
     first_rows: int  # rows of the first tile of an image; the other tiles have `th`
-    row_tiles: int
+    row_tiles: int  # number of tiles along rows, columns and output blocks
     col_tiles: int
     co_tiles: int
-    places: int  # number of tiles of pixels
+    places: int  # number of tiles of pixels, of all images
     nk: int  # reduction steps per tile
     # the first of these steps that belongs to this convolution and not to its shortcut
     first_step: int
@@ -57,7 +57,7 @@ class GemmTiling(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """Numbers and properties of the ALU operations in an epilogue."""
+    """Numbers and properties of the operations in an epilogue."""
 
     vectors: int  # steps with one value per channel, which are the bias and shifts
     starts_with_tensor: bool  # whether a residual initialises the accumulators
@@ -70,7 +70,7 @@ class Operations(NamedTuple):
 
 
 class BufferSlots(NamedTuple):
-    """The division of the scratchpads into slots; all sizes are in elements."""
+    """Division of the scratchpads into slots, with sizes in elements."""
 
     inp: int  # number of slots; `inp_size`: elements per slot; likewise for `wgt` and `acc`
     inp_size: int
@@ -78,8 +78,8 @@ class BufferSlots(NamedTuple):
     wgt_size: int
     acc: int
     acc_size: int
-    bias_at: int
-    bias_resident: bool
+    bias_at: int  # first accumulator of the vectors (biases and shift amounts)
+    bias_resident: bool  # whether the vectors of all channels stay in the accumulators
     streamed: bool  # whether weights are loaded as a stream, without slots
     compute_bound: bool  # whether GEMMs take longer than loads
     wgt_places: int  # elements of the weight scratchpad that are not used by the identity matrix
@@ -90,17 +90,17 @@ class BufferSlots(NamedTuple):
 
 
 class LoopPlan(NamedTuple):
-    """Numbers of the two loops that run in hardware; -1 if a hardware loop is not used."""
+    """Indices of the two loops that run in hardware; -1 if a hardware loop is not used."""
 
-    hw0: int
+    hw0: int  # outer hardware loop; `hw1`: inner hardware loop
     hw1: int
-    co_unrolled: bool
+    co_unrolled: bool  # whether micro-ops iterate over the output blocks
     # whether the hardware loops run over pixels only, so that micro-ops run over weights
     unrolled: bool
 
 
 class LoweringPlan(NamedTuple):
-    """The plan of an extended schedule for one workload on one machine.
+    """Plan of an extended schedule for one workload on one machine.
 
     It consists of the geometry, the tiles, the slots of the scratchpads and the hardware loops.
     """
@@ -108,19 +108,19 @@ class LoweringPlan(NamedTuple):
     geo: Geometry
     m: Machine
     lay: Layout
-    epilogue: NDArray[np.int64]
+    epilogue: NDArray[np.int64]  # rows of `epilogue_steps`, shape (steps, 3)
     tiling: GemmTiling
     operations: Operations
     slots: BufferSlots
     loops: LoopPlan
-    ramp: int
+    ramp: int  # values of the knobs `ramp` and `tail`
     tail: int
     behind: NDArray[np.int64]  # epilogue steps of an average, shape (steps, 3)
 
 
 @helper
 def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
-    """Return the tiles of a schedule with the given knob values, shape (knobs,)."""
+    """Compute the tile sizes of a schedule from its knob values, shape (knobs,)."""
     th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
     first_rows = -(-th // head)
     row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
@@ -137,19 +137,34 @@ def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
 
 @view_stage
 def own_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of `epilogue_steps` that belong neither to a shortcut nor to an average."""
+    """Return the epilogue steps of the convolution, without those of a shortcut or an average.
+
+    Args:
+        geo: geometry of the workload.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+    """
     return epilogue[geo.beside_steps : epilogue.shape[0] - geo.average_steps]
 
 
 @view_stage
 def average_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of `epilogue_steps` that belong to an average."""
+    """Return the epilogue steps that belong to a fused average.
+
+    Args:
+        geo: geometry of the workload.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+    """
     return epilogue[epilogue.shape[0] - geo.average_steps :]
 
 
 @helper
 def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
-    """Count the operations in the rows of `epilogue_steps`, shape (steps, 3)."""
+    """Count and classify the operations of an epilogue.
+
+    Args:
+        geo: geometry of the workload.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+    """
     vectors = 0
     starts_with_tensor = False
     tensors = 0
@@ -189,10 +204,11 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
 
 @helper
 def gemms_of_residual(scale: int) -> tuple[int, int]:
-    """Return how a residual times 2^scale is added, as number of GEMMs and left shift.
+    """Return the number of GEMMs and the left shift that add a residual, scaled by 2^scale.
 
-    The GEMMs multiply by the identity matrix. Two GEMMs take as long as one GEMM and a shift, and
-    do not have to come first.
+    The GEMMs multiply by the identity matrix, scaled by a power of two that fits into a weight. For
+    a scale that is one bit larger than that, the result is two GEMMs. They take as long as one GEMM
+    and a shift, but need not precede all other additions.
     """
     if scale <= IDENTITY_BITS:
         return 1, 0
@@ -203,7 +219,7 @@ def gemms_of_residual(scale: int) -> tuple[int, int]:
 
 @stage
 def extra_iterations(operations: Operations) -> int:
-    """Return the iterations per accumulator besides those of its reset and the reduction."""
+    """Return the iterations per accumulator in addition to those of the reset and the reduction."""
     # initialising with the bias takes as long as one more reset
     first = 1 if operations.lifted else 0
     return operations.in_place + operations.residual + (operations.shift > 0) + first
@@ -214,9 +230,18 @@ def slots_of(
     geo: Geometry, m: Machine, t: GemmTiling, operations: Operations, inp_slots: int,
     wgt_slots: int, acc_slots: int,
 ) -> BufferSlots:  # fmt: skip
-    """Return how the scratchpads are divided into slots, even if the slots do not fit.
+    """Divide the scratchpads into slots, even if the slots do not fit.
 
     `slots_failure` checks whether they fit.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        t: the tiles.
+        operations: operations of the epilogue.
+        inp_slots: value of the knob `inp_slots`.
+        wgt_slots: value of the knob `wgt_slots`.
+        acc_slots: value of the knob `acc_slots`.
     """
     kk = geo.kh * geo.kw
     inp_size, wgt_size = t.tci * t.ih * t.iw, t.tco * t.tci * kk
@@ -247,17 +272,17 @@ def slots_of(
 
 @helper
 def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
-    """Return how a scratchpad area is divided into slots for pieces of a residual.
+    """Divide a part of the input scratchpad into slots for pieces of a residual.
 
-    Whole tiles are preferred if they fit, because loads of the next tile's inputs queue up behind a
-    piece that waits for its slot.
+    A piece is a whole tile if that fits. Smaller pieces have to wait for a slot more often, and the
+    loads of the next tile's inputs queue up behind them.
 
     Args:
         t: the tiles.
-        room: number of elements of the area.
+        room: number of elements of the part.
 
     Returns:
-        Number of slots, and the number of output blocks and of rows per piece.
+        The number of slots, and the number of output blocks and of rows per piece.
     """
     whole = t.tco * t.th * t.tw
     if room >= whole:
@@ -272,7 +297,7 @@ def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
 
 @helper
 def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: BufferSlots) -> int:
-    """Return OK, or the failure code of the scratchpad that is too small."""
+    """Return the failure code of a scratchpad that is too small, or OK if all slots fit."""
     if slots.inp > MAX_SLOTS or slots.inp * slots.inp_size > m.inp_built:
         return ALLOC_INP
     if operations.residual and slots.res == 0:
@@ -286,9 +311,9 @@ def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: Buff
 
 @helper
 def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
-    """Choose the two loops that run in hardware: pixels first, then the longest of the others.
+    """Choose the two loops that run in hardware: loops over pixels first, then the longest others.
 
-    With `only_pixels`, the other loops are not used.
+    If `only_pixels` is set, the other loops are not used.
     """
     extents = (t.th, t.tw, t.tco, t.tci, geo.kh, geo.kw)
     hw0, hw1 = -1, -1
@@ -319,7 +344,7 @@ def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
 def plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> LoweringPlan:
-    """Return the plan of a schedule: tiles, scratchpad slots, and hardware loops.
+    """Plan an extended schedule: tiles, scratchpad slots, and hardware loops.
 
     Args:
         geo: geometry of the workload.

@@ -1,8 +1,9 @@
 """Writes the instructions of a tile of an extended schedule: loads, GEMMs and ALU operations.
 
-The module also writes micro-op kernels, and looks up what a ring of scratchpad slots holds. `state`
-and `out`, shape (instructions, 2), are those of `instruction_writer`. `uops`, shape (micro-ops,),
-is the content of the micro-op scratchpad. `ring`, shape (slots, 2), has the columns KEY and READER.
+The module also writes micro-op kernels, and looks up which slot of a ring holds an operand.
+Parameters named `state` and `out`, shape (instructions, 2), are those of `instruction_writer`.
+`uops`, shape (micro-ops,), is the content of the micro-op scratchpad. `ring`, shape (slots, 2), has
+the columns KEY and READER.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ LAST_PARTS = 10  # approximate number of parts of the last weights if loads are 
 
 @helper
 def find(ring: NDArray[np.int64], key: int, hint: int) -> int:
-    """Return the slot that holds `key`, or -1.
+    """Return the slot of a ring that holds the operand with the given key, or -1 if none does.
 
-    The search starts at `hint`, because rings are traversed in order.
+    The search starts at slot `hint`, because rings are traversed in order.
     """
     slots = ring.shape[0]
     j = hint
@@ -57,7 +58,7 @@ def find(ring: NDArray[np.int64], key: int, hint: int) -> int:
 
 @helper
 def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int:
-    """Search the most recent micro-ops for a given one.
+    """Search the 63 most recent micro-ops for a given one.
 
     Args:
         uops: the micro-op scratchpad, shape (micro-ops,).
@@ -76,12 +77,12 @@ def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int
 
 @helper
 def finish(state: ProgramState, out: NDArray[np.uint64], n_uops: int, uop_bytes: int) -> int:
-    """Write FINISH after the last STORE, and complete the first LOAD.
+    """Write FINISH after the last STORE, and set the size of the program's first LOAD.
 
     The first LOAD loads all micro-ops, whose number is known only at the end.
 
     Returns:
-        The failure code.
+        The failure code; OK if the program was written.
     """
     instruction_writer.push(state, out, _S, _C)
     instruction_writer.pop(state, out, _S, _C)
@@ -99,9 +100,10 @@ def load_window(
     channel: int, cis: int, there: int, y0: int, x0: int, ih_here: int, iw: int, ih: int,
     sram: int,
 ) -> None:  # fmt: skip
-    """Load the input window of a tile, for several input blocks.
+    """Write the LOADs of a tile's input window, for several input blocks.
 
-    Blocks beyond the last block of the image have zero weights. For them, the last block is loaded.
+    Blocks after the last block of the image have zero weights, so their data do not matter; the
+    last block is loaded instead.
 
     Args:
         state: counts of the program.
@@ -111,7 +113,7 @@ def load_window(
         gather: whether rows that no output reads are skipped.
         channel: first input block.
         cis: number of input blocks.
-        there: number of blocks from `channel` on that the image has.
+        there: number of blocks of the image from `channel` on.
         y0: first row of the window in the image; negative in the padding.
         x0: first column of the window in the image; negative in the padding.
         ih_here: number of rows of the window.
@@ -148,9 +150,9 @@ def tile_transfer(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, opcode: int, kind: int,
     sram: int, dram: int, cos: int, rows: int, cols: int, pitch: int, element_bytes: int,
 ) -> None:  # fmt: skip
-    """Load or store an accumulator tile.
+    """Write the transfer of an accumulator tile from or to DRAM.
 
-    It is one transfer if the tile is dense, otherwise one per output block.
+    It is a single transfer if the tile is dense in the scratchpad, otherwise one per output block.
 
     Args:
         state: counts of the program.
@@ -163,7 +165,7 @@ def tile_transfer(
         cos: number of output blocks.
         rows: number of output rows.
         cols: number of output columns.
-        pitch: distance of two output blocks in the scratchpad, in elements.
+        pitch: distance between two output blocks in the scratchpad, in elements.
         element_bytes: size of an element in bytes.
     """
     if pitch == rows * cols or cos == 1:
@@ -183,12 +185,12 @@ def tile_transfer(
 def coefficients(
     geo: Geometry, loop: int, pitch: int, ih: int, iw: int, cols: int, cis: int, gather: bool
 ) -> tuple[int, int, int]:
-    """Return how much one iteration of a loop adds to the accumulator, input and weight index.
+    """Return the accumulator, input and weight index steps per iteration of a loop.
 
     Args:
         geo: geometry of the workload.
-        loop: number of the loop, see `tile_and_buffer_plan`.
-        pitch: distance of two output blocks in accumulators.
+        loop: index of the loop, see `tile_and_buffer_plan`.
+        pitch: distance between two output blocks in accumulators.
         ih: input rows per block in the scratchpad.
         iw: input columns per row in the scratchpad.
         cols: output columns of the tile.
@@ -214,27 +216,26 @@ def write_kernel(
     geo: Geometry, lay: Layout, uops: NDArray[np.uint64], at: int, hw0: int, hw1: int, tco: int,
     cis: int, pitch: int, ih: int, iw: int, acc: int, inp: int, wgt: int, places: int,
 ) -> None:  # fmt: skip
-    """Write the micro-ops of the loops that do not run in hardware.
+    """Write the micro-ops of a reduction step, one per iteration of the loops outside of hardware.
 
-    Output blocks vary slowest, so that a part of them is a contiguous range of micro-ops.
+    Output blocks vary slowest, so that a range of output blocks is a range of micro-ops.
 
     Args:
         geo: geometry of the workload.
         lay: layout of the instruction fields.
         uops: the micro-op scratchpad, shape (micro-ops,); changed in place.
         at: position of the first micro-op.
-        hw0: first hardware loop, -1 for none.
-        hw1: second hardware loop, -1 for none.
+        hw0: index of the first hardware loop, -1 for none.
+        hw1: index of the second hardware loop, -1 for none.
         tco: number of output blocks.
         cis: number of input blocks.
-        pitch: distance of two output blocks in accumulators.
+        pitch: distance between two output blocks in accumulators.
         ih: input rows per block in the scratchpad.
         iw: input columns per row in the scratchpad.
         acc: first accumulator.
         inp: first input element.
         wgt: first weight element.
-        places: number of places in the weight scratchpad. Weights beyond the last place continue at
-            the first.
+        places: size of the weight scratchpad in elements. Weight indices wrap around at this size.
     """
     kk = geo.kh * geo.kw
     e2 = 1 if hw0 == 2 or hw1 == 2 else tco
@@ -269,13 +270,13 @@ def gemm(
         geo: geometry of the workload.
         bgn: first micro-op.
         end: end of the micro-ops, exclusive.
-        hw0: first hardware loop, -1 for none.
-        hw1: second hardware loop, -1 for none.
+        hw0: index of the first hardware loop, -1 for none.
+        hw1: index of the second hardware loop, -1 for none.
         rows: output rows of the tile.
         cols: output columns of the tile.
         cos: output blocks of the tile.
         cis: input blocks of the step.
-        pitch: distance of two output blocks in accumulators.
+        pitch: distance between two output blocks in accumulators.
         ih: input rows per block in the scratchpad.
         iw: input columns per row in the scratchpad.
         gather: whether rows that no output reads are skipped.
@@ -308,8 +309,9 @@ def alu(
         at: position of the micro-op.
         cos: number of output blocks.
         pixels: number of pixels per block.
-        pitch: distance of two output blocks in accumulators.
-        kind: kind of the second operand: one value per channel, a tensor, or the immediate.
+        pitch: distance between two output blocks in accumulators.
+        kind: kind of the second operand: EPILOGUE_BIAS (one value per channel), EPILOGUE_TENSOR, or
+            EPILOGUE_IMMEDIATE.
         opcode: ALU operation.
         immediate: the immediate.
     """
@@ -334,11 +336,12 @@ def alu(
 def epilogue_piece(
     m: Machine, operations: int, tail: int, done: int, cos: int, rows: int, c0: int, r0: int
 ) -> tuple[int, int]:
-    """Return output blocks and rows of the next piece of the last tile's epilogue.
+    """Return the size of the next piece of the last tile's epilogue, in output blocks and rows.
 
-    A piece is whole blocks, or rows within one block. The store of a piece overlaps with the
-    epilogue of the next piece. If the store is faster, pieces shrink by that ratio, so that a few
-    of them make the last store short; otherwise they are equal.
+    A piece consists of whole blocks, or of rows within one block. The store of a piece overlaps
+    with the epilogue of the next piece. If a store is faster than the epilogue, each piece is
+    smaller than the previous one by that ratio, so that few pieces make the last store short.
+    Otherwise, all pieces have the same size.
 
     Args:
         m: the machine.
@@ -371,11 +374,11 @@ def epilogue_piece(
 def last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
     """Return the size of the next part of weights, for loads that are slower than the GEMMs.
 
-    The size is chosen such that compute finishes its previous work, except for `later` cycles, when
-    the last element of the part arrives. Each part costs both modules their latency.
+    With this size, the last element of the part arrives when compute has finished all its earlier
+    work except for `later` cycles. Each part costs both modules their latency.
 
     Args:
-        left: number of weight elements that remain.
+        left: number of weight elements that remain to be loaded.
         later: cycles of other work of the compute module.
         pixels: number of pixels per weight element.
         element_beats: bus beats per weight element.
@@ -389,6 +392,12 @@ def load_bound(geo: Geometry, m: Machine, operations: int, pixels: int) -> bool:
     """Return whether the weights for `pixels` pixels take longer to load than to use.
 
     Outside of compiled code, `pixels` may be an array.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        operations: iterations per accumulator in addition to reset and reduction.
+        pixels: number of pixels that use each weight.
     """
     reduction = geo.ci * geo.kh * geo.kw
     return pixels * (reduction + 1 + operations) < reduction * max(1, m.wgt_bytes // m.bus_bytes)
@@ -400,8 +409,8 @@ def weights_stream(
 ) -> bool:  # fmt: skip
     """Return whether weights that should be resident but do not fit are streamed instead.
 
-    This requires that each weight is read only once, in the order of memory, and that only loops
-    over pixels run in hardware. Outside of compiled code, the numbers may be arrays.
+    Streaming requires that each weight is read only once, in the order of memory, and that only
+    loops over pixels run in hardware. Outside of compiled code, the numbers may be arrays.
 
     Args:
         geo: geometry of the workload.
@@ -422,7 +431,7 @@ def weights_stream(
 def wgt_places(geo: Geometry, m: Machine) -> int:
     """Return the number of elements of the weight scratchpad that are free for weights.
 
-    An identity matrix, if the program needs one, takes one element.
+    An identity matrix, if the program needs one, occupies one element.
     """
     return m.wgt_built - (1 if geo.identity_at >= 0 else 0)
 
@@ -432,17 +441,18 @@ def load_stream(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine,
     reader: NDArray[np.int64], loaded: int, size: int, freed: int,
 ) -> int:  # fmt: skip
-    """Load the next `size` weights of a stream, after the GEMMs that read their places.
+    """Write the LOAD of a stream's next `size` weights, after the GEMMs that read their places.
 
     Args:
         state: counts of the program.
         out: the instructions.
         geo: geometry of the workload.
         m: the machine.
-        reader: last GEMM that read each place, shape (places,).
+        reader: index of the last GEMM that reads each place of the weight scratchpad, shape
+            (places,).
         loaded: number of weights loaded so far.
         size: number of weights to load.
-        freed: index of the last GEMM that the load module already knows to be finished.
+        freed: index of the last GEMM for which the load module has already waited.
 
     Returns:
         The new value of `freed`.
@@ -465,8 +475,8 @@ def load_stream(
 def stream_part(places: int, loaded: int, left: int, wanted: int) -> int:
     """Return the size of a stream's next LOAD into a ring of `places` weights.
 
-    It is at most half of the ring, so that GEMMs can read the other half. It is at least so large
-    that few LOADs are outstanding, and never crosses the end of the ring.
+    The size is at most half of the ring, so that GEMMs can read the other half. It is large enough
+    that few LOADs are outstanding, and the LOAD never crosses the end of the ring.
     """
     part = max(min(wanted, places // 2), -(-places // MAX_SLOTS))
     return min(part, left, places - loaded % places)

@@ -1,8 +1,8 @@
-"""Writes the instructions of virtual threads: the tiles of a template schedule, group by group.
+"""Writes the instructions of a template schedule, whose tiles are computed by virtual threads.
 
-Up to four threads compute one tile each. Their loads, GEMMs, epilogues and stores alternate, so
-that one thread's transfers overlap with another thread's arithmetic. The order is that of the stock
-compiler.
+A group of tiles has one tile for each of up to four threads. The loads, GEMMs, epilogues and stores
+of these threads alternate, so that one thread's transfers overlap with another thread's arithmetic.
+The order of instructions is that of the stock compiler.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def write_threads(
     Groups of tiles, with one tile per virtual thread, are computed one after the other.
 
     Returns:
-        The failure code.
+        The failure code; OK if the program was written.
     """
     reset, gemm = loops_of(reset_nest(t)), loops_of(gemm_nest(geo, t))
     total_uops = t.threads * (reset.uops + gemm.uops + epilogue.shape[0])
@@ -128,9 +128,9 @@ def _load_kernel(
     w: TemplateProgram, kernel: int, thread: int, nest: LoopNest, loops: KernelLoops, src: int,
     wgt: int,
 ) -> int:  # fmt: skip
-    """Return the first micro-op of a thread's kernel. It is loaded before its first use.
+    """Return the first micro-op of a thread's kernel, which is loaded before its first use.
 
-    `src` and `wgt` are the first input and weight that it reads.
+    `src` and `wgt` are the first input and the first weight that the kernel reads.
     """
     if w.kernels[thread, kernel] < 0:
         at = w.state.uops
@@ -147,7 +147,7 @@ def _load_kernel(
 
 @stage
 def _reset(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Reset the accumulators after their previous content was stored."""
+    """Write the reset of the accumulators, after the stores of their previous content."""
     t, state, out, loops = w.tiling, w.state, w.out, w.reset
     state.tiles += group.threads
     # Threads without a tile pass their token on. Otherwise the first reset of the next group would
@@ -168,7 +168,7 @@ def _reset(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _load(w: TemplateProgram, group: ThreadGroup, k: int) -> None:
-    """Load the inputs and weights of a reduction step."""
+    """Write the loads of the inputs and weights of a reduction step."""
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     state.steps += group.threads
     for thread in range(group.threads):
@@ -185,7 +185,10 @@ def _load(w: TemplateProgram, group: ThreadGroup, k: int) -> None:
 
 @stage
 def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
-    """Load the input window of a tile from block `ci`. The LOAD fills the padding with zeros."""
+    """Write the loads of a tile's input window from input block `ci` on.
+
+    The LOAD instruction fills the padding with zeros.
+    """
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     y0, x0 = tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left
     top, left = max(0, -y0), max(0, -x0)
@@ -219,7 +222,7 @@ def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
 
 @stage
 def _multiply(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Write one GEMM per thread. If there is only one step, the epilogue follows at once."""
+    """Write one GEMM per thread, followed by the epilogue if there is only one reduction step."""
     t, state, out, loops = w.tiling, w.state, w.out, w.gemm
     for thread in range(group.threads):
         instruction_writer.pop(state, out, _L, _C)
@@ -238,9 +241,9 @@ def _multiply(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _end_sums(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Write the epilogues of a group of tiles, if their reduction has several steps.
+    """Write the epilogues of a group of tiles whose reduction has several steps.
 
-    After a reduction with one step, `_multiply` has written the epilogues.
+    If the reduction has one step, `_multiply` has already written the epilogues.
     """
     for _ in range(group.threads):
         instruction_writer.pop(w.state, w.out, _C, _L)
@@ -251,7 +254,10 @@ def _end_sums(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _write_epilogue(w: TemplateProgram, tile: TemplateTile) -> None:
-    """Write one ALU instruction per epilogue step, in place. Operands follow the accumulators."""
+    """Write one ALU instruction per epilogue step, which changes the accumulators in place.
+
+    Operands that are loaded are stored after the accumulators of all threads.
+    """
     t, state, out = w.tiling, w.state, w.out
     pixels, accumulators = t.th * t.tw, tile.thread * t.tile
     operand = t.threads * t.tile + accumulators
@@ -294,9 +300,9 @@ def _load_tensor(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, tco: int, th: int,
     tw: int, tile: TemplateTile, operand: int,
 ) -> None:  # fmt: skip
-    """Load a tile of the tensor that is added.
+    """Write the loads of a tile of the tensor that the epilogue adds.
 
-    For blocks beyond those of the image, the last block of the image is loaded.
+    For blocks after the last block of the image, the last block of the image is loaded.
     """
     there = geo.out_blocks - tile.co
     blocks = max(0, min(tco, there))
@@ -316,7 +322,7 @@ def _load_tensor(
 
 @stage
 def _store(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Store the blocks of each tile that belong to the image."""
+    """Write the stores of a group of tiles, without blocks that lie outside of the image."""
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     for thread in range(group.threads):
         tile = tile_of(geo, t, group, thread)
@@ -339,7 +345,7 @@ def _store(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _finish(w: TemplateProgram) -> int:
-    """Write FINISH after the last STORE and LOAD. Return the failure code."""
+    """Write FINISH after the last STORE and LOAD, and return the failure code."""
     state, out = w.state, w.out
     # The stock runtime writes the last pop of a single-threaded program only after FINISH.
     if w.tiling.groups > 1 and w.tiling.threads >= 2:

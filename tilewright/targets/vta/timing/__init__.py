@@ -1,8 +1,8 @@
-"""Cycle simulator of VTA: the exact time of each instruction, in clock cycles.
+"""Cycle simulator of the VTA: the exact time of each instruction, in clock cycles.
 
-`cycles` returns plain numbers, `simulate_program` a report on one program, and `simulate_batch` the
-cycles of many programs. Compiled code calls `kernel.simulate` with the `simulator_of` a
-specification.
+`simulate_program` returns a report on one program, `simulate_batch` the cycles of many programs,
+and `cycles` plain numbers for one program. Compiled code calls `kernel.simulate` with the working
+memory that `simulator_of` allocates for a specification.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ def cycles(
     """Simulate the timing of a program; see `vta.cycles`.
 
     Args:
-        insn_bytes: instructions of 16 bytes each.
-        spec: specification, or a mapping with its keys. The key `insn_address` of a mapping is the
-            byte address of the first instruction, by default 0.
+        insn_bytes: instructions, 16 bytes each.
+        spec: the machine, or a mapping with its keys. The mapping may also contain `insn_address`,
+            the byte address of the first instruction (default 0).
 
     Returns:
-        Total cycles, and (module, start cycle, end cycle) of each instruction in program order.
+        The total cycles, and one tuple (module, start cycle, end cycle) per instruction in program
+        order.
 
     Raises:
         CycleError: the program never finishes.

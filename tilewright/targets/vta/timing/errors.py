@@ -1,9 +1,11 @@
 """Errors of the timing simulator, and limits on the work of a simulation.
 
-A program that the hardware would never finish has no number of cycles; its error says what stops
-it. The number of simulation steps is predicted from the instructions before a simulation starts:
-every burst that is read and every row that is written is a step, and a single instruction can cause
-millions.
+A program that the hardware would never finish has no number of cycles. The error for such a program
+says what stops it.
+
+The number of simulation steps is bounded before a simulation starts, from the fields of the
+instructions. Every burst that is read and every row that is written counts as a step, and a single
+instruction can cause millions of steps.
 """
 
 from __future__ import annotations
@@ -42,8 +44,7 @@ class CycleError(TilewrightError):
     """Raised if a program cannot be simulated to its end.
 
     Attributes:
-        instruction: index of the instruction that causes the problem; -1 for the program as a
-            whole.
+        instruction: index of the instruction that causes the problem; -1 if the whole program does.
     """
 
     def __init__(self, message: str, instruction: int = -1) -> None:
@@ -52,17 +53,18 @@ class CycleError(TilewrightError):
 
 
 class UndecodableStream(CycleError):
-    """Raised if the fetch unit does not know an opcode, memory type or ALU operation.
+    """Raised if an instruction has an opcode, memory type or ALU operation that does not exist.
 
-    The hardware stops there.
+    The fetch unit of the hardware stops at such an instruction.
     """
 
 
 class EndlessTransfer(CycleError):
-    """Raised if a transfer has elements but no rows, so that its unit waits forever.
+    """Raised if a transfer has elements but no rows, so that its module waits forever.
 
     Attributes:
         field: name of the instruction field that is 0, `y_size`.
+        limit: smallest valid value of this field.
     """
 
     field = "y_size"
@@ -70,23 +72,23 @@ class EndlessTransfer(CycleError):
 
 
 class OvertakenLoad(CycleError):
-    """Raised if the hardware considers a load finished while some of its data is still outstanding.
+    """Raised if the hardware considers a LOAD finished while some of its data is still outstanding.
 
-    This happens if a whole scratchpad of data is outstanding. The data then collides with the
-    load's own padding or with the next load of the same memory.
+    This can happen if the outstanding data fills a whole scratchpad. The data then collides with
+    the padding of the same LOAD, or with the next LOAD of the same memory type.
     """
 
 
 class MissingFinish(CycleError):
-    """Raised if every instruction of a program has run, and none of them was FINISH."""
+    """Raised if every instruction of a program has run and none of them was FINISH."""
 
 
 class Deadlock(CycleError):
     """Raised if modules wait for dependency tokens that no module sends.
 
     Attributes:
-        waiting: for each waiting module, the instruction at which it waits and the names of the
-            queues whose tokens it needs.
+        waiting: for each waiting module, the index of the instruction at which it waits, and the
+            names of the queues whose tokens are missing.
     """
 
     def __init__(self, waiting: dict[str, tuple[int, tuple[str, ...]]]) -> None:
@@ -104,7 +106,7 @@ class Deadlock(CycleError):
 
 
 class CycleLimitExceeded(CycleError):
-    """Raised if a simulation would need more steps than the caller allows.
+    """Raised if a simulation may need more steps than the caller allows.
 
     The limit is checked before the simulation starts.
     """
@@ -121,7 +123,7 @@ class CycleLimitExceeded(CycleError):
 class TooManyCycles(CycleError):
     """Raised if a program may have more cycles than the counters can hold.
 
-    The number of cycles is checked before the simulation starts.
+    The bound on the cycles is checked before the simulation starts.
     """
 
     def __init__(self, instruction: int, limit: int) -> None:
@@ -134,7 +136,7 @@ class TooManyCycles(CycleError):
 
 
 def error_of(outcome: list[int]) -> CycleError:
-    """Return the exception that describes why a simulation failed.
+    """Create the exception that describes why a simulation failed.
 
     Args:
         outcome: `Simulator.outcome` as a list, after a run that returned a negative code.
@@ -182,7 +184,7 @@ _CHUNK = 1 << 16  # number of instructions that are checked at a time
 def check_work(
     insns: NDArray[np.uint64], machine: Machine, layout: Layout, limit: int = WORK_LIMIT
 ) -> None:
-    """Check that a program can be simulated.
+    """Check that a program needs neither too many simulation steps nor too many cycles.
 
     Args:
         insns: instructions, shape (n, 2).
@@ -191,7 +193,7 @@ def check_work(
         limit: maximum number of steps.
 
     Raises:
-        CycleLimitExceeded: the program needs more than `limit` steps.
+        CycleLimitExceeded: the program may need more than `limit` steps.
         TooManyCycles: the program may have more than `MOST_CYCLES` cycles.
     """
     steps = cycles = 0.0
@@ -209,17 +211,18 @@ def check_work(
 def most_work(
     insns: NDArray[np.uint64], machine: Machine, layout: Layout
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return upper bounds of the work that the timing simulator has with each instruction.
+    """Return upper bounds on the simulation steps and the cycles of each instruction.
 
-    The bounds assume that instructions run one after the other, and include their fetch.
+    The bounds assume that instructions run one after the other, and include the fetch of the
+    instruction.
 
     Args:
         insns: instructions, shape (n, 2).
         machine: the machine.
-        layout: instruction format of the machine.
+        layout: layout of the instruction fields.
 
     Returns:
-        Simulation steps and simulated cycles of each instruction, shape (n,) each.
+        The simulation steps and the simulated cycles, float64, shape (n,) each.
     """
     lo, hi = insns[:, 0], insns[:, 1]
     opcode, memory = _field(lo, 0, 3), _field(lo, 7, 3)
@@ -248,15 +251,15 @@ def most_work(
 
 
 def _iterations(lo: NDArray[np.uint64], hi: NDArray[np.uint64], lay: Layout) -> NDArray[np.float64]:
-    """Return an upper bound of the loop iterations of each GEMM or ALU instruction.
+    """Return an upper bound on the loop iterations of each GEMM or ALU instruction.
 
-    A counter that is 0 or wraps around counts as the full range; see `loop_iterations` in
+    A counter that is 0 or wraps around counts as its full range; see `loop_iterations` in
     `store_and_gemm_cycles`.
 
     Args:
         lo: low word of each instruction, shape (n,).
         hi: high word of each instruction, shape (n,).
-        lay: instruction format of the machine.
+        lay: layout of the instruction fields.
     """
     whole = 1 << LOOP_FIELD_BITS
     outer, inner = (_bits(lo, hi, place, LOOP_FIELD_BITS) for place in (lay.iter_out, lay.iter_in))

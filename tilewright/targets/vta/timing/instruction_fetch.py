@@ -1,10 +1,10 @@
-"""Timing of the fetch unit, which moves instructions from memory to the modules' queues.
+"""Timing of the fetch unit, which moves instructions from memory to the queues of the modules.
 
-The unit requests a batch of instructions, waits for all of it, and dispatches it in order, one
-instruction per cycle. An instruction whose queue was full at the start of the cycle blocks those
-behind it. The next batch is requested when the local memory is empty. On buses of 128 bits and
-more, there are two registers between that memory and the queues (Chisel RTL, FetchVME64 and
-FetchWideVME).
+The fetch unit requests a batch of instructions, waits for the whole batch, and dispatches the
+instructions in order, one per cycle. If an instruction's queue is full at the start of the cycle,
+the instruction blocks those that follow. The next batch is requested when the unit's local memory
+is empty. With a bus of 128 bits or more, there are two pipeline registers between the local memory
+and the queues (Chisel RTL, FetchVME64 and FetchWideVME).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ QUEUE_FIELDS = 2  # fields of a queue: instruction, and first cycle in which the
 
 
 class Fetching(NamedTuple):
-    """The next event of the fetch unit: the request of a batch, or its arrival."""
+    """The next event of the fetch unit: the request of a batch of instructions, or its arrival."""
 
     # whether the next event is the request of a batch; otherwise it is the arrival of one
     asks: bool
@@ -55,15 +55,18 @@ class Fetching(NamedTuple):
 
 @stage
 def batch_size(max_burst_beats: int, pipelined: bool) -> int:
-    """Return the number of instructions that the fetch unit requests at once."""
+    """Return the number of instructions that the fetch unit requests at once.
+
+    `pipelined` says whether the unit has two registers before the queues.
+    """
     return max_burst_beats if pipelined else max(1, max_burst_beats // 2)
 
 
 @stage
 def first_batch(fetch: NDArray[np.int64], n: int) -> Fetching:
-    """Reset the unit for a program of `n` instructions, whose first batch is requested at once.
+    """Reset the fetch unit for a program of `n` instructions. The first batch is requested at once.
 
-    `fetch` has shape (FETCH_FIELDS,).
+    `fetch` is the state of the unit, shape (FETCH_FIELDS,).
     """
     fetch[:] = 0
     fetch[LEFT_MEMORY] = -NEVER
@@ -76,7 +79,10 @@ def first_batch(fetch: NDArray[np.int64], n: int) -> Fetching:
 
 @stage
 def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
-    """Process the arrival of a batch. `dispatch` determines when the next one can be requested."""
+    """Process the arrival of a batch of instructions.
+
+    The cycle of the next request is unknown until `dispatch` has emptied the unit.
+    """
     fetch[BATCH_FIRST] = fetch[ARRIVED]
     fetch[BATCH_READY] = now
     fetch[ARRIVED] += min(batch, n - fetch[ARRIVED])
@@ -85,7 +91,7 @@ def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
 
 @stage
 def destination(lo: int, hi: int, lay: Layout) -> int:
-    """Return the module that an instruction is dispatched to, -1 if it cannot be decoded."""
+    """Return the module to which an instruction is dispatched; -1 if it cannot be decoded."""
     opcode = nb.int64(lo & nb.uint64(7))
     if opcode == LOAD:
         memory = nb.int64((lo >> nb.uint64(7)) & nb.uint64(7))
@@ -105,10 +111,10 @@ def dispatch(
     fetch: NDArray[np.int64], queues: NDArray[np.int64], heads: tuple[int, int, int],
     tails: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Move arrived instructions to their queues, as long as there is certainly room.
+    """Move arrived instructions to their queues, as long as the queues certainly have space.
 
-    This is called when a batch has arrived and, if that did not empty the unit, whenever an
-    instruction has ended.
+    The function is called when a batch has arrived. If instructions remain in the unit after that,
+    it is called again whenever an instruction has ended.
 
     Args:
         insns: instructions, shape (n, 2).
@@ -116,13 +122,13 @@ def dispatch(
         pipelined: whether the unit has two registers before the queues.
         entries: capacity of a queue.
         now: the current cycle.
-        fetch: state of the unit, shape (FETCH_FIELDS,).
-        queues: the queues, shape (3, power of two ≥ entries, 2).
+        fetch: state of the unit, shape (FETCH_FIELDS,); updated in place.
+        queues: the queues, shape (3, power of two ≥ entries, 2); updated in place.
         heads: number of instructions that have left each queue.
-        tails: number of instructions that have entered each queue, shape (3,).
+        tails: number of instructions that have entered each queue, shape (3,); updated in place.
 
     Returns:
-        The cycle after which the next batch can be requested, NEVER if it is not known yet.
+        The cycle in which the next batch can be requested; NEVER if it is not known yet.
     """
     mask = queues.shape[1] - 1
     arrived = fetch[ARRIVED]

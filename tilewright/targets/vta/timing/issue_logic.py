@@ -1,9 +1,10 @@
 """Determines in which cycle a module starts the first instruction of its queue.
 
-If the module cannot start it, the functions determine what it waits for. For each module, they know
-which tokens the instruction pops and how long it takes. Each `start_…` function returns the new
-state of the module, of the queues that it pops from, and of `IssueProgress`. If the end of a LOAD
-depends on the read port, the next event of the module is ASKS: the load must be added to the port.
+If the module cannot start the instruction yet, the functions determine when to try again. Each
+`start_…` function knows which tokens the instruction pops and how long it takes. It returns the new
+states of the module, of the queues from which the instruction pops, and of `IssueProgress`. If the
+end of a LOAD depends on the read port of the memory, the next event of the module is set to ASKS.
+The caller must then add the LOAD to the port.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _X_SIZE, _Y_SIZE = 0xFFFF0000, 0xFFFF  # masks of the fields in the high word of
 
 
 class IssueProgress(NamedTuple):
-    """Results that the starts of instructions accumulate during a simulation."""
+    """Results that accumulate while instructions are started."""
 
     total: int  # cycle in which FINISH executes, -1 before
     endless: int  # an instruction that never ends, -1 if there is none
@@ -74,7 +75,7 @@ class IssueProgress(NamedTuple):
 def start_load(
     run: TimedRun, load: TimingUnit, g2l: UnitTokens, progress: IssueProgress, now: int
 ) -> tuple[TimingUnit, UnitTokens, IssueProgress]:
-    """Start the next instruction of the load module, if possible: a LOAD of inputs or weights."""
+    """Start the next instruction of the load module, a LOAD of inputs or weights, if possible."""
     if not has_head(run, MODULE_LOAD, load):
         return load, g2l, progress
     head = head_of(run, MODULE_LOAD, load)
@@ -97,22 +98,22 @@ def start_load(
 def end_of_load(
     head: Head, hi: int, memory: int, client: int, other: int, now: int, endless: int
 ) -> tuple[int, int, int]:
-    """Return when a LOAD ends, as far as its own fields determine it.
+    """Return the cycle in which a LOAD ends, as far as its own fields determine it.
 
-    A LOAD without elements only passes tokens. A LOAD without rows never ends. The end of any other
-    LOAD depends on the read port (ASKS).
+    A LOAD without elements only passes tokens. A LOAD with elements but without rows never ends.
+    The end of any other LOAD depends on the read port, so the result is ASKS.
 
     Args:
         head: the instruction.
-        hi: its high word.
+        hi: high word of the instruction.
         memory: memory type that is loaded through `client`.
         client: client of the read port for this memory type.
         other: client of the read port for other memory types.
         now: current cycle.
-        endless: endless instruction so far, -1 for none.
+        endless: index of the instruction that is known never to end, -1 for none.
 
     Returns:
-        The end, the client (-1 for none), and the endless instruction.
+        The end, the client of the read port (-1 for none), and the new value of `endless`.
     """
     if (hi & nb.uint64(_X_SIZE)) == 0:
         return now + 2, -1, endless
@@ -133,7 +134,7 @@ def start_compute(
 ) -> tuple[TimingUnit, UnitTokens, UnitTokens, IssueProgress]:
     """Start the next instruction of the compute module, if possible.
 
-    It is a GEMM, an ALU operation, a LOAD of micro-ops or accumulators, or FINISH.
+    The instruction is a GEMM, an ALU operation, a LOAD of micro-ops or accumulators, or FINISH.
     """
     if not has_head(run, MODULE_COMPUTE, compute):
         return compute, l2g, s2g, progress
@@ -157,12 +158,12 @@ def start_compute(
 def end_of_compute(
     run: TimedRun, head: Head, progress: IssueProgress, now: int
 ) -> tuple[int, int, IssueProgress]:
-    """Return when a compute instruction that starts now ends.
+    """Return the cycle in which a compute instruction that starts now ends.
 
-    The progress records the first FINISH.
+    The first FINISH is recorded in the progress.
 
     Returns:
-        End of the instruction, its client of the read port (-1 for none), and the new progress.
+        The end of the instruction, its client of the read port (-1 for none), and the new progress.
     """
     lay, lo, hi = run.sim.layout, head.lo, high(run, head.insn)
     opcode = nb.int64(lo & nb.uint64(7))
@@ -184,7 +185,7 @@ def end_of_compute(
 def start_store(
     run: TimedRun, store: TimingUnit, g2s: UnitTokens, progress: IssueProgress, now: int
 ) -> tuple[TimingUnit, UnitTokens, IssueProgress]:
-    """Start the next STORE, if possible. The store module has its own port, so its end is known."""
+    """Start the next STORE, if possible. Only STOREs use the write port, so the end is known."""
     if not has_head(run, MODULE_STORE, store):
         return store, g2s, progress
     head = head_of(run, MODULE_STORE, store)
@@ -204,7 +205,7 @@ def start_store(
 def end_of_store(
     sim: Simulator, head: Head, hi: int, progress: IssueProgress, now: int
 ) -> tuple[int, IssueProgress]:
-    """Return the end of a STORE, and the progress with the bytes that it writes.
+    """Return the cycle in which a STORE ends, and the progress with the bytes that it writes.
 
     A STORE without elements only passes tokens.
     """
@@ -227,6 +228,6 @@ def end_of_store(
 
 @stage
 def count_written(sim: Simulator, traffic: int) -> None:
-    """Add packed `traffic` to the written beats and bursts."""
+    """Add packed `traffic` to the total numbers of written beats and bursts."""
     sim.outcome[WR_BEATS] += beats_in(traffic)
     sim.outcome[WR_BURSTS] += bursts_in(traffic)

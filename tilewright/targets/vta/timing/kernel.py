@@ -1,9 +1,10 @@
 """Simulates the execution of a program in one event loop, exact to the cycle.
 
-Time advances from event to event, in cycles from launch. Events are the end of an instruction, a
-queue head that becomes visible, and a batch of instructions that arrives or is due. `units` defines
-what a module does at an end, `issue_logic` what it does at a start, and `port_arbitration` whom the
-read port serves. FINISH counts only if the fetch unit met nothing undecodable before it.
+Time advances from event to event and is counted in cycles from launch. An event is the end of an
+instruction, the cycle in which a module first sees the head of its queue, the arrival of a batch of
+instructions, or the request of the next batch. `units` processes the end of an instruction,
+`issue_logic` the start of an instruction, and `port_arbitration` the users of the read port. FINISH
+ends the program only if the fetch unit has not stopped at an undecodable instruction before.
 """
 
 from __future__ import annotations
@@ -98,21 +99,21 @@ def simulate(
     insns: NDArray[np.uint64], insn_address: int, tokens: NDArray[np.int64],
     times: NDArray[np.int64], breakdown: NDArray[np.int64], sim: Simulator,
 ) -> int:  # fmt: skip
-    """Simulate a program.
+    """Simulate the timing of a program.
 
     Args:
-        insns: low and high words, shape (n, 2), C-contiguous.
+        insns: low and high words, uint64, shape (n, 2), C-contiguous.
         insn_address: byte address of the first instruction.
         tokens: initial number of tokens in l2g, g2l, g2s and s2g, shape (4,).
-        times: filled with cycles, -1 for events that do not happen, shape (n, TIMES_COLUMNS); (0,
-            0) if not wanted.
-        breakdown: filled with the cycles of each module, shape (3, BREAKDOWN_COLUMNS); (0, 0) if
-            not wanted.
-        sim: the machine, with its scratch arrays.
+        times: filled with cycles, -1 for events that do not happen, shape (n, TIMES_COLUMNS); pass
+            an array of shape (0, 0) if not wanted.
+        breakdown: filled with the cycles of each module, shape (3, BREAKDOWN_COLUMNS); pass an
+            array of shape (0, 0) if not wanted.
+        sim: the machine, with its working memory.
 
     Returns:
-        Cycles from launch to the execution of FINISH, or a negative code; `sim.outcome` has the
-        details.
+        The cycles from launch to the execution of FINISH, or a negative code. `sim.outcome` then
+        has the details.
     """
     known_rows(insns.shape[1] == 2, sim)
     run = TimedRun(insns, times, breakdown, sim)
@@ -181,7 +182,10 @@ def known_rows(words: bool, sim: Simulator) -> None:
 
 @stage
 def clear(run: TimedRun) -> None:
-    """Reset the state from an earlier program. Events that never happen remain -1 in `times`."""
+    """Reset the state that an earlier program left.
+
+    All entries of `times` become -1, which remains for events that never happen.
+    """
     run.sim.outcome[:] = 0
     run.sim.outcome[HEAD : HEAD + 3] = -1
     run.sim.tails[:] = 0
@@ -193,13 +197,13 @@ def clear(run: TimedRun) -> None:
 
 @stage
 def of_compute(client: int) -> bool:
-    """Return whether the compute module loads through this client of the read port."""
+    """Return whether the compute module loads through a client of the read port."""
     return client == UOP_CLIENT or client == ACC_CLIENT
 
 
 @stage
 def whose(client: int, load: TimingUnit, compute: TimingUnit) -> TimingUnit:
-    """Return the state of the module, load or compute, that uses this client of the read port."""
+    """Return the state of the module, load or compute, that uses a client of the read port."""
     return compute if of_compute(client) else load
 
 
@@ -207,7 +211,7 @@ def whose(client: int, load: TimingUnit, compute: TimingUnit) -> TimingUnit:
 def with_end(
     client: int, end: int, load: TimingUnit, compute: TimingUnit, fetching: Fetching
 ) -> tuple[TimingUnit, TimingUnit, Fetching]:
-    """Return the modules and the fetch unit, after the end of one client became known.
+    """Return the modules and the fetch unit after the end of one client became known.
 
     The client is NOBODY if no end became known.
     """
@@ -236,8 +240,8 @@ def batch_of(sim: Simulator) -> int:
 def hand_out(run: TimedRun, heads: tuple[int, int, int], fetching: Fetching, now: int) -> Fetching:
     """Dispatch fetched instructions to the queues of the modules.
 
-    If all fetched instructions are dispatched and no request of the next batch is scheduled yet,
-    schedule the request.
+    If the unit waits to request its next batch, the request is scheduled as soon as its cycle is
+    known.
     """
     sim = run.sim
     ask_at = dispatch(
@@ -255,7 +259,7 @@ def next_request(
 ) -> PortRequest:
     """Return the next request to the read port.
 
-    It is a batch of fetched instructions, or a load of the load module or the compute module.
+    The request is for a batch of instructions, or for a LOAD of the load or compute module.
     """
     if asked:
         first = run.sim.fetch[ARRIVED]
@@ -309,9 +313,9 @@ def report_heads(
     l2g: UnitTokens,
     s2g: UnitTokens,
 ) -> None:
-    """Record the instructions that a deadlock blocks, and the tokens that they miss.
+    """Record the instructions that a deadlock blocks, and the tokens that they wait for.
 
-    The tokens are one bit per queue.
+    The missing tokens of a module are one bit per queue.
     """
     outcome, queues, tails = run.sim.outcome, run.sim.queues, run.sim.tails
     mask = queues.shape[1] - 1

@@ -1,16 +1,20 @@
-"""Cycles of LOADs and instruction fetches on the read port that they share.
+"""Cycles of LOADs and instruction fetches, which share the read port of the memory.
 
-The port has five clients, an arbiter with tags, and one memory that serves bursts in order.
-Everything is counted in bursts. In the Chisel RTL (VME, VTAMemDPI, GenVMECmd), a command enters its
-client's one-entry queue and is granted at least one cycle later. It is not granted in a cycle that
-carries the last beat of a burst, nor without a free tag; the highest priority goes first. It enters
-the memory's queue one cycle after the grant. The memory takes the next burst in the cycle of the
-previous one's last beat; a command that meets an empty queue pays the latency. Therefore, the cycle
-in which a burst is granted determines when its beats arrive, and the end of a client follows from
-its last grant.
+The port has five clients, an arbiter with tags, and one memory that serves bursts in order. The
+simulation works in units of bursts. The rules are those of the Chisel RTL (VME, VTAMemDPI,
+GenVMECmd):
 
-A grant at cycle g is final once no other command can become ready at g. `advance` takes this
-horizon as an argument.
+- A read command for a burst enters the one-entry queue of its client and is granted at least one
+  cycle later.
+- It is granted neither in a cycle that carries the last beat of a burst nor without a free tag.
+  Among waiting commands, the client with the highest priority goes first.
+- It enters the queue of the memory one cycle after the grant. The memory takes the next burst in
+  the cycle of the previous burst's last beat. A command that meets an empty queue pays the memory
+  latency.
+
+Therefore, the cycle in which a burst is granted determines when its beats arrive, and the end of a
+client follows from its last grant. A grant at cycle g is final once no other command can become
+ready at g. `advance` takes this horizon as an argument.
 """
 
 from __future__ import annotations
@@ -66,7 +70,7 @@ BURST_FIELDS = 3  # fields of the ring of bursts: cycle of the last beat, client
 
 
 class Bus(NamedTuple):
-    """The memory port. All numbers except the latency and the tags are powers of two."""
+    """Memory port. All numbers except the latency and the tags are powers of two."""
 
     bytes: int
     log_bytes: int
@@ -77,7 +81,7 @@ class Bus(NamedTuple):
 
 @helper
 def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
-    """Reset the port: nothing is in flight, and the latency counter of the memory is cleared.
+    """Reset the port: no burst is in flight, and the latency counter of the memory is cleared.
 
     Args:
         clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS).
@@ -97,7 +101,7 @@ def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
 
 @stage
 def _next_command(client: NDArray[np.int64], ready: int, bus: Bus) -> None:
-    """Make the next burst of the current row wait for a grant. It ends at a burst window."""
+    """Make the next burst of the current row wait for a grant; it ends at a burst window."""
     address = client[ADDRESS]
     room = (bus.window - (address & (bus.window - 1))) >> bus.log_bytes
     beats = min(client[ROW_BEATS], room)
@@ -109,7 +113,7 @@ def _next_command(client: NDArray[np.int64], ready: int, bus: Bus) -> None:
 
 @stage
 def _begin_row(client: NDArray[np.int64], bus: Bus) -> None:
-    """Compute the beats of a row, from the bus-aligned address below its first element."""
+    """Compute the beats of a row, from the bus-aligned address at or below its first element."""
     offset = client[ROW_ADDRESS] & (bus.bytes - 1)
     client[ADDRESS] = client[ROW_ADDRESS] - offset
     client[ROW_BEATS] = (offset + client[ROW_BYTES] + bus.bytes - 1) >> bus.log_bytes
@@ -127,9 +131,9 @@ def _look_ahead(
     """Return whether the hardware will consider a load finished before all of its data has arrived.
 
     A load ends when its counter of outstanding beats is zero and its last command has entered its
-    queue, here in cycle `queued`. The counter is as wide as the scratchpad is deep: with a whole
-    scratchpad outstanding, it is zero too early. The function examines grants `first` … `grants` −
-    1.
+    queue, here in cycle `queued`. The width of the counter depends on the depth of the scratchpad.
+    If the outstanding data fills a whole scratchpad, the counter overflows and is zero too early.
+    The function examines the grants `first` … `grants` − 1.
     """
     c = clients[client]
     mask = bursts.shape[0] - 1
@@ -173,12 +177,13 @@ def add_load(
         lo: low word of the instruction.
         hi: high word of the instruction.
         element_bytes: size of an element in bytes.
-        flight_limit: number of outstanding beats that the counter cannot hold.
+        flight_limit: smallest number of outstanding beats that the counter cannot hold.
         bus: the memory port.
 
     Returns:
-        OPEN, ENDED if its end is already known, or STALE if data of its predecessor is still
-        outstanding, which the RTL would take for the data of this load; nothing is added then.
+        OPEN; ENDED if the end of the LOAD is already known; or STALE if data of the client's
+        previous LOAD is still outstanding, which the RTL would take for data of this LOAD. Nothing
+        is added then.
     """
     c = clients[client]
     if c[AHEAD] > 0 and (c[READY] != NEVER or c[LAST] + c[TAIL] - 2 > decided):
@@ -222,7 +227,7 @@ def add_load(
 
 @helper
 def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int, bus: Bus) -> None:
-    """Add a batch of `count` instructions, whose read command is valid in cycle `origin` + 1.
+    """Add the fetch of a batch of instructions, whose read command is valid in cycle `origin` + 1.
 
     Args:
         clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS).
@@ -254,9 +259,9 @@ def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int,
 
 @stage
 def _pad_until(client: NDArray[np.int64], first: int, last: int) -> None:
-    """Advance the zero padding of a load around the cycles in which its data is written.
+    """Advance the zero padding of a load past the cycles in which its data is written.
 
-    The data is written in cycles `first` to `last`, and no zeros are written then.
+    Data is written in cycles `first` to `last`, and no zeros can be written in these cycles.
     """
     cycle = client[PAD_CYCLE]
     if client[PAD_FIRST] > 0:
@@ -285,16 +290,17 @@ def advance(
     horizon: int,
     bus: Bus,
 ) -> int:
-    """Grant bursts up to cycle `horizon`, or until a client's last burst.
+    """Grant bursts up to cycle `horizon`, or up to the last burst of a client.
 
-    The client's end is written to `clients[client, END]`. It is the first cycle after its execute
-    state; for the fetch unit, the first cycle in which instructions can leave its memory.
+    The end of this client is written to `clients[client, END]`. For a LOAD, it is the first cycle
+    after the execute state of its module. For the fetch unit, it is the first cycle in which
+    instructions can leave its local memory.
 
     Args:
         clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS).
         port: state of the port, shape (PORT_FIELDS,).
-        bursts: ring of the last bursts as (last beat, client, beats), shape (n, 3); n is a power of
-            two and larger than the number of tags.
+        bursts: ring of the last bursts, with columns (cycle of the last beat, client, beats), shape
+            (n, 3); n is a power of two and larger than the number of tags.
         horizon: last cycle to simulate.
         bus: the memory port.
 

@@ -1,9 +1,9 @@
 """Arbitration of the memory's read port between its users (loads and instruction fetch).
 
-A load that is the only user of the port ends after a time that depends only on its shape, and is
-looked up in a table. When a second client arrives in the meantime, this end is revoked, and the
-commands are replayed up to now. Then the port is simulated burst by burst (`load_cycles.advance`;
-the port is *live*) until it is idle again.
+While a load is the only user of the port, its duration depends only on its shape and address, and
+is looked up in a table. If a second user arrives before the end, this end is revoked, and the
+commands of the first user are replayed up to the current cycle. From then on, the port is simulated
+burst by burst (`load_cycles.advance`) until it is idle again. Such a port is called *live*.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NOBODY = -1
 
 
 class PortRequest(NamedTuple):
-    """A request of a client to use the read port: a load, or a batch of instructions to fetch."""
+    """Request of a client to use the read port, for a LOAD or for a batch of instructions."""
 
     client: int
     insn: int  # instruction that requests; for a batch, its first instruction
@@ -60,7 +60,7 @@ class PortRequest(NamedTuple):
 
 
 class Sharing(NamedTuple):
-    """State of the read port: its users, and how the cycles in which they end are determined."""
+    """State of the read port: its users, and whether it is simulated burst by burst."""
 
     users: int
     live: bool  # whether the port is simulated burst by burst
@@ -72,33 +72,33 @@ class Sharing(NamedTuple):
 
 @stage
 def nobody() -> Sharing:
-    """Return the state of the read port before the first request: it has no users."""
+    """Return the state of the read port before the first request, without users."""
     zero = nb.uint64(0)
     return Sharing(0, False, PortRequest(0, 0, zero, zero), 0, zero, zero)
 
 
 @stage
 def count_read(sim: Simulator, beats: int, bursts: int) -> None:
-    """Add to the total numbers of beats and bursts that were read."""
+    """Add `beats` and `bursts` to the total numbers of beats and bursts that were read."""
     sim.outcome[RD_BEATS] += beats
     sim.outcome[RD_BURSTS] += bursts
 
 
 @stage
 def count_packed(sim: Simulator, traffic: int) -> None:
-    """Add packed `traffic` to the read beats and bursts."""
+    """Add packed `traffic` to the total numbers of beats and bursts that were read."""
     count_read(sim, beats_in(traffic), bursts_in(traffic))
 
 
 @stage
 def count_episode(sim: Simulator) -> None:
-    """Count everything that clients have read since the port was last idle."""
+    """Count everything that the clients have read since the port was last idle."""
     count_read(sim, sim.port[READ_BEATS], sim.port[READ_BURSTS])
 
 
 @stage
 def leave(sim: Simulator, sharing: Sharing, leaving: int) -> Sharing:
-    """Return the read port's state after `leaving` clients have ended; idle if none is left."""
+    """Remove `leaving` users that have ended from the port, which is idle if none is left."""
     users = sharing.users - leaving
     live = sharing.live
     if leaving > 0 and live and users == 0:
@@ -111,7 +111,7 @@ def leave(sim: Simulator, sharing: Sharing, leaving: int) -> Sharing:
 
 @stage
 def stay(sim: Simulator, sharing: Sharing) -> Sharing:
-    """Return the port after a load has ended before its data arrived, which keeps the port busy."""
+    """Keep the port busy after a load that ended before its data arrived."""
     sim.outcome[AHEAD_LOADS] += 1
     return Sharing(
         sharing.users + 1, sharing.live, sharing.alone, sharing.alone_since, sharing.alone_read,
@@ -147,8 +147,8 @@ def join(
         now: current cycle.
 
     Returns:
-        The state of the port; the end of the client, NEVER if it is not known yet, or OVERTAKEN;
-        and the client whose known end is revoked, or NOBODY.
+        The new state of the port; the end of the client, which is NEVER if it is not known yet, or
+        OVERTAKEN; and the client whose known end is revoked, or NOBODY.
     """
     reopened = NOBODY
     if sharing.users == 0:
@@ -171,7 +171,7 @@ def join(
 def row_of_load(sim: Simulator, request: PortRequest) -> int:
     """Return the row of `Simulator.table` with the duration of a load that is the only user.
 
-    It is 0 for a batch of instructions, and -1 if the load ends before the port is idle again.
+    The result is 0 for a batch of instructions, and -1 if the table cannot hold the duration.
     """
     client, lo, hi = request.client, request.lo, request.hi
     if client == FETCH_CLIENT:
@@ -186,7 +186,7 @@ def row_of_load(sim: Simulator, request: PortRequest) -> int:
 
 @stage
 def go_live(sharing: Sharing) -> Sharing:
-    """Return the port in the state in which it is simulated burst by burst."""
+    """Return the state of the port in which it is simulated burst by burst."""
     return Sharing(
         sharing.users, True, sharing.alone, sharing.alone_since, sharing.alone_read,
         sharing.read,
@@ -197,7 +197,7 @@ def go_live(sharing: Sharing) -> Sharing:
 def have_alone(
     sim: Simulator, sharing: Sharing, request: PortRequest, row: int, now: int
 ) -> tuple[Sharing, int]:
-    """Add the first user to an idle read port, and look up or compute when it ends.
+    """Add the first user to an idle read port, and determine when it ends.
 
     Args:
         sim: the simulator.
@@ -207,7 +207,7 @@ def have_alone(
         now: current cycle.
 
     Returns:
-        The state of the port, and the cycle in which the client ends.
+        The new state of the port, and the cycle in which the client ends.
     """
     if request.client == FETCH_CLIENT:
         end = time_fetch(sim, now, nb.int64(request.lo), nb.int64(request.hi))
@@ -235,8 +235,8 @@ def have_together(
         now: current cycle.
 
     Returns:
-        The state of the port; and the end of the client, NEVER if it is not known yet, or
-        OVERTAKEN.
+        The new state of the port; and the end of the client, which is NEVER if it is not known yet,
+        or OVERTAKEN.
     """
     client = request.client
     users, end = sharing.users + 1, NEVER

@@ -42,8 +42,8 @@ _NOTHING = np.zeros((0, 0), np.int64)
 class BatchCycles:
     """Timing of a batch, with one row per program.
 
-    `cycles` is negative if a program never finishes: one of the codes in `simulator`.
-    `simulate_program` explains the failure.
+    `cycles` is negative if the program never finishes. The negative codes are defined in
+    `timing.simulator`, and `simulate_program` explains the failure.
     """
 
     cycles: NDArray[np.int64]  # shape (programs,)
@@ -62,14 +62,15 @@ def simulate_batch(
     explain: bool = False,
     threads: int | None = None,
 ) -> BatchCycles:
-    """Time concatenated programs on several threads.
+    """Simulate the timing of concatenated programs, in several threads.
 
     Args:
-        insns: instructions of all programs, shape (n, 2).
-        offsets: start of each program and the end, shape (programs + 1,).
-        spec: specification, or a mapping with its keys.
-        insn_addresses: byte address of each program, or of all programs.
-        explain: whether to compute the breakdown of each unit's cycles.
+        insns: instructions of all programs, uint64, shape (n, 2).
+        offsets: index of the first instruction of each program, and the end, shape (programs + 1,).
+        spec: the machine, or a mapping with its keys.
+        insn_addresses: byte address of each program, shape (programs,), or one address for all
+            programs.
+        explain: whether to compute the breakdown of each module's cycles.
         threads: number of threads; by default the number of cores.
     """
     programs = len(offsets) - 1
@@ -108,15 +109,16 @@ def simulate_batch(
 def simulate_chunk(
     insns: NDArray[np.uint64], offsets: NDArray[np.int64], insn_address: int, spec: VtaSpec
 ) -> NDArray[np.int64]:
-    """Return the cycles of concatenated programs, shape (programs,), using only the calling thread.
-
-    Negative numbers are codes of `simulator`.
+    """Simulate the timing of concatenated programs in the calling thread.
 
     Args:
-        insns: instructions of all programs, shape (n, 2).
-        offsets: start of each program and the end, shape (programs + 1,).
+        insns: instructions of all programs, uint64, shape (n, 2).
+        offsets: index of the first instruction of each program, and the end, shape (programs + 1,).
         insn_address: byte address of each program.
         spec: the machine.
+
+    Returns:
+        Cycles, int64, shape (programs,). Negative numbers are codes of `timing.simulator`.
     """
     programs = len(offsets) - 1
     cycles, outcomes = np.empty(programs, np.int64), np.empty((programs, OUTCOME_FIELDS), np.int64)
@@ -135,15 +137,18 @@ def simulate_one(
     breakdown: NDArray[np.int64],
     simulator: Simulator,
 ) -> int:
-    """Return the cycles of one program, or a negative code; `simulator.outcome` has the details.
+    """Simulate the timing of one program.
 
     Args:
-        insns: low and high words, shape (n, 2), C-contiguous.
+        insns: low and high words, uint64, shape (n, 2), C-contiguous.
         insn_address: byte address of the first instruction.
         tokens: initial number of tokens in l2g, g2l, g2s and s2g, shape (4,).
-        times: shape (n, TIMES_COLUMNS); filled with cycles, -1 for events that do not happen.
-        breakdown: shape (3, BREAKDOWN_COLUMNS); filled with the cycles of each module.
-        simulator: the machine, with its scratch arrays.
+        times: filled with cycles, -1 for events that do not happen, shape (n, TIMES_COLUMNS).
+        breakdown: filled with the cycles of each module, shape (3, BREAKDOWN_COLUMNS).
+        simulator: the machine, with its working memory.
+
+    Returns:
+        The cycles, or a negative code. `simulator.outcome` then has the details.
     """
     cycles, outcomes = np.empty(1, np.int64), np.empty((1, OUTCOME_FIELDS), np.int64)
     _simulate_rows(
@@ -183,10 +188,10 @@ def _simulate_rows(
 
 @dataclass(frozen=True, eq=False)
 class CycleReport:
-    """Timing of a program. Cycles are counted from launch.
+    """Timing of a program, in cycles from launch.
 
-    An instruction executes in cycles start … end − 1. Events that never happen are -1, which is
-    possible only after FINISH.
+    An instruction executes in cycles start … end − 1. Events that never happen are -1. This is
+    possible only for instructions after FINISH.
     """
 
     total: int  # cycle in which FINISH executes
@@ -204,15 +209,15 @@ class CycleReport:
     early_loads: int
 
     def spent(self, unit: str) -> dict[str, int]:
-        """Return the cycles that a unit spent in each of its `ACTIVITIES` that occur.
+        """Return the cycles that a module spent in each of its `ACTIVITIES` that occur.
 
-        They add up to the total.
+        They add up to the total cycles of the program.
         """
         row = self.breakdown[MODULE_NAMES.index(unit)].tolist()
         return {name: cycles for name, cycles in zip(ACTIVITIES, row, strict=True) if cycles}
 
     def busy(self, unit: str) -> int:
-        """Return the cycles in which a unit executes instructions, including their transfers."""
+        """Return the cycles in which a module executes instructions, including transfers."""
         return int(self.breakdown[MODULE_NAMES.index(unit), :3].sum())
 
 
@@ -223,12 +228,12 @@ def simulate_program(
     tokens: Sequence[int] = (0, 0, 0, 0),
     work_limit: int = WORK_LIMIT,
 ) -> CycleReport:
-    """Time one program.
+    """Simulate the timing of one program.
 
     Args:
-        insns: low and high words, shape (n, 2).
-        spec: specification, or a mapping with its keys.
-        insn_address: byte address of the first instruction.
+        insns: low and high words, uint64, shape (n, 2).
+        spec: the machine, or a mapping with its keys.
+        insn_address: byte address of the first instruction, a multiple of 8.
         tokens: number of tokens in the queues l2g, g2l, g2s and s2g before launch. A
             single-threaded program of the stock compiler leaves one s2g token to the next program.
         work_limit: maximum number of simulation steps, see `timing.errors.check_work`.

@@ -1,7 +1,7 @@
 """Constants and working memory of the cycle simulator for one specification, and its result codes.
 
-The module also defines the counters and columns of the results. numba compiles the constants into
-the kernels.
+The module also defines the indices and columns of the result arrays. numba compiles these constants
+into the kernels.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Simulator(NamedTuple):
 
 
 def simulator_of(spec: VtaSpec | Mapping[str, object]) -> Simulator:
-    """Return a simulator for one thread. It uses a few hundred KiB of memory.
+    """Allocate a simulator for one thread. It uses a few hundred KiB of memory.
 
     Raises:
         SpecError: the specification is invalid.
@@ -115,10 +115,10 @@ def simulator_of(spec: VtaSpec | Mapping[str, object]) -> Simulator:
 
 
 class _FixedFields(VtaSpec):
-    """A specification whose instructions keep the default field widths, as those of the RTL do."""
+    """A specification whose instructions keep the default field widths, like the stock RTL."""
 
     def model_post_init(self, context: Any) -> None:
-        """Perform all checks except that the fields suffice for the scratchpads."""
+        """Perform all checks except whether the fields suffice to address the scratchpads."""
         powers = (self.bus_bits, self.max_burst_beats)
         sound = (
             all(value & (value - 1) == 0 for value in powers)
@@ -130,10 +130,11 @@ class _FixedFields(VtaSpec):
 
 
 def machine_of(spec: VtaSpec | Mapping[str, object]) -> tuple[Machine, Layout]:
-    """Return the machine and its instruction layout.
+    """Return the machine of a specification and its instruction layout.
 
-    A mapping may also describe a machine that no program can address completely: the stock RTL
-    decodes the default field widths whatever the size of its scratchpads.
+    A mapping may also describe a machine whose scratchpads the instructions cannot address
+    completely. The layout is then the default one, because the stock RTL decodes the default field
+    widths whatever the size of its scratchpads.
 
     Raises:
         SpecError: the specification is invalid.
@@ -148,18 +149,19 @@ def machine_of(spec: VtaSpec | Mapping[str, object]) -> tuple[Machine, Layout]:
 
 
 def _flight_limits(machine: Machine, element_bytes: list[int]) -> list[int]:
-    """Return how many outstanding beats are too many for the counter of each load engine.
+    """Return the number of outstanding beats that overflows the counter of each load engine.
 
-    The width of the counter follows the size of the scratchpad: it counts all bus words if an
-    element is wider than the bus (TensorLoadNarrowVME), and otherwise twice the number of lines
-    (TensorLoadWideVME).
+    The width of the counter depends on the size of the scratchpad. It can count all bus words of
+    the scratchpad if an element is wider than the bus (TensorLoadNarrowVME), and otherwise twice
+    the number of bus-wide lines (TensorLoadWideVME).
 
     Args:
         machine: the machine.
         element_bytes: size of an element per read client, in bytes.
 
     Returns:
-        For each read client, the smallest number of beats that the counter cannot hold.
+        For each read client, the smallest number of beats that the counter cannot hold; 0 for the
+        fetch unit.
     """
     depths = [machine.uop_built, machine.inp_built, machine.wgt_built, machine.acc_built]
     limits = [0]

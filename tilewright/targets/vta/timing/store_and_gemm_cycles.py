@@ -1,4 +1,4 @@
-"""Cycles of instructions that do not share a port with others: STORE, GEMM and ALU."""
+"""Cycles of instructions that share no port with other instructions: STORE, GEMM and ALU."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from tilewright.targets.vta.spec import LOOP_FIELD_BITS, Machine
 
 @stage
 def loop_iterations(lo: int, hi: int, lay: Layout) -> int:
-    """Return iter_out · iter_in · micro-ops of a GEMM or ALU instruction.
+    """Return the number of iterations of a GEMM or ALU instruction.
 
-    As in the RTL, counters wrap around: 0 runs the full range of a counter.
+    It is iter_out · iter_in · (number of micro-ops). As in the RTL, counters wrap around: a counter
+    of 0 runs through its full range.
     """
     iter_out = get(lo, hi, lay.iter_out, LOOP_FIELD_BITS)
     iter_in = get(lo, hi, lay.iter_in, LOOP_FIELD_BITS)
@@ -39,11 +40,12 @@ def _log2(power: int) -> int:
 
 @helper
 def store_length(lo: int, hi: int, machine: Machine) -> tuple[int, int, int]:
-    """Return execute cycles, beats and bursts of a STORE with elements.
+    """Return the execute cycles, beats and bursts of a STORE with elements.
 
-    The cycles are 0 if it never ends. A burst takes one command cycle, two address cycles, its
-    beats and one response cycle, one after the other. A narrow store reads its scratchpad for one
-    cycle after each block row (Chisel RTL, TensorStoreNarrowVME and TensorStoreWideVME).
+    The cycles are 0 if the STORE never ends. Bursts are written one after the other. A burst takes
+    one command cycle, two address cycles, its beats, and one response cycle. A narrow store module
+    needs one more cycle to read its scratchpad between two block rows of a burst (Chisel RTL,
+    TensorStoreNarrowVME and TensorStoreWideVME).
     """
     bus = machine.bus_bytes
     window = bus * machine.max_burst_beats

@@ -1,8 +1,8 @@
-"""Cache of the cycles that transfers take, so that no transfer is simulated twice.
+"""Cache of the durations of transfers, so that equal transfers are simulated only once.
 
-The cycles of a STORE, and of a LOAD that is the only user of the read port, depend only on its
-shape and on the position of its rows in the burst window. Exactly these are the keys of the rows in
-`Simulator.table`.
+The cycles of a STORE, and of a LOAD that is the only user of the read port, depend only on the
+shape of the transfer and on the position of its rows in the burst window. These values are the keys
+of the rows in `Simulator.table`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _SHIFT = 64 - LOG_TABLE_ROWS
 def place_of(lo: int, element_bytes: int, window: int, client: int) -> int:
     """Return the second word of a table key: the position of a transfer in its burst window.
 
-    It also holds the client of the port. The first word of the key is the instruction's word `hi`,
-    which holds sizes, stride and padding.
+    The word also contains the client of the port. The first word of a key is the high word of the
+    instruction, which contains sizes, stride and padding.
 
     Args:
         lo: low word of the instruction.
@@ -51,14 +51,14 @@ def place_of(lo: int, element_bytes: int, window: int, client: int) -> int:
 
 @stage
 def row_of(hi: int, place: int) -> int:
-    """Return the row of the table for the key (`hi`, `place`)."""
+    """Return the row of the table for the key (`hi`, `place`), by hashing the key."""
     mixed = hi * nb.uint64(0x9E3779B97F4A7C15) ^ place * nb.uint64(0xC2B2AE3D27D4EB4F)
     return nb.int64(mixed >> nb.uint64(_SHIFT))
 
 
 @stage
 def packed(beats: int, bursts: int) -> int:
-    """Return numbers of beats and bursts packed into one word, so that they are added in one step.
+    """Pack the numbers of beats and bursts into one word, so that both are added in one step.
 
     The word can hold at most MOST_PACKED beats.
     """
@@ -79,13 +79,13 @@ def bursts_in(traffic: int) -> int:
 
 @stage
 def overflows(traffic: int) -> bool:
-    """Return whether a sum of packed traffic must be emptied before more is added to it."""
+    """Return whether packed traffic must be moved to the total before more is added to it."""
     return beats_in(traffic) > MOST_PACKED
 
 
 @helper
 def add(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> int:
-    """Add the LOAD of an instruction to the port, see `load_cycles.add_load`."""
+    """Add a LOAD instruction to the read port, see `load_cycles.add_load`."""
     return add_load(
         sim.clients, client, begin, lo, hi,
         sim.element_bytes[client], sim.flight_limits[client], sim.bus,
@@ -94,7 +94,7 @@ def add(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> int:
 
 @helper
 def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: int) -> bool:
-    """Time a LOAD that is the only user of the port, and enter it into the table.
+    """Simulate a LOAD that is the only user of the port, and write its duration to the table.
 
     Args:
         sim: the simulator.
@@ -105,8 +105,8 @@ def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: in
         place: second word of the key.
 
     Returns:
-        Whether an entry was written. There is none if the load ends before the port is idle again,
-        or if its traffic cannot be packed.
+        Whether an entry was written. No entry is written if the load ends before the port is idle
+        again, or if its traffic cannot be packed.
     """
     reset_port(sim.clients, sim.port)
     if add(sim, client, 0, lo, hi) == OPEN:
@@ -125,9 +125,9 @@ def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: in
 def time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
     """Compute the execute cycles of a STORE, and write them to the table.
 
-    If the traffic of the STORE cannot be packed into one word, it is counted here, and the row
-    keeps only the cycles: its key matches no STORE, so that the STORE is timed and counted again
-    whenever it runs.
+    If the traffic of the STORE cannot be packed into one word, it is added to the total here. The
+    row of the table then contains the cycles and a key that matches no STORE, so that the STORE is
+    timed and counted again whenever it runs.
     """
     cycles, beats, bursts = store_length(lo, hi, sim.machine)
     sim.table[row, 0] = hi
@@ -143,7 +143,7 @@ def time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
 
 @helper
 def time_fetch(sim: Simulator, cycle: int, address: int, count: int) -> int:
-    """Return the end of a batch of instructions that is the only user of the port."""
+    """Return the cycle in which a batch of instructions arrives if nothing else uses the port."""
     reset_port(sim.clients, sim.port)
     add_fetch(sim.clients, cycle, address, count, sim.bus)
     advance(sim.clients, sim.port, sim.bursts, NEVER, sim.bus)
@@ -152,7 +152,7 @@ def time_fetch(sim: Simulator, cycle: int, address: int, count: int) -> int:
 
 @helper
 def replay(sim: Simulator, client: int, begin: int, lo: int, hi: int, cycle: int) -> bool:
-    """Simulate the port up to a cycle, given the only client that has used it so far.
+    """Simulate the port up to the given cycle, with the only client that has used it so far.
 
     Args:
         sim: the simulator.
@@ -160,7 +160,7 @@ def replay(sim: Simulator, client: int, begin: int, lo: int, hi: int, cycle: int
         begin: cycle in which the client began.
         lo: low word of the LOAD; for a fetch, its address.
         hi: high word of the LOAD; for a fetch, its number of instructions.
-        cycle: last cycle that is simulated.
+        cycle: the current cycle.
 
     Returns:
         Whether the end of the client is not known yet.

@@ -1,13 +1,15 @@
 """State of the three modules (load, compute, store) and of the token queues between them.
 
-The functions determine what the end of an instruction changes, when the first instruction of a
-queue may start, and in which column of a breakdown each cycle counts. `breakdown` has shape (units,
-BREAKDOWN_COLUMNS); `total` is the cycle of FINISH, negative until it is known.
+The functions determine which state changes when an instruction starts or ends, and which activity
+each cycle of a module is counted for. `breakdown`, shape (modules, BREAKDOWN_COLUMNS), counts the
+cycles by activity. `total` is the cycle of FINISH, negative until it is known.
 
 The rules are those of the Chisel RTL (Load, Compute, Store, Semaphore). A module that is idle in
-cycle s takes its queue's head if the head was enqueued before s and every token that it pops is
-available. It executes from s + 1 and is idle again `len` cycles later. That cycle is its `end`: the
-tokens that it pushes are available from then on. A counter that is full loses the token.
+cycle s takes the instruction at the head of its queue if two conditions hold: the instruction was
+enqueued before s, and every token that it pops is available. The instruction executes from cycle s
++ 1 on. It takes `len` cycles; the cycle after these is its `end`, in which the module is idle
+again. The tokens that the instruction pushes are available from its `end` on. A token that exceeds
+the capacity of its queue is lost.
 """
 
 from __future__ import annotations
@@ -47,10 +49,10 @@ from tilewright.targets.vta.timing.transfer_table import beats_in
 def spend(
     breakdown: NDArray[np.int64], module: int, column: int, begin: int, end: int, total: int
 ) -> None:
-    """Add a range of cycles of a module to a breakdown, without those after FINISH.
+    """Add a range of cycles of a module to the breakdown, without cycles after FINISH.
 
     Args:
-        breakdown: cycles, shape (units, BREAKDOWN_COLUMNS); changed in place.
+        breakdown: cycles, shape (modules, BREAKDOWN_COLUMNS); changed in place.
         module: the module.
         column: activity of the module in these cycles.
         begin: first cycle.
@@ -68,17 +70,17 @@ def account_wait(
     breakdown: NDArray[np.int64], module: int, first: int, first_since: int, second: int,
     second_since: int, idle_since: int, visible: int, now: int, total: int,
 ) -> int:  # fmt: skip
-    """Add the cycles before the start of an instruction to a breakdown.
+    """Add the cycles before the start of an instruction to the breakdown.
 
-    The module waits for the instruction, then for its tokens, and then decides for one cycle.
+    The module waits for the instruction, then for its tokens, and then takes one cycle to decide.
 
     Args:
-        breakdown: cycles, shape (units, BREAKDOWN_COLUMNS); changed in place.
+        breakdown: cycles, shape (modules, BREAKDOWN_COLUMNS); changed in place.
         module: the module.
-        first: token queue that is popped, -1 for none.
+        first: token queue from which the instruction pops, -1 for none.
         first_since: cycle since which this queue has had a token.
-        second: another token queue that is popped, -1 for none.
-        second_since: cycle since which that queue has had a token.
+        second: another token queue from which the instruction pops, -1 for none.
+        second_since: cycle since which the second queue has had a token.
         idle_since: first cycle in which the module was idle.
         visible: first cycle in which the module saw the instruction.
         now: cycle of the decision.
@@ -103,15 +105,15 @@ def account_end(
     breakdown: NDArray[np.int64], module: int, client: int, beats: int, begin: int, end: int,
     total: int,
 ) -> int:  # fmt: skip
-    """Add the cycles in which an instruction executed to a breakdown.
+    """Add the cycles in which an instruction executed to the breakdown.
 
-    The cycles of a load are divided into its beats and the rest.
+    The cycles of a LOAD are divided into the cycles of its beats and the rest.
 
     Args:
-        breakdown: cycles, shape (units, BREAKDOWN_COLUMNS); changed in place.
+        breakdown: cycles, shape (modules, BREAKDOWN_COLUMNS); changed in place.
         module: the module.
         client: client of the read port, -1 if the instruction loads nothing.
-        beats: number of beats of the load.
+        beats: number of beats of the LOAD.
         begin: first cycle.
         end: end cycle, exclusive.
         total: cycle of FINISH, negative if it is not known yet.
@@ -132,7 +134,7 @@ ASKS = NEVER + 1  # event of a module whose LOAD must still ask the read port fo
 
 
 class TimedRun(NamedTuple):
-    """One simulation: the program, the requested outputs, and the machine."""
+    """One simulation: the program, the requested outputs, and the simulator."""
 
     insns: NDArray[np.uint64]  # low and high words, shape (n, 2)
     times: NDArray[np.int64]  # shape (n, TIMES_COLUMNS), or (0, 0) if not requested
@@ -152,7 +154,7 @@ class TimingUnit(NamedTuple):
 
 
 class UnitTokens(NamedTuple):
-    """State of a token queue: number of tokens, and the cycle since which it has had one."""
+    """State of a token queue: its number of tokens, and the cycle since which it has had any."""
 
     held: int
     since: int
@@ -177,7 +179,7 @@ class Head(NamedTuple):
 def low(run: TimedRun, insn: int) -> int:
     """Return the low word of an instruction.
 
-    The unsigned index avoids the check for a negative index.
+    The index is unsigned so that the compiled code need not check for a negative index.
     """
     return run.insns[nb.uint64(insn), 0]
 
@@ -196,19 +198,19 @@ def idle() -> TimingUnit:
 
 @stage
 def until(unit: TimingUnit, event: int) -> TimingUnit:
-    """Return the state of a module with `event` as the cycle of its next event."""
+    """Return the state of a module whose next event is in cycle `event`."""
     return TimingUnit(unit.head, unit.busy, event, unit.insn, unit.client, unit.accounted)
 
 
 @stage
 def ends(unit: TimingUnit, now: int) -> bool:
-    """Return whether a module's instruction ends in this cycle."""
+    """Return whether the module's instruction ends in the current cycle."""
     return unit.busy and unit.event == now
 
 
 @stage
 def after(ended: UnitEnds, unit: TimingUnit) -> UnitEnds:
-    """Return the summary of the current cycle with a module's ended instruction added."""
+    """Add the ended instruction of a module to the summary of the current cycle."""
     return UnitEnds(True, ended.leaving + (1 if unit.client >= 0 else 0))
 
 
@@ -257,7 +259,7 @@ def end(
     """Return the state of a module after the end of its instruction.
 
     Args:
-        run: the simulation; its times and its breakdown are written.
+        run: the simulation; its times and its breakdown are updated.
         module: the module.
         unit: state of the module.
         sharing: state of the read port.
@@ -279,9 +281,9 @@ def end(
 
 @stage
 def push(run: TimedRun, queue: UnitTokens, flag: int, now: int) -> UnitTokens:
-    """Return a token queue after an instruction has ended.
+    """Return the state of a token queue after an instruction has ended.
 
-    The instruction pushes a token if `flag` is set.
+    The instruction pushes a token if `flag` is not 0.
     """
     if flag == 0:
         return queue
@@ -291,7 +293,7 @@ def push(run: TimedRun, queue: UnitTokens, flag: int, now: int) -> UnitTokens:
 
 @stage
 def pop(queue: UnitTokens, pops: bool) -> UnitTokens:
-    """Return a token queue after an instruction has started.
+    """Return the state of a token queue after an instruction has started.
 
     The instruction pops a token if `pops` is set.
     """
@@ -316,10 +318,10 @@ def head_of(run: TimedRun, module: int, unit: TimingUnit) -> Head:
 def start(
     run: TimedRun, unit: TimingUnit, head: Head, event: int, client: int, now: int
 ) -> TimingUnit:
-    """Return the state of a module that starts an instruction; it executes from the next cycle.
+    """Return the state of a module that starts an instruction, which executes from the next cycle.
 
     Args:
-        run: the simulation; its times are written.
+        run: the simulation; its times are updated.
         unit: state of the module.
         head: the instruction.
         event: cycle in which the instruction ends, or ASKS.
@@ -336,10 +338,10 @@ def account_start(
     run: TimedRun, module: int, unit: TimingUnit, head: Head, first: int, first_since: int,
     second: int, second_since: int, now: int, total: int,
 ) -> TimingUnit:  # fmt: skip
-    """Count the cycles of a module before a decision in the breakdown, if one is requested.
+    """Add the cycles before an instruction's start to the breakdown, if a breakdown is requested.
 
     Returns:
-        The module, with its cycles accounted up to the decision.
+        The state of the module, whose cycles are accounted up to the start.
     """
     if not rarely(run.breakdown.shape[0] > 0):
         return unit

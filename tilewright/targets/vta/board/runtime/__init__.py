@@ -1,4 +1,4 @@
-"""C sources of the runtime that runs networks on a board, and names of the files it loads.
+"""C sources of the runtime that runs networks on a board, and names of the files that it loads.
 
 The sources are part of the installation. An artifact contains only data and the digest of the
 sources.
@@ -51,7 +51,7 @@ def copy_runtime(folder: Path, spec: VtaSpec) -> tuple[str, ...]:
 
 
 def machine_header(spec: VtaSpec) -> bytes:
-    """Return the C header with the machine for which the sources are compiled."""
+    """Return the C header that describes the machine for which the runtime is compiled."""
     head = "/* The machine of the bitstream. An artifact for another one is refused. */\n\n"
     lines = [f"#define MACHINE_{name.upper()} {getattr(spec, name)}\n" for name in SPEC_FIELDS]
     return (head + "".join(lines)).encode()
