@@ -75,7 +75,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.networks.artifact.build:_library",
         "tilewright.networks.compiled.library:_link_library",
         "tilewright.networks.quantisation.bn_folding:_optimised",
-        "tilewright.services.prefect_server:prepare_database_template",
+        "tilewright.services.prefect_server:preparing_database_template",
         "tilewright.targets.board.board_runner:BoardBench._compare_output",
         "tilewright.targets.cpu.assembly:link", "tilewright.targets.cpu.measure:CpuBench.load",
         "tilewright.tasks.codecs:encode_state",

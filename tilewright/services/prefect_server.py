@@ -221,13 +221,21 @@ def _announcement(workspace: Workspace) -> Path:
 # -- a database that is already migrated -------------------------------------------------------
 
 
-def prepare_database_template(workspace: Workspace) -> None:
-    """Start a server once on an empty workspace, and keep its database for later workspaces."""
+@contextmanager
+def preparing_database_template(workspace: Workspace) -> Iterator[None]:
+    """Create the database of an empty workspace during the block, and keep it for later workspaces.
+
+    A server that is started once creates the database. Nothing is done if one was kept earlier.
+    """
     if _template().exists():
+        yield
         return
     server = start_prefect_server(workspace)
-    server.process.wait()
-    server.process.stop()
+    try:
+        yield
+        server.process.wait()
+    finally:
+        server.process.stop()
     with providing(_template()) as fresh, sqlite3.connect(workspace.prefect_database) as database:
         database.execute("VACUUM INTO ?", (str(fresh),))
 

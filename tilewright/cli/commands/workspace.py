@@ -213,22 +213,13 @@ def clean(
 
 def warm_up() -> None:
     """Compile kernels and prepare the database, as 'make setup' does."""
-    _compile_kernels()
-    typer.echo("creating the tables of Prefect's database")
-    _prepare_database()
-
-
-def _compile_kernels() -> None:
-    """Compile the kernels that tuning a network uses. numba caches the code on disk."""
+    from tilewright.services.prefect_server import preparing_database_template
+    from tilewright.services.workspace import Workspace, use_workspace
     from tilewright.targets import target_kinds
 
-    for kind in target_kinds().values():
-        kind.warm_up(typer.echo)
-
-
-def _prepare_database() -> None:
-    from tilewright.services.prefect_server import prepare_database_template
-    from tilewright.services.workspace import Workspace, use_workspace
-
     with tempfile.TemporaryDirectory() as folder:
-        prepare_database_template(use_workspace(Workspace(Path(folder))))
+        # Prefect's server creates its tables on one core while kernels are compiled.
+        with preparing_database_template(use_workspace(Workspace(Path(folder)))):
+            for kind in target_kinds().values():
+                kind.warm_up(typer.echo)
+            typer.echo("creating the tables of Prefect's database")
