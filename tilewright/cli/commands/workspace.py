@@ -217,9 +217,11 @@ def warm_up() -> None:
     from tilewright.services.workspace import Workspace, use_workspace
     from tilewright.targets import target_kinds
 
-    with tempfile.TemporaryDirectory() as folder:
-        # Prefect's server creates its tables on one core while kernels are compiled.
-        with preparing_database_template(use_workspace(Workspace(Path(folder)))):
-            for kind in target_kinds().values():
-                kind.warm_up(typer.echo)
-            typer.echo("creating the tables of Prefect's database")
+    # Prefect's server creates its tables on one core while kernels are compiled.
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        preparing_database_template(use_workspace(Workspace(Path(folder)))),
+    ):
+        for kind in target_kinds().values():
+            kind.warm_up(typer.echo)
+        typer.echo("creating the tables of Prefect's database")
