@@ -105,7 +105,14 @@ def int8_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]
 
 
 def _is_by_channel(call: FusedCall, mode: EpilogueMode, counts_alike: bool) -> bool:
-    """Return whether output channels have different shifts."""
+    """Return whether each output channel gets a shift of its own.
+
+    Args:
+        call: the layer with its fused steps.
+        mode: which operations the epilogue contains.
+        counts_alike: whether the layer adds a second tensor or applies an activation. Then the
+            accumulators of all channels need the same scale.
+    """
     quantisation = call.weight_quantisation
     if call.operator not in PRODUCTS or counts_alike:
         return False
@@ -113,7 +120,7 @@ def _is_by_channel(call: FusedCall, mode: EpilogueMode, counts_alike: bool) -> b
 
 
 def requantise_shift(call: FusedCall) -> tuple[int, bool]:
-    """Return the right shift from the accumulator's scale to the output's scale.
+    """Return the right shift that converts the accumulator's scale to the output's scale.
 
     Returns:
         shift: the shift in bits. If channels have different shifts, this is their median. It is
@@ -133,7 +140,7 @@ def requantise_shift(call: FusedCall) -> tuple[int, bool]:
 
 
 def int8_obstacle(call: FusedCall) -> tuple[str, str] | None:
-    """Return why an int8 accelerator cannot run a call.
+    """Return the reason why an int8 accelerator cannot run a call.
 
     Returns:
         The reason and the suggested next step, or None if the accelerator can run the call.
@@ -151,7 +158,7 @@ def int8_obstacle(call: FusedCall) -> tuple[str, str] | None:
 
 
 def int8_notes(call: FusedCall) -> list[str]:
-    """Return remarks for the operator report about how the int8 version of a call differs."""
+    """Return remarks for the operator report on how the int8 version of a call differs."""
     notes = []
     if not requantise_shift(call)[1]:
         notes.append(
@@ -172,13 +179,13 @@ def int8_notes(call: FusedCall) -> list[str]:
 def _output_quantisation(call: FusedCall) -> Quantisation | None:
     """Return the quantisation of the call's output, or None if the call is not requantised.
 
-    This is the quantisation of its last `quantise` step; a ReLU after it keeps the scale.
+    The last `quantise` step defines it. A ReLU after that step keeps the scale.
     """
     return next((s.quantisation for s in reversed(call.steps) if s.kind == "quantise"), None)
 
 
 def _zeros(quantisation: Quantisation) -> list[int]:
-    """Return the zero points as int8 values. 128 is subtracted from those of uint8 tensors."""
+    """Return the zero points of a tensor in int8. 128 is subtracted from those of uint8 tensors."""
     offset = 128 if quantisation.dtype == "uint8" else 0
     return [zero - offset for zero in quantisation.zero_point or (0,)]
 
@@ -200,7 +207,7 @@ ELSEWHERE = "not a convolution or matrix product, so it is compiled without a sc
 
 
 def float_obstacle(call: FusedCall) -> tuple[str, str] | None:
-    """Return why no float32 kernel computes a call.
+    """Return the reason why no float32 kernel computes a call.
 
     Returns:
         The reason and the suggested next step, or None if there is a kernel.
@@ -224,9 +231,9 @@ def is_quantised_call(call: FusedCall) -> bool:
 def float_steps(call: FusedCall) -> tuple[FusedStep, ...]:
     """Return the fused steps that a float32 kernel performs.
 
-    The kernel stops at the first step that it cannot do: a non-linear activation, a step that
-    quantises or dequantises, or a clip whose upper bound is fractional or too large. That step and
-    the later ones remain separate operators.
+    These are the steps before the first one that the kernel cannot do: a non-linear activation, a
+    step that quantises or dequantises, or a clip whose upper bound is fractional or too large. The
+    remaining steps are separate operators.
     """
     for index, step in enumerate(call.steps):
         upper = step.upper
@@ -238,9 +245,15 @@ def float_steps(call: FusedCall) -> tuple[FusedStep, ...]:
 
 
 def float_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue of a float32 kernel that performs `float_steps`.
+    """Return the epilogue of a float32 kernel, which performs the steps in `float_steps`.
 
-    In mode `plain` the epilogue is empty, so that each shape is one workload.
+    Args:
+        call: the layer with its fused steps.
+        mode: which operations the epilogue contains. In mode `plain` the epilogue is empty, so that
+            each shape is one workload.
+
+    Returns:
+        The operations on the float32 accumulator, in execution order.
     """
     if mode == "plain":
         return ()
@@ -263,10 +276,10 @@ def computes_integers(call: FusedCall) -> bool:
 
 
 def quantised_steps(call: FusedCall) -> tuple[FusedStep, ...]:
-    """Return the steps that the kernel of a quantised layer performs.
+    """Return the steps that the CPU kernel of a quantised layer performs.
 
-    These are the fused steps followed by the `further` ones, up to the first step that the kernel
-    cannot do. If any of them quantises, the steps after the last `quantise` are left out.
+    Candidates are `call.steps` followed by `call.further`, up to the first step that the kernel
+    cannot do. If one of them quantises, the last `quantise` is the last step of the kernel.
     """
     steps = (*call.steps, *call.further)
     end = next((i for i in range(len(steps)) if not _follows(steps, i)), len(steps))
@@ -275,7 +288,11 @@ def quantised_steps(call: FusedCall) -> tuple[FusedStep, ...]:
 
 
 def quantised_epilogue(call: FusedCall) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue of the kernel of a quantised layer, which performs `quantised_steps`."""
+    """Return the epilogue of the CPU kernel of a quantised layer, which performs `quantised_steps`.
+
+    Returns:
+        The operations on the int32 accumulator, in execution order. The first one dequantises it.
+    """
     data, steps = call.data_quantisation, quantised_steps(call)
     assert data is not None
     operations = [EpilogueOp("dequantise", BYTES.index(data.dtype))]
@@ -295,7 +312,14 @@ def quantised_epilogue(call: FusedCall) -> tuple[EpilogueOp, ...]:
 
 
 def quantised_scales(steps: Sequence[FusedStep]) -> list[TensorScale]:
-    """Return the scales of the tensors that `quantised_steps` add, round to and write."""
+    """Return the scales of the tensors that the CPU kernel of a quantised layer adds or writes.
+
+    Args:
+        steps: steps of the kernel, as `quantised_steps` returns them.
+
+    Returns:
+        One scale per `add` and `quantise` step, in execution order.
+    """
     return [
         TensorScale(quantisation.dtype, quantisation.scale[0], quantisation.zero_point[0])
         for step in steps
@@ -318,9 +342,9 @@ def _follows(steps: Sequence[FusedStep], place: int) -> bool:
 
 
 def _written_next(steps: Sequence[FusedStep], place: int) -> Quantisation | None:
-    """Return the quantisation of the `quantise` step that follows index `place` directly.
+    """Return the quantisation of the `quantise` step at index `place` + 1.
 
-    Return None if there is no such step or a kernel cannot write its integers.
+    Return None if the step at that index is another step, or if a kernel cannot write its integers.
     """
     following = steps[place + 1] if place + 1 < len(steps) else None
     if following is None or following.kind != "quantise" or not _is_written(following.quantisation):
@@ -334,7 +358,18 @@ def _is_written(quantisation: Quantisation | None) -> bool:
 
 
 def _clip(step: FusedStep, written: Quantisation | None) -> tuple[EpilogueOp, ...] | None:
-    """Return a relu or a clip as steps of a kernel; None if its upper bound is not an integer."""
+    """Return the epilogue operations of a ReLU or a clip.
+
+    Bounds that the range of the output's integer type enforces anyway need no operation.
+
+    Args:
+        step: the `relu` or `clip` step.
+        written: quantisation of the integers that are written directly after the step, None if the
+            next step does not quantise.
+
+    Returns:
+        The operations, or None if the upper bound is fractional or too large for a kernel.
+    """
     least, most = 0, math.inf
     if written is not None:
         least, most = LIMITS[written.dtype]

@@ -35,12 +35,12 @@ class Quantisation:
 
 @dataclass(frozen=True)
 class FusedStep:
-    """One operation that is fused into a layer, after its accumulation.
+    """One operation that is fused into a layer and applied to its accumulator.
 
     Attributes:
-        kind: `bias` adds a constant per channel, `add` adds a tensor of the output's shape, `relu`
-            clips at 0, `clip` clips at 0 and at `upper`, `activation` applies `step`, and
-            `quantise` and `dequantise` convert.
+        kind: `bias` adds a constant per channel. `add` adds a tensor of the output's shape. `relu`
+            clips at 0, and `clip` at 0 and `upper`. `activation` applies `step`. `quantise`
+            converts to integers and `dequantise` back to real numbers.
         node: name of the operator in the source model.
         quantisation: quantisation that a `quantise` step writes, that a `dequantise` step reads, or
             that the other operand of an `add` step has.
@@ -64,14 +64,14 @@ class FusedCall:
 
     Attributes:
         operator: the kind of operator. `conv2d` (data NCHW, weights OIHW) and `dense` (x·W) have
-            constant weights; the second operand of `matmul` is an activation. `max_pool` and
-            `average_pool` reduce windows. `add` is a sum of two tensors of the same shape that is
-            not fused into another operator. `elementwise` is an activation or requantisation by
-            itself; its first step is the operator.
+            constant weights. The second operand of `matmul` is an activation. `max_pool` and
+            `average_pool` reduce windows. `add` sums two tensors of the same shape and is not fused
+            into another operator. `elementwise` is a separate activation or requantisation; its
+            first step is the operator itself.
         node: name of the operator in the source model.
         data_shape: shape of the data.
-        weight_shape: shape of the weights, (in, out) for `dense`; shape (…, in, out) of the second
-            operand for `matmul`.
+        weight_shape: shape of the weights, (in, out) for `dense`. For `matmul`, shape (…, in, out)
+            of the second operand.
         output_shape: shape of the output.
         strides: vertical and horizontal stride in elements.
         padding: padding in elements: top, left, bottom, right.
@@ -80,14 +80,14 @@ class FusedCall:
         steps: fused steps in execution order.
         data_quantisation: quantisation of the data, None in a float model.
         weight_quantisation: quantisation of the weights, None in a float model.
-        kernel: height and width of a pool's window, the whole image for a global pool.
+        kernel: height and width of a pool's window; the whole image for a global pool.
         count_include_pad: whether an average pool counts padding.
-        inputs: the activations that the call reads: the data, then the second operand of a `matmul`
-            or `add` step. Each is named after the operator that writes it, before dequantisation,
-            or after the network input.
+        inputs: names of the activations that the call reads: the data, then the second operand of a
+            `matmul` or of an `add` step. A tensor is named after the operator that writes it,
+            before dequantisation, or after the network input.
         output: name of the operator that writes the output.
         reads_integers: whether a kernel can read data and weights as integers.
-        further: steps after the fused ones that the kernel of a quantised layer can include:
+        further: steps after the fused ones that the CPU kernel of a quantised layer can include:
             dequantise, add or clip, and quantise again.
         dtype: element type of the data.
     """
@@ -122,13 +122,13 @@ class FusedCall:
 
 @dataclass(frozen=True)
 class Partitioned:
-    """Result of importing and partitioning a model.
+    """The operators of a model that can be offloaded, with operation counts.
 
     Attributes:
         calls: the operators that can be offloaded, in execution order.
         constant_nodes: names of operators that depend only on weights, so that they run once, when
             the model is loaded.
-        macs: multiply-accumulates by operator name. It includes operators that cannot be offloaded.
+        macs: multiply-accumulates by operator name, including operators that cannot be offloaded.
     """
 
     calls: tuple[FusedCall, ...]

@@ -31,16 +31,16 @@ class Examined:
     Attributes:
         name: name of the model for messages.
         inputs: shape of each input, by input name.
-        operators: all operators of the model in normal form.
+        operators: all operators of the normalised model.
         absorbed: operators that the normalisation merged into others, by name.
-        unsupported: operators that can neither be compiled nor run in onnxruntime: name to (reason,
-            next step).
-        readers: names of the operators that read an operator's results, by operator name. Empty if
-            the file format does not tell.
+        unsupported: operators that could not be converted to ONNX, so that neither TVM nor
+            onnxruntime can run them: name to (reason, next step).
+        readers: names of the operators that read an operator's results, by operator name.
         shapes: shape of each operator's first result, by operator name.
-        found: the operators that can be offloaded.
+        found: the operators that can be offloaded, and the multiply-accumulates of each operator.
         results: names of the operators that write outputs of the network.
-        region_macs: multiply-accumulates of the operators in regions whose shapes are known.
+        region_macs: multiply-accumulates of the operators that onnxruntime runs, by operator name.
+            Operators of unknown shape are missing.
         regions: the parts of the network that onnxruntime runs.
         notes: further remarks for the user, as sentences.
         constant_outputs: names of outputs that depend on no input.
@@ -88,15 +88,16 @@ class Whole:
     """A whole network with its weights, ready to be compiled.
 
     Attributes:
-        flat: flat view of the Relax module.
+        flat: the Relax module with a list of its bindings.
         inputs: names of the network inputs, in the order of the module's parameters.
         outputs: names of the network outputs.
         reference: runs the source model: arrays by input name to arrays by output name.
         reference_name: name of the reference implementation for messages.
         regions: the regions that the module calls in onnxruntime.
-        constants: single integers that the network contains. They are tried as input values.
+        constants: single integers that the network contains. A check of the compiled network tries
+            them as input values.
         halves: names of outputs that are float16 in the model file and float32 here.
-        is_undrawable: whether random inputs cannot be drawn for this network.
+        is_undrawable: whether no random inputs can be drawn for this network.
     """
 
     flat: FlatGraph

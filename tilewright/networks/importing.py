@@ -40,10 +40,10 @@ class ImportedWhole:
     """The compiled part of a network after import.
 
     Attributes:
-        normal: the part in normal form.
-        flat: flat view of the Relax module that TVM's importer made of it.
+        normal: the compiled part in normal form.
+        flat: the Relax module from TVM's importer, with a list of its bindings.
         regions: models of the onnxruntime regions that the module calls.
-        model: the part before normalisation, None if it is the whole network.
+        model: the compiled part before normalisation, None if it is the whole network.
         dynamic: names of operators whose result shapes TVM does not know before inference.
     """
 
@@ -58,7 +58,7 @@ def import_whole(
     name: str, model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]],
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> ImportedWhole:  # fmt: skip
-    """Import a model with its weights; compiled code calls all of its onnxruntime regions.
+    """Import a model with its weights. Compiled code calls all of its onnxruntime regions.
 
     Args:
         name: name of the model for messages.
@@ -70,7 +70,7 @@ def import_whole(
         The compiled part of the network.
 
     Raises:
-        UnsupportedOperatorError: nothing of the model can be compiled.
+        UnsupportedOperatorError: no operator of the model can be compiled.
         DynamicShapeError: an input's shape is unknown or wrong.
     """
     return import_fixed(name, fixed_graph(to_qdq(model), input_shapes), refused)
@@ -79,7 +79,7 @@ def import_whole(
 def import_fixed(
     name: str, fixed: NormalGraph, refused: Mapping[str, str] = MappingProxyType({})
 ) -> ImportedWhole:
-    """Import a graph with static shapes; compiled code calls all of its onnxruntime regions.
+    """Import a graph with static shapes. Compiled code calls all of its onnxruntime regions.
 
     Args:
         name: name of the model for messages.
@@ -90,7 +90,7 @@ def import_fixed(
         The compiled part of the network.
 
     Raises:
-        UnsupportedOperatorError: nothing of the graph can be compiled.
+        UnsupportedOperatorError: no operator of the graph can be compiled.
     """
     imported = import_compiled(fixed, refused, keep_last=True)
     if imported.core is None:
@@ -102,9 +102,13 @@ def import_fixed(
 
 
 def fused_calls(normal: NormalGraph) -> tuple[FusedCall, ...]:
-    """Return the operators of a normalised model that could be offloaded.
+    """Import a normalised model and return the operators that an accelerator could run.
 
-    The model is not modified.
+    Args:
+        normal: the model. It is not modified.
+
+    Returns:
+        The operators with their fused steps, in execution order; empty if nothing can be compiled.
     """
     from tilewright.networks.relax.partition import partition
 
@@ -113,7 +117,7 @@ def fused_calls(normal: NormalGraph) -> tuple[FusedCall, ...]:
 
 
 def weightless_graph(normal: NormalGraph) -> NormalGraph:
-    """Return a copy of a graph in which the weights have no data."""
+    """Return a copy of a graph whose weights have shapes but no data; see `without_weights`."""
     model, absorbed = without_weights(normal.model), dict(normal.absorbed)
     return replace(normal, model=model, absorbed=absorbed)
 
@@ -160,17 +164,18 @@ def import_compiled(
 ) -> Imported:  # fmt: skip
     """Partition a graph and import the part that is compiled.
 
-    Import is repeated until it succeeds. Each operator that fails moves to a region before the next
-    attempt.
+    If TVM cannot import an operator, or does not know its result shape, the operator is moved to an
+    onnxruntime region, and the import starts again.
 
     Args:
-        graph: the graph with static shapes, as `fixed_graph` makes it. It is not changed.
+        graph: the graph with static shapes, as `fixed_graph` returns it. It is not modified.
         refused: further operators that are not to be compiled: name to reason.
         weightless: turn tensors without data into inputs.
         keep_last: let compiled code also call the regions that would run after it.
 
     Returns:
-        The compiled part, the partitioned graph and its regions.
+        The compiled part, the partitioned graph and its regions. The compiled part is None, and the
+        whole graph is one region, if no operator can be compiled or onnxruntime rejects a region.
     """
     known = dict(refused)
     while True:
@@ -211,8 +216,9 @@ def import_compiled(
 def _runs(fixed: NormalGraph, region: Region) -> bool:
     """Return whether onnxruntime accepts a region.
 
-    It always accepts regions of models without branches. In a model with branches, static shapes in
-    a branch that is never taken may contradict each other.
+    Regions of models without branches are always accepted. In a model with branches, the static
+    shapes inside a branch that is never taken may contradict each other, so onnxruntime has to try
+    the region.
 
     Args:
         fixed: the graph with static shapes.
@@ -223,7 +229,7 @@ def _runs(fixed: NormalGraph, region: Region) -> bool:
 
 
 def _has_uncompilable_input(fixed: NormalGraph) -> bool:
-    """Return whether an input holds text or has no elements; compiled functions accept neither."""
+    """Return whether an input has no elements or a type such as text that cannot be compiled."""
     inputs = data_inputs(fixed.model)
     return any(
         info.type.tensor_type.elem_type not in COMPUTABLE or 0 in (static_shape(info) or ())
@@ -236,13 +242,14 @@ def _import_core(
 ) -> ImportedWhole:
     """Import the compiled part of a partitioned graph into TVM.
 
-    One operator replaces each region that compiled code calls. Regions that run last are left out.
+    Each region that compiled code calls is replaced by one operator. Regions that run after the
+    compiled code are removed, unless `keep_last` is true.
 
     Args:
         fixed: the graph with static shapes. It is modified if there are no regions.
         regions: the regions of the graph.
         weightless: turn tensors without data into inputs.
-        keep_last: let compiled code also call the regions that would run last.
+        keep_last: let compiled code also call the regions that would run after it.
     """
     inner = [region for region in regions if keep_last or not region.last]
     last = [region for region in regions if region not in inner]
@@ -260,9 +267,10 @@ def _import_core(
 
 
 def _origin(name: str, operators: Collection[str]) -> str | None:
-    """Return the source operator of a rewritten operator, or None if there is none.
+    """Return the operator in `operators` from which a rewrite created the named operator.
 
-    The name of a rewritten operator begins with the name of its source.
+    A rewrite names the operators that it creates `source/suffix`, so suffixes are removed until a
+    known name remains. If there is none, return None.
     """
     while name and name not in operators:
         name = name.rpartition("/")[0]
@@ -274,10 +282,12 @@ def _flat(model: onnx.ModelProto, named: onnx.ModelProto) -> tuple[FlatGraph, tu
 
     Args:
         model: the model to import.
-        named: model whose data inputs become the parameters.
+        named: the same model with its weights as initialisers; its inputs become the parameters of
+            `main`.
 
     Returns:
-        The flat view of the module, and the operators whose output shapes depend on data.
+        The module with a list of its bindings, and the operators whose output shapes depend on
+        values.
     """
     from tilewright.networks.relax.bindings import dynamic_nodes
     from tilewright.networks.relax.importer import import_onnx

@@ -1,6 +1,8 @@
 """Convert a network into a graph of integer layers for an accelerator, and report on it.
 
-The same graph serves the operator report, tuning and the build.
+The operator report, tuning and the build all use this graph. Its operators are either layers, which
+the accelerator runs, or parts of islands. An island is a group of operators that the CPU runs as
+one function.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ class InIntegers:
     """A network as a graph of integer layers.
 
     Attributes:
-        graph: the integer layers and the parts that stay on the CPU.
-        quantisation: how the network was quantised, as the artifact's manifest states it.
+        graph: the integer layers, and the CPU islands between them.
+        quantisation: description of how the network was quantised, for the artifact's manifest.
         warnings: warnings of the quantisation for the user.
     """
 
@@ -61,17 +63,19 @@ def in_integers(
     A float model is quantised to int8 first. A quantised model keeps its own scales.
 
     Args:
-        fixed: the model with its weights and static shapes. It is not changed.
+        fixed: the model with its weights and static shapes. It is not modified.
         accelerator: the accelerator that runs the layers.
         decisions: the offloading decision for each call. Calls that are faster on the CPU stay
             there.
-        calls: the calls of the model if they are known already; otherwise they are searched for.
+        samples: calibration samples. A float model is quantised with them. For a quantised model,
+            they only determine the scales of first-pass results (see `integer.calibrated`).
+        calls: the fused calls of the model, if they are known already. Otherwise they are searched
+            for.
         name: name of the network.
         keep_float: names of operators that stay on the CPU.
-        samples: calibration samples. For a quantised model, they
-            only determine the step of first passes (see `integer.calibrated`).
         per_channel: quantise the weights of a float model with one scale per channel.
-        exact: how the scales of a quantised model are handled; see `integer_graph`.
+        exact: for a quantised model, run a layer whose scales are not a power of two apart in two
+            passes. If false, use one pass with rounded weights. See `integer_graph`.
         pool: decides whether a max-pool is merged into the convolution before it. By default it is
             merged if that is estimated to be faster.
         apart: never merge max-pools into convolutions.
@@ -79,7 +83,7 @@ def in_integers(
         refused: operators that are not to be compiled: name to reason.
 
     Returns:
-        The graph, the quantisation settings and warnings.
+        The graph, a description of the quantisation, and warnings.
 
     Raises:
         QuantisationError: the model cannot be quantised or represented on the accelerator.
@@ -108,7 +112,7 @@ def in_integers(
 
 
 def _pooled_on(accelerator: Accelerator) -> PoolRule:
-    """Return a rule that merges a max-pool into the convolution before it where that is faster."""
+    """Return a rule that merges a max-pool into the convolution before it if that is faster."""
     return lambda convolution, after: pool_where_faster(convolution, after, accelerator)
 
 
@@ -121,14 +125,16 @@ def quantised_graph(
     """Convert a model that is already quantised to integer layers and CPU islands.
 
     Args:
-        fixed: the quantised model with its weights and static shapes. It is not changed.
+        fixed: the quantised model with its weights and static shapes. It is not modified.
         accelerator: the accelerator that runs the layers.
         decisions: the offloading decision for each call. Calls that are faster on the CPU stay
             there.
+        samples: calibration samples that determine the scales of first-pass results (see
+            `integer.calibrated`).
         name: name of the network.
         keep_float: names of operators that stay on the CPU.
-        samples: calibration samples that determine the step of first passes.
-        exact: how scales that are not powers of two apart are handled; see `integer_graph`.
+        exact: run a layer whose scales are not a power of two apart in two passes. If false, use
+            one pass with rounded weights. See `integer_graph`.
         pool: decides whether a max-pool is merged into the convolution before it. By default it is
             merged if that is estimated to be faster.
         apart: never merge max-pools into convolutions.
@@ -153,7 +159,7 @@ def quantised_graph(
 
 
 def _in_form(graph: IntegerGraph, accelerator: Accelerator) -> IntegerGraph:
-    """Return the graph with layers that round to even if the accelerator does."""
+    """Make the layers of a graph round ties to even if the accelerator does."""
     if not accelerator.rounds_to_even:
         return graph
     steps = (
@@ -176,8 +182,11 @@ def cheaper_on_cpu(decisions: Sequence[OffloadDecision]) -> tuple[str, ...]:
 def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
     """Return the workloads to tune for a graph.
 
-    Layers with the same canonical workload are tuned once. The first pass of a two-pass layer has a
-    name of its own.
+    Layers with the same canonical workload are tuned once. A layer that runs in two passes is named
+    after its operator, and its first pass after the operator with the suffix `FINE`.
+
+    Args:
+        graph: the graph of integer layers.
 
     Returns:
         One (workload, calls per inference, operator names) per workload, in the order of first use.
@@ -192,7 +201,12 @@ def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
 
 
 def report_placement(report: ModelReport, graph: IntegerGraph) -> ModelReport:
-    """Return a report that states where each operator runs in the given integer graph."""
+    """Return a copy of a report, updated with where the integer graph runs each operator.
+
+    Args:
+        report: the report that was made from the offloading decisions.
+        graph: the graph of integer layers, which decides where each operator runs.
+    """
     owners: dict[str, Layer] = {}
     for layer in graph.layers:
         owners |= dict.fromkeys(layer.names, layer)  # a second pass comes after its first
@@ -213,11 +227,13 @@ def report_placement(report: ModelReport, graph: IntegerGraph) -> ModelReport:
 
 
 def with_nothing(report: ModelReport, reason: str) -> ModelReport:
-    """Return a report that states that no operator of the model can be quantised.
+    """Return a copy of a report in which nothing is offloaded.
+
+    Every operator that has a workload becomes a CPU operator with the given reason.
 
     Args:
-        report: the report so far.
-        reason: why nothing can be quantised.
+        report: the report that was made from the offloading decisions.
+        reason: why nothing can be offloaded.
     """
     return replace(
         report,
@@ -240,15 +256,16 @@ def _operator(
     on_cpu: set[str],
     quantised: bool,
 ) -> OperatorReport:
-    """Return the report of one operator, updated with what the integer graph does with it.
+    """Return the report of one operator, updated with where the integer graph runs it.
 
     Args:
         own: the report that was made before the graph was known.
         graph: the graph of integer layers.
         owners: the layer that contains each operator, by operator name.
-        passes: number of passes of each layer, by the names of its operators.
+        passes: number of layers with the same operator names: two for a layer in two passes, one
+            per head for a product of activations.
         on_cpu: names of the operators that run on the CPU.
-        quantised: whether the model was quantised already.
+        quantised: whether the source model was quantised already.
     """
     if own.status == "onnxruntime":
         return own

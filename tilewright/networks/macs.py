@@ -1,4 +1,4 @@
-"""Count the multiply-accumulates of operators from the shapes that they read and write."""
+"""Count the multiply-accumulates of operators from the shapes of their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def count(operator: str, operands: Operands) -> int:
         operands: the shapes of its operands.
 
     Returns:
-        The number of multiply-accumulates. It is 0 for an operator that sums no products, and if a
-            required shape is unknown.
+        The number of multiply-accumulates. It is 0 for an operator that sums no products, and for
+        an operator with an operand of unknown shape.
     """
     rule = RULES.get(operator)
     try:
@@ -72,7 +72,7 @@ def convolution(output: Shape, weight: Shape) -> int:
 
 
 def product(output: Shape, inner: int) -> int:
-    """Return the multiply-accumulates of a matrix product, batched or not.
+    """Return the multiply-accumulates of a single or batched matrix product.
 
     Args:
         output: shape of the result.
@@ -89,7 +89,7 @@ def _convolution(place: int = 1) -> Rule:
 def _transposed_macs(operands: Operands) -> int:
     """Return the multiply-accumulates of a transposed convolution.
 
-    Each input element contributes to the output channels of its group and to the kernel. The
+    Each input element is multiplied by all kernel elements of all output channels of its group. The
     weights have shape (I, O/groups, kernel sizes…).
     """
     return math.prod(operands.shape(0)) * math.prod(operands.shape(1)[1:])
@@ -123,14 +123,17 @@ def _einsum(operands: Operands) -> int:
 
 
 def _spelt_out(labels: str, rank: int) -> list[str]:
-    """Return one label per dimension; dimensions of an ellipsis are numbered from the right."""
+    """Return one label per dimension of an Einsum operand.
+
+    The dimensions of an ellipsis are numbered from the right, so that they match between operands.
+    """
     before, dots, after = labels.partition("...")
     hidden = rank - len(before) - len(after) if dots else 0
     return [*before, *(f"...{position}" for position in range(hidden, 0, -1)), *after]
 
 
 def _relax_attention(operands: Operands) -> int:
-    """Count both products of an attention in Relax.
+    """Count the two matrix products of an attention operator in Relax.
 
     Query, key and value have shape (batch, sequence, heads, size).
     """
@@ -140,7 +143,7 @@ def _relax_attention(operands: Operands) -> int:
 
 
 def _attention(operands: Operands) -> int:
-    """Count both products of ONNX's Attention.
+    """Count the two matrix products of ONNX's Attention and of MultiHeadAttention.
 
     Query, key and value have shape (batch, heads, sequence, size) or (batch, sequence, heads ·
     size).
@@ -150,7 +153,7 @@ def _attention(operands: Operands) -> int:
 
 
 def _projected_attention(operands: Operands) -> int:
-    """Count onnxruntime's Attention, which includes the projection.
+    """Count onnxruntime's Attention: the two matrix products and the projection before them.
 
     The data have shape (batch, sequence, inputs), and the projection weights (inputs, 3 · size).
     """
@@ -159,10 +162,10 @@ def _projected_attention(operands: Operands) -> int:
 
 
 def _recurrent(operands: Operands) -> int:
-    """Count a recurrent layer: one product with the data and one with the state per step.
+    """Count a recurrent layer, which has one product with the data and one with the state per step.
 
-    The data have shape (steps, batch, inputs), and the weights (directions, gates · hidden, inputs)
-    and (directions, gates · hidden, hidden).
+    The data have shape (steps, batch, inputs). The weights have shapes (directions, gates · hidden,
+    inputs) and (directions, gates · hidden, hidden).
     """
     steps, weight, recurrence = (operands.shape(place) for place in range(3))
     return math.prod(steps[:2]) * (math.prod(weight) + math.prod(recurrence))

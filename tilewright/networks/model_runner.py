@@ -22,12 +22,12 @@ Feed = Mapping[str, NDArray[Any]]
 class ModelRunner:
     """Runs an ONNX model with onnxruntime, without graph optimisations.
 
-    The first call creates the session, which later calls reuse.
+    The first call creates the session. Later calls reuse it.
 
     Args:
         model: a model with its weights.
-        tensors: names of the tensors to return: outputs, or intermediate tensors that are float or
-            that a QuantizeLinear writes.
+        tensors: names of the tensors to return. A tensor that is not an output of the model has to
+            be float32 or the result of a QuantizeLinear.
     """
 
     def __init__(self, model: onnx.ModelProto, tensors: Sequence[str]) -> None:
@@ -81,12 +81,15 @@ class ModelRunner:
 def run_feeds(
     model: onnx.ModelProto, tensors: Sequence[str], feeds: Collection[Feed]
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the values of tensors of a model, feed by feed.
+    """Run a model on several feeds and yield the values of the requested tensors for each.
 
     Args:
         model: a model with its weights.
         tensors: names of the tensors to return, as for `ModelRunner`.
-        feeds: input arrays by name, one mapping per inference.
+        feeds: one mapping from input name to array per inference.
+
+    Yields:
+        The requested tensors by name.
 
     Raises:
         InputError: the model does not run on a feed.
@@ -97,7 +100,7 @@ def run_feeds(
 
 
 def _integer_types(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the ONNX element type of each tensor that a QuantizeLinear of the model writes."""
+    """Return the ONNX element type of each tensor that a QuantizeLinear writes, by tensor name."""
     zeros = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     return {
         node.output[0]: zeros.get(node.input[2], onnx.TensorProto.UINT8)

@@ -1,7 +1,7 @@
 """Open models: ONNX, TensorFlow Lite and torch.export files, and built-in networks.
 
-`Source` is the interface of an opened model. `OnnxSource` implements it for ONNX graphs, which all
-other formats are converted to.
+`Source` is the interface of an opened model. `OnnxSource` implements it for ONNX graphs. All other
+formats are converted to ONNX first.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ TFLITE_SUFFIX = ".tflite"
 
 
 class Source(Protocol):
-    """Interface of an opened model: it can be examined without weights and compiled with them.
+    """Interface of an opened model: it can be analysed without its weights and compiled with them.
 
     Attributes:
         name: name of the model for messages.
@@ -75,7 +75,10 @@ class Source(Protocol):
         """Read the weights and normalise the model with them.
 
         Commands that need the weights call this first, so that the model is normalised only once.
-        Raises the errors of `examine`, and `UnsupportedOperatorError`.
+
+        Raises:
+            UnsupportedOperatorError: an operator could not be converted to ONNX. Further errors are
+                those of `examine`.
         """
 
     def weighted(self) -> onnx.ModelProto:
@@ -86,9 +89,9 @@ class Source(Protocol):
         """
 
     def fixed(self) -> NormalGraph:
-        """Return the model with its weights and static shapes, as `fixed_graph` makes it.
+        """Return the model with its weights and static shapes, as `fixed_graph` returns it.
 
-        The result is shared between callers, which must not change it. Raises the errors of
+        The result is shared between callers, which must not modify it. Raises the same errors as
         `examine`.
         """
 
@@ -108,23 +111,26 @@ class Source(Protocol):
             without_layers: also compile a model that has neither pools nor multiply-accumulates.
 
         Returns:
-            The compiled part and the later regions, each None if there is none. Raises what
-                `examine` raises.
+            The compiled part and the regions after it. Each is None if there is none.
+
+        Raises:
+            UnsupportedOperatorError: an operator could not be converted to ONNX. Further errors are
+                those of `examine`.
         """
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
         """Return the whole model as one onnxruntime region.
 
         Args:
-            regions: the regions that the model was split into, whose reasons are kept.
+            regions: the regions that the model was split into. Their reasons are kept.
             macs: multiply-accumulates of the whole model.
 
         Raises:
-            UnsupportedOperatorError: the model is not an ONNX graph.
+            UnsupportedOperatorError: an operator could not be converted to ONNX.
         """
 
     def refusing(self, operators: Mapping[str, str]) -> Source:
-        """Return the same model, in which onnxruntime runs further operators.
+        """Return the same model, in which onnxruntime also runs the given operators.
 
         The file is not read again.
 
@@ -135,9 +141,12 @@ class Source(Protocol):
     def whole(self) -> Whole:
         """Import the whole model with its weights.
 
+        Returns:
+            The model, ready to be compiled, with a reference implementation.
+
         Raises:
-            UnsupportedOperatorError: nothing can be compiled, or an operator cannot be expressed.
-                Further errors are those of `examine`.
+            UnsupportedOperatorError: nothing can be compiled, or an operator could not be converted
+                to ONNX. Further errors are those of `examine`.
         """
 
 
@@ -145,10 +154,13 @@ def read_source(path: Path, input_shapes: InputShapes, *, allow_code: bool = Fal
     """Read and check a model file in this process.
 
     Args:
-        path: an ONNX, TensorFlow Lite or torch.export file. PyTorch converts the latter in a child
-            process.
+        path: an ONNX, TensorFlow Lite or torch.export file. PyTorch converts torch.export files in
+            a child process.
         input_shapes: shape for each dynamic input, by input name.
         allow_code: permit the code that a torch.export file may run when it is read.
+
+    Returns:
+        The opened model. The weights of an ONNX file are read on first use.
 
     Raises:
         ModelFileError: the file cannot be read or is not a valid model.
@@ -218,7 +230,7 @@ class OnnxSource:
 
     Args:
         name: name of the model for messages.
-        model: the model, which may lack the data of large tensors.
+        model: the model. The data of large tensors may be missing.
         weighted: returns the model with all its data.
         input_shapes: shape for each dynamic input, by input name.
         missing: operators that could not be converted to ONNX: name to reason.
@@ -250,7 +262,7 @@ class OnnxSource:
 
     @cached_property
     def _whole_file(self) -> onnx.ModelProto:
-        """The model with all of its data, as it stands in its file."""
+        """The model with all its data, unchanged from its file."""
         return self._read_weights()
 
     @cached_property
@@ -265,7 +277,7 @@ class OnnxSource:
         self.fixed()
 
     def weighted(self) -> onnx.ModelProto:
-        """Return the model with all its data."""
+        """Return the model with all its data, in the data types in which Tilewright computes."""
         return self._reference
 
     def fixed(self) -> NormalGraph:
@@ -275,7 +287,7 @@ class OnnxSource:
         return self._fixed
 
     def refusing(self, operators: Mapping[str, str]) -> OnnxSource:
-        """Return the same model, in which onnxruntime runs further operators: see `Source`."""
+        """Return the same model, in which onnxruntime also runs the given operators; see `Source`."""
         if operators.items() <= self._refused.items():
             return self
         other = copy(self)
@@ -332,19 +344,25 @@ class OnnxSource:
         )
 
     def _check_known(self) -> None:
-        """Check once, before any other work, that onnxruntime knows all operators."""
+        """Check once that onnxruntime knows all operators."""
         if not self._known:
             self._accepted = check_known(self.name, without_weights(self._model))
             self._known = True
 
     def _check_valid(self) -> None:
-        """Raise as `_check`, unless onnxruntime or the checker accepted the model before."""
+        """Validate the model with ONNX's checker.
+
+        A model that onnxruntime or the checker accepted before is not validated again.
+
+        Raises:
+            ModelFileError: the model is not valid ONNX.
+        """
         if not self._accepted:
             _check(raise_opset(without_weights(to_qdq(self._model))))
             self._accepted = True
 
     def _without_weights(self) -> NormalGraph:
-        """Return the model with static shapes, without reading the data of its weights."""
+        """Return the model with static shapes but without the data of its weights."""
         return fixed_graph(without_weights(to_qdq(self._model)), self._input_shapes)
 
     def _check_missing(self) -> None:
@@ -356,14 +374,15 @@ class OnnxSource:
     ) -> tuple[OnnxSource | None, LastRegions | None]:
         """Split the model into its compiled part and the onnxruntime regions that run after it.
 
-        The weights of an examined model are loaded only if the model has to be cut.
+        If `examine` was called before, the weights are loaded only if there are both a compiled
+        part and regions after it.
 
         Args:
             without_layers: also compile a model that has neither pools nor multiply-accumulates.
 
         Returns:
-            The compiled part, with the regions inside it, and the later regions. Each is None if
-                there is none.
+            The compiled part, with the regions inside it, and the regions after it. Each is None if
+            there is none.
         """
         self._check_missing()
         self._check_known()
@@ -395,10 +414,12 @@ class OnnxSource:
         return source, LastRegions(models, whole, half_outputs(self._whole_file))
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
-        """Return the whole model, as it is in its file, as one onnxruntime region.
+        """Return the whole model, unchanged from its file, as one onnxruntime region.
+
+        A model with bfloat16 inputs or outputs is converted to float32 first.
 
         Args:
-            regions: the regions that the model was split into, whose reasons are kept.
+            regions: the regions that the model was split into. Their reasons are kept.
             macs: multiply-accumulates of the whole model.
         """
         self._check_missing()
@@ -464,7 +485,11 @@ def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) ->
 
 
 def _check(model: onnx.ModelProto) -> None:
-    """Validate a model with ONNX's own checker, which is stricter than onnxruntime."""
+    """Validate a model with ONNX's own checker, which is stricter than onnxruntime.
+
+    Raises:
+        ModelFileError: the model is not valid ONNX.
+    """
     try:
         onnx.checker.check_model(weights_as_inputs(model))
     except onnx.checker.ValidationError as error:

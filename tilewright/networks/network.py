@@ -1,4 +1,8 @@
-"""A trained network: which parts can be offloaded to an accelerator, and how it runs on the CPU."""
+"""A trained network: reports where its operators run, lists the workloads to tune, and runs it.
+
+The operators of a network are split between an accelerator, code compiled for the CPU, and
+onnxruntime.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +56,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SplitNetwork:
-    """A network split into a compiled part and the regions that onnxruntime runs after it.
+    """A network split into a compiled part and regions that run after it.
+
+    A region is a part of the network that onnxruntime runs.
 
     Attributes:
         compiled: the compiled part, None if nothing is compiled.
-        last: the regions that run after it, None if there are none.
+        last: the regions that run after the compiled part, None if there are none.
     """
 
     compiled: Network | None
@@ -66,7 +72,11 @@ class SplitNetwork:
         """Return calibration samples for the inputs of the compiled part.
 
         Args:
-            calibration: path of the samples of the whole network; None for generated ones.
+            calibration: path of the samples of the whole network. If None, random samples are
+                generated.
+
+        Returns:
+            The samples, restricted to the inputs of the compiled part.
 
         Raises:
             InputError: the samples do not fit the model.
@@ -85,10 +95,11 @@ class Network:
     Args:
         source: the opened model.
         input_shapes: shape for each dynamic input, by input name.
-        calibration: path of the calibration samples, by default those of `samples_for`. A float
-            network is quantised with them to find the layers that an int8 accelerator runs.
-        foretold: predict these layers from the shapes instead of quantising the network. Built-in
-            networks do this, because their weights are random.
+        calibration: path of the calibration samples, by default those of `samples_for`. They are
+            used to quantise a float network, which shows which of its layers an int8 accelerator
+            can run.
+        foretold: predict the accelerator's layers from the operators' shapes instead of quantising
+            the network. Built-in networks do this, because their weights are random.
 
     Attributes:
         name: name of the network.
@@ -112,12 +123,15 @@ class Network:
 
     @cached_property
     def examined(self) -> Examined:
-        """The result of the import, independent of any accelerator."""
+        """Analysis of the network after import, independent of any accelerator."""
         return self._source.examine()
 
     @cached_property
     def compiled(self) -> CompiledModule:
-        """The whole network, built for this machine's CPU in float or with its own quantisation."""
+        """The whole network, compiled for this machine's CPU.
+
+        It computes in float32, or with the network's own quantisation.
+        """
         from tilewright.networks.relax.execute import CompiledModule
 
         whole = self.whole
@@ -125,7 +139,10 @@ class Network:
 
     @cached_property
     def whole(self) -> Whole:
-        """The whole network with its weights, to be compiled. Raises what `Source.whole` raises."""
+        """The whole network with its weights, ready to be compiled.
+
+        Raises the same errors as `Source.whole`.
+        """
         return self._source.whole()
 
     def report(
@@ -139,15 +156,19 @@ class Network:
     ) -> ModelReport:
         """Report where each operator runs on an accelerator with the given block sizes.
 
-        Nothing else is known about the accelerator, so every operator that it can run is offloaded.
+        The report assumes that the accelerator has no other limits, so every operator that it can
+        run is offloaded.
 
         Args:
-            block_in: input channels per block, in elements.
-            block_out: output channels per block, in elements.
-            batch: rows per block, in elements.
-            epilogue: which operations the epilogues contain.
+            block_in: input channels per block.
+            block_out: output channels per block.
+            batch: rows per block.
+            epilogue: which operations the epilogues contain (`networks.epilogues`).
             max_waste: offload a layer only if at most this fraction of its multiplications are with
                 padding zeros.
+
+        Returns:
+            The report, with one entry per operator and per workload.
 
         Raises:
             ModelFileError: the model file is invalid.
@@ -157,12 +178,15 @@ class Network:
         return self.report_on(_accelerator(block_in, block_out, batch, epilogue, max_waste))
 
     def report_on(self, accelerator: Accelerator) -> ModelReport:
-        """Report where each operator runs, and what it costs on the accelerator and on the CPU.
+        """Report where each operator runs, and its cost on the accelerator and on the CPU.
 
-        An operator that cannot be imported is part of the report.
+        An operator that cannot be imported raises no error; the report lists it with the reason.
 
         Args:
             accelerator: the accelerator.
+
+        Returns:
+            The report, with one entry per operator and per workload.
 
         Raises:
             ModelFileError: the model file is invalid.
@@ -180,47 +204,70 @@ class Network:
         epilogue: EpilogueMode = "full",
         max_waste: float = MAX_WASTE,
     ) -> list[ExtractedWorkload]:
-        """Return the workloads to tune for an accelerator of which only the block sizes are known.
+        """Return the workloads to tune for an accelerator with the given block sizes.
+
+        Like `report`, this assumes that the accelerator has no other limits.
 
         Args:
-            block_in: input channels per block, in elements.
-            block_out: output channels per block, in elements.
-            batch: rows per block, in elements.
-            epilogue: which operations the epilogues contain.
+            block_in: input channels per block.
+            block_out: output channels per block.
+            batch: rows per block.
+            epilogue: which operations the epilogues contain (`networks.epilogues`).
             max_waste: offload a layer only if at most this fraction of its multiplications are with
                 padding zeros.
 
         Returns:
             One (workload, calls per inference, operator names) per workload, in the order of first
-                use.
+            use.
 
         Raises:
-            UnsupportedOperatorError: part of the network cannot run at all. Further errors are
-                those of `report`.
+            UnsupportedOperatorError: an operator could not be converted to ONNX, so the network
+                cannot run.
+            ModelFileError: the model file is invalid.
+            DynamicShapeError: an input shape is unknown or wrong.
+            ImportFailedError: the model cannot be imported.
         """
         return self.workloads_on(_accelerator(block_in, block_out, batch, epilogue, max_waste))
 
     def workloads_on(self, accelerator: Accelerator) -> list[ExtractedWorkload]:
         """Return the workloads to tune for an accelerator.
 
+        Args:
+            accelerator: the accelerator.
+
         Returns:
             One (workload, calls per inference, operator names) per workload, in the order of first
-                use.
+            use.
 
         Raises:
-            UnsupportedOperatorError: part of the network cannot run at all. Further errors are
-                those of `report_on`.
+            UnsupportedOperatorError: an operator could not be converted to ONNX, and the
+                accelerator does not compute in float. Further errors are those of `report_on`.
         """
         return self.surveyed_on(accelerator)[0]
 
     def surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
-        """Return the results of `workloads_on` and `report_on`, computed together."""
+        """Return the results of `workloads_on` and `report_on`, computed together.
+
+        Args:
+            accelerator: the accelerator.
+
+        Returns:
+            The workloads to tune and the report.
+
+        Raises:
+            UnsupportedOperatorError: as for `workloads_on`. Further errors are those of
+                `report_on`.
+        """
         if not accelerator.computes_floats:  # what a processor cannot compile, onnxruntime runs
             refuse_unsupported(self.name, self.examined.unsupported)
         return self._surveyed_on(accelerator)
 
     def decisions_on(self, accelerator: Accelerator) -> list[OffloadDecision]:
-        """Return the offloading decision for each fused call, based on its cost on both devices."""
+        """Return the offloading decision for each fused call, based on its cost on both devices.
+
+        Args:
+            accelerator: the accelerator.
+        """
         return decide_offloading(self.examined, accelerator)
 
     def _surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
@@ -268,19 +315,23 @@ class Network:
 
     @property
     def weighted(self) -> onnx.ModelProto:
-        """The model with its weights, in the data types that are computed here."""
+        """The model with its weights, in the data types in which Tilewright computes."""
         return self._source.weighted()
 
     @property
     def fixed(self) -> NormalGraph:
-        """The model with its weights and static shapes, which must not be changed."""
+        """The model with its weights and static shapes. Callers must not modify it."""
         return self._source.fixed()
 
     def _knows_layers(self, accelerator: Accelerator) -> bool:
-        """Return whether the integer layers can be determined before the build.
+        """Return whether the integer layers can be extracted before the build.
 
-        That requires an accelerator with integer arithmetic and the epilogues that the network
-        needs, and a model that can be imported completely.
+        This requires that
+
+        - the accelerator computes in integers,
+        - its epilogues contain the operations that the network needs (mode `plain` does not),
+        - every operator of the model can be imported, and
+        - the weights are real, unlike those of a built-in network.
         """
         ours = not accelerator.computes_floats and accelerator.epilogue != "plain"
         return ours and not self.examined.unsupported and not self._foretold
@@ -288,10 +339,13 @@ class Network:
     def split(self, *, without_layers: bool = False) -> SplitNetwork:
         """Split the network into its compiled part and the onnxruntime regions that run after it.
 
-        Regions in the middle of the network belong to the compiled part, which calls them.
+        A region in the middle of the network belongs to the compiled part, which calls it.
 
         Args:
             without_layers: also compile a network that has neither pools nor multiply-accumulates.
+
+        Returns:
+            The two parts. Each is None if it is empty.
         """
         source, last = self._source.split(without_layers=without_layers)
         if source is None or source is self._source:
@@ -309,10 +363,10 @@ class Network:
         return self._source.as_region(self.examined.regions, total)
 
     def refusing(self, operators: Mapping[str, str]) -> Network:
-        """Return the same network, in which onnxruntime runs operators that a compiler rejected.
+        """Return the same network, in which onnxruntime also runs the given operators.
 
         Args:
-            operators: the operators that are not to be compiled: name to reason.
+            operators: the operators that a compiler rejected: name to reason.
         """
         source = self._source.refusing(operators)
         if source is self._source:
@@ -322,7 +376,9 @@ class Network:
         )
 
     def calibrated_by(self, samples: Path | None) -> Network:
-        """Return the same network with other calibration samples. The model is not read again.
+        """Return a copy of the network that uses other calibration samples.
+
+        The model is not read again.
 
         Args:
             samples: path of the samples; None for the samples that `samples_for` chooses.
@@ -385,11 +441,14 @@ def load(
         source: name of a built-in network, or path of a model file.
         input_shapes: shape for each dynamic input, by input name.
         seed: seed for the random weights of a built-in network.
-        sandbox: read the file in a child process with limits on memory and time
-            (`networks.sandbox`). Use it for untrusted files. Once the network has been examined
-            there, a build reads it in this process.
+        sandbox: analyse the file in a child process with limits on memory and time
+            (`networks.sandbox`). Use it for untrusted files. A build reads the file in this
+            process, after the child process has analysed it without an error.
         calibration: path of the calibration samples, as `samples_for` reads them.
         allow_code: permit the code that a torch.export file may run when it is read.
+
+    Returns:
+        The network. It is imported into TVM on first use.
 
     Raises:
         UnknownName: `source` is neither a built-in network nor an existing file.

@@ -1,9 +1,14 @@
 """Compute the constants of integer layers: shifts, multipliers, bounds and biases.
 
-The step of an int8 tensor is its scale. The step of an accumulator is the step of the data times
-that of the weights. If the ratio of the accumulator's step to the output's step is a power of two,
-a right shift with rounding half up converts the accumulator to the output. For any other ratio, the
-weights are multiplied by it.
+The step of a tensor is the real value of one integer unit. The step of an int8 tensor is its scale.
+The step of an int32 accumulator is the step of the data times the step of the weights.
+
+An accelerator converts accumulators to int8 outputs with a right shift that rounds half up. This is
+exact if the ratio of the accumulator's step to the output's step is a power of two. Otherwise,
+`scale_weights` multiplies the weights by the ratio. Rounding these products to int8 gives the
+coarse weights. The rounding errors, scaled up, are the fine weights. A layer can correct the
+rounding by running in two passes: the first pass computes the sums of the fine weights, and the
+second pass adds them to the sums of the coarse weights.
 """
 
 from __future__ import annotations
@@ -44,19 +49,21 @@ Integers = NDArray[np.int64]
 
 
 class SumsOverflow(Exception):
-    """Raised if the accumulator of a layer could exceed 32 bits."""
+    """Raised if a value in the epilogue or the accumulator of a layer could exceed 32 bits."""
 
 
 def scale_of(tensor: str, quantisation: Quantisation) -> Scale:
-    """Return the scale of a tensor in int8. 128 is subtracted from the values of a uint8 tensor.
+    """Return the scale and zero point of a tensor in int8.
+
+    128 is subtracted from the zero point of a uint8 tensor.
 
     Args:
         tensor: name of the tensor for messages.
         quantisation: its quantisation.
 
     Raises:
-        QuantisationError: the tensor has one scale per channel, its scale is computed at run time,
-            or its type is neither int8 nor uint8.
+        QuantisationError: the tensor has one scale per channel, its scale is computed at run time
+            or is not positive, or its type is neither int8 nor uint8.
     """
     q = quantisation
     if len(set(q.scale)) > 1 or len(set(q.zero_point)) > 1:
@@ -77,17 +84,19 @@ _WAY_OUT = (
 def steps_of(tensor: str, quantisation: Quantisation) -> tuple[Real, Integers]:
     """Return the scales and zero points of a tensor in int8.
 
+    128 is subtracted from the zero points of a uint8 tensor.
+
     Args:
         tensor: name of the tensor for messages.
         quantisation: its quantisation.
 
     Returns:
-        Two arrays of shape (1,), or (channels,) for a scale per channel. 128 is subtracted from the
-            zero points of a uint8 tensor.
+        The scales (float64) and the zero points (int64), each of shape (1,), or (channels,) if the
+        tensor has one per channel.
 
     Raises:
-        QuantisationError: a scale is computed at run time or not positive, or the type is neither
-            int8 nor uint8.
+        QuantisationError: a scale is computed at run time or is not positive, or the type is
+            neither int8 nor uint8.
     """
     q = quantisation
     if q.dtype not in ("int8", "uint8"):
@@ -110,14 +119,14 @@ def steps_of(tensor: str, quantisation: Quantisation) -> tuple[Real, Integers]:
 
 
 def nearest_shifts(ratios: Real) -> tuple[Integers, bool]:
-    """Return the right shifts that come closest to multiplications by `ratios`.
+    """Return the right shifts that approximate multiplications by `ratios` best.
 
     Args:
         ratios: positive numbers of any shape.
 
     Returns:
-        shifts: −log2 of the ratios, rounded, in the same shape.
-        exact: whether every ratio is a power of two, within the tolerance `ALMOST`.
+        shifts: −log2 of the ratios, rounded to integers, in the same shape.
+        exact: whether every ratio is a power of two, within the relative tolerance `ALMOST`.
     """
     shifts = np.rint(-np.log2(ratios))
     exact = (np.abs(ratios * np.exp2(shifts) - 1) <= ALMOST).all()
@@ -125,7 +134,7 @@ def nearest_shifts(ratios: Real) -> tuple[Integers, bool]:
 
 
 def shifts_of(ratios: Real) -> Integers | None:
-    """Return the right shifts equal to multiplications by `ratios`, or None if there are none.
+    """Return the right shifts that are equivalent to multiplications by `ratios`.
 
     Args:
         ratios: positive numbers of any shape.
@@ -144,7 +153,7 @@ class Requantisation:
     Attributes:
         shifts: right shifts in bits, of shape (1,) or (channels,).
         residual: the operation that adds a second int8 tensor before the shift, if there is one.
-        bounds: smallest and largest int8 that is written.
+        bounds: smallest and largest int8 value that is written.
     """
 
     shifts: Integers
@@ -158,7 +167,7 @@ class Requantisation:
 
     @property
     def is_possible(self) -> bool:
-        """Whether shifts of 32-bit integers can reach the output's scale."""
+        """Whether the shifts are within the limits of 32-bit accumulators."""
         if self.by_channel:
             return bool(0 <= self.shifts.min() <= self.shifts.max() <= MAX_SHIFT)
         left = self.residual.value if self.residual and self.residual.kind == "residual" else 0
@@ -166,7 +175,7 @@ class Requantisation:
 
 
 def bounds_of(scale: Scale, relu: bool, upper: float | None) -> tuple[int, int]:
-    """Return the smallest and largest int8 of a tensor after its activation.
+    """Return the smallest and largest int8 value of a tensor after its activation.
 
     Args:
         scale: scale and zero point of the tensor.
@@ -204,12 +213,13 @@ def finish_epilogue(
 
     Args:
         r: shifts, residual and bounds.
-        constants: constants to add, in steps of the accumulator, each of shape (o,) or (1, o, oh,
-            ow). The rounding constant of the shift is included automatically.
+        constants: constants to add, in units of the accumulator, each of shape (o,) or (1, o, oh,
+            ow). The rounding constant of the shift is added automatically.
         channels: number of output channels, o.
         has_bias: add a bias even if all its values are 0.
         activation: operation after the constants.
-        zero: constant that is added after the activation, together with the rounding constant.
+        zero: constant that is added after the activation, together with the rounding constant. It
+            is ignored if there is no activation.
 
     Returns:
         The epilogue with its constants.
@@ -261,13 +271,13 @@ _AS_IMAGE = (None, slice(None), None, None)
 
 
 def check_sums(weight: NDArray[np.int8] | None, products: int, finished: Finished) -> None:
-    """Check that the accumulator of a layer cannot overflow 32 bits for any int8 data.
+    """Check that the int32 accumulators of a layer cannot overflow, whatever the int8 data are.
 
     Args:
-        weight: int8 weights of shape (o, c, kh, kw), or None if the second operand is data, which
-            may have any value.
+        weight: int8 weights of shape (o, c, kh, kw), or None if the second operand is an
+            activation, which may have any value.
         products: number of products per sum, used if `weight` is None.
-        finished: the epilogue, whose constants are included.
+        finished: the epilogue. Its constants and residual are included in the check.
 
     Raises:
         SumsOverflow: an accumulator could exceed 32 bits.
@@ -291,7 +301,8 @@ def check_sums(weight: NDArray[np.int8] | None, products: int, finished: Finishe
 def shift_of_channels(shifts: NDArray[np.integer]) -> EpilogueOp:
     """Return the epilogue operation that shifts each channel by its own amount.
 
-    Its value encodes the smallest range of amounts that covers all channels.
+    Its value states the range of the amounts: a narrow range that starts at the value, or any
+    amounts if the value is 0.
 
     Args:
         shifts: right shifts of shape (channels,).
@@ -323,13 +334,14 @@ class Scaled:
     """Weights multiplied by a factor, as int8 arrays of the same shape.
 
     Attributes:
-        coarse: the products, rounded. Their sums are shifted right by `shifts`.
+        coarse: the products, scaled up by 2^`shifts` and rounded. The sums of `coarse` are shifted
+            right by `shifts`.
         shifts: right shifts of shape (o,).
-        fine: the rounding error of `coarse`, scaled up; None if there is none. The sums of `fine`,
-            shifted right by `fine_shift`, form an int8 tensor whose step is 2^`residual` steps of
-            the coarse sums.
+        fine: the rounding errors of `coarse`, scaled up; None if there are none. The sums of
+            `fine`, shifted right by `fine_shift`, form an int8 tensor whose step is 2^`residual`
+            times the step of the sums of `coarse`.
         fine_shift: right shift of the sums of `fine`.
-        residual: left shift of that int8 tensor when it is added to the coarse sums.
+        residual: left shift of that int8 tensor when it is added to the sums of `coarse`.
         decibels: signal-to-noise ratio of `coarse` alone; None if rounding causes no error.
     """
 
@@ -342,14 +354,17 @@ class Scaled:
 
 
 def scale_weights(weight: Integers | Real, factors: Real) -> Scaled | None:
-    """Multiply weights by factors and scale the products up as far as int8 allows.
+    """Multiply weights by factors, and represent the products as int8 arrays and right shifts.
+
+    The products of each channel are scaled up by a power of two, as far as int8 allows. The shifts
+    undo this scaling.
 
     Args:
         weight: weights of shape (o, …).
         factors: factors of shape (1,) or (o,).
 
     Returns:
-        The scaled weights, or None if no right shift undoes the scaling.
+        The scaled weights, or None if a shift is negative or too large.
     """
     along = factors.reshape(-1, *[1] * (weight.ndim - 1))
     exact = weight * along
@@ -375,11 +390,15 @@ def _shifts(exact: Real) -> Integers:
     """Return by how many bits the weights of each channel are scaled up.
 
     The weights of a channel are scaled up as far as int8 holds them, and at most `CHANNEL_SPREAD`
-    bits more than those of any other channel. All channels get the same shift if separate shifts
-    gain little, since they cost one more cycle per accumulator.
+    bits more than the weights of any other channel. Separate shifts cost one more cycle per
+    accumulator, so all channels get the same shift if separate ones gain less than `WORTH` bits on
+    average.
 
     Args:
-        exact: exact weights of shape (o, …).
+        exact: unrounded weights of shape (o, n).
+
+    Returns:
+        Shifts in bits, of shape (o,).
     """
     largest = np.abs(exact).max(axis=1)
     known = largest > 0
@@ -391,10 +410,10 @@ def _shifts(exact: Real) -> Integers:
 
 
 def _balanced(exact: Real) -> Real:
-    """Round weights of shape (o, …) so that the rounding errors of a channel nearly cancel.
+    """Round weights of shape (o, …) so that the rounding errors of each channel nearly cancel.
 
-    The mean of the data then contributes little to the sums of the fine weights, whose int8 result
-    can have a finer step.
+    Then the mean of the data contributes little to the sums of the fine weights. The sums are
+    smaller, and the int8 tensor that holds them can have a finer step.
     """
     coarse = np.rint(exact)
     for weights, rounded in zip(
@@ -409,13 +428,17 @@ def _balanced(exact: Real) -> Real:
 
 
 def _residual_shift(fine: Real) -> int:
-    """Return by how many bits the int8 step must exceed the step of the sums of fine weights.
+    """Return how much coarser the int8 result of the fine weights is than the sums of the coarse ones.
 
-    The int8 result has to hold these sums in the worst case or, if that is smaller, up to six
-    standard deviations.
+    The int8 result has to hold the worst case of the sums of the fine weights, or six standard
+    deviations of these sums if that is less.
 
     Args:
-        fine: fine weights of shape (o, …).
+        fine: fine weights of shape (o, n).
+
+    Returns:
+        k, where the step of the int8 result is 2^k times the step of the sums of the coarse
+        weights.
     """
     worst = 128 * np.abs(fine).sum(axis=1)
     likely = _SIGMAS * _SPREAD * np.sqrt((fine**2).sum(axis=1)) + 128 * np.abs(fine.sum(axis=1))
@@ -424,16 +447,16 @@ def _residual_shift(fine: Real) -> int:
 
 
 def weighted_pair(one: float, two: float) -> tuple[int, int, int] | None:
-    """Express two factors as integers over a common power of two.
+    """Approximate two factors by integers divided by a common power of two.
 
     Args:
         one: the smaller factor.
         two: the larger factor.
 
     Returns:
-        (integer for `one`, integer for `two`, right shift). Each integer has seven significant
-            bits; the second one may be multiplied by a power of two. None if no right shift reaches
-            the factors.
+        (integer for `one`, integer for `two`, right shift). Each integer has up to seven
+        significant bits; the second one may in addition be multiplied by a power of two. The result
+        is None if no right shift reaches the factors.
     """
     shift = min(MAX_SHIFT, math.floor(math.log2((LARGEST + 0.49) / one)))
     left = max(0, math.ceil(math.log2(math.ldexp(two, shift) / (LARGEST + 0.49))))
@@ -446,8 +469,8 @@ def weighted_pair(one: float, two: float) -> tuple[int, int, int] | None:
 def spread_taps(factor: float, height: int, width: int) -> tuple[NDArray[np.int8], int] | None:
     """Return integer weights that average a window and multiply the average by a factor.
 
-    The weights are as equal as possible, their sum is factor · 2^shift, and the larger ones are
-    spread evenly.
+    The sum of the weights is factor · 2^shift. The weights differ by at most 1, and the larger ones
+    are spread evenly.
 
     Args:
         factor: the factor.
@@ -456,7 +479,7 @@ def spread_taps(factor: float, height: int, width: int) -> tuple[NDArray[np.int8
 
     Returns:
         The int8 weights of shape (height, width) and the right shift, or None if no right shift
-            reaches the factor.
+        reaches the factor.
     """
     taps = height * width
     shift = min(MAX_SHIFT, math.floor(math.log2(LARGEST * taps / factor)))

@@ -1,8 +1,8 @@
 """Draw inputs for comparing a built network with its source model.
 
 Different kinds of inputs reveal different errors. Integers are the hardest to draw, because an
-integer input may be a token, a length or a divisor, and the model does not say which. So several
-kinds of integers are tried, and the source model decides which of them it accepts.
+integer input may be a token, a length or a divisor, and the model does not tell which. Several
+kinds of integers are therefore tried, and running the source model shows which of them it accepts.
 """
 
 from __future__ import annotations
@@ -60,9 +60,13 @@ class NetworkSample:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Kinds of values to draw for a sample, and the seed of the random generator.
+    """Description of a sample to draw.
 
-    The kinds of floats and of integers are chosen separately.
+    Attributes:
+        kind: name of the sample, for messages.
+        floats: kind of the float inputs.
+        integers: kind of the integer inputs, one of `INTEGERS`.
+        seed: seed of the random generator.
     """
 
     kind: str
@@ -101,6 +105,9 @@ def draw_samples(
         constants: integers that the model contains. They are tried as inputs if the model rejects
             all other integers.
 
+    Yields:
+        Samples: input arrays, and the outputs that the source model computes from them.
+
     Raises:
         InputError: the model rejects the first sample with every kind of integers.
     """
@@ -129,8 +136,8 @@ def find_accepted_inputs(
 ) -> tuple[Feed, Feed] | None:
     """Find integer inputs of a kind that the model accepts together with the given floats.
 
-    If the model rejects these integers in all inputs at once, they are used only in the inputs
-    where it accepts them individually, and the other inputs get their values from `base`.
+    If the model rejects integers of this kind in all inputs at once, every input is tried by
+    itself. The inputs for which the model rejects them then get their integers from `base`.
 
     Args:
         kinds: shape and element type of each input, by name.
@@ -141,7 +148,7 @@ def find_accepted_inputs(
         seed: seed of the random generator.
 
     Returns:
-        Inputs and outputs, or None if the model rejects all combinations.
+        Inputs and outputs by name, or None if the model rejects all combinations.
     """
     drawn = {
         name: draw_integers(integers, kinds, name, np.random.default_rng([seed, number]))
@@ -167,7 +174,8 @@ def find_accepted_inputs(
 def perturb_inputs(inputs: Feed, share: float) -> dict[str, Array]:
     """Add noise to the float inputs.
 
-    The resulting change of the source model's outputs is tolerated in a built network.
+    If such noise changes the outputs of the source model as much as a build does, the error of the
+    build is tolerated.
 
     Args:
         inputs: arrays by name.
@@ -175,7 +183,7 @@ def perturb_inputs(inputs: Feed, share: float) -> dict[str, Array]:
             array (at least 1).
 
     Returns:
-        New arrays by name; integers are unchanged.
+        New arrays by name. Integer arrays are unchanged.
     """
     rng, noisy = np.random.default_rng(7), dict[str, Array]()
     for name, array in inputs.items():
@@ -191,14 +199,17 @@ def perturb_inputs(inputs: Feed, share: float) -> dict[str, Array]:
 def draw_integers(kind: str, kinds: Kinds, name: str, rng: np.random.Generator) -> Array:
     """Draw an array of integers, booleans or text for an input.
 
-    8-bit integers take any value, except for the kinds `flags`, `ones` and `zeros`, because most
-    8-bit inputs are quantised numbers.
+    Most 8-bit inputs are quantised numbers. They therefore take any value, except for the kinds
+    `flags`, `ones` and `zeros`.
 
     Args:
         kind: kind of integers, one of `INTEGERS`.
         kinds: shape and element type of each input, by name.
         name: name of the input.
         rng: random generator.
+
+    Returns:
+        Array of the shape and element type of the input.
     """
     shape, dtype = kinds[name]
     if dtype == TEXT:
@@ -225,7 +236,7 @@ def draw_integers(kind: str, kinds: Kinds, name: str, rng: np.random.Generator) 
 
 
 def draw_words(shape: Sequence[int], rng: np.random.Generator) -> Array:
-    """Return a text array of the given shape with words, numbers and empty strings."""
+    """Draw a text array of the given shape. The texts are words, numbers and empty strings."""
     return rng.choice(np.array(WORDS, object), tuple(shape))
 
 
@@ -235,8 +246,8 @@ def base_integers(
 ) -> tuple[dict[str, Array], Feed]:  # fmt: skip
     """Find integers that the model accepts in all of the given inputs.
 
-    If the model rejects all kinds of integers, the `constants` are tried, because some models
-    compare an input with a fixed set of sampling rates or modes.
+    The kinds in `INTEGERS` are tried first. If the model rejects all of them, the `constants` are
+    tried, because some models compare an input with a fixed set of values, such as sampling rates.
 
     Args:
         kinds: shape and element type of each input, by name.
@@ -249,7 +260,7 @@ def base_integers(
         The integer arrays by name, and the model's outputs.
 
     Raises:
-        InputError: the model rejects all of them.
+        InputError: the model rejects all integers that were tried.
     """
     refusal: InputError | None = None
     drawn = [
@@ -272,7 +283,7 @@ def base_integers(
 
 
 def _fill_arrays(kinds: Kinds, names: Sequence[str], value: int) -> dict[str, Array]:
-    """Return arrays filled with `value`, for the inputs whose integer type can hold it."""
+    """Return arrays filled with `value`, for the inputs whose integer type is large enough."""
     arrays = {}
     for name in names:
         shape, dtype = kinds[name]

@@ -1,10 +1,10 @@
 """Read an untrusted model file in a child process with limits on memory and time.
 
-The parent process never parses the file; it receives the analysis as JSON. A file that crashes the
-parser or exhausts its memory therefore leads to one clear error. Built-in networks need no child
-process.
+The parent process never parses the file. It receives the analysis of the model as JSON. A file that
+crashes the parser or exhausts its memory therefore leads to one clear error. Built-in networks need
+no child process.
 
-`python -m tilewright.networks.sandbox` starts that child process.
+`python -m tilewright.networks.sandbox` starts the child process.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ errors.
 
 
 class SandboxedSource:
-    """A model file that a child process examines.
+    """A model file that a child process analyses.
 
-    `weighted`, `split`, `as_region` and `whole` read the file in this process. They are used after
-    the child has examined the file.
+    Only `examine` uses the child process. All other methods read the file in this process, after
+    the child process has analysed it without an error.
 
     Args:
         path: path of the model file.
@@ -75,9 +75,13 @@ class SandboxedSource:
     def examine(self) -> Examined:
         """Analyse the model in a child process.
 
+        Returns:
+            The analysis.
+
         Raises:
             ModelFileError: the file is missing, or the child process crashed or exceeded its
-                limits. Other errors of this package are raised as the child raised them.
+                limits. Exceptions of `networks.errors` that the child process raises are raised
+                here as well.
         """
         if not self._path.is_file():
             raise errors.ModelFileError(
@@ -122,7 +126,10 @@ class SandboxedSource:
             ) from None
 
     def _users_limit(self) -> str:
-        """Describe this process's own memory limit if it is below that of the child, else ""."""
+        """Describe the memory limit of this process, for messages.
+
+        Return "" if it is not below the memory limit of the child process.
+        """
         most = self._limits.memory_bytes
         least = most if most is None else least_memory(most)
         if least is None or least == most:
@@ -134,15 +141,15 @@ class SandboxedSource:
         self._source_here.prepare()
 
     def weighted(self) -> onnx.ModelProto:
-        """Return the model with its weights. The file is read in this process."""
+        """Return the model as an ONNX graph with its weights."""
         return self._source_here.weighted()
 
     def fixed(self) -> NormalGraph:
-        """Return the model with all of its data and static shapes."""
+        """Return the model with its weights and static shapes."""
         return self._source_here.fixed()
 
     def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
-        """Examine the model, and split it into its compiled part and the regions after it."""
+        """Split the model into its compiled part and the onnxruntime regions that run after it."""
         if not without_layers:  # nothing is compiled, so TVM needs no weights
             self._source_here.prepare()
             self._source_here.examine()
@@ -153,7 +160,7 @@ class SandboxedSource:
         return self._source_here.as_region(regions, macs)
 
     def refusing(self, operators: Mapping[str, str]) -> Source:
-        """Return the same model, in which onnxruntime runs further operators."""
+        """Return the same model, in which onnxruntime also runs the given operators."""
         return self._source_here.refusing(operators) if operators else self
 
     def whole(self) -> Whole:
@@ -162,12 +169,18 @@ class SandboxedSource:
 
     @cached_property
     def _source_here(self) -> Source:
-        """The model, read in this process."""
+        """The model, opened in this process."""
         return read_source(self._path, self._shapes)
 
 
 def _to_error(name: str, kind: str, message: str) -> TilewrightError:
-    """Convert the child's exception to one of ours."""
+    """Convert an exception that the child process reported to an exception of `networks.errors`.
+
+    Args:
+        name: name of the model for messages.
+        kind: class name of the exception.
+        message: message of the exception.
+    """
     known = getattr(errors, kind, None)
     if isinstance(known, type) and issubclass(known, TilewrightError):
         return known(message)

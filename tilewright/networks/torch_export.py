@@ -1,11 +1,11 @@
 """Convert a torch.export archive (`.pt2`) to ONNX.
 
-Such an archive may contain pickled objects, native libraries and expressions that PyTorch
-evaluates, so reading it can run any code with the user's rights. Checking the file cannot prevent
-this. It is therefore read only with the user's permission, and only by PyTorch. The conversion runs
+An archive may contain pickled objects, native libraries and expressions that PyTorch evaluates, so
+reading it can run any code with the user's rights. Checking the file cannot prevent this. The
+archive is therefore read only with the user's permission, and only by PyTorch. The conversion runs
 in a child process, so that PyTorch does not occupy memory in this process.
 
-`python -m tilewright.networks.torch_export` starts that child process.
+`python -m tilewright.networks.torch_export` starts the child process.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def convert_exported(path: Path, *, allow_code: bool) -> onnx.ModelProto:
 
 @lru_cache(maxsize=1)  # because a build reads a model twice
 def _convert_archive(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
-    """Convert an archive. The result is cached for each version of a file.
+    """Convert an archive. The result is cached until the file changes.
 
     Args:
         path: path of the archive.
-        changed_ns: time of the last change in nanoseconds, which identifies the version.
-        size: size of the file in bytes, which identifies the version as well.
+        changed_ns: time of the last change in nanoseconds. It is part of the cache key.
+        size: size of the file in bytes. It is part of the cache key.
     """
     with tempfile.TemporaryDirectory() as folder:
         child = RpcProcess("tilewright.networks.torch_export", [], Limits(_SECONDS))

@@ -1,9 +1,9 @@
 """Run accelerator programs from a user's TVM module (docs/guides/tvm.md).
 
-A sequence of layers is serialised to bytes, which the TVM module carries as a constant. At run
-time, the module calls a packed function that this module registers, and the program runs on the
-simulated accelerator. `flows.tvm_partition.partition_for_vta` creates such modules. Importing this
-module does not load TVM.
+A sequence of layers is compiled to a program and serialised to bytes, which the TVM module holds as
+a constant. At run time, the TVM module calls the packed function `run`, which executes the program
+on a simulated accelerator. `flows.tvm_partition.partition_for_vta` creates such TVM modules.
+Importing this file does not load TVM.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Array = NDArray[Any]
 
 
 class OffloadError(TilewrightError):
-    """Raised if a program is damaged, has another version, or receives unexpected tensors."""
+    """Raised if a program is damaged, has another version, or gets tensors of wrong sizes."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class LayerCycles:
         operator: kind of operator.
         workload: text form of the workload.
         macs: multiply-accumulates.
-        cycles: cycles in the instruction stream of the program, where layers overlap.
-        alone: cycles of the layer by itself.
+        cycles: cycles of the layer inside the program, where it overlaps with its neighbours.
+        alone: cycles of the layer if nothing else runs.
         roofline: lower bound on the cycles of any schedule.
     """
 
@@ -87,7 +87,7 @@ def serialise_program(
     Args:
         graph: the graph that contains the layers.
         layers: the layers to run.
-        outputs: names of the values that are read outside these layers.
+        outputs: names of the values that operators outside these layers read.
         picks: the schedule of each layer.
         target: the accelerator.
         kind: registered name of the target for `targets.registry.rebuild`.
@@ -207,9 +207,13 @@ class HostProgram:
         self._sizes = self._checked_sizes()
 
     def _checked_sizes(self) -> list[int]:
-        """Return the number of elements of each input.
+        """Check that the program's segments get all tensors that they read, in the right sizes.
 
-        Raises `ValueError` if a segment would lack a tensor or get one of another size.
+        Returns:
+            The number of elements of each input of the program.
+
+        Raises:
+            ValueError: a segment would lack a tensor, or get one of another size.
         """
         loaded = {port.name: port for loads, _ in self._program.ports for port in loads}
         inputs = [Value(name, loaded[name].shape if name in loaded else ()) for name in self.inputs]
@@ -294,25 +298,25 @@ _lock = threading.Lock()
 
 
 def register() -> None:
-    """Register the packed function with TVM in this process.
+    """Register the packed function `run` with TVM in this process.
 
-    `partition_for_vta` calls this. A process that loads an exported module has to call it before it
-    creates the `VirtualMachine`.
+    `partition_for_vta` calls this function. A process that loads an exported module has to call it
+    before it creates the `VirtualMachine`.
     """
     tvm_ffi.register_global_func(RUN, run, override=True)
 
 
 def run(digest: str, content: Any, *tensors: Any) -> None:
-    """Run a program; TVM calls this as a packed function.
+    """Run a program. TVM calls this as a packed function.
 
     Args:
         digest: SHA-256 of the program as hexadecimal text.
         content: the serialised program as a uint8 tensor of shape (bytes,).
-        tensors: int8 tensors: the inputs, then the outputs, which are written in place.
+        tensors: int8 tensors: the inputs, followed by the outputs, which are written in place.
 
     Raises:
-        ValueError: the program is damaged or the tensors do not fit it. TVM passes this exception
-            type on to the caller.
+        ValueError: the program is damaged or the tensors do not fit it. This exception type is used
+            because TVM passes it on to its caller.
     """
     try:
         program = open_program(digest, content)
@@ -330,11 +334,11 @@ def run(digest: str, content: Any, *tensors: Any) -> None:
 
 
 def open_program(digest: str, content: Any) -> HostProgram:
-    """Return the program with the given digest, which is kept in memory after the first call.
+    """Return the program with the given digest. It is kept in memory for later calls.
 
     Args:
         digest: SHA-256 of the program as hexadecimal text.
-        content: the serialised program as a uint8 tensor of shape (bytes,), read only if the
+        content: the serialised program as a uint8 tensor of shape (bytes,). It is read only if the
             program is not in memory.
 
     Raises:

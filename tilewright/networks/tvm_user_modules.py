@@ -1,4 +1,4 @@
-"""Read users' Relax modules and replace their layers by calls of accelerator programs."""
+"""Read users' Relax modules and replace their layers by calls to accelerator programs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ BIND = "bind them first: relax.transform.BindParams('main', params)(mod)"
 
 @dataclass(frozen=True, eq=False)
 class ModuleView:
-    """Flat view of a module's `main` function.
+    """The `main` function of a Relax module as a list of bindings.
 
     Attributes:
         flat: the bindings of `main`.
         types: operator type by operator name.
-        outputs: names for the results.
-        is_tuple: whether the results are returned as a tuple, even if it has one field.
+        outputs: names that are given to the results.
+        is_tuple: whether `main` returns a tuple, possibly with one field, instead of a tensor.
     """
 
     flat: FlatGraph
@@ -49,11 +49,14 @@ class ModuleView:
 
 
 def view_of(module: IRModule) -> ModuleView:
-    """Return a flat view of a quantised module whose weights are constants.
+    """List the bindings of a quantised module's `main`, whose weights have to be constants.
+
+    Args:
+        module: the user's module.
 
     Raises:
-        ImportFailedError: the module has no `main` with tensor parameters, or its weights are not
-            bound.
+        ImportFailedError: the module has no `main` with tensor parameters and tensor results, or
+            its weights are parameters without values.
         DynamicShapeError: an input shape is unknown.
         QuantisationError: the module computes in float.
     """
@@ -98,7 +101,7 @@ def _check_parameters(params: Sequence[RelaxVar], count: int) -> None:
 
 
 def _names(main: RelaxFunction) -> dict[RelaxVar, str]:
-    """Return a unique name for each bound variable; repeated names get a suffix."""
+    """Return a unique name for each bound variable. Repeated names get a numeric suffix."""
     taken: set[str] = {str(param.name) for param in main.params}
     names = {}
     for block in main.body.blocks:
@@ -113,9 +116,10 @@ def _names(main: RelaxFunction) -> dict[RelaxVar, str]:
 
 
 def _fields(result: RelaxExpr) -> list[RelaxType] | None:
-    """Return the types of the fields of a tuple result, or None for a tensor.
+    """Return the types of the fields of a tuple result, or None if the result is a tensor.
 
-    Raises `ImportFailedError` for other results.
+    Raises:
+        ImportFailedError: the result is neither a tensor nor a tuple of tensors.
     """
     fields = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else None
     if not all(hasattr(ty, "dtype") for ty in ([result.ty] if fields is None else fields)):
@@ -127,7 +131,7 @@ def _fields(result: RelaxExpr) -> list[RelaxType] | None:
 
 
 def _with_result(flat: FlatGraph) -> FlatGraph:
-    """Add a binding for a tuple in the return statement, if there is one."""
+    """Append a binding for the tuple that `main` constructs in its return statement, if any."""
     body = flat.module["main"].body.body
     if not isinstance(body, relax.Tuple):
         return flat
@@ -136,7 +140,7 @@ def _with_result(flat: FlatGraph) -> FlatGraph:
 
 
 def _with_clips(flat: FlatGraph) -> FlatGraph:
-    """Replace each maximum followed by a minimum by `relax.clip`.
+    """Replace each pair of an elementwise maximum and minimum by one `relax.clip`.
 
     TVM's importer writes a clip as two TIR functions.
     """
@@ -149,7 +153,7 @@ def _with_clips(flat: FlatGraph) -> FlatGraph:
 
 
 def _clips(flat: FlatGraph) -> Iterator[tuple[Binding, Binding]]:
-    """Yield each maximum with the clip that replaces the minimum after it."""
+    """Yield each maximum that a minimum follows, with the `relax.clip` that replaces both."""
     for outer in flat.bindings:
         upper = _elementwise(flat, outer, topi.minimum)
         inner = None if upper is None else flat.by_var.get(upper[0])
@@ -162,7 +166,7 @@ def _clips(flat: FlatGraph) -> Iterator[tuple[Binding, Binding]]:
 def _elementwise(
     flat: FlatGraph, binding: Binding, compute: Callable[..., Tensor]
 ) -> tuple[RelaxExpr, float] | None:
-    """Recognise a TIR call that applies `compute` to a tensor and a constant scalar.
+    """Match a TIR call that applies `compute` to a tensor and a constant scalar.
 
     Args:
         flat: the bindings of `main`.
@@ -170,7 +174,7 @@ def _elementwise(
         compute: TE function of a tensor and a scalar, such as a maximum.
 
     Returns:
-        The tensor and the scalar, or None for any other call.
+        The tensor and the scalar, or None if the call does not match.
     """
     if binding.op != CALL_TIR or len(binding.args[1].fields) != 2:
         return None
@@ -219,9 +223,10 @@ def offload_layers(
 
     Args:
         module: the user's module. Its other functions are kept.
-        view: the flat view of its `main`.
+        view: the bindings of its `main`.
         graph: the integer graph of `main`.
-        steps: program calls and CPU islands, in execution order.
+        steps: calls to accelerator programs, and CPU islands (groups of operators that stay with
+            TVM), in execution order.
 
     Returns:
         A module whose `main` has the same parameters and results.
@@ -255,7 +260,7 @@ def offloaded_calls(module: IRModule, function: str) -> Iterator[tuple[str, byte
     """Yield the digest and bytes of each program that `main` passes to a packed function, in order.
 
     Args:
-        module: a module made by `offload_layers`.
+        module: a module that `offload_layers` returned.
         function: name of the packed function.
     """
     for block in module["main"].body.blocks:
@@ -269,7 +274,7 @@ def offloaded_calls(module: IRModule, function: str) -> Iterator[tuple[str, byte
 
 
 def left_operators(module: IRModule) -> dict[str, str]:
-    """Return why operators stay in TVM: operator name to reason."""
+    """Return the reasons why operators stay with TVM, by operator name."""
     said = module.attrs.get(LEFT, {}) if module.attrs else {}
     return {str(name): str(why) for name, why in said.items()}
 
@@ -289,7 +294,7 @@ class _OffloadedMain:
     """Builder of the new `main` function.
 
     Attributes:
-        known: Relax expression of each value that is available so far, by value name.
+        known: Relax expression of each value that was emitted so far, by value name.
     """
 
     def __init__(self, builder: BlockBuilder, graph: IntegerGraph) -> None:
@@ -298,12 +303,12 @@ class _OffloadedMain:
         self.known: dict[str, RelaxExpr] = {}
 
     def island(self, step: CpuIsland, function: GlobalVar) -> None:
-        """Emit a call of an island, which TVM computes."""
+        """Emit a call to the function of an island, which TVM computes."""
         made = self._builder.emit(relax.Call(function, [self._value(n) for n in step.inputs]))
         self._unpack(made, step.outputs)
 
     def program(self, step: OffloadedCall) -> None:
-        """Emit a call of an accelerator program."""
+        """Emit a call to an accelerator program."""
         content = relax.const(np.frombuffer(step.content, np.uint8), "uint8")
         read = [self._value(name) for name in step.inputs]
         types = [relax.TensorType(value.shape, value.dtype) for value in step.outputs]
@@ -317,7 +322,7 @@ class _OffloadedMain:
             self._unpack(made, [value.name for value in step.outputs])
 
     def result(self, value: Value) -> RelaxExpr:
-        """Return the expression of a network output, converted to its shape and type."""
+        """Emit a network output in its shape and type, and return its expression."""
         name = self._graph.results[value.name]
         result, held = self._value(name), self._graph.values[name]
         if held.dtype == "int8" and value.dtype == "uint8":
@@ -333,7 +338,7 @@ class _OffloadedMain:
         return result
 
     def _value(self, name: str) -> RelaxExpr:
-        """Return the expression of a value. Network inputs are quantised by TVM on first use."""
+        """Return the expression of a value. Network inputs are quantised on their first use."""
         if name not in self.known:
             source, scale = self.known[self._graph.quantised[name]], self._graph.values[name].scale
             if str(source.ty.dtype) == "uint8":

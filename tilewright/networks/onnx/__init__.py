@@ -1,1 +1,1 @@
-"""Read ONNX models and convert their graphs to the normal form that is partitioned and imported."""
+"""Read ONNX models and normalise their graphs for partitioning and import."""

@@ -1,4 +1,4 @@
-"""Clean-up passes over an ONNX graph: sums, powers, scalars, empty inputs and unread outputs."""
+"""Simplify an ONNX graph: sums, powers, scalars, empty inputs and unread outputs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tilewright.networks.onnx.opset import opset_of
 def as_additions(normal: NormalGraph) -> None:
     """Replace each Sum by Add operators, in place.
 
-    A Sum of two tensors becomes an Add, a Sum of more a chain of Adds, and a Sum of one an
-    Identity. The last operator keeps the name.
+    A Sum of n tensors becomes a chain of n − 1 Adds, and a Sum of one tensor an Identity. The last
+    operator keeps the name of the Sum.
     """
     nodes: list[onnx.NodeProto] = []
     for node in normal.graph.node:
@@ -90,10 +90,12 @@ def simplify_powers(normal: NormalGraph) -> None:
 
 
 def _whole_exponent(tensor: onnx.TensorProto | None, rank: int) -> int | None:
-    """Return the exponent as an int if it is a constant scalar integer from 1 to `MAX_EXPONENT`.
+    """Return a constant exponent as an int, or None if it is not a whole number from 1 to 16.
 
-    Return None otherwise, also if the exponent has more dimensions than the base, whose number of
-    dimensions is `rank`.
+    Args:
+        tensor: the exponent, None if it is not a constant.
+        rank: number of dimensions of the base. An exponent with more dimensions would change the
+            shape of the result, so that None is returned.
     """
     if tensor is None or is_stub(tensor):
         return None
@@ -147,7 +149,7 @@ BLOCKED = "block_size"
 def make_scalars(normal: NormalGraph) -> None:
     """Convert one-element inputs to scalars where the ONNX standard asks for a scalar, in place.
 
-    Constants are replaced by scalars; computed tensors pass through a Reshape.
+    A scalar copy is made of a constant. A Reshape is inserted after a computed tensor.
     """
     shapes, tensors = normal.shapes(), normal.tensors()
     scalars: dict[str, str] = {}
@@ -185,9 +187,9 @@ def _reshape(normal: NormalGraph, name: str, scalar: str, reader: str) -> onnx.N
 
 
 def drop_empty_parts(normal: NormalGraph) -> None:
-    """Remove inputs of Concat that have length 0 along the axis, in place.
+    """Remove inputs of Concat that have length 0 along its axis, in place.
 
-    A Concat of the only remaining tensor becomes an Identity.
+    If one input remains, the Concat becomes an Identity.
     """
     shapes = normal.shapes()
     for node in normal.graph.node:

@@ -2,9 +2,9 @@
 
 A model file may be untrusted, so everything in it is checked.
 
-A tensor without data is called a stub. Shapes are all that workload extraction needs, so the
-weights of convolutions and matrix products are replaced by stubs before any other step. The cost of
-inspecting a model then depends on its graph only.
+A tensor without data is called a stub. Workload extraction needs only shapes, so the weights of
+convolutions and matrix products are replaced by stubs before any other step. The cost of inspecting
+a model then depends only on its graph.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ SMALL_TENSOR_BYTES = 64 * 1024  # external tensors up to this size are read with
 
 def read_model_file(path: Path) -> onnx.ModelProto:
     """Parse an ONNX file. External tensors larger than 64 KiB remain stubs until `load_weights`.
+
+    Args:
+        path: path of the file.
+
+    Returns:
+        The model, with its nodes in topological order.
 
     Raises:
         ModelFileError: the file is not an ONNX model, is truncated, states implausible sizes, or
@@ -74,8 +80,8 @@ def load_weights(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
         folder: folder that contains the data files.
 
     Raises:
-        ModelFileError: the model would exceed 2 GiB, protobuf's limit. This is checked before any
-            data are read.
+        ModelFileError: the model would exceed 2 GiB, the limit of protobuf. This is checked before
+            any data are read.
     """
     total = sum(map(tensor_bytes, all_tensors(model)))
     if total > MAX_FILE_BYTES:
@@ -127,9 +133,12 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def lone_integers(model: onnx.ModelProto) -> tuple[int, ...]:
-    """Return the single integers above 8 that a model contains as constants, at most 16 of them.
+    """Return the largest integers above 8 among the one-element constants of a model, at most 16.
 
-    The largest come first. They are candidates for the values of integer inputs.
+    They are candidates for the values of integer inputs.
+
+    Returns:
+        The integers in descending order.
     """
     integers = {
         int(numpy_helper.to_array(tensor).item())
@@ -142,10 +151,10 @@ def lone_integers(model: onnx.ModelProto) -> tuple[int, ...]:
 
 
 def has_undrawable_inputs(model: onnx.ModelProto) -> bool:
-    """Return whether random values cannot be drawn for an input of the model.
+    """Return whether the model has an input for which random values cannot be drawn.
 
-    This applies to sequences and optional values. It also applies to the frame step of an STFT,
-    because onnxruntime divides by it and terminates the process if it is zero.
+    This applies to sequences and optional values. It also applies to a computed frame step of an
+    STFT, because onnxruntime divides by the frame step and terminates the process if it is zero.
     """
     constants = {tensor.name for tensor in model.graph.initializer}
     constants.update(
@@ -176,7 +185,7 @@ def _node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
 
 
 def node_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names of tensors that a node reads, including those that subgraphs capture."""
+    """Yield the names of the tensors that a node reads, including outer tensors that its subgraphs read."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -334,9 +343,10 @@ WEIGHTS: Mapping[str, tuple[int, ...]] = {
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy in which the weights of convolutions, products and recurrent layers are stubs.
+    """Return a copy of a model in which all weights are stubs.
 
-    Quantised weights are included.
+    Weights are the constants, float or quantised, that only convolutions, matrix products and
+    recurrent layers read as weights or biases.
     """
     names = _weight_names(model.graph)
     copy = onnx.ModelProto(ir_version=model.ir_version)
@@ -357,7 +367,10 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _weight_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of tensors that are only read as weights, directly or dequantised."""
+    """Return the names of the tensors that are read only as weights or biases.
+
+    They may be read directly or through a DequantizeLinear.
+    """
     through = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "DequantizeLinear"}
     weights: set[str] = set()
     other: set[str] = {output.name for output in graph.output}
@@ -370,7 +383,7 @@ def _weight_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy in which stubs are inputs of the graph, which makes it a valid model."""
+    """Return a copy in which stubs are inputs of the graph. This makes the model valid ONNX."""
     copy = deepcopy(model)
     tensors = list(copy.graph.initializer)
     del copy.graph.initializer[:]

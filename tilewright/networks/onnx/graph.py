@@ -1,4 +1,4 @@
-"""A normalised ONNX graph, with a record of where its operators come from."""
+"""A normalised ONNX graph, with a record of the operators that normalisation removed or added."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ STANDARD_DOMAINS = ("", "ai.onnx")
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of the original graph, or one that normalisation added.
+    """An operator of the original graph, or an operator that normalisation added.
 
     Attributes:
-        name: its name; an unnamed operator is called `<type>_<position>`.
+        name: its name. An operator without a name is called `<type>_<position>`.
         op_type: its ONNX type.
         domain: its ONNX domain.
         outputs: names of its output tensors.
@@ -38,10 +38,10 @@ class Operator:
 
 @dataclass(frozen=True)
 class Absorbed:
-    """Why normalisation removed an operator.
+    """Reason why normalisation removed an operator.
 
     Attributes:
-        into: name of the operator that performs its work now, None if there is none.
+        into: name of the operator that does its work now, None if there is none.
         note: the reason as text.
     """
 
@@ -55,7 +55,7 @@ class NormalGraph:
 
     Attributes:
         model: the ONNX model.
-        operators: the operators of the original graph, and those that normalisation added.
+        operators: the operators of the original graph, and the operators that normalisation added.
         absorbed: the operators that normalisation removed, by name.
         notes: remarks for the user, as sentences.
     """
@@ -67,11 +67,11 @@ class NormalGraph:
 
     @property
     def graph(self) -> onnx.GraphProto:
-        """The model's graph, which passes modify in place."""
+        """The model's graph. Rewrites modify it in place."""
         return self.model.graph
 
     def copy(self) -> NormalGraph:
-        """Return a copy that can be changed."""
+        """Return a copy that can be modified independently."""
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
         return NormalGraph(model, self.operators, dict(self.absorbed), self.notes)
@@ -107,7 +107,7 @@ class NormalGraph:
 
         Args:
             names: names of the operators.
-            why: the reason, which is recorded for each of them.
+            why: the reason, which is recorded for each of the operators.
         """
         self.replace_nodes([node for node in self.graph.node if node.name not in names])
         self.absorbed.update(dict.fromkeys(names, why))
@@ -119,9 +119,9 @@ class NormalGraph:
         self.graph.node.extend(listed)
 
     def add_operator(self, node: onnx.NodeProto) -> None:
-        """Record an operator that the original graph does not have.
+        """Record an operator that the original graph does not contain.
 
-        The graph itself is not changed.
+        The operator has to be added to the graph separately.
         """
         added = Operator(node.name, node.op_type, node.domain, tuple(node.output))
         self.operators = (*self.operators, added)
@@ -132,7 +132,7 @@ class NormalGraph:
 
 
 def operators_of(model: onnx.ModelProto) -> tuple[Operator, ...]:
-    """Return the operators of a model in which each has a name of its own."""
+    """Return the operators of a model whose operators have unique names."""
     return tuple(
         Operator(node.name, node.op_type, node.domain, tuple(node.output))
         for node in model.graph.node
@@ -140,7 +140,7 @@ def operators_of(model: onnx.ModelProto) -> tuple[Operator, ...]:
 
 
 def static_shape(info: onnx.ValueInfoProto) -> Shape | None:
-    """Return the shape in elements, or None if a dimension is unknown before inference."""
+    """Return the shape of a tensor, or None if a dimension is unknown before inference."""
     tensor_type = info.type.tensor_type
     if not tensor_type.HasField("shape"):
         return None
@@ -151,7 +151,7 @@ def static_shape(info: onnx.ValueInfoProto) -> Shape | None:
 
 
 def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return the graph's inputs that are not initializers. Old exporters list both as inputs."""
+    """Return the graph's inputs without its initializers, which old exporters list as inputs, too."""
     fixed = {tensor.name for tensor in model.graph.initializer}
     return [info for info in model.graph.input if info.name not in fixed]
 

@@ -2,14 +2,15 @@
 
 A compiled library has fixed sizes. A smaller input is padded with zeros at the end, and the outputs
 are cut to the size that belongs to the input. This is correct if every tensor of the padded network
-*has a correct prefix*: along each axis that grows with the dimension, its first elements equal the
-tensor of the unpadded network. The elements after this prefix must not influence it.
+has a *correct prefix*. That means: along each axis that grows with the dimension, the first
+elements of the tensor equal the elements of the same tensor in the unpadded network. The elements
+after the prefix must not influence it.
 
-The proof checks one operator after another, with a rule for each operator type that preserves this
-property. It compares the normal forms of the model at several sizes of the dimension, in which
-shape arithmetic is already evaluated. A constant that depends on the size must itself have a
-correct prefix. The proof fails at an operator without a rule, and at one that combines elements
-along the dimension.
+The proof checks one operator after another. For each operator type, a rule states when the result
+has a correct prefix, provided that the inputs have one. The proof compares the normal forms of the
+model at several sizes of the dimension, in which shape arithmetic is already evaluated. A constant
+that depends on the size must itself have a correct prefix. The proof fails at an operator without a
+rule, and at an operator that combines elements along the dimension.
 """
 
 from __future__ import annotations
@@ -68,15 +69,15 @@ class _NotProved(Exception):
 def padding_obstacles(
     model: onnx.ModelProto, inputs: Mapping[str, NamedShape], sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
-    """Return for each dynamic dimension why inputs must not be padded along it.
+    """Return, for each dynamic dimension, the reason why inputs must not be padded along it.
 
     Args:
         model: a model with dynamic dimensions. Weights may be stubs.
         inputs: shape of each input, with names for dynamic axes.
-        sizes: sizes that libraries are compiled for, by dimension.
+        sizes: sizes that libraries are compiled for, by dimension name.
 
     Returns:
-        The reason by dimension name, "" if inputs may be padded.
+        The reason by dimension name; "" if inputs may be padded along the dimension.
     """
     return {name: _obstacle(model, inputs, sizes, name) for name in sizes}
 
@@ -111,11 +112,11 @@ class _Proof:
 
     Attributes:
         graphs: the graph at each size, the largest size first.
-        probes: the sizes.
+        probes: the sizes, in the same order.
         named: shape of each input, with names for dynamic axes.
         dimension: name of the dimension.
-        right: tensors that are known to have a correct prefix.
-        zeros: tensors that are known to be zero after the prefix.
+        right: names of the tensors that were shown to have a correct prefix.
+        zeros: names of the tensors that were shown to be zero after the prefix.
     """
 
     graphs: Sequence[NormalGraph]
@@ -156,9 +157,10 @@ class _Proof:
         return [shape for shape in known if shape is not None]
 
     def growing_axes(self, name: str) -> list[int]:
-        """Return the axes of a tensor that grow in proportion to the dimension.
+        """Return the axes of a tensor whose length is proportional to the size of the dimension.
 
-        Raises `_NotProved` if an axis changes in another way.
+        Raises:
+            _NotProved: the rank depends on the size, or an axis changes without being proportional.
         """
         sizes = self.sizes(name)
         if len({len(shape) for shape in sizes}) > 1:
@@ -176,14 +178,14 @@ class _Proof:
         return axes
 
     def constants(self, name: str) -> list[NDArray[Any]] | None:
-        """Return the value of a constant at each size, or None if the tensor is not a constant."""
+        """Return the values of a constant at each size, or None if the tensor is no constant with data."""
         known = [tensors.get(name) for tensors in self.tensors]
         if any(tensor is None or is_stub(tensor) for tensor in known):
             return None
         return [numpy_helper.to_array(tensor) for tensor in known if tensor is not None]
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        """Return a constant that is equal at all sizes, or None for any other tensor."""
+        """Return a constant that is the same at all sizes, or None for any other tensor."""
         values = self.constants(name)
         if values is None or any(not np.array_equal(values[0], value) for value in values[1:]):
             return None
@@ -239,7 +241,7 @@ def _form(node: onnx.NodeProto) -> tuple[object, ...]:
 
 
 def _other_data_inputs(node: onnx.NodeProto, read: Sequence[str]) -> list[str]:
-    """Return the inputs after the first one that carry data, not sizes or axes."""
+    """Return the inputs after the first one that carry data, without inputs for sizes or axes."""
     shaped = {"Slice", "Expand", "Tile", "Pad", "CumSum", "OneHot", "Resize", *MOVES, *REDUCTIONS}
     return [] if node.op_type in shaped else list(read[1:])
 
@@ -254,13 +256,16 @@ def _attribute(node: onnx.NodeProto, name: str, otherwise: Any) -> Any:
 
 
 def _refuse_along(proof: _Proof, node: onnx.NodeProto, axes: Sequence[int], place: int = 0) -> None:
-    """Raise `_NotProved` if one of the given axes of an input grows with the dimension.
+    """Check that none of the given axes of an input grows with the dimension.
 
     Args:
         proof: the proof.
-        node: the operator that reads the input.
+        node: the operator that combines elements along the axes.
         axes: the axes.
         place: index of the input.
+
+    Raises:
+        _NotProved: one of the axes grows.
     """
     name = node.input[place]
     rank = len(proof.sizes(name)[0])
@@ -361,9 +366,9 @@ def _check_convolution(proof: _Proof, node: onnx.NodeProto) -> None:
 
 
 def _check_reshape(proof: _Proof, node: onnx.NodeProto) -> None:
-    """Check that each growing axis has the same number of elements before it in input and output.
+    """Check that a Reshape keeps the padding behind the data.
 
-    The elements then keep their order, and the prefix stays at the front.
+    For each growing axis, the number of elements before it must be the same in input and output.
     """
     before, behind = proof.growing_axes(node.input[0]), proof.growing_axes(node.output[0])
     pairs = zip(proof.sizes(node.input[0]), proof.sizes(node.output[0]), strict=True)
@@ -375,7 +380,7 @@ def _check_reshape(proof: _Proof, node: onnx.NodeProto) -> None:
 
 
 def _check_transpose(proof: _Proof, node: onnx.NodeProto) -> None:
-    """Accept any Transpose: each axis keeps the order of its elements."""
+    """Accept every Transpose, because it keeps the order of elements along each axis."""
 
 
 def _check_slice(proof: _Proof, node: onnx.NodeProto) -> None:
@@ -402,7 +407,7 @@ def _check_slice(proof: _Proof, node: onnx.NodeProto) -> None:
 
 
 def _check_expand(proof: _Proof, node: onnx.NodeProto) -> None:
-    """Accept any Expand: the values that it repeats are equal everywhere."""
+    """Accept every Expand, because all repeated values are equal."""
 
 
 def _check_tile(proof: _Proof, node: onnx.NodeProto) -> None:

@@ -3,8 +3,8 @@
 In the normal form, shapes are static, pads are explicit, and constant expressions are evaluated.
 
 Weights may be stubs without data (`networks.onnx.files.stub`), so a report on a model of half a
-gigabyte needs only kilobytes. Operators keep their names. For each operator that is removed, the
-reason is recorded.
+gigabyte needs only kilobytes. Operators keep their names. The reason for each removal of an
+operator is recorded.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     """Return the normal form of a copy of a model.
 
     Args:
-        model: the model; its weights may be stubs.
+        model: the model. Its weights may be stubs.
         input_shapes: shape for each dynamic input, by input name.
 
     Raises:
@@ -79,7 +79,7 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
     Every operator gets a unique name.
 
     Args:
-        model: the model; its weights may be stubs.
+        model: the model. Its weights may be stubs.
         input_shapes: shape for each dynamic input, by input name.
 
     Raises:
@@ -132,7 +132,7 @@ def make_importable(normal: NormalGraph) -> None:
 def named_copy(model: onnx.ModelProto) -> NormalGraph:
     """Return a copy with unique operator names, in opset 17 or newer and without half precision.
 
-    A model that cannot be converted to opset 17 keeps its opset.
+    A model that cannot be converted to opset 17 keeps its opset. Its local functions are inlined.
     """
     copy = deepcopy(inliner.inline_local_functions(model) if model.functions else model)
     copy = raise_opset(copy)
@@ -164,7 +164,7 @@ def _lift_constants(normal: NormalGraph) -> None:
 
 
 def _take_branches(normal: NormalGraph) -> None:
-    """Replace each If whose condition is constant by the operators of the branch that is taken."""
+    """Replace each If that has a constant condition by the operators of the branch that is taken."""
     tensors = normal.tensors()
     nodes: list[onnx.NodeProto] = []
     for node in normal.graph.node:
@@ -187,7 +187,7 @@ def _take_branches(normal: NormalGraph) -> None:
 def _inline_branch(
     normal: NormalGraph, node: onnx.NodeProto, branch: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
-    """Return the operators of a branch, with unique tensor and operator names."""
+    """Return copies of a branch's operators, with tensor and operator names prefixed by the If's name."""
     local = {tensor.name for tensor in branch.initializer}
     local.update(name for inner in branch.node for name in inner.output if name)
     names = {name: f"{node.name}/{name}" for name in local}
@@ -255,10 +255,10 @@ def _make_target_shapes_constant(normal: NormalGraph) -> None:
 
 
 def _remove_pass_through(normal: NormalGraph) -> None:
-    """Remove operators that pass their input through: Identity, Dropout and casts to the same type.
+    """Remove operators that return their input: Identity, Dropout, and casts to the same type.
 
-    One that writes a graph output stays, unless the operator before it can write that output
-    instead.
+    An operator that writes a graph output stays, unless the operator before it can write that
+    output instead.
     """
     users, types = normal.users(), normal.types()
     outputs = {output.name for output in normal.graph.output}
@@ -296,7 +296,10 @@ def _remove_pass_through(normal: NormalGraph) -> None:
 
 
 def _write_outputs(normal: NormalGraph) -> None:
-    """Insert an Identity before each constant graph output, so that a region can write it."""
+    """Insert an Identity between each constant and the graph output that it is.
+
+    A region can then write the output.
+    """
     tensors = normal.tensors()
     for output in normal.graph.output:
         name = output.name
@@ -311,7 +314,7 @@ def _write_outputs(normal: NormalGraph) -> None:
 
 
 def _make_pads_explicit(normal: NormalGraph) -> None:
-    """Replace the attribute `auto_pad` by `pads`."""
+    """Replace the attribute `auto_pad` of convolutions and pools by `pads`."""
     shapes = normal.shapes()
     for node in normal.graph.node:
         automatic = any(a.name == "auto_pad" and a.s != b"NOTSET" for a in node.attribute)
@@ -367,7 +370,10 @@ def _make_output_shapes_explicit(normal: NormalGraph) -> None:
 
 
 def _merge_pads(normal: NormalGraph) -> None:
-    """Merge zero padding into the convolution that is its only reader; also a sequence of Pads."""
+    """Merge zero padding into the convolution after it, if that is the only reader of the Pad.
+
+    A sequence of Pads is merged as well.
+    """
     users, tensors = normal.users(), normal.tensors()
     pads = {node.output[0]: node for node in normal.graph.node if node.op_type == "Pad"}
     merged: dict[str, str] = {}
@@ -392,7 +398,10 @@ def _merge_pads(normal: NormalGraph) -> None:
 def _spatial_padding(
     pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]
 ) -> list[int] | None:
-    """Return the zeros that a Pad adds around images (begins, then ends), else None."""
+    """Return the number of zeros that a Pad adds around images, begins before ends.
+
+    Return None if it pads with other values, removes elements, or pads the batch or channels.
+    """
     amounts = _zero_padding(pad, tensors)
     if amounts is None:
         return None
@@ -404,7 +413,10 @@ def _spatial_padding(
 
 
 def _zero_padding(pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> list[int] | None:
-    """Return the amounts (begins, then ends) of a Pad with constant zeros, else None."""
+    """Return the amounts of a Pad with zeros, begins before ends.
+
+    Return None if the amounts are not constant, or if it pads with other values.
+    """
     attributes = {attribute.name: attribute for attribute in pad.attribute}
     mode = attributes["mode"].s if "mode" in attributes else b"constant"
     if mode != b"constant" or len(pad.input) > 3:
@@ -422,7 +434,7 @@ def _zero_padding(pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) 
 
 
 def _drop_unused(normal: NormalGraph) -> None:
-    """Remove operators whose results are not used, and tensors that are not read."""
+    """Remove operators whose results are not used, and tensors that nothing reads."""
     if any(a.HasField("g") or a.graphs for node in normal.graph.node for a in node.attribute):
         return  # a subgraph may read any outer tensor by name
     wanted = {output.name for output in normal.graph.output}

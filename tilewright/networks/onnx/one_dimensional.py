@@ -1,7 +1,8 @@
 """Rewrite one-dimensional convolutions and pools.
 
-Most of them become operators on images of height one. A convolution of one long signal with a long
-kernel becomes a matrix product of the signal's frames with the kernel.
+Most of them become operators on images of height 1. A convolution of a long one-channel signal with
+a long kernel becomes a matrix product: the rows are overlapping pieces of the signal, called
+frames, and the columns are the kernels of the output channels.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ HEIGHT = 2
 
 
 def as_images(normal: NormalGraph) -> None:
-    """Rewrite one-dimensional windows in a graph as windows of images of height one, in place.
+    """Rewrite one-dimensional convolutions and pools as operators on images of height 1, in place.
 
-    A graph without one-dimensional windows is not changed.
+    A graph without one-dimensional convolutions and pools is not changed.
     """
     shapes = normal.shapes()
     if not any(_is_windowed(node, shapes) for node in normal.graph.node):
@@ -53,7 +54,7 @@ def as_images(normal: NormalGraph) -> None:
 
 
 def _is_windowed(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> bool:
-    """Return whether a node computes windows of a sequence and writes a single tensor."""
+    """Return whether a node is a one-dimensional convolution or pool that writes a single tensor."""
     index = WINDOWED.get(node.op_type, 0)
     known = len(shapes.get(node.input[0] if node.input else "", ())) == 3
     has_weights = not index or len(shapes.get(node.input[index], ())) == 3
@@ -63,7 +64,7 @@ def _is_windowed(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> bool:
 
 
 class _ImageWriter:
-    """Writes the operators of a graph one by one, with sequences converted to images where needed.
+    """Writes the operators of a graph one by one. Sequences are converted to images where needed.
 
     A sequence has shape (n, c, length), and its image (n, c, 1, length).
     """
@@ -92,7 +93,7 @@ class _ImageWriter:
         self._rules = rules
 
     def write(self, node: onnx.NodeProto) -> None:
-        """Append an operator, in the form that suits its inputs."""
+        """Append an operator, changed to read and write images if a rule allows it."""
         standard = node.domain in STANDARD_DOMAINS
         for applies, rule in self._rules:
             if standard and applies(node):
@@ -103,7 +104,7 @@ class _ImageWriter:
         self._append(node)
 
     def finish(self) -> None:
-        """Replace the operators of the graph by those that were written."""
+        """Replace the operators of the graph by the written operators."""
         for output in self._normal.graph.output:
             self._flatten(output.name)
         graph = self._normal.graph
@@ -118,20 +119,20 @@ class _ImageWriter:
         self._flat.update(node.output)
 
     def _append_image(self, node: onnx.NodeProto) -> None:
-        """Append an operator whose result is now an image."""
+        """Append an operator whose result has become an image."""
         name = node.output[0]
         node.output[0] = self._images[name] = f"{name}/image"
         self._nodes.append(node)
 
     def _flatten(self, name: str) -> None:
-        """Make sure that a tensor is available in its original shape."""
+        """Write the conversion of an image to a sequence, unless the sequence is already available."""
         if name in self._images and name not in self._flat:
             maker = self._makers[name].name
             self._move("Squeeze", self._images[name], name, maker)
             self._flat.add(name)
 
     def _image(self, name: str) -> str:
-        """Return the name of a sequence as an image."""
+        """Return the name of a sequence's image. The conversion is written on first use."""
         if name not in self._images:
             self._images[name] = f"{name}/image"
             self._move("Unsqueeze", name, self._images[name], name)
@@ -167,9 +168,10 @@ class _ImageWriter:
         self._append_image(node)
 
     def _weight(self, name: str) -> str:
-        """Return the weights with a kernel of height one.
+        """Return the name of the weights as a kernel of height 1.
 
-        They are constants, dequantised constants, or computed tensors, which get an Unsqueeze.
+        Constant weights are reshaped, also if a DequantizeLinear reads them. Computed weights get
+        an Unsqueeze.
         """
         if name in self._constants:
             return self._constant(name)
@@ -191,7 +193,7 @@ class _ImageWriter:
         return self._images[name]
 
     def _constant(self, name: str) -> str:
-        """Return a constant that broadcasts with images as the original did with sequences."""
+        """Return a constant that broadcasts with images as the original constant does with sequences."""
         tensor = self._constants[name]
         if len(tensor.dims) < 2:
             return name
@@ -251,7 +253,7 @@ class _ImageWriter:
         self._append_image(node)
 
     def _is_reduction(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node reduces the whole length of a sequence, with constant axes."""
+        """Return whether a node reduces exactly the last axis of a sequence, with constant axes."""
         if node.op_type not in REDUCTIONS or node.input[0] not in self._images:
             return False
         axes_lists = [list(a.ints) for a in node.attribute if a.name == "axes"]
@@ -277,7 +279,7 @@ class _ImageWriter:
             self._append(node)
 
     def _is_reshape(self, node: onnx.NodeProto) -> bool:
-        """Return whether a change of shape has the same result for a sequence and for its image."""
+        """Return whether a reshaping operator gives the same result for a sequence and for its image."""
         if not node.input or node.input[0] not in self._images:
             return False
         if node.op_type == "Flatten":
@@ -292,7 +294,7 @@ class _ImageWriter:
 
 
 def _axis(axis: int) -> int:
-    """Return the axis of an image that corresponds to an axis of a sequence."""
+    """Return the axis of an image that corresponds to an axis of its sequence."""
     return (0, 1, HEIGHT + 1)[axis % 3]
 
 
@@ -303,7 +305,7 @@ def _move_axis(node: onnx.NodeProto) -> None:
 
 
 def set_ints(attribute: onnx.AttributeProto, values: Sequence[int]) -> None:
-    """Replace the integers of an attribute."""
+    """Replace the list of integers in an attribute."""
     del attribute.ints[:]
     attribute.ints.extend(values)
 
@@ -328,9 +330,10 @@ LEAST_CHANNELS = 16
 
 
 def as_frame_products(normal: NormalGraph) -> None:
-    """Rewrite convolutions of one long signal as matrix products of its frames, in place.
+    """Rewrite convolutions of a one-channel signal as matrix products of the signal's frames, in place.
 
-    Padding has to be explicit already.
+    This applies to float32 convolutions with long kernels, at least `LEAST_CHANNELS` output
+    channels and explicit padding.
     """
     shapes, types, tensors = normal.shapes(), normal.types(), normal.tensors()
     nodes: list[onnx.NodeProto] = []
@@ -359,7 +362,11 @@ def _is_framed(node: onnx.NodeProto, signal: Shape, weight: onnx.TensorProto) ->
 
 
 class _FrameProduct:
-    """Writes the operators that replace a convolution of a signal by a matrix product."""
+    """Writes the operators that replace a convolution of a one-channel signal by a matrix product.
+
+    The signal is reshaped to rows of one stride each. Slices of consecutive rows are concatenated
+    to the frames.
+    """
 
     def __init__(
         self, normal: NormalGraph, node: onnx.NodeProto, signal: Shape, weight: onnx.TensorProto
@@ -372,7 +379,7 @@ class _FrameProduct:
         self._made: list[onnx.NodeProto] = []
 
     def nodes(self) -> list[onnx.NodeProto]:
-        """Return the operators that replace the convolution. The last one has its name."""
+        """Return the operators that replace the convolution. The last one keeps its name."""
         node, stride, taps = self._node, self._stride, self._weight.dims[2]
         frames = (self._length + sum(self._pads) - taps) // stride + 1
         slices = -(-taps // stride)
@@ -398,7 +405,7 @@ class _FrameProduct:
         return [*self._made, node]
 
     def _cut_to(self, length: int) -> str:
-        """Return the signal with its padding, cut or zero-padded to exactly `length` elements."""
+        """Return the padded signal, cut or zero-padded at the end to exactly `length` elements."""
         begin, _ = self._pads
         name, behind = str(self._node.input[0]), length - self._length - begin
         if behind < 0:
@@ -409,9 +416,12 @@ class _FrameProduct:
         return name
 
     def _slice(self, name: str, role: str, *cuts: tuple[int, int, int]) -> str:
-        """Return a tensor cut along several axes.
+        """Append a Slice along several axes and return the name of its result.
 
-        Each of `cuts` is (axis, begin, end).
+        Args:
+            name: name of the tensor to slice.
+            role: suffix of the names of the operator and its constants.
+            *cuts: (axis, begin, end) of each axis.
         """
         axes, begins, ends = (list(values) for values in zip(*cuts, strict=True))
         vectors = [
@@ -421,7 +431,10 @@ class _FrameProduct:
         return self._add("Slice", role, [name, *vectors])
 
     def _taps_first(self) -> str:
-        """Return the weights as (taps, channels). They have no data if the original has none."""
+        """Add the weights in shape (taps, channels) as a constant and return its name.
+
+        If the original weights have no data, the new constant has none either.
+        """
         channels, _, taps = self._weight.dims
         name = f"{self._node.name}/taps"
         if is_stub(self._weight):

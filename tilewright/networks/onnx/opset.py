@@ -1,9 +1,12 @@
-"""Convert models of older opsets to opset 17, so that only one form of each operator is read.
+"""Convert models of older opsets to opset 17, so that other modules read one form of each operator.
 
-`onnx.version_converter` lacks many operators and fails for some that it has, so the conversions are
-implemented here. They cover inputs that used to be attributes (`Slice`, `Clip`, `Pad`, `TopK`,
-`Split`, `Squeeze`), axes with another meaning (`Softmax`), renamed operators (`Upsample`,
-`Scatter`), and `LayerNormalization`, which onnxruntime's optimiser writes into older opsets.
+`onnx.version_converter` lacks many operators and fails for some of the others, so the conversions
+are implemented here. They cover
+
+- attributes that became inputs (`Slice`, `Clip`, `Pad`, `TopK`, `Split`, `Squeeze`),
+- axes whose meaning changed (`Softmax`),
+- renamed operators (`Upsample`, `Scatter`), and
+- onnxruntime's own normalisations, which its optimiser writes into models of any opset.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ AXES_AS_INPUT = 18
 
 
 class _NotRaisedError(Exception):
-    """Raised if an operator has no equivalent in opset 17, or none can be determined."""
+    """Raised if an operator cannot be converted to opset 17."""
 
 
 def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -45,6 +48,9 @@ def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
 
     A newer model keeps its opset, and only onnxruntime's own operators are converted. A model is
     returned unchanged if its opset is below 7 or if an operator cannot be converted.
+
+    Args:
+        model: the model.
 
     Returns:
         A converted copy in which every operator has a name, or `model` itself.
@@ -74,13 +80,16 @@ def opset_of(model: onnx.ModelProto) -> int:
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Name operators after their position, as normalisation does, before conversions add others."""
+    """Give every operator the name that normalisation would give it.
+
+    This has to happen before conversions insert operators, since names contain positions.
+    """
     for position, node in enumerate(graph.node):
         node.name = printable(node.name) or f"{node.op_type}_{position}"
 
 
 def _infer_value_infos(model: onnx.ModelProto) -> Mapping[str, onnx.ValueInfoProto]:
-    """Return the tensor types and shapes of the main graph that shape inference finds, by name."""
+    """Return the types and shapes of the main graph's tensors by name, as shape inference finds them."""
     try:
         inferred = shape_inference.infer_shapes(without_weights(model))
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
@@ -106,7 +115,11 @@ class _Raiser:
         self._made: list[onnx.NodeProto] = []
 
     def raise_graph(self) -> None:
-        """Convert every operator of the graph. Raises `_NotRaisedError`."""
+        """Convert every operator of the graph.
+
+        Raises:
+            _NotRaisedError: an operator cannot be converted.
+        """
         for node in self._graph.node:
             for attribute in node.attribute:
                 # Accessing the field of an absent graph would create it, even if nothing is
@@ -138,7 +151,7 @@ class _Raiser:
     # attributes and inputs
 
     def _attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-        """Remove an attribute from an operator and return its value."""
+        """Remove an attribute from an operator and return its value, or `default` if it is missing."""
         for place, attribute in enumerate(node.attribute):
             if attribute.name == name:
                 value = helper.get_attribute_value(attribute)
@@ -158,7 +171,7 @@ class _Raiser:
         return static_shape(self._infos[name]) if name in self._infos else None
 
     def _dtype(self, *names: str) -> Any:
-        """Return the NumPy type of the first tensor whose type is known."""
+        """Return the NumPy type of the first of the tensors whose type is known."""
         for name in names:
             element_type = 0
             if name in self._tensors:
@@ -170,7 +183,7 @@ class _Raiser:
         raise _NotRaisedError(names[0])
 
     def _value(self, name: str) -> NDArray[Any] | None:
-        """Return the values of a constant, or None for a computed tensor."""
+        """Return the values of a constant, or None if they are not known."""
         tensor = self._tensors.get(name)
         if tensor is None and name in self._constants:
             values = [a.t for a in self._constants[name].attribute if a.name == "value"]
@@ -178,7 +191,7 @@ class _Raiser:
         return None if tensor is None or is_stub(tensor) else numpy_helper.to_array(tensor)
 
     def _constant(self, node: onnx.NodeProto, role: str, values: Any) -> str:
-        """Add a constant for an operator and return its name."""
+        """Add a constant for an operator and return its name, which ends with `role`."""
         name = f"{node.output[0]}/{role}"
         self._graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
         return name
@@ -187,9 +200,10 @@ class _Raiser:
         return self._constant(node, role, np.array(values, np.int64))
 
     def _drop_unread(self, node: onnx.NodeProto, kept: int = 1) -> None:
-        """Remove all outputs after the first `kept`.
+        """Remove all outputs of an operator after the first `kept`.
 
-        Raises `_NotRaisedError` if one of them is read.
+        Raises:
+            _NotRaisedError: one of these outputs is read.
         """
         if not self._read.isdisjoint(name for name in node.output[kept:] if name):
             raise _NotRaisedError(node.op_type)
@@ -198,7 +212,7 @@ class _Raiser:
     # conversions
 
     def slice_(self, node: onnx.NodeProto) -> None:
-        """Convert Slice of opsets before 10: its ranges were attributes."""
+        """Convert Slice from opsets before 10, where the ranges were attributes."""
         for name in ("starts", "ends", "axes"):
             values = self._attribute(node, name)
             if values is not None:
@@ -206,7 +220,7 @@ class _Raiser:
         self._keep(node)
 
     def clip(self, node: onnx.NodeProto) -> None:
-        """Convert Clip of opsets before 11: its bounds were attributes."""
+        """Convert Clip from opsets before 11, where the bounds were attributes."""
         for place, name in enumerate(("min", "max"), 1):
             bound = self._attribute(node, name)
             if bound is None:
@@ -217,7 +231,7 @@ class _Raiser:
         self._keep(node)
 
     def pad(self, node: onnx.NodeProto) -> None:
-        """Convert Pad of opsets before 11: its amounts and its value were attributes."""
+        """Convert Pad from opsets before 11, where the amounts and the value were attributes."""
         pads, value = self._attribute(node, "pads"), self._attribute(node, "value", 0.0)
         if pads is None:
             raise _NotRaisedError(node.op_type)
@@ -228,39 +242,45 @@ class _Raiser:
         self._keep(node)
 
     def top_k(self, node: onnx.NodeProto) -> None:
-        """Convert TopK of opsets before 10: its count was an attribute."""
+        """Convert TopK from opsets before 10, where the count was an attribute."""
         if len(node.input) == 1:
             node.input.append(self._integers(node, "k", [self._attribute(node, "k")]))
         self._keep(node)
 
     def dropout(self, node: onnx.NodeProto) -> None:
-        """Convert Dropout of opsets before 12: its mask had other types, so it must not be read."""
+        """Convert Dropout from opsets before 12.
+
+        The type of its second output, the mask, has changed, so the mask must not be read.
+        """
         self._drop_unread(node)
         self._attribute(node, "ratio")
         self._keep(node)
 
     def batch_norm(self, node: onnx.NodeProto) -> None:
-        """Convert BatchNormalization before opset 14, where several outputs meant training mode."""
+        """Convert BatchNormalization from opsets before 14.
+
+        There, several outputs selected the training mode, which is rejected.
+        """
         if any(node.output[1:]) or not self._attribute(node, "spatial", 1):
             raise _NotRaisedError(node.op_type)
         self._keep(node)
 
     def axes(self, node: onnx.NodeProto) -> None:
-        """Convert Squeeze, Unsqueeze and ReduceSum before opset 13: their axes were attributes."""
+        """Convert Squeeze, Unsqueeze and ReduceSum from opsets before 13, where axes were attributes."""
         axes = self._attribute(node, "axes")
         if axes:
             node.input.append(self._integers(node, "axes", axes))
         self._keep(node)
 
     def split(self, node: onnx.NodeProto) -> None:
-        """Convert Split of opsets before 13: the sizes of its parts were an attribute."""
+        """Convert Split from opsets before 13, where the sizes of the parts were an attribute."""
         sizes = self._attribute(node, "split")
         if sizes:
             node.input.append(self._integers(node, "sizes", sizes))
         self._keep(node)
 
     def softmax(self, node: onnx.NodeProto) -> None:
-        """Convert Softmax of opsets before 13, which normalised over all axes from `axis` on."""
+        """Convert Softmax from opsets before 13, where it normalised over all axes from `axis` on."""
         axis = self._attribute(node, "axis", 1)
         data, result = node.input[0], node.output[0]
         rank, shape = self._rank(data), self._shape(data)
@@ -278,7 +298,7 @@ class _Raiser:
         self._add("Reshape", node, [norm, shape_name], result)
 
     def upsample(self, node: onnx.NodeProto) -> None:
-        """Convert Upsample to a Resize with asymmetric coordinates."""
+        """Convert Upsample to Resize with asymmetric coordinates."""
         scales = self._attribute(node, "scales")
         if scales is not None:
             node.input.append(self._constant(node, "scales", np.array(scales, np.float32)))
@@ -288,9 +308,10 @@ class _Raiser:
         self._resize_from_first(node, "floor")
 
     def resize(self, node: onnx.NodeProto) -> None:
-        """Convert Resize of opset 10, which used asymmetric coordinates.
+        """Convert Resize from opset 10, which used asymmetric coordinates.
 
-        When it shrinks an image, onnxruntime rounds coordinates up instead of down.
+        If nearest-neighbour Resize shrinks an image, onnxruntime rounds coordinates up instead of
+        down.
         """
         scales = self._value(node.input[1])
         mode = next((a.s for a in node.attribute if a.name == "mode"), b"nearest")
@@ -310,22 +331,26 @@ class _Raiser:
         self._keep(node)
 
     def scatter(self, node: onnx.NodeProto) -> None:
-        """Convert Scatter, which is now called ScatterElements."""
+        """Rename Scatter to ScatterElements."""
         node.op_type = "ScatterElements"
         self._keep(node)
 
     def roi_align(self, node: onnx.NodeProto) -> None:
-        """Convert RoiAlign before opset 16, which measured coordinates from pixel corners."""
+        """Convert RoiAlign from opsets before 16, which measured coordinates from pixel corners."""
         mode = helper.make_attribute("coordinate_transformation_mode", "output_half_pixel")
         node.attribute.append(mode)
         self._keep(node)
 
     def scan(self, node: onnx.NodeProto) -> None:
-        """Reject Scan of opset 8, which iterated over batches."""
+        """Reject Scan from opset 8, which iterated over batches."""
         raise _NotRaisedError(node.op_type)
 
     def simplified_norm(self, node: onnx.NodeProto) -> None:
-        """Replace SimplifiedLayerNormalization by the operators that it consists of."""
+        """Replace onnxruntime's SimplifiedLayerNormalization by elementary operators.
+
+        It computes data / sqrt(mean(data²) + epsilon) · scale, where the mean is over all axes from
+        `axis` on.
+        """
         self._drop_unread(node)
         data, scale = node.input
         axis, epsilon = self._attribute(node, "axis", -1), self._attribute(node, "epsilon", 1e-5)

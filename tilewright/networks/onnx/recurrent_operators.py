@@ -1,9 +1,10 @@
-"""Unrolls ONNX's recurrent operators LSTM, GRU and RNN over a known number of steps.
+"""Unroll ONNX's recurrent operators LSTM, GRU and RNN over a known number of steps.
 
-The module reads the attributes and inputs of an operator and states why it cannot be unrolled, if
-so. The unrolled form computes the products, activations and sums of the operator's equations.
+The unrolled form consists of the matrix products, activations and sums in the operator's equations.
+`obstacle` gives the reason if an operator cannot be unrolled.
 
-`steps_first` also converts batch-first operators to the layout that begins with the steps.
+`steps_first` converts batch-first operators to the layout in which the steps are the first
+dimension.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LENGTHS, INITIAL_H, INITIAL_C, PEEPHOLES = 4, 5, 6, 7
 def obstacle(
     node: onnx.NodeProto, shapes: Mapping[str, Shape], tensors: Mapping[str, onnx.TensorProto]
 ) -> str:
-    """Return why a recurrent operator cannot be unrolled.
+    """Return the reason why a recurrent operator cannot be unrolled.
 
     Args:
         node: an LSTM, GRU or RNN.
@@ -79,7 +80,7 @@ def obstacle(
 
 
 def input_at(node: onnx.NodeProto, place: int) -> str:
-    """Return the name of the input at index `place`, "" if the operator does not have it."""
+    """Return the name of the input at index `place`, or "" if the operator does not have it."""
     return node.input[place] if place < len(node.input) else ""
 
 
@@ -89,13 +90,13 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, object]:
 
 
 def directions_of(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Return the directions in which the steps are computed, each "forward" or "reverse"."""
+    """Return the directions of a recurrent operator, each "forward" or "reverse"."""
     given = next((a.s.decode() for a in node.attribute if a.name == "direction"), "forward")
     return ("forward", "reverse") if given == "bidirectional" else (given,)
 
 
 def activations_of(node: onnx.NodeProto) -> list[str]:
-    """Return the activations of all directions, spelled like the ONNX operators."""
+    """Return the activations of all directions as ONNX operator types, such as "Tanh"."""
     given = [string for a in node.attribute if a.name == "activations" for string in a.strings]
     named = [item.decode().capitalize() for item in given]
     return named or list(ACTIVATIONS[node.op_type]) * len(directions_of(node))
@@ -104,10 +105,14 @@ def activations_of(node: onnx.NodeProto) -> list[str]:
 def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """Convert batch-first recurrent operators (layout=1) to layout=0, in place.
 
-    Transpositions are inserted before and after each of them. onnxruntime only supports layout=0.
+    Transposes are inserted before and after each of these operators. onnxruntime supports only
+    layout=0.
+
+    Args:
+        graph: the graph.
 
     Returns:
-        The inserted transpositions.
+        The inserted Transposes.
     """
     nodes: list[onnx.NodeProto] = []
     added: list[onnx.NodeProto] = []
@@ -147,7 +152,7 @@ class RecurrentWriter:
 
     Args:
         normal: the graph.
-        node: the recurrent operator, whose name is the prefix of all new names.
+        node: the recurrent operator. Its name is the prefix of all new names.
 
     Attributes:
         nodes: the operators written so far.
@@ -178,7 +183,8 @@ class RecurrentWriter:
 
         Args:
             source: name of the tensor to split.
-            sizes: length of each part. A single part is the tensor itself.
+            sizes: length of each part. If there is only one part, nothing is appended and `source`
+                is returned.
             axis: axis along which the tensor is split.
             name: name of the operator, without the prefix.
         """
@@ -192,10 +198,10 @@ class RecurrentWriter:
         return results
 
     def gates(self, source: str, count: int, size: int, name: str) -> list[str]:
-        """Cut a matrix into parts of equally many columns, one per gate.
+        """Cut a matrix into parts with the same number of columns, one part per gate.
 
-        Each part is a separate Slice, because TVM can fuse the operators after a Slice with it. It
-        cannot fuse the operators after the results of a Split.
+        Every part is a separate Slice, because TVM can fuse a Slice with the operators after it. It
+        cannot do this with the results of a Split.
 
         Args:
             source: name of the matrix, of shape (rows, count · size).
@@ -218,7 +224,7 @@ class RecurrentWriter:
         return self.emit("Slice", [source, *given], name)
 
     def _column(self, place: int) -> str:
-        """Return the name of a constant int64 vector with the element `place`.
+        """Return the name of a constant int64 vector with the single element `place`.
 
         The constant is added on first use.
         """
@@ -229,11 +235,11 @@ class RecurrentWriter:
     def columns(self, whole: str, sizes: Mapping[str, int]) -> list[str]:
         """Cut a constant matrix into constants with consecutive columns.
 
-        If the constants exist already, they are not added again.
+        If the constants already exist, they are not added again.
 
         Args:
             whole: name of the matrix, of shape (rows, columns).
-            sizes: number of columns of each part, by suffix of the name of the part.
+            sizes: number of columns of each part, by suffix of the part's name.
 
         Returns:
             Names of the parts.
@@ -259,22 +265,19 @@ class RecurrentWriter:
         return self.constant(f"{name}", (len(values),), np.array(values, np.int64))
 
     def constant(self, name: str, shape: Shape, values: NDArray[np.generic] | None) -> str:
-        """Add a constant and return its full name, which begins with the name of the operator.
+        """Add a constant and return its full name, which begins with the name of the recurrent operator.
 
         Args:
             name: name of the constant, without the prefix.
             shape: shape of the constant.
-            values: elements of the constant; None adds a float32 stub without data.
+            values: elements of the constant. If None, a float32 stub without data is added.
         """
         name = f"{self._node.name}/{name.removeprefix(f'{self._node.name}/')}#"
         self._add(name, shape, values)
         return name
 
     def _free_name(self, name: str) -> str:
-        """Return an operator name that is not taken yet, derived from `name`.
-
-        The name is taken from then on.
-        """
+        """Return an unused operator name that is derived from `name`, and mark it as used."""
         name = f"{self._node.name}/{name.removeprefix(f'{self._node.name}/')}"
         while name in self._taken:
             name += "_"
@@ -292,12 +295,12 @@ class RecurrentWriter:
 
 @dataclass(frozen=True)
 class Direction:
-    """Constants and inputs of one direction of a recurrent operator, which all of its steps read.
+    """Constants and inputs that all steps of one direction of a recurrent operator read.
 
     Attributes:
         prefix: prefix of the names of the direction's operators.
-        projected: for each step, the name of the products of the data with the weights, with
-            biases, of shape (batch, gates · hidden).
+        projected: for each step, the name of the product of the data and the weights, plus biases,
+            of shape (batch, gates · hidden).
         recurrent: name of the weights of the state, of shape (hidden, gates · hidden).
         inner: name of the bias that a GRU adds before it multiplies by the reset gate; "" if there
             is none.
@@ -321,12 +324,12 @@ Step = Callable[[RecurrentWriter, Direction, int, str, str], tuple[str, str]]
 
 
 def _sums(w: RecurrentWriter, d: Direction, t: int, state: str) -> str:
-    """Append x(t)·Wᵀ + h(t-1)·Rᵀ and the biases for step `t`, and return the name of the result.
+    """Append x(t)·Wᵀ + h(t-1)·Rᵀ plus biases for step `t`, and return the name of the result.
 
     Args:
         w: the writer.
         d: the direction.
-        t: number of the step.
+        t: index of the step.
         state: name of the state h(t-1); "" if it is zero.
     """
     if not state:
@@ -336,16 +339,17 @@ def _sums(w: RecurrentWriter, d: Direction, t: int, state: str) -> str:
 
 
 def lstm(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
-    """Append one step of an LSTM: c(t) = f·c(t-1) + i·c and h(t) = o·tanh(c(t)).
+    """Append one step of an LSTM: c(t) = f·c(t-1) + i·g and h(t) = o·tanh(c(t)).
 
-    Here i, o, f and c are the gates, in this order.
+    Here i, o and f are the input, output and forget gates, and g is the new value of the cell. The
+    matrix of gates contains them in the order i, o, f, g.
 
     Args:
         w: the writer.
         d: the direction.
-        t: number of the step.
+        t: index of the step.
         state: name of the state h(t-1), of shape (batch, hidden); "" if it is zero.
-        cell: name of the cell c(t-1), of the same shape; "" if it is zero.
+        cell: name of the cell c(t-1), of shape (batch, hidden); "" if it is zero.
 
     Returns:
         Names of the state h(t) and of the cell c(t).
@@ -364,14 +368,15 @@ def lstm(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tup
 
 
 def gru(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
-    """Append one step of a GRU: h(t) = (1 - z)·h + z·h(t-1).
+    """Append one step of a GRU: h(t) = (1 - z)·n + z·h(t-1).
 
-    Here z, r and h are the update gate, the reset gate and the new value.
+    Here z is the update gate and n the new value, in which the reset gate r multiplies the previous
+    state.
 
     Args:
         w: the writer.
         d: the direction.
-        t: number of the step.
+        t: index of the step.
         state: name of the state h(t-1), of shape (batch, hidden); "" if it is zero.
         cell: not used.
 
@@ -407,12 +412,12 @@ def gru(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tupl
 
 
 def rnn(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
-    """Append one step of an RNN: h(t) is the activation of the only gate.
+    """Append one step of an RNN: h(t) = activation(x(t)·Wᵀ + h(t-1)·Rᵀ + biases).
 
     Args:
         w: the writer.
         d: the direction.
-        t: number of the step.
+        t: index of the step.
         state: name of the state h(t-1), of shape (batch, hidden); "" if it is zero.
         cell: not used.
 
@@ -430,7 +435,7 @@ OLDEST_OPSET = 13
 
 
 def unroll_recurrent(normal: NormalGraph) -> None:
-    """Replace every recurrent operator that can be unrolled by its steps, in place.
+    """Replace every recurrent operator that can be unrolled by the operators of its steps, in place.
 
     `obstacle` states which operators cannot be unrolled. Graphs with an opset below `OLDEST_OPSET`
     are not changed.
@@ -456,7 +461,7 @@ def unroll_recurrent(normal: NormalGraph) -> None:
 
 
 class _Unrolled:
-    """Conversion of one recurrent operator to operators for its steps.
+    """Conversion of one recurrent operator to the operators of its steps.
 
     States have shape (batch, hidden).
 
@@ -468,8 +473,8 @@ class _Unrolled:
 
     Attributes:
         writer: writer of the new operators.
-        projections: for each direction, the name of the product of the data of all steps with the
-            weights.
+        projections: for each direction, the name of the matrix product of the weights and the data
+            of all steps.
         steps: number of steps.
     """
 
@@ -491,7 +496,7 @@ class _Unrolled:
         self._resets_after = bool(attributes_of(node).get("linear_before_reset"))
 
     def write(self) -> None:
-        """Write the operators of all directions and steps, and the operator's outputs."""
+        """Write the operators of all directions and steps, and the outputs of the recurrent operator."""
         data = self._node.input[0]
         states, cells, all_steps = [], [], []
         for place, name in enumerate(directions_of(self._node)):
@@ -519,8 +524,8 @@ class _Unrolled:
             prefix: prefix of the names of new operators.
 
         Returns:
-            Names of the states after each step, in the order of the data, and of the last state and
-                cell.
+            Names of the states after each step, in the order of the data; name of the last state;
+            name of the last cell.
         """
         direction = self._project_inputs(data, place, prefix)
         state = self._initial(INITIAL_H, place, f"{prefix}initial_h")
@@ -558,25 +563,26 @@ class _Unrolled:
         return self._gates * self._hidden
 
     def _weight(self, place: int, direction: int) -> NDArray[np.float32] | None:
-        """Return the transposed weights of one direction, or None if they are stubs without data.
+        """Return the transposed weights of one direction, or None if they have no data.
 
         Args:
-            place: input index of the weights: 1 for those of the data, 2 for those of the state.
+            place: input index of the weights: 1 for the weights of the data, 2 for the weights of
+                the state.
             direction: index of the direction.
 
         Returns:
-            Float array of shape (inputs or hidden, gates · hidden).
+            float32 array of shape (inputs or hidden, gates · hidden).
         """
         tensor = self._tensors[self._node.input[place]]
         return None if is_stub(tensor) else numpy_helper.to_array(tensor)[direction].T
 
     def _biases(self, direction: int) -> tuple[NDArray[np.float32] | None, ...]:
-        """Return the biases of one direction, each None if there is none.
+        """Return the two biases of one direction, each None if it is not needed.
 
         Returns:
-            The bias that is added to the products with the data, of shape (gates · hidden,). Then
-                the bias that a GRU adds before it multiplies by the reset gate, of shape (hidden,);
-                None unless the GRU resets after the product.
+            First, the bias that is added to the products with the data, of shape (gates · hidden,).
+            Second, the bias that a GRU adds before it multiplies by the reset gate, of shape
+            (hidden,). Only a GRU with `linear_before_reset` has the second one.
         """
         name = input_at(self._node, 3)
         if not name:
@@ -592,10 +598,10 @@ class _Unrolled:
         return outer, both[1][2 * self._hidden :].copy()
 
     def _initial(self, place: int, direction: int, name: str) -> str:
-        """Return the name of a state before the first step, or "" if it is zero.
+        """Return the name of the state or cell before the first step, or "" if it is zero.
 
         Args:
-            place: input index of the initial states of all directions.
+            place: index of the input that holds the initial states or cells of all directions.
             direction: index of the direction.
             name: name of the operator that reshapes the state to (batch, hidden).
         """

@@ -17,11 +17,14 @@ INTEGER_PRODUCTS = ("MatMulInteger", "ConvInteger")
 
 
 def reference_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a version of a model that onnxruntime runs and that serves as the reference.
+    """Return a version of a model that onnxruntime can run and that serves as the reference.
 
-    Half precision becomes float32, recurrent operators begin with the steps, products of integers
-    do not saturate, and dilated windows have explicit padding. A model that needs none of this is
-    returned itself.
+    - Half precision becomes float32.
+    - Batch-first recurrent operators become step-first.
+    - int8 weights of integer products become uint8, so that their sums do not saturate.
+    - Dilated windows get explicit padding.
+
+    A model that needs none of these changes is returned itself.
     """
     operators = {node.op_type for node in model.graph.node}
     plain = operators.isdisjoint((*GATES, *INTEGER_PRODUCTS)) and not is_half(model)
@@ -39,8 +42,8 @@ def reference_model(model: onnx.ModelProto) -> onnx.ModelProto:
 def _as_uint8(graph: onnx.GraphProto) -> None:
     """Convert int8 weights of integer products and their zero points to uint8, in place.
 
-    They represent the same integers. Without VNNI, onnxruntime adds products of uint8 and int8 in
-    16 bits, which saturates.
+    Both forms represent the same real numbers. On a CPU without VNNI, onnxruntime adds products of
+    uint8 and int8 in 16 bits, which saturates.
     """
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
@@ -75,7 +78,7 @@ def is_half(model: onnx.ModelProto) -> bool:
 
 
 def half_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the names of a model's outputs that are float16."""
+    """Return the names of a model's float16 outputs."""
     return tuple(
         info.name
         for info in model.graph.output
@@ -92,7 +95,7 @@ def has_bfloat16_ends(model: onnx.ModelProto) -> bool:
 def widen(model: onnx.ModelProto) -> None:
     """Convert all half-precision tensors of a model to float32, in place.
 
-    This includes weights, inputs, outputs and the targets of casts.
+    This includes weights, inputs, outputs, and the target types of casts.
     """
     for tensor in all_tensors(model):
         if tensor.data_type in HALVES:

@@ -1,7 +1,7 @@
-"""Make the padding of dilated windows explicit, for models that onnxruntime runs.
+"""Compute explicit pads of windows with SAME padding.
 
-`auto_pad=SAME_UPPER` with `dilations` is valid ONNX (PyTorch exports `padding="same"` in this way),
-but onnxruntime rejects it.
+onnxruntime rejects `auto_pad=SAME_UPPER` together with `dilations`, although it is valid ONNX.
+PyTorch exports `padding="same"` in this form.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SAME = (b"SAME_UPPER", b"SAME_LOWER")
 
 
 def has_dilated_same(model: onnx.ModelProto) -> bool:
-    """Return whether the model has a dilated window with SAME padding."""
+    """Return whether the model has a dilated convolution or pool with SAME padding."""
     return any(map(_is_dilated_same, model.graph.node))
 
 
 def make_dilated_same_explicit(model: onnx.ModelProto) -> None:
-    """Replace `auto_pad` by `pads` for dilated windows, in place.
+    """Replace `auto_pad` by `pads` for dilated convolutions and pools with SAME padding, in place.
 
-    A window with a stride whose input has no static size is not changed.
+    An operator that also has a stride is not changed if the size of its input is unknown.
     """
     infos: Collection[onnx.ValueInfoProto] = ()
     if any(map(_needs_size, model.graph.node)):
@@ -49,17 +49,18 @@ def make_dilated_same_explicit(model: onnx.ModelProto) -> None:
 
 
 def same_pads(node: onnx.NodeProto, kernel: Sequence[int], image: Sequence[int]) -> list[int]:
-    """Return the explicit pads of a window with `auto_pad`.
+    """Return the explicit pads that correspond to an operator's `auto_pad`.
 
-    With SAME_UPPER, the odd element is at the end (ONNX operator Conv).
+    If the total padding is odd, SAME_UPPER puts the additional element at the end, as the ONNX
+    operator Conv defines.
 
     Args:
-        node: the operator.
+        node: the convolution or pool.
         kernel: sizes of the window.
         image: sizes of the input's spatial dimensions.
 
     Returns:
-        Pads at the begin of each dimension, then at the end of each.
+        Pads at the beginning of each dimension, followed by pads at the end of each.
     """
     mode = _automatic(node)
     ones = [1] * len(kernel)
@@ -76,7 +77,10 @@ def same_pads(node: onnx.NodeProto, kernel: Sequence[int], image: Sequence[int])
 
 
 def kernel_shape(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> list[int] | None:
-    """Return the size of a window from its attribute or its weights, else None."""
+    """Return the sizes of an operator's window, or None if they are unknown.
+
+    They are taken from the attribute `kernel_shape` or else from the shape of the weights.
+    """
     for attribute in node.attribute:
         if attribute.name == "kernel_shape":
             return list(attribute.ints)
@@ -103,6 +107,6 @@ def _is_dilated_same(node: onnx.NodeProto) -> bool:
 
 
 def _needs_size(node: onnx.NodeProto) -> bool:
-    """Return whether the pads depend on the input size. Without a stride they do not."""
+    """Return whether the pads depend on the size of the input, which they do only with a stride."""
     strided = any(a.name == "strides" and set(a.ints) != {1} for a in node.attribute)
     return strided and _is_dilated_same(node)

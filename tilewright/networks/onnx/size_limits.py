@@ -1,9 +1,9 @@
-"""Estimate the size of a model's tensors from shapes, before any of them is computed.
+"""Estimate the size of a model's tensors from shapes, before any of the tensors is computed.
 
-A model of 300 bytes can request a constant of any size (`Range`, `ConstantOfShape`, `Expand`, …),
-which constant folding would compute. The sizes of all results are therefore inferred first. Where
-ONNX's shape inference cannot follow the shape arithmetic of a model, the arithmetic is evaluated
-here, as long as the tensors are small.
+A model file of 300 bytes can request a constant of any size (`Range`, `ConstantOfShape`, `Expand`,
+…), and constant folding would compute it. The sizes of all results are therefore inferred first.
+Where ONNX's shape inference cannot follow the shape arithmetic of a model, this module evaluates
+the arithmetic, as long as the tensors are small.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ def machine_memory_bytes() -> int:
 def check_sizes(model: onnx.ModelProto) -> None:
     """Check that the results of a model fit into memory, as far as their shapes are known.
 
+    Args:
+        model: the model.
+
     Raises:
         ModelFileError: the results that are needed at the same time, or all results that depend on
             no input, take more than their fraction of the machine's memory. The message names the
@@ -77,9 +80,15 @@ def check_sizes(model: onnx.ModelProto) -> None:
 
 
 def infer_checked(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer the shapes of a model after checking its sizes.
+    """Infer the shapes of a model, and check its sizes before values are propagated.
 
     Functions of the model are inlined.
+
+    Args:
+        model: the model.
+
+    Returns:
+        A copy with the inferred shapes and element types.
 
     Raises:
         ModelFileError: the results take too much memory, as in `check_sizes`. Further errors are
@@ -101,14 +110,14 @@ def infer_checked(model: onnx.ModelProto) -> onnx.ModelProto:
 def infer_types(model: onnx.ModelProto, *, follow_values: bool = False) -> onnx.ModelProto:
     """Return a copy of a model with the shapes and element types that ONNX infers.
 
-    ONNX copies a model twice during inference, which dominates the time for large weights. It
-    therefore gets the model without their data.
+    During inference, ONNX copies a model twice. To avoid copying large weights, it gets the model
+    without their data.
 
     Args:
         model: the model. Functions are inlined.
         follow_values: also track the values of small integer tensors.
 
-    Raises whatever `onnx.shape_inference.infer_shapes` raises.
+    Raises the errors of `onnx.shape_inference.infer_shapes`.
     """
     inferred = shape_inference.infer_shapes(_skeleton(model), data_prop=follow_values)
     copy = onnx.ModelProto()
@@ -125,7 +134,7 @@ def infer_types(model: onnx.ModelProto, *, follow_values: bool = False) -> onnx.
 
 
 def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model without functions, with large tensors as inputs instead of data."""
+    """Return a copy of a model with functions inlined and with inputs in place of large constants."""
     if model.functions:
         model = inliner.inline_local_functions(model)
     copy = onnx.ModelProto(ir_version=model.ir_version)
@@ -149,7 +158,13 @@ def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Estimate:
-    """Known shapes, types and small values of a model's tensors, with the memory that they need."""
+    """Estimates the memory that the results of a model need.
+
+    For this purpose, it tracks the known shapes, element types and small values of tensors.
+
+    Attributes:
+        longest_vector: number of elements of the longest vector that was seen.
+    """
 
     def __init__(self, model: onnx.ModelProto, memory_bytes: int) -> None:
         self._opsets = model.opset_import
@@ -226,7 +241,7 @@ class _Estimate:
     def _results(
         self, node: onnx.NodeProto, known: Mapping[str, _Known], asked: Container[str]
     ) -> dict[str, _Known]:
-        """Return what is known about an operator's results: shapes, element types and small values.
+        """Return the known properties of an operator's results: shapes, element types and small values.
 
         Args:
             node: the operator.
@@ -235,7 +250,7 @@ class _Estimate:
 
         Returns:
             Properties by name of the result. A result whose shape depends on unknown values counts
-                as 0 bytes.
+            as 0 bytes.
         """
         inputs = [known.get(name, _NOTHING) for name in node.input if name]
         measured = node.op_type in ("Shape", "Size") and all(i.shape is not None for i in inputs)
@@ -258,7 +273,7 @@ class _Estimate:
         }
 
     def _infer_shapes(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> dict[str, _Known]:
-        """Infer the shapes of an operator's results from the values of its small inputs."""
+        """Infer the shapes of an operator's results, using the values of its small inputs."""
         single_node_model = self._model_of(node, known)
         try:
             inferred = shape_inference.infer_shapes(single_node_model)
@@ -275,7 +290,8 @@ class _Estimate:
     ) -> dict[str, NDArray[Any]] | None:
         """Compute the values of an operator's results.
 
-        Return None if an input or result is large or unknown, or if the reference evaluator fails.
+        Return None if an input or result is large or unknown, or if ONNX's reference evaluator
+        fails.
         """
         if node.domain not in STANDARD_DOMAINS or node.op_type in _UNBOUNDED:
             return None
@@ -300,7 +316,7 @@ class _Estimate:
         return arrays if small else None
 
     def _measure_shape(self, node: onnx.NodeProto, tensor: _Known) -> dict[str, NDArray[Any]]:
-        """Return the value of a Shape or Size, which depends only on the shape of the input."""
+        """Return the result of a Shape or Size operator, which depends only on the shape of its input."""
         shape = np.array(tensor.shape, np.int64)
         bounds = {attribute.name: attribute.i for attribute in node.attribute}
         kept = shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
@@ -308,10 +324,7 @@ class _Estimate:
         return {node.output[0]: kept if node.op_type == "Shape" else size}
 
     def _model_of(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> onnx.ModelProto:
-        """Return a model that contains only this operator.
-
-        Inputs with known values are constants in it.
-        """
+        """Return a model that contains only this operator. Inputs with known values become constants."""
         tensors, inputs = [], []
         for name in dict.fromkeys(filter(None, node.input)):
             tensor = known.get(name, _NOTHING)
@@ -329,9 +342,10 @@ class _Known:
     Attributes:
         shape: the shape, None if it is unknown.
         data_type: ONNX element type, 0 if it is unknown.
-        values: the values, if they are known and few.
+        values: the values if they are known and few, otherwise None.
         constant: whether the tensor depends on no input.
-        computed: whether the values were computed here.
+        computed: whether this module computed the values. ONNX's shape inference does not know
+            them.
     """
 
     def __init__(
@@ -344,7 +358,11 @@ class _Known:
         self.values = values if small and data_type != TensorProto.STRING else None
 
     def from_outside(self) -> _Known:
-        """Return the same tensor as a subgraph sees it: there, ONNX does not track its values."""
+        """Return the properties of this tensor for use inside a subgraph.
+
+        ONNX's shape inference does not track the values of outer tensors there, so the values are
+        marked as computed by this module.
+        """
         if self.values is None:
             return self
         return _Known(self.shape, self.data_type, self.values, constant=True, computed=True)
@@ -370,7 +388,7 @@ _NOTHING = _Known(None, 0)
 
 
 def _describe_stored(tensor: onnx.TensorProto) -> _Known:
-    """Describe a tensor that is stored in the file, so that it needs no additional memory."""
+    """Return the properties of a tensor that is stored in the model file."""
     shape = tuple(tensor.dims)
     small = not is_stub(tensor) and math.prod(shape) <= SMALL_ELEMENTS
     small = small and tensor.data_type in COMPUTABLE
@@ -386,7 +404,7 @@ def _constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 
 def _asked_values(graph: onnx.GraphProto, known: Mapping[str, _Known]) -> set[str]:
-    """Return the names of tensors whose values determine a shape that is still unknown."""
+    """Return the names of the tensors whose values determine a shape that is still unknown."""
     asked: set[str] = set()
     for node in reversed(graph.node):
         unknown = any(known.get(name, _NOTHING).shape is None for name in node.output if name)
@@ -396,7 +414,7 @@ def _asked_values(graph: onnx.GraphProto, known: Mapping[str, _Known]) -> set[st
 
 
 def _declared_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, _Known]]:
-    """Yield the tensors whose types are stated in a graph."""
+    """Yield the name and properties of each tensor whose type the graph states."""
     for info in (*graph.value_info, *graph.input, *graph.output):
         if info.type.WhichOneof("value") == "tensor_type":
             yield info.name, _Known(static_shape(info), info.type.tensor_type.elem_type)

@@ -1,7 +1,7 @@
 """Make all shapes of a model static.
 
-Dynamic dimensions of inputs get the given sizes, the remaining shapes are inferred, and shape
-arithmetic is evaluated.
+The user gives the sizes of dynamic input dimensions. All other shapes are inferred, and operators
+that compute shapes are evaluated.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -
 
     Raises:
         DynamicShapeError: an input remains dynamic, or a given shape fits no input.
-        ModelFileError: an input is not a tensor, or would exhaust memory.
+        ModelFileError: an input is not a tensor, or has too many elements.
     """
     inputs = {info.name: info for info in data_inputs(normal.model)}
     for name, shape in input_shapes.items():
@@ -105,7 +105,7 @@ def state_defaults(model: onnx.ModelProto) -> None:
 def fixed_inputs(
     model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]
 ) -> onnx.ModelProto:
-    """Return a copy of a model with static input shapes, and the output shapes that follow.
+    """Return a copy of a model with static input shapes and with the shapes inferred from them.
 
     Args:
         model: the model.
@@ -128,7 +128,7 @@ def infer_shapes(normal: NormalGraph) -> None:
     """Infer all shapes of a graph, in place.
 
     Raises:
-        ModelFileError: both ONNX and onnxruntime find that the graph contradicts itself, or its
+        ModelFileError: the graph contradicts itself according to both ONNX and onnxruntime, or its
             results would take too much memory.
     """
     try:
@@ -147,7 +147,8 @@ def fold_shape_arithmetic(normal: NormalGraph) -> bool:
     """Evaluate operators that compute shapes, in place, after input shapes have become static.
 
     Returns:
-        Whether an operator was evaluated. If so, more shapes may now be inferred.
+        Whether an operator was evaluated. If so, inferring shapes again may find more static
+        shapes.
     """
     shapes, tensors = normal.shapes(), normal.tensors()
     folded = set()
@@ -236,7 +237,7 @@ onnxruntime = lazy_module("onnxruntime")
 def complete_shapes(normal: NormalGraph) -> bool:
     """Let onnxruntime infer the shapes and types that are still missing in a graph, in place.
 
-    A shape that onnxruntime does not know either depends on values at run time.
+    A shape that remains unknown depends on values at run time.
 
     Returns:
         Whether onnxruntime accepts the graph.
@@ -278,7 +279,7 @@ def complete_shapes(normal: NormalGraph) -> bool:
 
 
 def _element_type(text: str) -> int:
-    """Return the ONNX element type for the name that onnxruntime uses."""
+    """Return the ONNX element type for a type name of onnxruntime, such as "float"."""
     names = {"float": "FLOAT", "double": "DOUBLE", "bool": "BOOL", "string": "STRING"}
     return int(onnx.TensorProto.DataType.Value(names.get(text, text.upper())))
 
@@ -289,7 +290,7 @@ MOST_COMBINATIONS = 16
 
 @dataclass(frozen=True)
 class SizedShapes:
-    """One combination of sizes of the dynamic dimensions.
+    """Sizes of all dynamic dimensions, with the input shapes that result from them.
 
     Attributes:
         sizes: size by dimension name.
@@ -303,7 +304,7 @@ class SizedShapes:
 def named_shapes(model: onnx.ModelProto) -> dict[str, NamedShape]:
     """Return the shape of each input, with names for dynamic axes.
 
-    A dynamic axis without a name is called INPUT.AXIS.
+    A dynamic axis without a name is called `<input>.<axis>`.
     """
     return {
         info.name: tuple(
@@ -327,7 +328,8 @@ def shapes_at(
         The combinations in ascending order.
 
     Raises:
-        DynamicShapeError: no input has the dimension, or there are too many combinations.
+        DynamicShapeError: no input has the dimension, a size is missing or below 1, or there are
+            too many combinations.
     """
     known = {axis: None for shape in inputs.values() for axis in shape if isinstance(axis, str)}
     for name, listed in sizes.items():

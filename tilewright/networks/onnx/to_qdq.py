@@ -1,7 +1,8 @@
 """Recognise quantised models and convert them to QDQ form.
 
-In QDQ form, float operators stand between DequantizeLinear and QuantizeLinear. Models in QOperator
-form and models with dynamic quantisation are converted.
+In QDQ form (quantise/dequantise), float operators stand between DequantizeLinear and
+QuantizeLinear. Models in QOperator form, whose operators read and write integers, and dynamically
+quantised models are converted.
 """
 
 from __future__ import annotations
@@ -55,8 +56,11 @@ that one on."""
 def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
     """Convert QLinear operators and QGemm to QDQ form.
 
-    Operators keep their names. Operators of unknown form are kept, and so are ConvInteger and
-    MatMulInteger, whose scales are only known at run time.
+    Operators keep their names. Operators of unknown form are kept. ConvInteger and MatMulInteger
+    are kept as well, because their scales are known only at run time.
+
+    Args:
+        model: the model.
 
     Returns:
         A converted copy, or `model` itself if there is nothing to convert.
@@ -83,7 +87,7 @@ class _Rewriter:
         self._used.update(self._constants)
 
     def rewrite_node(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return the operators that replace a node; the node itself if its form is unknown."""
+        """Return the operators that replace a node, or the node itself if its form is not supported."""
         rules: dict[str, Callable[[onnx.NodeProto], list[onnx.NodeProto] | None]] = {
             "QLinearConv": self._conv,
             "QGemm": self._gemm,
@@ -116,7 +120,7 @@ class _Rewriter:
         )
 
     def _softmax(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Convert QLinearSoftmax. Return None if the model's opset has no equivalent.
+        """Convert QLinearSoftmax, or return None if the model's opset has no equivalent.
 
         Its attribute `opset` selects the definition of Softmax, independently of the model's opset.
         """
@@ -133,7 +137,12 @@ class _Rewriter:
         return self._over_rows(nodes, axis) if rows else nodes
 
     def _over_rows(self, nodes: list[onnx.NodeProto], axis: int) -> list[onnx.NodeProto]:
-        """Let a Softmax between two operators normalise over all axes from `axis` on."""
+        """Make a Softmax normalise over all axes from `axis` on, by flattening its input.
+
+        Args:
+            nodes: the DequantizeLinear, the Softmax and the QuantizeLinear.
+            axis: the first axis.
+        """
         before, softmax, after = nodes
         data, result = softmax.input[0], softmax.output[0]
         rows, shape = self._free_name(f"{data}/rows"), self._free_name(f"{data}/shape")
@@ -165,7 +174,7 @@ class _Rewriter:
         self, op: str, node: onnx.NodeProto, triples: list[list[str]], bias: str,
         out: tuple[str, str], weight_axis: int, alpha: float = 1.0,
     ) -> list[onnx.NodeProto] | None:  # fmt: skip
-        """Convert a convolution or product that may have a bias.
+        """Convert a convolution or matrix product that may have a bias.
 
         Args:
             op: type of the float operator.
@@ -174,8 +183,8 @@ class _Rewriter:
             bias: name of the bias, "" if there is none.
             out: scale and zero point of the result.
             weight_axis: quantisation axis of the weights.
-            alpha: factor of the product. The step of the bias is `alpha` times the step of the
-                sums.
+            alpha: factor of the product. The scale of the bias is `alpha` times the scale of the
+                accumulator.
 
         Returns:
             The operators, or None if the scale of the bias is unknown.
@@ -193,13 +202,14 @@ class _Rewriter:
         self, op: str, node: onnx.NodeProto, triples: list[list[str]], out: tuple[str, str],
         axes: Mapping[int, int] | None = None, condition: str = "",
     ) -> list[onnx.NodeProto]:  # fmt: skip
-        """Return DequantizeLinear operators, the float operator and a QuantizeLinear.
+        """Return a float operator with a DequantizeLinear per operand and a QuantizeLinear after it.
 
         Args:
             op: type of the float operator.
             node: the operator to convert.
             triples: (tensor, scale, zero point) of each operand.
-            out: scale and zero point of the result.
+            out: scale and zero point of the result. If the scale is "", the result is not
+                quantised.
             axes: quantisation axis by operand index.
             condition: additional first input, if not empty.
         """
@@ -226,7 +236,7 @@ class _Rewriter:
         return nodes
 
     def _scalar(self, name: str) -> str:
-        """Return a one-element constant as a scalar, so that it applies to the whole tensor."""
+        """Return the name of a one-element constant as a scalar, so that it applies to the whole tensor."""
         tensor = self._constants.get(name)
         if tensor is None or not tensor.dims or self._has_many_values(name):
             return name
@@ -267,13 +277,13 @@ AXIS_OPSET = 13
 
 @dataclass(frozen=True)
 class _Operand:
-    """Inputs of a DequantizeLinear.
+    """Inputs of the DequantizeLinear that an operand of a rewritten product gets.
 
     Attributes:
-        tensor: the quantised tensor.
-        scale: its scale.
-        zero: its zero point.
-        axis: the axis of a scale per channel, None for a single scale.
+        tensor: name of the quantised tensor.
+        scale: name of its scale.
+        zero: name of its zero point.
+        axis: channel axis if there is one scale per channel, None for a single scale.
     """
 
     tensor: str
@@ -289,8 +299,8 @@ class _ScaledProduct:
     Attributes:
         node: the integer product.
         cast: the Cast to float.
-        scaled: the multiplication by both scales.
-        operands: how the data and the weights are dequantised.
+        scaled: the multiplication by the product of both scales.
+        operands: the data and the weights, with their scales and zero points.
     """
 
     node: onnx.NodeProto
@@ -302,9 +312,9 @@ class _ScaledProduct:
 def as_dequantised_products(normal: NormalGraph) -> None:
     """Rewrite dynamically quantised products as float products of dequantised tensors, in place.
 
-    A tensor that is quantised several times is quantised only once. A product is rewritten if a
-    Cast and a Mul by both scales follow it; other products and graphs with branches are not
-    changed.
+    A product is rewritten if it is followed by a Cast to float and a Mul by both scales. Other
+    products, and graphs that contain subgraphs, are not changed. If several operators quantise the
+    same tensor, only the first is kept.
     """
     if any(a.HasField("g") or a.graphs for node in normal.graph.node for a in node.attribute):
         return  # a subgraph may read any outer tensor by name
@@ -344,7 +354,7 @@ class _DynamicRewriter:
         self._reals: dict[_Operand, str] = {}
 
     def rewrite(self) -> None:
-        """Replace the operators of the graph."""
+        """Replace each scaled product of the graph by a float product."""
         nodes: list[onnx.NodeProto] = []
         gone: dict[str, str] = {}
         for node in self._normal.graph.node:
@@ -359,7 +369,7 @@ class _DynamicRewriter:
             self._normal.absorbed[name] = Absorbed(product, "scale of the product")
 
     def _scaled_product(self, node: onnx.NodeProto) -> _ScaledProduct | None:
-        """Return the scaled product that a node is part of, or None if its form is unknown."""
+        """Match an integer product with the Cast and Mul after it; return None if its form is unknown."""
         cast = self._sole_reader(node.output[0], "Cast")
         scaled = None if cast is None else self._sole_reader(cast.output[0], "Mul")
         if cast is None or scaled is None or node.domain not in STANDARD_DOMAINS:
@@ -390,10 +400,10 @@ class _DynamicRewriter:
         return reader if known else None
 
     def _activation(self, tensor: str, zero: str) -> _Operand | None:
-        """Return a dynamically quantised operand.
+        """Return an operand that a DynamicQuantizeLinear writes.
 
-        Return None if the tensor is not one, or if its zero point is not the one from its
-        quantisation.
+        Return None if another operator writes the tensor, or if `zero` is not the zero point that
+        the DynamicQuantizeLinear writes.
         """
         maker = self._makers.get(tensor)
         if maker is None or maker.op_type != QUANTISES or maker.output[0] != tensor:
@@ -404,8 +414,8 @@ class _DynamicRewriter:
     def _weight(self, node: onnx.NodeProto, scale: str, zero: str) -> _Operand | None:
         """Return a constant operand.
 
-        Return None if its scale or zero point is unknown, or is not one value per tensor or per
-        channel.
+        Return None if its scale or its zero point is not a constant with one value per tensor or
+        per channel.
         """
         weight, axis = self._tensors[node.input[1]], CHANNEL_AXIS[node.op_type]
         if len(weight.dims) <= axis:
@@ -428,7 +438,7 @@ class _DynamicRewriter:
         return _Operand(weight.name, *names, axis if scales.ndim else None)
 
     def _values(self, name: str, shape: Sequence[int]) -> NDArray[Any] | None:
-        """Return a constant as shape () or (channels,), or None if it has another shape."""
+        """Return a constant in shape () or (channels,), or None if it is unknown or has another shape."""
         tensor = self._tensors.get(name)
         if tensor is None or is_stub(tensor):
             return None
@@ -439,7 +449,7 @@ class _DynamicRewriter:
         return values.ravel() if fits and values.size == shape[0] else None
 
     def _float_product(self, scaled_product: _ScaledProduct) -> list[onnx.NodeProto]:
-        """Return the operators that replace an integer product and its scaling.
+        """Return the operators that replace an integer product, its Cast and its Mul.
 
         The float product keeps the name of the integer product.
         """
@@ -466,5 +476,5 @@ class _DynamicRewriter:
 
 
 def _other_input(node: onnx.NodeProto, name: str) -> str:
-    """Return the input of a two-operand operator that is not called `name`."""
+    """Return the other input of an operator with two inputs, of which one is `name`."""
     return str(node.input[1 if node.input[0] == name else 0])

@@ -1,19 +1,20 @@
 """Rewrite transposed convolutions as convolutions whose output channels become pixels.
 
-With a stride of s, an output pixel reads every s-th tap of the kernel. A group of s neighbouring
-pixels is therefore the result of s convolutions of the same data, which run as one convolution with
-s times the channels. Along one axis of length h, with m = ceil(k / s) taps each, the shapes are:
+With a stride of s, an output pixel reads every s-th element (tap) of the kernel. A group of s
+neighbouring pixels is therefore the result of s convolutions of the same data, which run as one
+convolution with s times as many output channels. Along one axis of length h, with m = ceil(k / s)
+taps per pixel, the shapes are:
 
     (n, c, h) → Conv (n, s * o, h + m - 1) → (n, o, (h + m - 1) * s) → cut to the output
 
-The channels of each of these convolutions are contiguous, so that blocks of channels are not split.
+The channels of each of the s convolutions are contiguous, so that blocks of channels are not split.
 TVM's own form multiplies by the zeros between the pixels, which is s times the work per axis. See
 W. Shi et al., "Is the deconvolution layer the same as a convolutional layer?", 2016.
 
-If this computes over 10 % more than the output needs, the output pixels are divided into kinds by
-the data that their taps read. Each kind is a convolution with its own taps and padding. For
-example, along an axis with k = 3, s = 2 and one pixel cut off, even pixels have one tap and odd
-pixels have two.
+This form may compute pixels that are cut off afterwards. If they cost more than 10 %, the pixels
+are instead divided into kinds by the data that their first tap reads, and each kind gets a
+convolution with its own taps and padding. For example, along an axis with k = 3, s = 2 and one
+pixel cut off, even pixels have one tap and odd pixels have two.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ pixel."""
 class _Kind:
     """Neighbouring output pixels whose taps read the same data.
 
+    One convolution computes all pixels of a kind.
+
     Attributes:
-        taps: tap indices of each pixel, from the last to the first; −1 stands for a zero.
+        taps: kernel indices of the taps of each pixel, from the last to the first; −1 stands for a
+            zero.
         pads: padding of the data before and after.
     """
 
@@ -53,12 +57,14 @@ class _Kind:
 
 @dataclass(frozen=True)
 class _OutputAxis:
-    """Composition of the output along one axis.
+    """Composition of the output of a transposed convolution along one axis.
+
+    The pixels of all kinds form a group, and the output consists of repeated groups.
 
     Attributes:
-        kinds: the kinds of pixels, which alternate.
-        length: how often the sequence of all kinds repeats.
-        begin: number of pixels that are cut off at the begin.
+        kinds: the kinds of pixels, in the order in which they occur in a group.
+        length: number of groups.
+        begin: number of pixels that are cut off at the beginning.
         size: number of pixels that remain.
     """
 
@@ -69,7 +75,7 @@ class _OutputAxis:
 
     @property
     def stride(self) -> int:
-        """Number of pixels of all kinds together."""
+        """Number of pixels per group."""
         return sum(len(kind.taps) for kind in self.kinds)
 
     @property
@@ -80,14 +86,14 @@ class _OutputAxis:
 
 @dataclass(frozen=True)
 class _Upsampling:
-    """A transposed convolution of images.
+    """Parameters of a transposed convolution of images.
 
     Attributes:
         images: batch size.
         groups: number of groups.
         channels: output channels per group.
-        rows: composition of the output's rows.
-        columns: composition of the output's columns.
+        rows: composition of the output along its height.
+        columns: composition of the output along its width.
     """
 
     images: int
@@ -100,8 +106,8 @@ class _Upsampling:
 def as_convolutions(normal: NormalGraph) -> None:
     """Rewrite transposed convolutions in a graph as convolutions, in place.
 
-    This applies to float32 convolutions with constant weights and without dilation. Others are
-    kept.
+    This applies to float32 convolutions of images with constant weights and without dilation. All
+    others are kept.
     """
     if not any(node.op_type == "ConvTranspose" for node in normal.graph.node):
         return
@@ -161,16 +167,16 @@ def _upsampling(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> _Upsamplin
 
 
 def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _OutputAxis:
-    """Return the composition of an output axis with the fewest multiply-adds.
+    """Return the composition of an output axis that needs fewer multiply-adds.
 
-    One convolution for all pixels is preferred if it needs at most `WASTED` times as many
-    multiply-adds.
+    A single convolution for all pixels is preferred to one convolution per kind of pixel if it
+    needs at most `WASTED` times as many multiply-adds.
 
     Args:
         length: length of the input along the axis.
         taps: length of the kernel.
         stride: the stride.
-        begin: number of pixels that are cut off at the begin.
+        begin: number of pixels that are cut off at the beginning.
         size: length of the output.
     """
     if length == 1:  # each output pixel reads at most one tap
@@ -185,19 +191,19 @@ def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _Output
 
 
 def _in_turns(length: int, taps: int, stride: int, begin: int, size: int) -> _OutputAxis | None:
-    """Return the composition of an output axis from several kinds of pixels, which alternate.
+    """Divide the output pixels along an axis into kinds, which follow each other in turn.
 
-    Pixels are of one kind if their first tap reads the same data element.
+    Pixels are of the same kind if their first tap reads the same data element.
 
     Args:
         length: length of the input along the axis.
         taps: length of the kernel.
         stride: the stride.
-        begin: number of pixels that are cut off at the begin.
+        begin: number of pixels that are cut off at the beginning.
         size: length of the output.
 
     Returns:
-        The composition, or None if there are pixels that read no data from their first tap on.
+        The composition of the axis, or None if a kind would need negative padding.
     """
     kinds, groups = groupby(range(stride), lambda pixel: (pixel + begin) // stride), []
     for ahead, pixels in kinds:
@@ -236,7 +242,7 @@ class _PixelWriter:
     def write_nodes(
         self, weight: onnx.TensorProto, bias: onnx.TensorProto | None
     ) -> list[onnx.NodeProto]:
-        """Return the replacing operators. The last one writes the result."""
+        """Return the operators that replace the transposed convolution. The last one writes its result."""
         up = self._up
         has_several_pixels = up.rows.stride * up.columns.stride > 1
         lines = []
@@ -269,7 +275,7 @@ class _PixelWriter:
 
     @property
     def _place(self) -> int:
-        """Index of the row pixels among the dimensions; a group dimension may precede them."""
+        """Index of the dimension for the pixels of a row; a group dimension may precede it."""
         return 1 if self._up.groups == 1 else 2
 
     @property
@@ -289,11 +295,11 @@ class _PixelWriter:
         self, tail: str, kinds: tuple[_Kind, _Kind],
         weight: onnx.TensorProto, bias: onnx.TensorProto | None,
     ) -> str:  # fmt: skip
-        """Append the convolution that computes one kind of rows and one kind of columns.
+        """Append the convolution for one kind of pixels along the height and one along the width.
 
         Args:
             tail: suffix of the names of new operators and tensors.
-            kinds: the kind of rows and the kind of columns.
+            kinds: the kind along the height and the kind along the width.
             weight: weights of the transposed convolution.
             bias: its bias, or None.
 
@@ -340,7 +346,10 @@ class _PixelWriter:
         return name
 
     def _weights(self, tail: str, kinds: tuple[_Kind, _Kind], weight: onnx.TensorProto) -> str:
-        """Return the weights (g * c, o, kh, kw) as (g * sy * sx * o, c, my, mx)."""
+        """Convert weights (g · c, o, kh, kw) to (g · sy · sx · o, c, my, mx) and return their name.
+
+        Here sy and sx are the numbers of pixels of the kinds, and my and mx their numbers of taps.
+        """
         up = self._up
         rows, columns = (np.array(kind.taps) for kind in kinds)
         inputs, taps = int(weight.dims[0]) // up.groups, tuple(weight.dims[2:])
@@ -358,7 +367,7 @@ class _PixelWriter:
         return self._tensor(tail, np.ascontiguousarray(arranged))
 
     def _bias(self, tail: str, kinds: tuple[_Kind, _Kind], bias: onnx.TensorProto) -> str:
-        """Return the bias (g * o,) as (g * sy * sx * o,)."""
+        """Convert a bias (g · o,) to (g · sy · sx · o,) and return its name."""
         up = self._up
         pixels = len(kinds[0].taps) * len(kinds[1].taps)
         if is_stub(bias):

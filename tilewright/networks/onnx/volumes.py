@@ -1,6 +1,7 @@
-"""Rewrite 3-D convolutions as 2-D convolutions, with the taps along depth as channels.
+"""Rewrite 3-D convolutions as 2-D convolutions, with the kernel's depth in the channels.
 
-The frames of a volume (n, c, d, h, w) form images of shape (n * d, c, h, w).
+A volume of shape (n, c, d, h, w) becomes n · d images of shape (c, h, w), which are called frames.
+Each output frame reads the input frames under the kernel as additional channels.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Frames:
         normal: the graph.
 
     Attributes:
-        framed: name of the frames of a tensor, by name of the tensor.
+        framed: name of the tensor that holds the frames, by name of the tensor of volumes.
         nodes: the operators written so far.
     """
 
@@ -48,12 +49,15 @@ class Frames:
         self._names = {operator.name for operator in normal.operators}
 
     def is_volume(self, name: str) -> bool:
-        """Return whether a tensor has volumes of a known shape."""
+        """Return whether a tensor has rank 5 and a known shape without empty dimensions."""
         shape = self.shapes.get(name, ())
         return len(shape) == VOLUME and min(shape) > 0
 
     def frames_of(self, name: str) -> str:
-        """Return the name of the frames (n * d, c, h, w) of a tensor of volumes (n, c, d, h, w)."""
+        """Convert volumes (n, c, d, h, w) to frames (n · d, c, h, w) and return the name of the frames.
+
+        The conversion is written on first use.
+        """
         if name not in self.framed:
             n, c, d, h, w = self.shapes[name]
             moved = self.add("Transpose", [name], f"{name}/depth_first", perm=DEPTH_FIRST)
@@ -61,7 +65,7 @@ class Frames:
         return self.framed[name]
 
     def make_whole(self, name: str) -> None:
-        """Make sure that a tensor is available as volumes."""
+        """Write the conversion of frames to volumes, unless the tensor is already available as volumes."""
         if name in self.framed and name not in self._whole:
             n, c, d, h, w = self.shapes[name]
             apart = self.reshape(self.framed[name], f"{name}/depth", (n, d, c, h, w))
@@ -69,18 +73,18 @@ class Frames:
             self._whole.add(name)
 
     def append_whole(self, node: onnx.NodeProto) -> None:
-        """Append an operator of the original graph unchanged."""
+        """Append an operator of the original graph, which reads and writes volumes."""
         self.nodes.append(node)
         self._whole.update(node.output)
 
     def append(self, node: onnx.NodeProto) -> None:
-        """Append an operator of the original graph whose result is now frames."""
+        """Append an operator of the original graph that was changed to read and write frames."""
         name = node.output[0]
         node.output[0] = self.framed[name] = f"{name}/frames"
         self.nodes.append(node)
 
     def add(self, kind: str, inputs: Sequence[str], result: str, **attributes: object) -> str:
-        """Append an operator that the original graph does not have.
+        """Append an operator that the original graph does not contain.
 
         Args:
             kind: ONNX type of the operator.
@@ -106,16 +110,16 @@ class Frames:
         return self.add("Reshape", [source, wanted], result)
 
     def gather(self, source: str, result: str, volumes: str, places: Indices) -> str:
-        """Select frames of each volume; indices outside the volume give zeros.
+        """Select frames of each volume. Indices outside the volume select zeros.
 
         Args:
-            source: name of the frames, of shape (n * d, c, ...).
-            result: name of the result.
+            source: name of the frames, of shape (n · d, c, ...).
+            result: prefix of the names of new tensors.
             volumes: name of the tensor of volumes (n, c, d, h, w).
             places: frame indices within each volume, of shape (m,).
 
         Returns:
-            Name of the selected frames, of shape (n * m, c, ...).
+            Name of the selected frames, of shape (n · m, c, ...).
         """
         images, depth = self.shapes[volumes][0:3:2]
         inside = (places >= 0) & (places < depth)
@@ -133,10 +137,10 @@ class Frames:
     def derive_constant(self, name: str, tail: str, change: Callable[[Numbers], Numbers]) -> str:
         """Add a constant that is computed from another constant, and return its name.
 
-        If the other constant is a stub, the result is a stub as well.
+        If the other constant has no data, the new constant has none either.
 
         Args:
-            name: name of the constant.
+            name: name of the other constant.
             tail: suffix of the new name.
             change: computes the new values.
         """
@@ -168,8 +172,8 @@ OF_KERNEL = frozenset(("kernel_shape", "strides", "dilations", "output_padding")
 def as_frames(normal: NormalGraph) -> None:
     """Rewrite 3-D convolutions in a graph as 2-D convolutions, in place.
 
-    This applies to float32 data with constant weights (o, c, kd, kh, kw). A graph without such
-    convolutions is not changed.
+    This applies to convolutions of float32 data with constant weights (o, c, kd, kh, kw). A graph
+    without such convolutions is not changed.
 
     Raises:
         ModelFileError: the graph contradicts itself.
@@ -183,7 +187,7 @@ def as_frames(normal: NormalGraph) -> None:
 
 
 class _FrameWriter:
-    """Writes the operators of a graph one by one, with volumes converted to frames where needed."""
+    """Writes the operators of a graph one by one. Volumes are converted to frames where needed."""
 
     def __init__(self, normal: NormalGraph) -> None:
         self._frames = Frames(normal)
@@ -204,7 +208,7 @@ class _FrameWriter:
         return self._is_convolution(node) or self._is_transposed(node)
 
     def write(self, node: onnx.NodeProto) -> None:
-        """Append an operator, in the form that suits its inputs."""
+        """Append an operator, changed to read and write frames if a rule allows it."""
         for applies, rule in self._rules:
             if node.domain in STANDARD_DOMAINS and applies(node):
                 rule(node)
@@ -214,7 +218,7 @@ class _FrameWriter:
         self._frames.append_whole(node)
 
     def finish(self) -> None:
-        """Replace the operators of the graph by those that were written."""
+        """Replace the operators of the graph by the written operators, and infer shapes again."""
         normal, nodes = self._frames.normal, self._frames.nodes
         graph = normal.graph
         for output in graph.output:
@@ -227,9 +231,9 @@ class _FrameWriter:
         infer_shapes(normal)
 
     def _is_windowed(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node computes windows of volumes with explicit padding.
+        """Return whether a node applies windows with explicit padding to volumes.
 
-        It must have a single output.
+        The node must have a single output.
         """
         single = len([name for name in node.output if name]) == 1
         padding = {a.name: a.s for a in node.attribute}.get("auto_pad", b"NOTSET")
@@ -265,10 +269,10 @@ class _FrameWriter:
         self._frames.append(node)
 
     def _sum_of_taps(self, node: onnx.NodeProto, source: str, windows: Indices) -> None:
-        """Write one convolution per depth tap and add the results.
+        """Write one convolution per depth index of the kernel, and add the results.
 
-        This is used for grouped convolutions, where taps as channels would have to lie within
-        groups.
+        This form is used for grouped convolutions, where the frames under the kernel cannot simply
+        be stacked as channels, because each group would need its own.
         """
         (data, weight), result, total = node.input[:2], node.output[0], ""
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -287,9 +291,9 @@ class _FrameWriter:
         self._frames.framed[result] = total
 
     def _windows(self, node: onnx.NodeProto, taps: int) -> Indices:
-        """Return the frame indices that each output frame reads, of shape (d, taps).
+        """Return the indices of the input frames that each output frame reads, of shape (d, taps).
 
-        Indices may lie outside the volume.
+        Indices may lie outside the volume, in the padding.
         """
         numbers = _ints(node)
         stride, dilation = (numbers.get(name, (1,))[0] for name in ("strides", "dilations"))
@@ -300,7 +304,8 @@ class _FrameWriter:
     def _is_transposed(self, node: onnx.NodeProto) -> bool:
         """Return whether a transposed convolution can be rewritten.
 
-        Its kernel along depth must be as long as its stride, and nothing may be cut off there.
+        The length of the kernel along depth must equal the stride, and the output must not be
+        cropped along depth.
         """
         if node.op_type != "ConvTranspose" or not self._is_windowed(node):
             return False
@@ -337,8 +342,8 @@ class _FrameWriter:
     def _is_pool(self, node: onnx.NodeProto) -> bool:
         """Return whether a pool can be rewritten.
 
-        This applies to a MaxPool whose windows all begin before the end of the data, and to a pool
-        over single frames.
+        It must either pool single frames, or be a MaxPool in which every window contains at least
+        one frame. In both cases, every window must begin before the end of the data.
         """
         if node.op_type not in ("MaxPool", "AveragePool") or not self._is_windowed(node):
             return False
@@ -412,13 +417,13 @@ class _FrameWriter:
         self._frames.append(node)
 
     def _without_depth(self, name: str) -> str:
-        """Return a constant that broadcasts with frames as the original did with volumes."""
+        """Return a constant that broadcasts with frames as the original constant does with volumes."""
         if len(self._constants[name].dims) < 3:
             return name
         return self._frames.derive_constant(name, "frames", lambda v: v.squeeze(-3))
 
     def _is_concatenation(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node concatenates volumes along channels."""
+        """Return whether a node concatenates volumes along their channels."""
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
         known = any(name in self._frames.framed for name in node.input)
         return (
@@ -445,7 +450,7 @@ def _ints(node: onnx.NodeProto) -> Mapping[str, tuple[int, ...]]:
 
 
 def _drop_depth(node: onnx.NodeProto) -> None:
-    """Remove the depth from the attributes of a windowed operator."""
+    """Remove the depth from the attributes of a convolution or pool."""
     for attribute in node.attribute:
         if attribute.name in OF_KERNEL:
             set_ints(attribute, attribute.ints[1:])
@@ -461,5 +466,5 @@ def _taps_as_channels(weight: Numbers) -> Numbers:
 
 
 def _one_tap(tap: int, weight: Numbers) -> Numbers:
-    """Return one depth tap of weights (o, c, kd, kh, kw) as (o, c, kh, kw)."""
+    """Return the weights (o, c, kh, kw) at one depth index of weights (o, c, kd, kh, kw)."""
     return weight[:, :, tap]
