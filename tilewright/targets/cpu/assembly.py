@@ -1,7 +1,7 @@
-"""Assemble and link LLVM's output with the machine's C compiler, and count its instructions.
+"""Assembly and linking of LLVM's output with the machine's C compiler, and instruction counts.
 
-LLVM generates the code once, as text. Features of the kernel are read from the text. Assembling and
-linking it takes a tenth of a second. Equal texts give equal libraries.
+LLVM generates the code once, as assembly text. Instruction counts of the kernel are read from the
+text. Assembling and linking the text takes a tenth of a second. Equal texts give equal libraries.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def c_compiler() -> str:
 
 
 def link(assembly: str) -> bytes:
-    """Assemble and link a text to a shared library.
+    """Assemble and link an assembly text to a shared library.
 
     Args:
         assembly: the assembly text.
@@ -79,7 +79,7 @@ class Mix:
 
     Attributes:
         fused: vector multiply-adds and dot products.
-        broadcasts: vector instructions that copy a number to all lanes.
+        broadcasts: vector instructions that copy one value to all lanes.
         vector_loads: vector loads that do not read the stack.
         vector_stores: vector stores that do not write the stack.
         spills: vector loads from and stores to the stack.
@@ -106,7 +106,10 @@ def mix_of(assembly: str) -> Mix:
     """Count the instructions of a kernel.
 
     Args:
-        assembly: LLVM's text for x86-64 (AT&T syntax) or AArch64.
+        assembly: LLVM's assembly text for x86-64 (AT&T syntax) or AArch64.
+
+    Returns:
+        The counts, summed over the functions that compute.
     """
     counts = dict.fromkeys(Mix.__dataclass_fields__, 0)
     for body in _bodies(assembly):
@@ -116,7 +119,10 @@ def mix_of(assembly: str) -> Mix:
 
 
 def _bodies(assembly: str) -> list[str]:
-    """Return the text of each function that computes, without the one that checks arguments."""
+    """Return the text of each function that computes, without the function that checks arguments.
+
+    A library has one such function for the kernel and one per parallel loop.
+    """
     bodies = []
     for label in _OWN.finditer(assembly):
         end = _FUNCTION_END.search(assembly, label.end())

@@ -1,4 +1,4 @@
-"""Lower bounds that hold for every schedule of a workload: operations and bytes."""
+"""Lower bounds that hold for every schedule of a workload: number of operations and of bytes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ WINOGRAD = 4
 
 
 def least_operations(workload: Workload) -> float:
-    """Return the smallest number of operations with which a schedule can compute a workload.
+    """Return the smallest number of operations that any schedule of a workload needs.
 
-    A multiply-add counts as two operations. For 3×3 convolutions in float32 with stride 1 and no
-    dilation, the number is that of Winograd's algorithm, which the kernels may use.
+    A multiply-add counts as two operations. For 3×3 convolutions with stride 1, no dilation and no
+    groups, in float32 or quantised, the result is the count of Winograd's algorithm, which the
+    kernels may use.
 
     Args:
         workload: the workload.

@@ -1,17 +1,17 @@
-"""Compile one config to a shared library and its hidden features, or return a typed failure.
+"""Compiles one config to a shared library and its hidden features, or returns a typed failure.
 
-This runs in separate processes (`targets.cpu.compile_pool`), since LLVM may take long or terminate
-its process.
+This code runs in child processes (`targets.cpu.compile_pool`), because LLVM may take long or
+terminate its process.
 
-Kernels are lowered by TVM's own pipeline with two changes.
+Kernels are lowered by TVM's own pipeline with two changes:
 
-Tensors in the scope `local` are allocated on the stack. TVM would request those above 1 KiB, such
-as a register tile, from its runtime. LLVM then cannot know that nobody reads the memory afterwards,
-and stores registers needlessly.
-
-The stack is aligned. LLVM aligns it for tensors, but not for registers that it spills there later.
-A vector of 64 bytes may then cross a page boundary. Where the stack begins differs between
-processes: without the alignment, one process in thirty ran a convolution at 0.35 of its speed.
+- Tensors in the scope `local` are allocated on the stack. TVM would request tensors above 1 KiB,
+  such as the sums of a register tile, from its runtime. LLVM could then not know that nobody reads
+  the memory afterwards, and would store registers needlessly.
+- The stack is aligned to 64 bytes. LLVM aligns it for tensors, but not for registers that it spills
+  to the stack later, and a spilled vector of 64 bytes may then cross a page boundary. The start of
+  the stack differs between processes: without the alignment, one process in thirty ran a
+  convolution at 0.35 of its speed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Compiled:
     """Result of compiling one config.
 
     Attributes:
-        library: a shared object that defines the function `FUNCTION`; empty on failure.
+        library: bytes of a shared object that defines the function `FUNCTION`; empty on failure.
         hidden: one value per column of `targets.cpu.hidden_features.COLUMNS`; empty on failure.
         failure: class of the failure; "" on success.
         reason: message about the failure; "" on success.
@@ -107,6 +107,9 @@ def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc
         spec: the processor.
         values: the config, by knob name.
 
+    Returns:
+        The scheduled function.
+
     Raises:
         DoesNotApply: the config does not select a valid schedule.
     """
@@ -119,17 +122,17 @@ def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc
 
 
 def assembly_of(function: PrimFunc, target: TvmTarget) -> str:
-    """Compile a scheduled function to assembly.
+    """Compile a scheduled function to assembly text.
 
-    No other step generates code: the library and the counts of instructions both come from this
-    text.
+    LLVM generates code only here: the library is assembled from this text, and instructions are
+    counted in it. Exceptions of TVM are not caught.
 
     Args:
         function: the function. It is called `FUNCTION` in the assembly.
         target: TVM's target.
 
     Returns:
-        The assembly text. Exceptions of TVM are passed on.
+        The assembly text.
     """
     module = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
     executable = tvm.compile(module, target=target, tir_pipeline=lowering())
@@ -139,7 +142,7 @@ def assembly_of(function: PrimFunc, target: TvmTarget) -> str:
 class Compiler:
     """Compiler of one process, which compiles each distinct schedule once.
 
-    Different configs may select the same schedule. They share its result.
+    Different configs may select the same schedule. Such configs share one result.
     """
 
     def __init__(self) -> None:
@@ -152,6 +155,9 @@ class Compiler:
             workload: the workload.
             spec: the processor.
             values: the config, by knob name.
+
+        Returns:
+            The library and hidden features, or the failure.
         """
         try:
             function = scheduled(workload, spec, values)
@@ -175,6 +181,9 @@ def compile_function(function: PrimFunc, spec: CpuSpec) -> Compiled:
     Args:
         function: the function.
         spec: the processor.
+
+    Returns:
+        The library and hidden features, or the failure.
     """
     target = llvm_target(spec)
     try:
@@ -219,7 +228,7 @@ move loads out of loops around it."""
 def lowering() -> str:
     """Register the lowering pipeline with TVM and return its name.
 
-    The name is an argument of `tvm.compile(..., tir_pipeline=)`.
+    Pass the name to TVM as `tvm.compile(..., tir_pipeline=)`.
     """
     compilation_pipeline.register_tir_pipeline(PIPELINE, _pipeline)
     return PIPELINE
@@ -236,7 +245,7 @@ def _pipeline() -> tuple[Pass, Pass, Pass]:
 
 
 def _keep_local_allocations(body: Statement) -> Statement:
-    """Return the statements, with allocations in the scope `local` marked to stay on the stack."""
+    """Mark allocations in the scope `local`, so that TVM leaves them on the stack."""
 
     def mark(allocation: AllocBuffer) -> Statement:
         if allocation.buffer.scope() != "local":
@@ -248,9 +257,9 @@ def _keep_local_allocations(body: Statement) -> Statement:
 
 
 def _align_stack(body: Statement) -> Statement:
-    """Return the statements, with an aligned stack in each function that LLVM compiles.
+    """Insert a call that aligns the stack into each function that LLVM compiles.
 
-    These are the function itself and one function per parallel loop.
+    LLVM compiles the kernel's function itself and one more function per parallel loop.
     """
 
     def begin(body: Statement) -> Statement:

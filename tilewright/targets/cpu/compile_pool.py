@@ -1,6 +1,6 @@
-"""Compile batches of configs in long-lived processes.
+"""Compiles batches of configs in long-lived child processes.
 
-A config that makes LLVM hang or terminates its process affects no other config.
+If a config makes LLVM hang or terminates its process, no other config is affected.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class CompilerDown(TilewrightError):
 
 
 class CompilePool:
-    """Pool of compile processes, which start when they are needed and end with this process.
+    """Pool of compile processes, which start when they are needed and end with the calling process.
 
-    Batches from several threads share the processes.
+    Several threads may compile batches at the same time; they share the processes.
 
     Args:
-        workers: number of processes.
+        workers: number of compile processes.
         seconds: time limit for one config, in seconds.
         module: name of the module that the processes run.
     """
@@ -70,7 +70,7 @@ class CompilePool:
         Args:
             workload: the workload.
             spec: the processor.
-            batch: configs by knob name.
+            batch: configs, each as knob values by knob name.
 
         Returns:
             One result per config, in the same order.

@@ -1,4 +1,4 @@
-"""Compile one config per call, as the child process of `targets.cpu.compile_pool`."""
+"""Program of the compile processes of `targets.cpu.compile_pool`: compiles one config per call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.targets.workload import Workload
 
 
 class CompileWorker:
-    """Server in a compile process: answers calls one after another, and loads TVM only once."""
+    """Server in a compile process: answers calls one after another. TVM is loaded only once."""
 
     def __init__(self) -> None:
         self._compiler = Compiler()
@@ -24,12 +24,14 @@ class CompileWorker:
         """Answer a call of the parent process.
 
         Args:
-            header: the call's name and values: `ready` loads TVM, `compile` compiles a config.
+            header: name and arguments of the call. The call `ready` loads TVM, `compile` compiles a
+                config.
             arrays: not used.
 
         Returns:
-            For `compile`, the failure and its reason, and the library, shape (bytes,), with the
-                hidden features, shape (columns,).
+            For `compile`, a header with the class of the failure and its reason ("" on success),
+            and two arrays: the library, uint8 array of shape (bytes,), and the hidden features,
+            shape (columns,). For `ready`, an empty reply.
         """
         if header["call"] == "ready":
             import tvm.s_tir.meta_schedule  # noqa: F401

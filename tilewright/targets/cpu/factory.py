@@ -1,4 +1,4 @@
-"""Create the target for this processor from its name: `cpu`, or `cpu:threads=1,lanes=8`."""
+"""Registration of the CPU target, whose name is `cpu` or, for example, `cpu:threads=1,lanes=8`."""
 
 from __future__ import annotations
 
@@ -78,9 +78,10 @@ def _check_code(specification: Mapping[str, Json]) -> None:
 
 
 def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
-    """Return settings for parts of this processor, as machines to train and test models on.
+    """Return specifications of parts of this processor, which serve as machines to train models on.
 
-    There is one setting for each combination of a power of two of threads and a vector width.
+    There is one specification for each combination of a number of threads (powers of two and all
+    threads) and a vector width.
     """
     host = this_machine()
     threads = sorted({host.threads} | {1 << k for k in range(host.threads.bit_length())})
@@ -165,7 +166,7 @@ def _properties(text: str) -> Sequence[Property]:
 
 
 def _int8_of(spec: CpuSpec) -> str:
-    """Return the name of the instructions that a processor uses to multiply int8 numbers."""
+    """Return the name of the instructions that a processor uses to multiply int8 values."""
     pairs = "pmaddwd" if spec.architecture == "x86_64" else "none"
     return spec.int8_tiles or spec.dots or pairs
 

@@ -1,15 +1,15 @@
-"""Computes hidden features of a kernel, which are known after compilation, before it is timed.
+"""Hidden features of a kernel, which are known after compilation and before it is timed.
 
-They describe the memory accesses of the kernel's loops, and count LLVM's instructions. TVM's
-`PerStoreFeature` returns 164 numbers per store statement (after Ansor, Zheng et al. 2020,
-appendix B), most of them as log2(1 + number). They are aggregated to one row per kernel. Each
-column's description ends with the rule:
+The features describe the memory accesses of the kernel's loops, and count LLVM's instructions. For
+memory accesses, TVM's `PerStoreFeature` returns 164 values per store statement (after Ansor, Zheng
+et al. 2020, appendix B), most of them as log2(1 + value). This module aggregates the rows of all
+store statements to one row per kernel. Each column's description ends with the rule of the
+aggregation:
 
-    sum       sum over all stores
-    main      value of the store with the most arithmetic, which accumulates the products
-    largest   maximum over all stores
+    sum       sum over all stores main      value of the store with the most arithmetic, which
+    accumulates the products largest   maximum over all stores
 
-The instructions are counted in LLVM's assembly (`targets.cpu.assembly`).
+Instructions are counted in LLVM's assembly text (`targets.cpu.assembly`).
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ def hidden_features(
     Args:
         function: the scheduled TensorIR function.
         target: TVM's target.
-        assembly: LLVM's assembly of the function.
+        assembly: LLVM's assembly text of the function.
         code_bytes: size of the library in bytes.
 
     Returns:
-        One number per column of `COLUMNS`.
+        One value per column of `COLUMNS`.
     """
     mix = mix_of(assembly)
     vectors = max(mix.vectors, 1)
@@ -109,7 +109,7 @@ def store_features(function: PrimFunc, target: TvmTarget) -> tuple[float, ...]:
         target: TVM's target.
 
     Returns:
-        One number per column of `STORE_COLUMNS`.
+        One value per column of `STORE_COLUMNS`.
     """
     module = tvm.IRModule({"main": function})
     candidate = meta_schedule.MeasureCandidate(s_tir.Schedule(module), [])
@@ -117,13 +117,13 @@ def store_features(function: PrimFunc, target: TvmTarget) -> tuple[float, ...]:
 
 
 def sum_features(rows: NDArray[np.float64]) -> tuple[float, ...]:
-    """Aggregate TVM's features of all stores to one row, by the rule of each column.
+    """Aggregate TVM's features of all store statements to one row, by the rule of each column.
 
     Args:
-        rows: TVM's features, shape (stores, 164).
+        rows: TVM's features, float64 array of shape (stores, 164).
 
     Returns:
-        One number per column of `STORE_COLUMNS`.
+        One value per column of `STORE_COLUMNS`.
     """
     assert rows.shape[1] == _ROW, f"TVM's features have {rows.shape[1]} columns instead of {_ROW}"
     # TVM stores sign(x) log2(1 + |x|), but values must be summed as they are.
@@ -143,10 +143,10 @@ def sum_features(rows: NDArray[np.float64]) -> tuple[float, ...]:
 
 
 def _context(module: IRModule, target: TvmTarget) -> TuneContext:
-    """Return a `TuneContext`, made by the constructor that TVM registers.
+    """Return a `TuneContext`, made by the constructor that TVM registers in C++.
 
-    The constructor in Python would first import all tensor intrinsics, hundreds of functions that
-    take ten seconds to parse. Features need none of them.
+    The constructor in Python would first import all tensor intrinsics: hundreds of functions that
+    take ten seconds to parse. Features need none of these functions.
     """
     from tvm.s_tir import meta_schedule  # noqa: F401  registers the type of what is made
 

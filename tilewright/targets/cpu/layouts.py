@@ -1,25 +1,24 @@
 """Memory layouts of tensors and weights.
 
-Channels lie in blocks of at most a vector: NCHW becomes N C/b H W b. The block depends only on the
-tensor's number of channels. Two neighbouring layers therefore agree on the layout of the tensor
-between them, whatever their schedules are.
+Channels are stored in blocks of at most one vector: shape (N, C, H, W) becomes (N, C / b, H, W, b)
+with b channels per block. The block size depends only on the tensor's number of channels. Two
+neighbouring layers therefore agree on the layout of the tensor between them, whatever their
+schedules are.
 
 Each kernel packs its weights once, when a library is built (`Kernel.pack_weights`). The weights
-that one register tile reads are contiguous. `tile` is the number of output channels of a register
-tile, `ib` a block of input channels.
+that one register tile reads are contiguous. In the following shapes, `tile` is the number of output
+channels of a register tile, `ib` the input channels per block, and `m` Winograd's tile size:
 
     conv2d, direct      (o / tile, c / ib, kh, kw, ib, tile)                    `pack_filters`
-    conv2d, Winograd    (o / tile, m + 2, m + 2, c / ib, ib, tile), transformed; or, if the
-                        kernel transforms them, (o / tile, c / ib, ib, 3, 3, tile)
-    conv2d_int8         (o / tile, 1 + steps, lanes): initial values of the sums, then the
-                        operands of one dot product per step
-    depthwise           (c / block, kh, kw, block)
-    grouped             (o / tile, kh, kw, input channels per tile, tile), zeros between groups
-    dense               (o / tile, c, tile)
-    dense_int8          (o / tile, 1 + steps, lanes), as for conv2d_int8
-    batch_matmul        unchanged, (batch, depth, columns): both operands are activations
-    conv2d_amx, matmul_amx      (words,), in the order: blocks of columns, steps, tiles, words,
-                        columns of a tile
+    conv2d, Winograd    (o / tile, m + 2, m + 2, c / ib, ib, tile), transformed; or, if the kernel
+    transforms the weights itself, (o / tile, c / ib, ib, 3, 3, tile) conv2d_int8         (o / tile,
+    1 + steps, lanes): initial values of the sums, then the weights of one dot-product instruction
+    per step depthwise           (c / block, kh, kw, block) grouped             (o / tile, kh, kw,
+    input channels per tile, tile), zeros between groups dense               (o / tile, c, tile)
+    dense_int8          (o / tile, 1 + steps, lanes), as for conv2d_int8 batch_matmul
+    unchanged, (batch, depth, columns): both operands are activations conv2d_amx, matmul_amx
+    (words,), in the order: blocks of columns, steps of the depth, tiles, 32-bit words of the depth,
+    columns of a tile
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ conv2d:n=1,c=24,h=56,w=56,o=24,k=3,p=1` measures one of them again, to be compar
 def channel_block(channels: int, lanes: int) -> int:
     """Return the number of channels per block of a tensor.
 
-    It is the divisor of `channels` that fits a vector and has the lowest cost per channel.
+    The result is the divisor of `channels` that fits a vector and has the lowest cost per channel.
 
     Args:
         channels: channels of the tensor.
-        lanes: float32 numbers per vector.
+        lanes: float32 values per vector.
     """
 
     def cost(block: int) -> float:
@@ -83,15 +82,15 @@ def unpack_channels(packed: Array) -> Array:
 
 
 def pack_filters(weights: NDArray[np.float32], ib: int, tile: int) -> NDArray[np.float32]:
-    """Pack the weights of a direct convolution: the weights of a register tile are contiguous.
+    """Pack the weights of a direct convolution, so that a register tile's weights are contiguous.
 
     Args:
-        weights: shape (o, c, kh, kw).
+        weights: float32 array of shape (o, c, kh, kw).
         ib: input channels per block.
         tile: output channels per register tile.
 
     Returns:
-        Shape (o / tile, c / ib, kh, kw, ib, tile).
+        Float32 array of shape (o / tile, c / ib, kh, kw, ib, tile).
     """
     o, c, kh, kw = weights.shape
     blocked = weights.reshape(o // tile, tile, c // ib, ib, kh, kw)

@@ -1,4 +1,4 @@
-"""Read the processor's properties from the operating system: caches, flags, governor, load."""
+"""Properties of the processor, read from the operating system: caches, flags, governor, load."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def model() -> str:
 
 @cache
 def cache_bytes(level: int) -> int:
-    """Return the size of a data cache of a core in bytes, or 0 if unknown.
+    """Return the size in bytes of a core's data cache, or 0 if it is unknown.
 
     Args:
-        level: level of the cache, which may be shared with other cores.
+        level: level of the cache, 1 to 3. The cache may be shared with other cores.
     """
     for folder in sorted((SYSTEM / "cpu0" / "cache").glob("index*")):
         kind, size = _read_text(folder / "type"), _read_text(folder / "size")
@@ -55,7 +55,7 @@ def cache_bytes(level: int) -> int:
 def multiplies_bfloat16() -> bool:
     """Return whether the processor has AVX512-BF16 for vectors of 512 and of 256 bits.
 
-    These instructions are `vdpbf16ps` and the rounding to bfloat16.
+    AVX512-BF16 consists of the dot product `vdpbf16ps` and conversions from float32 to bfloat16.
     """
     return platform.machine() == "x86_64" and {"avx512_bf16", "avx512vl"} <= set(flags())
 
@@ -64,7 +64,7 @@ def multiplies_bfloat16() -> bool:
 def allows_amx() -> bool:
     """Return whether this process may use AMX tiles.
 
-    The first call asks the Linux kernel for permission, as each process has to (Linux's
+    The first call asks the Linux kernel for permission, which each process has to request (Linux's
     Documentation/arch/x86/xstate.rst).
     """
     if platform.machine() != "x86_64" or not {"amx_tile", "amx_bf16", "avx512_bf16"} <= set(
@@ -76,16 +76,18 @@ def allows_amx() -> bool:
 
 
 def corrections(known: Collection[str]) -> tuple[str, ...]:
-    """Return changes to the instruction sets that LLVM assumes this x86 processor has.
+    """Return corrections to the instruction sets that LLVM assumes this x86 processor has.
 
-    LLVM derives them from the number of the processor's model. A virtual machine may report another
-    processor's number, or hide instruction sets.
+    LLVM derives the instruction sets from the processor's model number. In a virtual machine this
+    derivation can be wrong, since the machine may report another model number or hide instruction
+    sets.
 
     Args:
-        known: LLVM's names of the instruction sets that it assumes.
+        known: LLVM's names of the instruction sets that LLVM assumes.
 
     Returns:
-        LLVM attributes: `+avx512bf16` adds an instruction set, `-avx512f` removes one.
+        LLVM attributes: `+avx512bf16` adds an instruction set, `-avx512f` removes one. Empty on
+            other architectures.
     """
     available = flags()
     if platform.machine() != "x86_64" or not available:
@@ -98,7 +100,7 @@ def corrections(known: Collection[str]) -> tuple[str, ...]:
 
 
 def governor() -> str:
-    """Return the governor that sets the clock, for example `performance`; "" if unknown."""
+    """Return the frequency governor, for example `performance`; "" if unknown."""
     return _read_text(SYSTEM / "cpu0" / "cpufreq" / "scaling_governor")
 
 

@@ -1,12 +1,13 @@
-"""Time compiled kernels in this process, the child process of `targets.cpu.runner`.
+"""Timing of compiled kernels in the current process, the child process of `targets.cpu.runner`.
 
-Threads are pinned to cores, outputs are compared with a reference result, and runs of the kernel
-alternate with runs of a reference kernel.
+Threads are pinned to cores, and outputs are compared with a reference result. Runs of the timed
+kernel alternate with runs of a fixed reference kernel, whose slowdown shows how busy the machine
+is.
 
 The reference kernel is a product of small matrices, which keeps the processor's multipliers busy.
 Its data fit the second-level cache of a core. A lower clock or a lost core therefore slows it down
-like the kernel that is timed, while it leaves that kernel's data in the cache. A second reference
-kernel sums up an array, to measure how fast the processor reads memory.
+like the timed kernel, and it does not evict the timed kernel's data from the cache. A second
+reference kernel sums up an array, to measure how fast the processor reads memory.
 """
 
 from __future__ import annotations
@@ -58,15 +59,15 @@ class CpuMeasurement:
 
 
 class CpuBench:
-    """Timing of kernels in this process, with threads pinned to one core each.
+    """Test bench that times kernels in this process, with each thread pinned to one core.
 
     Args:
         spec: the processor that kernels are compiled for.
-        timing: how kernels are timed.
+        timing: parameters of timing.
 
     Attributes:
         operations: floating-point operations of one call of the reference kernel.
-        reference: runs the reference kernel: see `targets.cpu.timing.Run`.
+        reference: function that runs and times the reference kernel: see `targets.cpu.timing.Run`.
     """
 
     def __init__(self, spec: CpuSpec, timing: Timing) -> None:
@@ -99,9 +100,10 @@ class CpuBench:
         return module
 
     def calibrate(self) -> float:
-        """Return the seconds that a call of the reference kernel takes on a quiet machine.
+        """Return the seconds per call of the reference kernel on a quiet machine.
 
-        This is the smallest of the medians of several turns.
+        The reference kernel is timed in several turns of several repeats. The result is the
+        smallest of the turns' medians.
         """
         once = self._time_once(self._module, self._arguments)
         calls = max(1, round(self.timing.repeat / once))
@@ -120,14 +122,17 @@ class CpuBench:
     ) -> CpuMeasurement:
         """Check and time a kernel.
 
-        Its output is compared with the reference result before and after it is timed.
+        The output is compared with the reference result before and after the kernel is timed.
 
         Args:
-            library: the library's bytes, shape (bytes,).
+            library: bytes of the compiled library, uint8 array of shape (bytes,).
             tensors: inputs of the workload, and the reference result.
             values: the config, by knob name.
             quiet_reference: seconds per call of the reference kernel on a quiet machine, from
-                `calibrate`, which may have run in another process.
+                `calibrate`, which may have run in an earlier process.
+
+        Returns:
+            The seconds per call, or the status `wrong_result` with a reason.
         """
         module, arguments = self.load(library), tensors.arguments(values)
         self._call(module, tensors, arguments)
@@ -144,10 +149,10 @@ class CpuBench:
     def wrong_values(
         self, library: NDArray[np.uint8], tensors: SampleTensors, values: KnobValues
     ) -> int:
-        """Return the number of output values that are further from the reference than is allowed.
+        """Return the number of output values whose error exceeds the tolerance.
 
         Args:
-            library: the library's bytes, shape (bytes,).
+            library: bytes of the compiled library, uint8 array of shape (bytes,).
             tensors: inputs of the workload, and the reference result.
             values: the config, by knob name.
         """
@@ -158,7 +163,7 @@ class CpuBench:
         return int((~(errors <= self.timing.tolerance * np.abs(tensors.expected).max())).sum())
 
     def peak(self) -> float:
-        """Return the operations per second of the reference kernel on a quiet machine."""
+        """Return the reference kernel's floating-point operations per second on a quiet machine."""
         return self.operations / self.calibrate()
 
     def bandwidth(self, size: int) -> float:
@@ -180,15 +185,15 @@ class CpuBench:
     def _call(
         self, module: RuntimeModule, tensors: SampleTensors, arguments: list[RuntimeTensor]
     ) -> None:
-        """Call a kernel once, after its output was filled with wrong values.
+        """Call a kernel once, after filling its output with wrong values.
 
-        A check of the output then also finds values that the kernel did not write.
+        A check of the output then also detects values that the kernel did not write.
         """
         arguments[-1].copyfrom(tensors.wrong_output())
         module[FUNCTION](*arguments)
 
     def _output_error(self, tensors: SampleTensors, arguments: list[RuntimeTensor]) -> str:
-        """Return what is wrong with an output, or "" if it is correct."""
+        """Return an error message if an output is wrong, or "" if it is correct."""
         error = tensors.error(arguments[-1].numpy())
         if error <= self.timing.tolerance:  # False for NaN
             return ""
@@ -200,7 +205,7 @@ class CpuBench:
     def _time_once(self, module: RuntimeModule, *argument_sets: list[RuntimeTensor]) -> float:
         """Return the approximate seconds of one call, measured after warm-up calls.
 
-        The result is used to choose how many calls a repeat consists of.
+        The result determines how many calls form one repeat.
         """
         function, began = module[FUNCTION], time.perf_counter()
         durations: list[float] = []
@@ -216,7 +221,7 @@ class CpuBench:
         """Return a function that times a kernel, cycling through the given sets of arguments.
 
         With several sets of arguments, or a single call per repeat, calls are timed from Python,
-        which adds a microsecond per call. Otherwise TVM runs the loop over the calls.
+        which adds about a microsecond per call. Otherwise TVM runs the loop over the calls.
         """
         function, next_arguments = module[FUNCTION], cycle(argument_sets)
 
@@ -248,19 +253,19 @@ class CpuBench:
 def copy_streamed_weights(
     tensors: SampleTensors, arguments: list[RuntimeTensor], stream_bytes: int
 ) -> list[list[RuntimeTensor]]:
-    """Copy large weights several times, so that calls that cycle through the copies miss the cache.
+    """Make copies of large weights, so that calls that cycle through the copies miss the cache.
 
     In a network, other layers evict a layer's large weights from the cache between two inferences.
-    A kernel that is called repeatedly would find its weights in the cache.
+    A kernel that is called repeatedly with the same arguments would find its weights in the cache.
 
     Args:
         tensors: inputs of the workload.
-        arguments: TVM's tensors for the kernel: data, weights, operands of the epilogue and output.
+        arguments: arguments of the kernel: data, weights, operands of the epilogue and output.
         stream_bytes: total size of the copies of the weights, in bytes.
 
     Returns:
-        Sets of arguments: `arguments`, and one more set per copy of the weights. Weights smaller
-            than `LARGE`, and operands of a batched product, are not copied.
+        Sets of arguments: `arguments` itself, and one more set per copy of the weights. Weights
+            smaller than `LARGE` bytes and operands of a batched product are not copied.
     """
     if tensors.workload.operator == "batch_matmul":  # both operands are activations, not weights
         return [arguments]
@@ -272,12 +277,12 @@ def copy_streamed_weights(
 
 
 def pin(threads: int, start: Callable[[], object]) -> None:
-    """Set the number of TVM's threads and pin each of them to one core.
+    """Set the number of TVM's threads and pin each thread to one core.
 
-    TVM's own pinning does not move its threads.
+    TVM's own pinning does not move threads that already run.
 
     Args:
-        threads: number of threads, including the calling one.
+        threads: number of threads, including the calling thread.
         start: makes a parallel call, at which TVM starts its threads.
     """
     tasks = Path("/proc/self/task")
@@ -296,7 +301,7 @@ def pin(threads: int, start: Callable[[], object]) -> None:
 
 
 def _preemptions() -> int:
-    """Return how often the operating system has taken a core away from a thread of this process."""
+    """Return how often the operating system has preempted a thread of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
@@ -316,14 +321,14 @@ addition."""
 def reference_product(spec: CpuSpec) -> tuple[PrimFunc, list[Array], int]:
     """Define the reference kernel: every thread multiplies its own pair of matrices.
 
-    The matrices have shapes (96, 256) and (256, 4 vectors).
+    The matrices have shapes (96, 256) and (256, 4 × lanes).
 
     Args:
         spec: the processor.
 
     Returns:
         The scheduled TensorIR function, its arguments, and the floating-point operations of one
-            call.
+        call.
     """
     threads, columns = spec.threads, 4 * spec.lanes
     tall = 12 if spec.registers == 32 else 6
@@ -367,7 +372,7 @@ def reading_kernel(spec: CpuSpec, size: int) -> tuple[PrimFunc, list[Array], int
         size: approximate size of the array in bytes.
 
     Returns:
-        The scheduled TensorIR function, its arguments, and the bytes that one call reads.
+        The scheduled TensorIR function, its arguments, and the number of bytes that one call reads.
     """
     threads, row = spec.threads, _STREAMS * spec.lanes
     rows = max(1, size // (4 * threads * row))

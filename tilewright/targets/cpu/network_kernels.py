@@ -1,9 +1,10 @@
-"""Provides this processor's kernels for the library of a built network.
+"""Kernels of the CPU target for the library of a built network.
 
-A kernel may read and write bfloat16 tensors although it was written for float32, so that half as
-many bytes pass between layers (`narrow_parameters`). It still computes in float32: values are
-widened when they are read, and rounded when they are stored. A block of channels of such a tensor
-may comprise several of the kernel's blocks.
+A kernel that was written for float32 tensors can be rewritten to read and write bfloat16 tensors,
+so that half as many bytes pass between layers (`narrow_parameters`). The rewritten kernel still
+computes in float32: it converts values to float32 when it reads them, and rounds them to bfloat16
+when it stores them. A channel block of a bfloat16 tensor may comprise several of the kernel's
+blocks.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class NetworkKernels:
 
     Attributes:
         spec: the processor, which the subclass sets.
-        space: returns the search space of a workload, which the subclass sets.
+        space: function that returns the search space of a workload, which the subclass sets.
     """
 
     spec: CpuSpec
@@ -56,9 +57,9 @@ class NetworkKernels:
 
     @property
     def traits(self) -> MachineTraits:
-        """Element types of the kernels, and the requested precision.
+        """Element types that the kernels support, and the element type of float layers.
 
-        The types include int8 only if the processor can compute it.
+        The supported types include int8 only if the processor can compute it.
         """
         dtypes: tuple[DType, ...] = ("float32",)
         if computes_int8(self.spec):
@@ -68,7 +69,7 @@ class NetworkKernels:
 
     @property
     def registers(self) -> int:
-        """Capacity of the vector registers, in vectors of 16 float32 values."""
+        """Capacity of the vector registers, as a number of vectors of 16 float32 values."""
         return self.spec.registers * self.spec.lanes // 16
 
     @property
@@ -83,7 +84,7 @@ class NetworkKernels:
             workload: the workload.
 
         Returns:
-            One index per knob.
+            One knob index per knob.
 
         Raises:
             WorkloadError: no kernel computes the workload.
@@ -92,11 +93,11 @@ class NetworkKernels:
         return tuple(knob.values.index(values[knob.name]) for knob in self.space(workload).knobs)
 
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
-        """Return the code of a kernel.
+        """Return the code of a kernel with a given schedule.
 
         Args:
             workload: the workload.
-            config: one index per knob.
+            config: one knob index per knob.
 
         Raises:
             WorkloadError: no kernel computes the workload, or the config is not a valid schedule.
@@ -118,12 +119,12 @@ class NetworkKernels:
 
         Args:
             workload: the workload.
-            config: one index per knob.
+            config: one knob index per knob.
             function: the compiled kernel.
 
         Returns:
-            The largest difference from the reference, as a fraction of the reference's largest
-                value; infinite if values were never written.
+            The largest error, as a fraction of the reference's largest value; infinite if the
+            kernel left output values unwritten.
         """
         space = self.space(workload)
         tensors = SampleTensors(workload, self.spec, space)
@@ -157,9 +158,9 @@ def _make_narrowing(
 ) -> Callable[[Mapping[int, int]], PrimFunc] | None:
     """Return a function that rewrites a kernel to take bfloat16 parameters, or None.
 
-    The rewriting is supported for float convolutions with tiles and for depthwise convolutions, on
-    processors whose layers use bfloat16. Kernels of other grouped convolutions read single numbers,
-    each of which would have to be widened by itself.
+    The rewriting is supported for bfloat16 convolutions and for depthwise float convolutions, on
+    processors whose layers use bfloat16. Kernels of other grouped convolutions read single values,
+    each of which would need its own conversion.
 
     Args:
         workload: the workload.
@@ -168,8 +169,8 @@ def _make_narrowing(
         function: the kernel's scheduled function.
 
     Returns:
-        A function that takes the channels per block of each new parameter, by parameter number, and
-            returns the rewritten kernel. None if the kernel does not support it.
+        A function that maps a mapping from parameter number to channels per block of the new
+        parameter to the rewritten kernel. None if the kernel does not support bfloat16 parameters.
     """
     if not spec.bfloat16 or workload.operator != "conv2d" or workload.dequantises:
         return None
@@ -211,8 +212,8 @@ def narrow_parameters(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSp
         spec: the processor.
 
     Returns:
-        The function. New parameters hold the bits of bfloat16 numbers as uint16, in shape (n, c /
-            block, h, w, block).
+        The rewritten function. New parameters hold the bits of bfloat16 values as uint16, in shape
+        (n, c / block, h, w, block).
     """
     params, body = list(function.params), function.body
     for number, block in blocks.items():

@@ -1,4 +1,4 @@
-"""Run one compiled kernel per call, as the child process of `targets.cpu.runner`."""
+"""Program of the child process of `targets.cpu.runner`, which runs one compiled kernel per call."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ class RunWorker:
         """Answer a call of the parent process.
 
         Args:
-            header: the call's name (`calibrate`, `peak`, `bandwidth`, `prepare`, `verify` or
-                `measure`) and its values.
-            arrays: the kernel's library as `library`, shape (bytes,), for `verify` and `measure`.
+            header: name (`calibrate`, `peak`, `bandwidth`, `prepare`, `verify` or `measure`) and
+                arguments of the call.
+            arrays: for `verify` and `measure`, the kernel's library as `library`, uint8 array of
+                shape (bytes,).
 
         Returns:
-            The answer's values and arrays. `measure` returns the seconds per call, shape
-                (repeats,).
+            Values and arrays of the reply. The reply to `measure` contains the array `seconds`, the
+            seconds per call of each repeat, shape (repeats,).
         """
         call = header["call"]
         if call == "calibrate":

@@ -1,4 +1,4 @@
-"""Run compiled kernels in a watched process, so that a crash or a hang affects only one config."""
+"""Runs compiled kernels in a child process, so that a crash or a hang affects only one config."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ reference result."""
 
 
 class RunnerDown(TilewrightError):
-    """Raised if the process that runs kernels does not start."""
+    """Raised if the child process that runs kernels does not start."""
 
 
 class Runner:
-    """Process that runs the kernels of one specification, one per call.
+    """Client of the child process that runs the kernels of one specification, one kernel per call.
 
-    A process that was lost is replaced by a new one at the next call. Threads that share a runner
-    take turns.
+    If the process ends, the next call starts a new one. Threads that share a runner take turns.
 
     Args:
         spec: the processor that kernels are compiled for.
-        timing: how kernels are timed.
+        timing: parameters of timing.
     """
 
     def __init__(self, spec: CpuSpec, timing: Timing) -> None:
@@ -53,11 +52,14 @@ class Runner:
 
     @property
     def processes(self) -> int:
-        """Number of processes that were started so far."""
+        """Number of child processes that were started so far."""
         return self._process.starts
 
     def measure(self, lowered: Lowered, space: Space) -> Measurements:
-        """Time every compiled config, while no other process of this installation uses the machine.
+        """Time every compiled config, with an exclusive lock on the machine.
+
+        The lock keeps other processes of this installation from compiling or timing at the same
+        time.
 
         Args:
             lowered: the compiled configs.
@@ -67,8 +69,8 @@ class Runner:
             Statuses, reasons and times in seconds, one per config.
 
         Raises:
-            RunnerDown: the process that runs kernels does not start.
-            SpecError: there are fewer cores than threads.
+            RunnerDown: the child process does not start.
+            SpecError: the machine has fewer cores than the specification has threads.
         """
         self._check_cores()
         measurements = Measurements.unmeasured(len(lowered))
@@ -94,11 +96,11 @@ class Runner:
             seed: seed of the random inputs.
 
         Returns:
-            Number of wrong values per config, shape (configs,); -1 if the config was not compiled
-                or its run failed.
+            Number of wrong values per config, int64 array of shape (configs,); -1 if the config was
+            not compiled or its run failed.
 
         Raises:
-            RunnerDown: the process that runs kernels does not start.
+            RunnerDown: the child process does not start.
         """
         wrong_values = np.full(len(lowered), -1, np.int64)
         with self._turn:
@@ -111,32 +113,32 @@ class Runner:
         return wrong_values
 
     def peak(self) -> float:
-        """Measure the peak arithmetic rate in floating-point operations per second.
+        """Measure the peak arithmetic rate in float32 operations per second.
 
         Raises:
-            RunnerDown: the process that runs kernels does not start.
-            SpecError: there are fewer cores than threads.
+            RunnerDown: the child process does not start.
+            SpecError: the machine has fewer cores than the specification has threads.
         """
         self._check_cores()
         with self._turn, quiet_machine(alone=True):
             return self._number({"call": "peak"})
 
     def bandwidth(self, size: int) -> float:
-        """Measure the bytes per second at which an array is read repeatedly.
+        """Measure the bandwidth of repeated reads of an array, in bytes per second.
 
         Args:
             size: size of the array in bytes.
 
         Raises:
-            RunnerDown: the process that runs kernels does not start.
-            SpecError: there are fewer cores than threads.
+            RunnerDown: the child process does not start.
+            SpecError: the machine has fewer cores than the specification has threads.
         """
         self._check_cores()
         with self._turn, quiet_machine(alone=True):
             return self._number({"call": "bandwidth", "bytes": size})
 
     def close(self) -> None:
-        """Terminate the process. A later call starts a new one."""
+        """Terminate the child process. A later call starts a new one."""
         with self._turn:
             self._process.stop()
 
@@ -168,7 +170,7 @@ class Runner:
         return "valid", "", seconds
 
     def _call_for(self, call: str, lowered: Lowered, row: int, space: Space, seed: int) -> Frame:
-        """Make a call to the process for one config, after preparing the workload's tensors there.
+        """Call the child process for one config, after it has prepared the workload's tensors.
 
         Args:
             call: name of the call.
@@ -178,11 +180,11 @@ class Runner:
             seed: seed of the random tensors.
 
         Returns:
-            The process's answer.
+            The reply of the child process.
 
         Raises:
             RpcFailed: the call for this config failed.
-            RunnerDown: the process does not start or cannot prepare the tensors.
+            RunnerDown: the child process does not start or cannot prepare the tensors.
         """
         tensors_request: Header = {"workload": lowered.workload.to_json(), "seed": seed}
         ready = (self._process.starts, lowered.workload.id, seed)
@@ -214,10 +216,10 @@ class Runner:
 
 @contextmanager
 def quiet_machine(*, alone: bool) -> Iterator[None]:
-    """Hold a lock that all processes of this installation share, so that timings are not disturbed.
+    """Hold a lock that keeps other processes of this installation from disturbing timings.
 
     Args:
-        alone: acquire the lock exclusively, so that nothing disturbs a timing. Otherwise acquire it
+        alone: acquire the lock exclusively, for timing. Otherwise acquire it in shared mode,
             together with other processes that compile.
     """
     # All processes of an installation share this source file, so that it serves as lock file.

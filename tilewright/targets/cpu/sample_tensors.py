@@ -1,8 +1,8 @@
-"""Creates random tensors of a workload in the layouts of its kernel, and the expected output.
+"""Random tensors of a workload in the layouts of its kernel, with the expected output.
 
 `SampleTensors` is used to measure and to test kernels. The rest of the module creates random
-tensors and computes expected outputs for workloads in float32, for int8 workloads, and for
-quantised workloads, whose integers represent real numbers.
+tensors and computes expected outputs for three types of workloads: float32, int8, and quantised
+workloads, whose integers represent real numbers.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ class SampleTensors:
         workload: the workload.
         spec: the processor.
         space: the search space of the workload.
-        seed: seed of the random numbers.
+        seed: seed of the random values.
 
     Attributes:
-        data: shape (n, c, h, w), (rows, channels) or (batch, rows, depth), as in the model.
+        data: the data in the model's layout, shape (n, c, h, w), (rows, channels) or (batch, rows,
+            depth).
         weights: shape (o, c / groups, kh, kw), (out, in) or (batch, depth, columns).
         added: operands of the epilogue by name. They have the output's shape, or one value per
             output channel.
-        expected: the reference result. For quantised reals, the middle of the range of correct
+        expected: the reference result. For a quantised workload, the middle of the range of correct
             results.
-        spread: half the width of the range of correct results, of the output's shape; 0 for other
+        spread: half the width of the range of correct results, in the output's shape; 0 for other
             workloads.
     """
 
@@ -82,7 +83,7 @@ class SampleTensors:
         self.expected = reference(w, *factors, **self.added)
 
     def arguments(self, values: KnobValues) -> list[RuntimeTensor]:
-        """Return the arguments of a kernel as TVM tensors. The output is the last one.
+        """Return the arguments of a kernel as TVM tensors, of which the last one is the output.
 
         Args:
             values: the config, by knob name.
@@ -106,9 +107,9 @@ class SampleTensors:
         return [tvm.runtime.tensor(operand) for operand in arrays]
 
     def wrong_output(self) -> Array:
-        """Return an output, in the kernel's layout, that is filled with wrong values.
+        """Return an output tensor, in the kernel's layout, that is filled with wrong values.
 
-        Values that a kernel does not write are therefore detected.
+        If a kernel leaves values unwritten, they are therefore detected as errors.
         """
         shape = kernel_for(self.workload, self.spec).out_shape(self.workload, self.spec)
         if self.workload.out_dtype == "float32":
@@ -117,7 +118,7 @@ class SampleTensors:
         return ~self._pack_tensor(correct, self.workload.out_channels).reshape(shape)
 
     def unpack_output(self, packed: Array) -> Array:
-        """Return an output in the model's layout.
+        """Convert an output from the kernel's layout to the model's layout.
 
         Args:
             packed: the output in the kernel's layout.
@@ -134,8 +135,8 @@ class SampleTensors:
             packed: the output in the kernel's layout.
 
         Returns:
-            The error; infinite if a float value was never written. For int8 it is 0 or at least
-                1/128.
+            The error; infinite if a float value was not written. For int8, the error is 0 or at
+            least 1/128.
         """
         scale = max(float(np.abs(self.expected).max()), 1e-30)
         return float(self.absolute_errors(packed).max()) / scale
@@ -143,13 +144,14 @@ class SampleTensors:
     def absolute_errors(self, packed: Array) -> NDArray[np.float64]:
         """Return the absolute error of each value of an output.
 
-        For quantised reals, an integer is correct if a correct real is at most half a step away.
+        For a quantised workload, an integer is correct if it is at most half a quantisation step
+        from the range of correct results.
 
         Args:
             packed: the output in the kernel's layout.
 
         Returns:
-            The errors, in the model's layout; infinite where the output is not finite.
+            The errors in the model's layout, float64; infinite where the output is not finite.
         """
         result = self.unpack_output(packed)
         errors = np.abs(np.subtract(result, self.expected, dtype=np.float64)) - self.spread
@@ -169,7 +171,7 @@ class SampleTensors:
 
 
 def plain_shapes(w: Workload) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of data, weights and output as a model stores them, without blocks.
+    """Return the shapes of data, weights and output in the model's layout, without channel blocks.
 
     Args:
         w: the workload.
@@ -201,13 +203,13 @@ def reference(
 
     Args:
         w: the workload.
-        data: the data, as in `plain_shapes`.
-        weights: the weights, as in `plain_shapes`.
+        data: the data, in the first shape of `plain_shapes`.
+        weights: the weights, in the second shape of `plain_shapes`.
         bias: shape (out channels,).
-        residual: shape of the output.
+        residual: tensor in the shape of the output.
 
     Returns:
-        The output, as in `plain_shapes`.
+        The output, float32, in the third shape of `plain_shapes`.
     """
     if w.operator == "dense":
         result = data @ weights.T
@@ -267,10 +269,10 @@ INTERESTING = 40.0
 def random_integers(
     w: Workload, rng: np.random.Generator, shapes: tuple[Shape, Shape, Shape]
 ) -> tuple[NDArray[np.int8], NDArray[np.int8], dict[str, Array]]:
-    """Draw integer data, weights and operands of the epilogue.
+    """Draw random int8 data and weights, and operands of the epilogue.
 
-    Data take all values. Weights are scaled so that most outputs are in the range of int8 after the
-    shifts. A few weights have an extreme value.
+    Data are uniform over int8. Weights are scaled so that most outputs lie in the range of int8
+    after the epilogue's shifts. A few weights have an extreme value.
 
     Args:
         w: the workload.
@@ -326,7 +328,7 @@ def integer_reference(
         out: shape of the output.
 
     Returns:
-        The output of `targets.integer_reference`, in shape `out`.
+        The output that `targets.integer_reference` computes, int8 array of shape `out`.
     """
     if w.operator == "batch_matmul":  # each of its products is a dense layer
         dense = replace(w, operator="dense", batch=w.height, height=1)
@@ -367,10 +369,10 @@ class RandomQuantised:
     """Random tensors of a quantised workload, whose integers represent real numbers.
 
     Attributes:
-        data: shape (n, c, h, w) or (rows, channels), as in the model.
-        weights: weights minus their zero points, shape (o, c / groups, kh, kw) or (out, in).
+        data: shape (n, c, h, w) or (rows, channels), in the model's layout.
+        weights: int8 weights minus their zero points, shape (o, c / groups, kh, kw) or (out, in).
         data_zero: zero point of the data.
-        scales: scale and zero point of each step of the epilogue that has them.
+        scales: scale and zero point of each epilogue step that has them.
         tensors: operands of the epilogue by name.
     """
 
@@ -386,7 +388,7 @@ class RandomQuantised:
     ) -> RandomQuantised:
         """Draw tensors and scales.
 
-        Integers take all values of their type. With the drawn scales, most results lie within the
+        Integers are uniform over their type. With the drawn scales, most results lie within the
         output's range, and some are clipped at either end.
 
         Args:
@@ -437,13 +439,14 @@ class RandomQuantised:
     def expected(self, w: Workload) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the smallest and the largest output value that counts as correct, per element.
 
-        The two differ where an inner rounding is nearly a tie.
+        The two values differ where an intermediate rounding is nearly a tie.
 
         Args:
             w: the workload.
 
         Returns:
-            Two float64 arrays of the output's shape. An integer output is not rounded yet.
+            Two float64 arrays of the output's shape. Values of an integer output are not rounded
+            yet.
         """
 
         def image(tensor: Array) -> Array:

@@ -1,4 +1,7 @@
-"""Description of the processor to use: threads, vector width and instruction sets."""
+"""Description of the processor that kernels are compiled for: threads, vectors and instructions.
+
+A specification is read from the target's name, for example `cpu:threads=1,lanes=8`.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +47,18 @@ class CpuSpec:
     """The processor, or the part of it, that kernels are compiled for.
 
     Attributes:
-        threads: threads that run a kernel.
-        lanes: float32 numbers per vector, one of `LANES`.
-        mcpu: LLVM's name of the processor to compile for; "" for this machine's.
+        threads: number of threads that run a kernel.
+        lanes: float32 values per vector, one of `LANES`.
+        mcpu: LLVM's name of the processor to compile for; "" for this machine's processor.
         model: the operating system's name of the processor.
         dots: LLVM's name of the int8 dot-product instructions; "" if there are none.
-        precision: precision of layers, one of `PRECISIONS`.
-        bfloat16: LLVM's name of the bfloat16 instructions that layers of a float network use; "" if
-            they are computed in float32.
-        int8_tiles: LLVM's name of the tile instructions that quantised layers use; "" if they use
-            dot products.
-        triple: LLVM's target triple if the code is for another kind of machine, for example
-            `aarch64-linux-gnu`; "" for this machine's.
+        precision: requested precision of layers, one of `PRECISIONS`.
+        bfloat16: LLVM's name of the bfloat16 instructions that the layers of a float network use;
+            "" if these layers are computed in float32.
+        int8_tiles: LLVM's name of the tile instructions that quantised layers use; "" if quantised
+            layers use dot products on vectors.
+        triple: LLVM's target triple if the code is cross-compiled, for example `aarch64-linux-gnu`;
+            "" for this machine.
     """
 
     threads: int
@@ -70,7 +73,7 @@ class CpuSpec:
 
     @property
     def architecture(self) -> str:
-        """The operating system's name of the architecture: `x86_64` or `aarch64`."""
+        """The operating system's name of the instruction set: `x86_64` or `aarch64`."""
         return self.triple.partition("-")[0] or platform.machine()
 
     @property
@@ -80,7 +83,7 @@ class CpuSpec:
 
     @property
     def name(self) -> str:
-        """The target's name: `cpu`, followed by the values that differ from this machine's."""
+        """The target's name: `cpu`, followed by the settings that differ from the defaults."""
         host = this_machine()
         differences = [
             f"{key}={value}"
@@ -100,8 +103,8 @@ class CpuSpec:
     def to_json(self) -> dict[str, Json]:
         """Return the specification as JSON.
 
-        Fields that were added later are left out while they have their default, so that schedules
-        that were tuned before still match the same machine.
+        Fields that were added in later versions are omitted while they have their default value.
+        Schedules that were tuned with an earlier version therefore still match the same machine.
         """
         return {
             key: value
@@ -115,6 +118,9 @@ class CpuSpec:
 
         Args:
             values: the specification as JSON.
+
+        Returns:
+            The specification.
 
         Raises:
             SpecError: a field is missing or has an invalid value.
@@ -142,14 +148,19 @@ class CpuSpec:
 
     @staticmethod
     def parse(text: str) -> CpuSpec:
-        """Read a specification from the text after `cpu:`.
+        """Read a specification from the text after `cpu:` in a target's name.
 
         Args:
             text: comma-separated settings, each of which is optional, for example
-                `threads=1,lanes=8,precision=bf16`.
+                `threads=1,lanes=8,precision=bf16`. Settings that are absent take this machine's
+                values.
+
+        Returns:
+            The specification.
 
         Raises:
-            SpecError: the text cannot be read, or this machine does not have what it asks for.
+            SpecError: the text cannot be parsed, or this machine lacks the requested threads,
+                vector width or instructions.
         """
         host = this_machine()
         settings: dict[str, str] = {}
@@ -186,7 +197,7 @@ class CpuSpec:
 
 @cache
 def this_machine() -> CpuSpec:
-    """Return the specification of everything that this process may use of this machine."""
+    """Return the specification of this machine, with all cores that this process may use."""
     known = machine.flags()
     lanes = 16 if "avx512f" in known else 8 if "avx2" in known else 4
     return CpuSpec(
@@ -195,7 +206,7 @@ def this_machine() -> CpuSpec:
 
 
 def _bfloat16(precision: str, lanes: int) -> str:
-    """Return the bfloat16 instructions that float layers use with a precision, or "" for float32.
+    """Return LLVM's name of the bfloat16 instructions for a requested precision, or "" for float32.
 
     Raises:
         SpecError: the precision is unknown, or this machine does not have the instructions.
@@ -222,7 +233,7 @@ def bfloat16_of(lanes: int) -> str:
     """Return LLVM's name of this machine's bfloat16 instructions, or "" if it has none.
 
     Args:
-        lanes: float32 numbers per vector. The instructions need 16.
+        lanes: float32 values per vector. The bfloat16 instructions need 16.
     """
     if lanes < 16:
         return ""
@@ -230,10 +241,10 @@ def bfloat16_of(lanes: int) -> str:
 
 
 def _int8_tiles(precision: str, lanes: int) -> str:
-    """Return the tile instructions that quantised layers use with a precision, or "" for none.
+    """Return LLVM's name of the int8 tile instructions for a requested precision, or "" for none.
 
-    Without a precision they use dot products, so that schedules that were tuned before tile
-    instructions were supported stay valid.
+    Without a precision, quantised layers use dot products, so that schedules that were tuned before
+    tile instructions were supported stay valid.
     """
     has = lanes == 16 and "amx_int8" in machine.flags() and machine.allows_amx()
     return AMX_INT8 if precision in ("int8", "auto") and has else ""
@@ -243,6 +254,6 @@ def dots_of(lanes: int) -> str:
     """Return LLVM's name of this machine's int8 dot-product instructions, or "" if it has none.
 
     Args:
-        lanes: float32 numbers per vector, which selects the width of the instructions.
+        lanes: float32 values per vector, which selects the width of the instructions.
     """
     return DOTS[lanes] if _FLAGS.get(lanes) in machine.flags() else ""

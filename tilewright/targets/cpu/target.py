@@ -1,4 +1,4 @@
-"""Implement the tuning target for this processor."""
+"""Tuning target for the CPU of this machine."""
 
 from __future__ import annotations
 
@@ -64,12 +64,13 @@ CAPABILITIES = (
 class CpuTarget(NetworkKernels, RooflineAlone):
     """Target for a processor: TensorIR kernels, compiled by LLVM and timed on this machine.
 
-    It implements `targets.base.Target`. Kernels are compiled in long-lived processes and run in a
-    watched process. No config can therefore terminate, block or corrupt the calling process.
+    The class implements `targets.base.Target`. Kernels are compiled in long-lived child processes
+    and run in another child process with a time limit. A config that crashes, hangs or corrupts
+    memory therefore does not affect the calling process.
 
     Args:
         spec: the processor, or the part of it to use.
-        timing: how kernels are timed; default `Timing()`.
+        timing: parameters of timing; default `Timing()`.
     """
 
     deterministic = False
@@ -89,20 +90,21 @@ class CpuTarget(NetworkKernels, RooflineAlone):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that measured times depend on.
+        """Hash of everything that measured times depend on, 16 hexadecimal digits.
 
-        This is the processor with its instruction sets, the timing parameters, TVM's version, and
-        the source code in this folder.
+        The hash covers the specification, the processor's instruction sets, the timing parameters,
+        TVM's version, and the source code in this folder.
         """
         about = [self.spec.to_json(), machine.flags(), repr(self.timing), version("apache-tvm")]
         parts = json.dumps(about, sort_keys=True) + _sources()
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
-        """Return features of the processor by name.
+        """Return features of the processor by name, as inputs of models for several machines.
 
         The peak (10⁹ operations per second) and the bandwidths (10⁹ bytes per second) are measured
-        once per process, and rounded to two significant digits.
+        once per process and rounded to two significant digits. Cache sizes are base-2 logarithms of
+        bytes.
         """
         return {
             "threads": float(self.spec.threads),
@@ -121,10 +123,11 @@ class CpuTarget(NetworkKernels, RooflineAlone):
 
         Args:
             workload: the workload.
-            configs: knob indices, shape (n, knobs).
+            configs: knob indices, int array of shape (n, knobs).
 
         Returns:
-            The compiled libraries with hidden features, or a typed failure per config.
+            The compiled libraries and their hidden features. A config that cannot be compiled has a
+            failure class and a reason instead.
 
         Raises:
             CompilerMissing: there is no C compiler.
@@ -137,7 +140,7 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return _make_lowered(workload, configs, made)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Run and time compiled configs, as `targets.cpu.timing` describes.
+        """Run and time compiled configs; `targets.cpu.timing` describes the method.
 
         Args:
             lowered: the compiled configs, from `lower`.
@@ -146,17 +149,21 @@ class CpuTarget(NetworkKernels, RooflineAlone):
             Statuses and times in seconds, one per config.
 
         Raises:
-            RunnerDown: no kernel can be run at all.
+            RunnerDown: the process that runs kernels does not start.
+            SpecError: the machine has fewer cores than the specification has threads.
         """
         return self.runner.measure(lowered, self.space(lowered.workload))
 
     # -- capabilities ------------------------------------------------------------------------
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
-        """Return the rule schedule, which the kernel chooses without measuring, and its time.
+        """Compile and time the rule schedule, which is chosen without measuring.
 
         Args:
             workload: the workload.
+
+        Returns:
+            The rule schedule with its measurement.
         """
         space = self.space(workload)
         lowered = self.lower(workload, np.array([self.rule(workload)], np.int32))
@@ -165,12 +172,15 @@ class CpuTarget(NetworkKernels, RooflineAlone):
     def roofline(self, workload: Workload) -> Latency:
         """Return a lower bound of the latency from peak arithmetic and memory bandwidth.
 
-        The bound is the larger of two times. The first is the smallest number of operations at the
-        measured peak. The peak is of float32. For other element types it is multiplied by the
-        number of products per element of an instruction: the numbers per dot product for int8, 2
-        for bfloat16 dot products, 16 for bfloat16 tiles, and 32 for int8 tiles. The second time is
-        for reading or writing every byte once. It uses the bandwidth that was measured on data of
-        at most the workload's size, since tuning keeps data in caches.
+        The bound is the larger of two times:
+
+        - The time of the smallest possible number of operations at the peak rate. The peak is
+          measured in float32. For other element types it is multiplied by the number of products
+          per instruction and float32 lane: the products per dot product for int8, 2 for bfloat16
+          dot products, 16 for bfloat16 tiles, and 32 for int8 tiles.
+        - The time to read or write every byte once. The bandwidth is measured on an array of at
+          most the workload's size, because data stay in the caches between the calls of a kernel
+          during tuning.
 
         Args:
             workload: the workload.
@@ -184,15 +194,15 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return Latency(max(arithmetic, moving))
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """Estimate latencies of configs and their parts, without compiling.
+        """Estimate the latencies of configs and the parts of these latencies, without compiling.
 
         Args:
             workload: the workload.
-            configs: knob indices, shape (n, knobs).
+            configs: knob indices, int array of shape (n, knobs).
 
         Returns:
-            Features of shape (n, columns), in seconds: see `targets.cpu.estimates`. They use the
-                measured peak and bandwidths.
+            The columns of `targets.cpu.estimates.COLUMNS`, shape (n, columns). The estimates use
+            the measured peak and bandwidths.
         """
         said = self.hardware_features()
         core = CpuMachine.from_rates(
@@ -205,9 +215,9 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return estimate(workload, core, self.space(workload), configs)
 
     def costs(self, workload: Workload) -> Costs:
-        """Return the seconds that a config takes to compile and to measure.
+        """Return the seconds of wall-clock time that it takes to compile and to measure a config.
 
-        Compiled configs share the cores, while a measurement uses the whole machine.
+        Configs are compiled in parallel on all cores. A measurement uses the whole machine.
 
         Args:
             workload: the workload.
@@ -215,20 +225,21 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return Costs(COMPILE_SECONDS / shared_pool().workers, MEASURE_SECONDS)
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """Compare outputs of compiled configs with numpy's, in the watched process.
+        """Run compiled configs in the child process and compare their outputs with numpy's results.
 
         Args:
-            lowered: what `lower` returned.
+            lowered: the compiled configs, from `lower`.
             seed: seed of the random inputs.
 
         Returns:
-            Number of wrong values per config, shape (n,): those further from numpy's than
-                `Timing.tolerance` allows. -1 where the kernel did not compile or run.
+            Number of wrong output values per config, int64 array of shape (n,). A value is wrong if
+            it differs from numpy's by more than `Timing.tolerance` allows. The number is -1 if the
+            kernel did not compile or run.
         """
         return self.runner.verify(lowered, self.space(lowered.workload), seed)
 
     def with_run_limit(self, seconds: float) -> CpuTarget:
-        """Return the same target with a different time limit for the run of a config.
+        """Return a copy of the target with a different time limit for running a config.
 
         Args:
             seconds: the time limit, in seconds.
@@ -236,7 +247,7 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return CpuTarget(self.spec, replace(self.timing, hang=seconds))
 
     def in_float32(self) -> CpuTarget | None:
-        """Return the same target in float32 if `precision=auto` chose bfloat16, else None."""
+        """Return a float32 version of the target if `precision=auto` chose bfloat16, else None."""
         if self.spec.precision != "auto" or not self.spec.bfloat16:
             return None
         return CpuTarget(replace(self.spec, bfloat16=""), self.timing)

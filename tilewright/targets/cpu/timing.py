@@ -1,16 +1,19 @@
-"""Decides when a kernel has been timed often enough, and computes its time from repeated runs.
+"""Computes a kernel's time from repeated runs and decides when there are enough runs.
 
-A repeat is a number of calls that are timed together. A repeat during which the operating system
-took a core away from a thread is not representative and is set aside. Repeats of a fixed reference
-kernel, as long as the kernel's, alternate with the kernel's repeats. Influences that slow both down
-by the same factor (another clock, another process on the memory bus, a hypervisor) cancel out:
+A repeat is a number of calls that are timed together. A repeat is undisturbed if the operating
+system did not preempt any thread during it. Only undisturbed repeats are used if there are enough
+of them.
+
+Repeats of a fixed reference kernel alternate with repeats of the timed kernel, and take about as
+long. Influences that slow down both kernels by the same factor (another clock, another process on
+the memory bus, a hypervisor) cancel out:
 
     seconds = repeat / median of the reference's repeats × the reference's time on a quiet machine
 
-A kernel's time is the median of these values. Timing stops when a 95 % confidence interval of the
-median, which holds for any distribution, is narrow enough. If there are too few undisturbed repeats
-of the kernel or of the reference, the fastest quarter of both is used instead: these repeats were
-disturbed least.
+The kernel's time is the median of these values. Timing stops when a 95 % confidence interval of the
+median, which holds for any distribution, is narrow enough. If the kernel or the reference has too
+few undisturbed repeats, the fastest quarter of all repeats of both is used instead, because these
+repeats were disturbed least.
 """
 
 from __future__ import annotations
@@ -39,22 +42,24 @@ weights in the cache (docs/decisions/measuring-on-a-cpu.md)."""
 
 @dataclass(frozen=True)
 class Timing:
-    """Parameters of timing, which docs/decisions/measuring-on-a-cpu.md explains.
+    """Parameters of timing; docs/decisions/measuring-on-a-cpu.md explains their values.
 
     Attributes:
         warm_up: seconds that a kernel runs before it is timed.
         repeat: seconds per repeat. A repeat consists of as many calls as fit, at least one.
-        turn: repeats of the kernel between repeats of the reference.
+        turn: number of consecutive repeats of the kernel between repeats of the reference.
         width: width of the confidence interval, as a fraction of the median, at which timing stops.
         cap: seconds after which timing stops in any case, if there are enough undisturbed repeats.
         least: smallest sufficient number of undisturbed repeats.
         patience: seconds after which timing stops if there are too few undisturbed repeats.
-        flush_bytes: bytes that are read before each call to make caches cold; 0 leaves them warm.
+        flush_bytes: number of bytes that are read before each call to flush the caches; 0 leaves
+            the caches warm.
         stream_bytes: total bytes of copies of the weights. Calls cycle through the copies, so that
-            weights of at least `LARGE` bytes come from memory, as in a network; 0 uses one copy.
-        tolerance: largest allowed difference of an output from the reference, as a fraction of the
-            reference's largest value.
-        hang: seconds after which a config that has not answered is given up.
+            weights of at least `LARGE` bytes are read from memory, as in a network. With 0, all
+            calls share the same weights.
+        tolerance: largest allowed error of an output value, as a fraction of the reference's
+            largest value.
+        hang: time limit in seconds for a call of the child process that runs a config.
     """
 
     warm_up: float = 0.02
@@ -94,8 +99,8 @@ class Repeats:
         """Return the repeats to compute a time from, in seconds per call.
 
         Args:
-            undisturbed: return the undisturbed repeats, shape (quiet,), if there are any. Otherwise
-                return the fastest quarter of all repeats, shape (ceil(n / 4),).
+            undisturbed: return only the undisturbed repeats, shape (quiet repeats,), if there are
+                any. Otherwise return the fastest quarter of all repeats, shape (ceil(n / 4),).
         """
         if undisturbed and self.quiet.any():
             return self.seconds[self.quiet]
@@ -108,13 +113,14 @@ Run = Callable[[int, int], Repeats]
 
 @dataclass
 class TimingRecord:
-    """Repeats of one kernel that were timed so far, and repeats of the reference kernel.
+    """Repeats of one kernel and of the reference kernel that were timed so far.
 
-    Turns alternate: each turn of the kernel lies between two turns of the reference.
+    The two kernels alternate: each turn of the timed kernel lies between two turns of the
+    reference.
 
     Attributes:
         timing: parameters of timing.
-        kernel: repeats of the kernel, one item per turn.
+        kernel: repeats of the timed kernel, one item per turn.
         reference: repeats of the reference kernel, one item per turn.
     """
 
@@ -132,10 +138,10 @@ class TimingRecord:
     def corrected_seconds(self, quiet_reference: float) -> Seconds:
         """Return the seconds per call that the kernel would take on a quiet machine, shape (n,).
 
-        The kernel's repeats are divided by the slowdown of the reference. The slowdown uses the
-        reference's median over the whole time that the kernel was timed, since ratios of single
-        turns would add their noise. A slowdown above `MOST` means that the reference was disturbed
-        rather than slowed down, and is limited to `MOST`.
+        The kernel's repeats are divided by the slowdown of the reference. The slowdown is computed
+        from the reference's median over all turns, because the ratios of single turns would add
+        their noise. A slowdown above `MOST` is limited to `MOST`, because such a reference was
+        disturbed itself.
 
         Args:
             quiet_reference: seconds per call of the reference on a quiet machine.
@@ -156,14 +162,14 @@ def time_kernel(
     """Time a kernel until the confidence interval of its median is narrow enough, or time is up.
 
     Args:
-        kernel: runs the kernel a number of times and returns the repeats.
-        reference: runs the reference kernel in the same way.
+        kernel: runs and times the kernel.
+        reference: runs and times the reference kernel.
         once: approximate seconds of one call of the kernel.
         quiet_reference: seconds per call of the reference kernel on a quiet machine.
         timing: parameters of timing.
 
     Returns:
-        Seconds per call, corrected for the machine's slowdown, shape (n,).
+        Seconds per call of each repeat, corrected for the machine's slowdown, shape (n,).
     """
     record, began = TimingRecord(timing), time.perf_counter()
     while True:
@@ -193,16 +199,17 @@ def _is_done(seconds: Seconds, undisturbed: bool, elapsed: float, timing: Timing
 def median_interval(values: Seconds) -> tuple[float, float]:
     """Return a confidence interval of the median of a distribution.
 
-    The sorted values with numbers j and n - j + 1 miss the median with probability 2 P(B < j),
-    where B is binomial with n and 1/2, for any distribution (David and Nagaraja, Order Statistics,
-    7.1).
+    For n sorted samples of any distribution, the interval from sample j to sample n - j + 1 misses
+    the median with probability 2 P(B < j), where B is binomial with n trials and probability 1/2
+    (David and Nagaraja, Order Statistics, 7.1).
 
     Args:
         values: samples of the distribution, shape (n,).
 
     Returns:
-        Lower and upper end. They enclose the median with a probability of at least `CONFIDENCE`.
-            With fewer than six values there is no such interval, and the ends are infinite.
+        Lower and upper end of the interval, which contains the median with a probability of at
+        least `CONFIDENCE`. With fewer than six values there is no such interval, and the ends are
+        infinite.
     """
     below = _values_below(len(values))
     if below < 0:
@@ -213,7 +220,7 @@ def median_interval(values: Seconds) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def _values_below(count: int) -> int:
-    """Return how many of `count` sorted values lie below the confidence interval, or -1.
+    """Return the number of `count` sorted values that lie below the confidence interval, or -1.
 
     -1 means that there are too few values for an interval.
     """

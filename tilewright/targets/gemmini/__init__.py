@@ -1,8 +1,9 @@
-"""Gemmini, a systolic array with a scratchpad, as an exactly simulated target.
+"""Gemmini, a systolic array with a scratchpad, as a target that is simulated exactly.
 
-The package `timing` counts cycles without data; the module `functional` computes data without
-cycles. The functions here are the simplest interface to both simulators. They import the simulators
-on their first call.
+There are two simulators. The package `timing` counts the cycles of a command stream without
+computing its data. The module `functional` computes the data without counting cycles. `execute` and
+`cycles` are the simplest interface to the two simulators. They import the simulators at their first
+call.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ def execute(
 
     Args:
         funct: function codes, shape (n,).
-        rs1: first operands, shape (n,).
-        rs2: second operands, shape (n,).
+        rs1: first operands of the commands, 64-bit integers of shape (n,).
+        rs2: second operands of the commands, 64-bit integers of shape (n,).
         memory: memory image before the stream; `memory[0]` is at address `base`.
         base: address of the memory image.
-        machine: specification, or a mapping with the keys of a preset; the default machine if None.
+        machine: specification of the machine, or a mapping with the keys of a preset; None for the
+            default machine.
+
+    Returns:
+        The memory image after the stream, with the same size and base address.
 
     Raises:
         TilewrightError: the stream is invalid, or does not finish.
@@ -47,14 +52,16 @@ def cycles(
 
     Args:
         funct: function codes, shape (n,).
-        rs1: first operands, shape (n,).
-        rs2: second operands, shape (n,).
+        rs1: first operands of the commands, 64-bit integers of shape (n,).
+        rs2: second operands of the commands, 64-bit integers of shape (n,).
         setting: overrides for keys of the machine, such as `memory_latency_cycles`.
-        machine: specification, or a mapping with the keys of a preset; the default machine if None.
+        machine: specification of the machine, or a mapping with the keys of a preset; None for the
+            default machine.
 
     Returns:
-        Total number of cycles, and the cycle of the events accept, alloc, issue and complete of
-        each command, arrays of shape (n,).
+        Total number of cycles, and the cycles in which each command was accepted, allocated, issued
+            and completed: int64 arrays of shape (n,) with the keys `accept`, `alloc`, `issue` and
+            `complete`. A stream with hardware loops has only `accept`.
 
     Raises:
         TilewrightError: the stream is invalid, or does not finish.

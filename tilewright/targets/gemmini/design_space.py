@@ -1,10 +1,10 @@
 """Design space of Gemmini: hardware knobs, random specifications and an area model.
 
-A co-design search changes the sizes of the memories. The array stays at 16 × 16, because the
+A co-design search changes the sizes of the local memories. The array stays at 16 × 16, because the
 simulators were compared with RTL only for this size. The memory port and its latency stay as in the
-machine that the search starts from. Random specifications also vary the port, for models that are
-trained on many machines. Only quantities in `GemminiTarget.hardware_features` are varied, so that a
-model can tell the machines apart.
+machine that the search starts from. Random specifications, which serve to train models for several
+machines, also vary the latency and the bandwidth of the memory port. Only quantities in
+`GemminiTarget.hardware_features` are varied, so that a model can tell the machines apart.
 
 The area model is
 
@@ -14,8 +14,8 @@ An n×m multiplier counts as n·m full adders, an n-bit adder as n. The weights 
 area model. A cell of the array multiplies 8 by 8 bits and adds 32 bits. It stores two weights or
 32-bit sums, and its operands (PE.scala). The accumulator adds a row of 16 values, and its scaler
 multiplies 16 values by a float32 number. Control logic, queues, scaling of loads and wiring are
-ignored. The relative area is in units of the default machine and only compares Gemmini
-configurations with each other.
+ignored. The relative area is in units of the default machine, and serves only to compare Gemmini
+machines with each other.
 """
 
 from __future__ import annotations
@@ -75,8 +75,11 @@ def draw_specifications(count: int, seed: int) -> list[GemminiSpec]:
 
     Args:
         count: maximum number of specifications.
-        seed: seed of the random generator. A larger count with the same seed begins with the same
-            specifications.
+        seed: seed of the random generator. With the same seed, a larger count gives the same
+            specifications first.
+
+    Returns:
+        The specifications; fewer than `count` if there are not enough different specifications.
     """
     rng = np.random.default_rng(seed)
     taken = {GemminiSpec.load(name).fingerprint for name in preset_files()}
@@ -95,8 +98,12 @@ def draw_specifications(count: int, seed: int) -> list[GemminiSpec]:
 def area_of(spec: GemminiSpec) -> dict[str, float]:
     """Return the area of a machine.
 
+    Args:
+        spec: the machine.
+
     Returns:
-        `sram_bits`, `multipliers`, `total` in gates, and `relative` to the default machine.
+        `sram_bits` and `multipliers` (numbers of each), `total` in gates, and `relative` to the
+        default machine.
     """
     bits, gates = sram_bits(spec), _gates(spec)
     return {
@@ -106,7 +113,11 @@ def area_of(spec: GemminiSpec) -> dict[str, float]:
 
 
 def sram_bits(spec: GemminiSpec) -> int:
-    """Return the number of bits in the scratchpad and the accumulator."""
+    """Return the number of bits in the scratchpad and the accumulator.
+
+    Args:
+        spec: the machine.
+    """
     return DIM * (8 * spec.scratchpad_rows + 32 * spec.accumulator_rows)
 
 

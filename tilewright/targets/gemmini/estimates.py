@@ -1,9 +1,9 @@
 """Closed-form estimates of schedules on Gemmini, and lower bounds of workloads.
 
-An estimate counts rows that are fed to the array, response beats and memory requests, all for whole
-tiles. A block of weights takes 16 cycles, a response beat takes `cycles_per_beat`. Up to 16
-requests are in flight, each for the memory latency plus 7 cycles. Units with double buffers work in
-parallel.
+An estimate adds up rows that are fed to the array, response beats of the memory and memory
+requests, all for whole tiles. A block of weights takes 16 cycles, and a response beat takes
+`cycles_per_beat`. Up to 16 requests are in flight; each one occupies its transaction number for the
+memory latency plus 7 cycles. Units with double buffers work in parallel.
 
 The bounds count the rows that the array must process and the bytes that the memory port must
 transfer.
@@ -53,15 +53,15 @@ ESTIMATES = (
 
 
 def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
-    """Estimate the costs of schedules.
+    """Estimate the cycles, bytes and memory use of schedules.
 
     Args:
         g: geometry of the workload.
         spec: the machine.
-        values: knob values of the schedules, shape (n, knobs).
+        values: knob values of the schedules, int64 array of shape (n, knobs).
 
     Returns:
-        One row per schedule, with the columns `ESTIMATES`.
+        The columns `ESTIMATES`, one row per schedule.
     """
     s = TileSchedule(*values.T)  # each field is a column of `values`, shape (n,)
     loop = np.asarray(s.form == LOOP)
@@ -134,9 +134,9 @@ def _patch_pixels(g: BlockGeometry, s: TileSchedule) -> Any:
 
 
 def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
-    """Return the height and width of the convolution results from which one output tile is pooled.
+    """Return the height and width of the convolution results that one output tile needs.
 
-    Without a pool, they are the height and width of the tile.
+    Without a pool, these are the height and width of the tile. With a pool, they are larger.
     """
     if g.pool is None:
         return s.tile_h, s.tile_w
@@ -150,8 +150,12 @@ def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
 def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
     """Return the roofline of a workload in cycles.
 
-    It is the larger of two times: all multiplications at the array's peak throughput, and all
-    transfers at the memory port's peak bandwidth.
+    The roofline is the larger of two times: all multiplications at the array's peak throughput, and
+    all transfers at the memory port's peak bandwidth.
+
+    Args:
+        workload: the workload.
+        spec: the machine.
     """
     w = workload
     g = BlockGeometry.for_workload(w)
@@ -162,10 +166,14 @@ def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
 
 
 def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
-    """Return a lower bound on the cycles of every program for a workload.
+    """Return a lower bound of the cycles of every program for a workload.
 
     Each block of weights is multiplied with each row of data, one row per cycle, and the first
     multiplication waits for the first response of the memory.
+
+    Args:
+        workload: the workload.
+        spec: the machine.
     """
     g = BlockGeometry.for_workload(workload)
     taps = g.kernel_h * g.kernel_w
@@ -179,7 +187,7 @@ def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
 def _read_cycles(g: BlockGeometry, weights: int, spec: GemminiSpec) -> int:
     """Return a lower bound of the cycles in which the memory port reads all operands.
 
-    Each input pixel that is needed, the weights, the biases and the residual are read once.
+    Each required input pixel, the weights, the biases and the residual are read once.
 
     Args:
         g: geometry of the workload.

@@ -1,4 +1,4 @@
-"""Target kind `gemmini`: builds targets from preset names or from `gemmini:FILE.json`.
+"""Registration of the target kind `gemmini`, whose targets are presets or `gemmini:FILE.json`.
 
 Heavy modules are imported only when a target is built.
 """

@@ -1,4 +1,4 @@
-"""Faults of command streams: codes for compiled code, and error classes and messages for users."""
+"""Faults of command streams: fault codes for compiled code, exceptions and messages for users."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ LOOP_TOO_LONG, HANG, ZERO_SHRINK = 16, 17, 18
 
 
 class StreamError(TilewrightError):
-    """A command stream that the accelerator does not finish, or finishes with an undefined result.
+    """Base class of errors in a command stream: it does not finish, or its result is undefined.
 
-    `fault` says which command is faulty and why.
+    Args:
+        fault: the faulty command and the cause.
     """
 
     def __init__(self, fault: StreamFault) -> None:
@@ -28,11 +29,11 @@ class StreamError(TilewrightError):
 
 
 class UndecodableCommand(StreamError):
-    """A function code or a field has a value that the machine does not implement."""
+    """Raised if a function code or a field has a value that the machine does not implement."""
 
 
 class ImpossibleSize(StreamError):
-    """The number of rows or columns is invalid: the hardware would fail an assertion or hang."""
+    """Raised if a number of rows or columns would make the hardware fail an assertion or hang."""
 
 
 class MemoryOutOfRange(StreamError):
@@ -172,5 +173,9 @@ class StreamFault:
 
 
 def stream_error(fault: StreamFault) -> StreamError:
-    """Return the exception for a fault."""
+    """Return the exception for a fault.
+
+    Args:
+        fault: the fault.
+    """
     return _FAULT_WORDINGS[fault.code].error(fault)

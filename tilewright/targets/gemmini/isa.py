@@ -79,13 +79,13 @@ def rows(word: int) -> int:
 
 @stage
 def is_garbage(m: GemminiMachine, address: int) -> bool:
-    """Return whether a local address stands for an absent operand."""
+    """Return whether a local address is the garbage address, which stands for an absent operand."""
     return (address & m.garbage_mask) == m.garbage_mask
 
 
 @stage
 def in_accumulator(address: int) -> bool:
-    """Return whether a local address is in the accumulator."""
+    """Return whether a local address lies in the accumulator."""
     return (address >> 31) & 1 == 1
 
 
@@ -148,17 +148,17 @@ class CommandStream(NamedTuple):
         return bool(((self.funct >= LOOP_WS) & (self.funct <= LOOP_STRIDES_DC)).any())
 
     def slice_commands(self, first: int, end: int) -> CommandStream:
-        """Return the commands from index `first` to index `end`, exclusive."""
+        """Return the commands from index `first` up to, but not including, index `end`."""
         return CommandStream(self.funct[first:end], self.rs1[first:end], self.rs2[first:end])
 
 
 def stream_of(funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike) -> CommandStream:
-    """Build a stream from three sequences of equal length.
+    """Build a command stream from three sequences of equal length.
 
     Args:
-        funct: function codes of 8 bits, shape (n,).
-        rs1: first operands of 64 bits, shape (n,).
-        rs2: second operands of 64 bits, shape (n,).
+        funct: function codes, integers of 8 bits, shape (n,).
+        rs1: first operands, integers of 64 bits, shape (n,).
+        rs2: second operands, integers of 64 bits, shape (n,).
 
     Raises:
         TilewrightError: the lengths differ, or a value is not an integer in the valid range.

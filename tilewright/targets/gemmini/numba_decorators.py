@@ -1,6 +1,6 @@
-"""Decorators that compile the kernels of this target with numba, without reference counting.
+"""Decorators that compile the simulators' kernels with numba, without reference counting.
 
-The kernels allocate no memory, so there is nothing to count.
+The kernels allocate no memory, so that there is nothing to count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ stage = register_jitable(
 
 
 def compiled(function: Kernel) -> Kernel:
-    """Compile a kernel that releases the GIL, and cache its code between processes."""
+    """Compile a kernel so that it releases the GIL, and cache its code between processes.
+
+    Args:
+        function: the kernel, a Python function.
+
+    Returns:
+        The compiled function.
+    """
     with cache_of("gemmini"):
         dispatcher = nb.njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)(function)
         cache = nb.core.config.CACHE_DIR

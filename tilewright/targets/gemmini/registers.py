@@ -1,7 +1,7 @@
 """Configuration registers of the accelerator, which CONFIG commands set.
 
-Both the checks and the execution of command streams use them. The value and the limit of a fault
-are written to `fault`, shape (3,).
+Both the checks and the execution of command streams use these registers. Functions that find a
+fault write its value and its limit to the array `fault`, shape (3,).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def configure(regs: Registers, a: int, b: int, fault: NDArray[np.int64]) -> int:
         regs: configuration registers; changed in place.
         a: first operand of the command.
         b: second operand of the command.
-        fault: value, limit and index of a fault, shape (3,); written.
+        fault: shape (3,); the value and the limit of a fault are written to it.
 
     Returns:
         The fault code; 0 if the command is valid.

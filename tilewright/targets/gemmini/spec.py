@@ -1,4 +1,4 @@
-"""Specification of a Gemmini: sizes of the array and the memories, queues and memory port."""
+"""Specification of a Gemmini: sizes of the array and the local memories, queues and memory port."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ DEFAULT_PRESET = "gemmini-default"
 
 
 class GemminiMachine(NamedTuple):
-    """The integers of a `GemminiSpec` that compiled code needs, as a single argument."""
+    """The integers of a `GemminiSpec` that compiled code needs, as a single argument.
+
+    Fields named `…_entries` are capacities of the reservation station's parts, fields named
+    `…_queue` are capacities of the queues between the station and the controllers.
+    """
 
     scratchpad_rows: int
     scratchpad_bank_rows: int
@@ -116,7 +120,12 @@ class GemminiSpec(BaseModel):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> GemminiSpec:
-        """Build a specification from the keys of a preset. Keys of a memory image are ignored.
+        """Build a specification from a mapping with the keys of a preset.
+
+        The keys `memory_base` and `memory_size`, which describe a memory image, are ignored.
+
+        Args:
+            values: settings by key. Absent keys take the default machine's values.
 
         Raises:
             SpecError: a key is unknown or a value is invalid.
@@ -130,6 +139,9 @@ class GemminiSpec(BaseModel):
     @classmethod
     def load(cls, name_or_path: str) -> GemminiSpec:
         """Load a preset by name, or a JSON file by path.
+
+        Args:
+            name_or_path: name of a preset, or path of a file whose name ends in `.json`.
 
         Raises:
             SpecError: the file cannot be read, or the specification is invalid.
@@ -153,12 +165,15 @@ class GemminiSpec(BaseModel):
 
     @cached_property
     def machine_record(self) -> GemminiMachine:
-        """The numbers of `machine` as a record, which compiled code passes by reference."""
+        """The integers of `machine` as a numpy record, which compiled code passes by reference."""
         return cast(GemminiMachine, np.array([tuple(self.machine)], _RECORD)[0])
 
     @cached_property
     def fingerprint(self) -> str:
-        """Content hash of everything that changes results or cycles. The name is excluded."""
+        """Hash of all settings that change results or cycles, 16 hexadecimal digits.
+
+        The name and the source of a specification are excluded.
+        """
         values = self.model_dump(exclude={"name", "source"})
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""Gemmini as a target: schedules become command streams, which both simulators run.
+"""Gemmini as a target: schedules become command streams, which run on both simulators.
 
 A program is valid if its output equals plain integer arithmetic (see `Checker`).
 """
@@ -71,7 +71,13 @@ CAPABILITIES = (
 
 
 class GemminiTarget:
-    """Implementation of `targets.base.Target` and `CAPABILITIES` for one Gemmini specification."""
+    """Target for one Gemmini specification.
+
+    The class implements `targets.base.Target` and the capabilities in `CAPABILITIES`.
+
+    Args:
+        spec: the machine.
+    """
 
     deterministic = True
     export_format = "gemmini-c"
@@ -90,12 +96,12 @@ class GemminiTarget:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the specification and of the source code of lowering and simulators."""
+        """Hash of the specification and of the source code in this folder, 16 hexadecimal digits."""
         parts = f"{self.spec.fingerprint} {source_digest(Path(__file__).parent)}"
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
-        """Return sizes and speeds of the machine, as features of models."""
+        """Return sizes and speeds of the machine by name, as inputs of models for several machines."""
         s = self.spec
         return {
             "batch": 1.0,
@@ -109,17 +115,41 @@ class GemminiTarget:
         }
 
     def space(self, workload: Workload) -> Space:
-        """Return the space of the workload's lowering."""
+        """Return the space of schedules of a workload.
+
+        Args:
+            workload: the workload.
+
+        Raises:
+            WorkloadError: the machine cannot run the workload.
+        """
         return self.lowering(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs to instruction streams."""
+        """Lower configs of a workload to command streams.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, int array of shape (n, knobs).
+
+        Returns:
+            The programs with hidden features, or a typed failure per config.
+
+        Raises:
+            WorkloadError: the machine cannot run the workload.
+        """
         return self.lowering(workload).lower(configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
         """Run the programs of a batch on both simulators.
 
         A program is valid if its output equals plain integer arithmetic.
+
+        Args:
+            lowered: the programs, from `lower`.
+
+        Returns:
+            Statuses, cycles and seconds, one per program.
         """
         measurements = Measurements.unmeasured(len(lowered))
         measurements.reason[:] = lowered.reasons
@@ -151,17 +181,25 @@ class GemminiTarget:
     # -- capabilities ------------------------------------------------------------------------
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """Return closed-form estimates of schedules, one row per config; see `gemmini.estimates`.
+        """Estimate the cycles of schedules and their parts in closed form: see `gemmini.estimates`.
 
         Args:
             workload: the workload.
-            configs: knob indices, shape (n, knobs).
+            configs: knob indices, int array of shape (n, knobs).
+
+        Returns:
+            The columns of `estimates.ESTIMATES`, one row per config.
         """
         lowering = self.lowering(workload)
         return estimate(lowering.geometry, self.spec, lowering.space.values(configs))
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
-        """Return the schedule that the vendor's library would run, see `lowering.vendor_rule`.
+        """Return the schedule that the vendor's library would run, with its measurement.
+
+        `lowering.vendor_rule` computes the schedule.
+
+        Args:
+            workload: the workload.
 
         Raises:
             WorkloadError: the target cannot run the workload.
@@ -172,44 +210,55 @@ class GemminiTarget:
         return BaselineSchedule(rule, lowering.space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
-        """Return the roofline of a workload, see `estimates.roofline_cycles`."""
+        """Return the roofline of a workload: see `estimates.roofline_cycles`.
+
+        Args:
+            workload: the workload.
+        """
         return self._latency(roofline_cycles(workload, self.spec))
 
     def bound(self, workload: Workload) -> Latency:
-        """Return a lower bound on the latency of every schedule, see `estimates.bound_cycles`."""
+        """Return a lower bound of the latency of every schedule: see `estimates.bound_cycles`.
+
+        Args:
+            workload: the workload.
+        """
         return self._latency(bound_cycles(workload, self.spec))
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
         """Return a lower bound of the latency of each schedule, in cycles.
 
-        The bound depends only on the workload, so that all entries are equal.
+        The bound depends only on the workload, so that all bounds are equal.
 
         Args:
             workload: the workload.
-            configs: knob indices, shape (n, knobs).
+            configs: knob indices, int array of shape (n, knobs).
 
         Returns:
-            Bounds, shape (n,).
+            Bounds, float64 array of shape (n,).
         """
         return np.full(len(configs), float(bound_cycles(workload, self.spec)))
 
     def costs(self, workload: Workload) -> Costs:
-        """Return typical costs of a trial on an FPGA.
+        """Return typical costs of a trial in seconds, if the machine is built on an FPGA.
 
-        Lowering a schedule takes about a millisecond; loading and running it takes about a second.
+        Lowering a schedule takes about a millisecond. Loading and running it takes about a second.
+
+        Args:
+            workload: the workload.
         """
         return Costs(compiling=0.001, measuring=1.0)
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """Compare the outputs of programs on random int8 data with integer arithmetic.
+        """Run programs on random int8 data and compare their outputs with integer arithmetic.
 
         Args:
-            lowered: the programs.
+            lowered: the programs, from `lower`.
             seed: seed of the random data.
 
         Returns:
-            Number of wrong values, shape (configs,); -1 if a program does not exist or does not
-            finish.
+            Number of wrong output values per config, int64 array of shape (configs,); -1 if a
+            program does not exist or does not finish.
         """
         wrong = np.full(len(lowered), -1, np.int64)
         checker = self._checker(lowered.workload, seed)
@@ -221,11 +270,14 @@ class GemminiTarget:
         return wrong
 
     def export_schedules(self, schedules: Sequence[NamedSchedule], written: float) -> ExportedText:
-        """Return a C file with one function per schedule; see `gemmini.c_export`.
+        """Write schedules as a C file with one function per schedule: see `gemmini.c_export`.
 
         Args:
-            schedules: the schedules.
+            schedules: the schedules, with their workloads and names.
             written: ignored, because a C file contains no times.
+
+        Returns:
+            The text of the file, and the number of schedules.
 
         Raises:
             WorkloadError: a schedule does not compile.
@@ -239,11 +291,17 @@ class GemminiTarget:
         return ExportedText(c_file(self.spec, functions), len(functions))
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
-        """Build a network; see `network_build.build`.
+        """Build a network: see `network_build.build`.
 
         Args:
             graph: the network.
             schedules: one schedule per layer, in the order of `graph.layers`.
+
+        Returns:
+            The files of an artifact and the descriptions of its layers.
+
+        Raises:
+            WorkloadError: a layer cannot be lowered, or the network exceeds the memory.
         """
         return build(graph, schedules, self.spec)
 
@@ -259,11 +317,11 @@ class GemminiTarget:
         return GemminiProgram.open(files, layers, self.spec)
 
     def stream_timer(self) -> None:
-        """None: fusion decisions are made for a VTA only."""
+        """Return None, because fusion decisions are only supported for a VTA."""
         return
 
     def area(self) -> dict[str, float]:
-        """Return the area of the machine, see `design_space.area_of`."""
+        """Return the area of the machine: see `design_space.area_of`."""
         return area_of(self.spec)
 
     def designs(self) -> Space:
@@ -271,20 +329,20 @@ class GemminiTarget:
         return DESIGNS
 
     def redesign(self, values: Mapping[str, int], clock: str = "fixed") -> GemminiTarget:
-        """Return a target with changed hardware knobs, see `design_space.redesign`.
+        """Return a target with changed hardware knobs: see `design_space.redesign`.
 
         Args:
             values: new values, by knob name.
-            clock: ignored; the clock stays the same, because no knob lengthens the paths of the
+            clock: ignored. The clock stays the same, because no knob lengthens the paths of the
                 array.
 
         Raises:
-            SpecError: the machine cannot be built.
+            SpecError: a knob is unknown, or the machine cannot be built.
         """
         return GemminiTarget(redesign(self.spec, values))
 
     def breakdown(self, lowered: Lowered) -> None:
-        """Return None, because the simulator cannot tell how the cycles are divided."""
+        """Return None, because the simulator cannot attribute cycles to parts of the run time."""
         return
 
     @property
@@ -310,7 +368,7 @@ class Checker:
 
     Attributes:
         lowering: lowering of the workload.
-        image: memory image with the operands, shape (bytes,).
+        image: memory image with the operands, uint8 array of shape (bytes,).
         expected: expected output, shape (n, o, oh, ow).
     """
 
@@ -320,13 +378,21 @@ class Checker:
 
     @classmethod
     def with_random_tensors(cls, lowering: WorkloadLowering, seed: int = 0) -> Checker:
-        """Build a checker with random tensors over the whole range of their types."""
+        """Build a checker with random tensors that cover the whole range of their types.
+
+        Args:
+            lowering: lowering of the workload.
+            seed: seed of the random generator.
+        """
         tensors = random_tensors(lowering.workload, seed)
         image = memory_image(lowering.geometry, tensors)
         return cls(lowering, image, reference(lowering.workload, tensors))
 
     def wrong_values(self, stream: CommandStream) -> int:
-        """Run a stream and return the number of output values that differ from the expected ones.
+        """Run a stream and return the number of output values that differ from the expected output.
+
+        Args:
+            stream: the commands.
 
         Raises:
             StreamError: the stream is invalid, or does not finish.

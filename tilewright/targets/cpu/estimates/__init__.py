@@ -1,13 +1,13 @@
-"""Closed-form estimates of schedules: the latency and its parts, without compiling.
+"""Closed-form estimates of the latency of schedules and its parts, without compiling.
 
-    estimate        configs of a workload → `targets.features.Features`
-    cost_model      properties of a core, and what all estimates share
-    convolution, grouped_convolution, matrix_products     one family of kernels each
+    estimate        configs of a workload → `targets.features.Features` cost_model      properties
+    of a core, and formulas that all estimates share convolution, grouped_convolution,
+    matrix_products     estimates of one family of kernels each
 
-A register tile takes as long as the slowest of three things: its multiply-adds, its loads, and the
-latency of its sums. Traffic between caches follows from the bytes that an iteration of each loop
-touches. Estimates are made to rank schedules: docs/evidence/cpu-estimates.md reports how well they
-do.
+A register tile takes as long as the slowest of three activities: its multiply-adds, its loads, and
+the dependent additions to each sum. Traffic between caches follows from the bytes that an iteration
+of each loop touches. The estimates serve to rank schedules; docs/evidence/cpu-estimates.md reports
+how well they do so.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["COLUMNS", "CpuMachine", "estimate"]
 
 
 def estimate(workload: Workload, machine: CpuMachine, space: Space, configs: Configs) -> Features:
-    """Estimate configs of a workload.
+    """Estimate the latency of configs of a workload.
 
     Args:
         workload: the workload.
         machine: properties of a core.
         space: the search space of the workload.
-        configs: knob indices, shape (n, knobs).
+        configs: knob indices, int array of shape (n, knobs).
 
     Returns:
         The columns `COLUMNS`, one row per config.
@@ -66,7 +66,10 @@ def _parts(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 def _select(which: Mask, one: Parts, other: Parts) -> Parts:
     """Return `one` where `which` is true and `other` elsewhere, for each part of the latency.
 
-    `which` has shape (configs,).
+    Args:
+        which: boolean array of shape (configs,).
+        one: parts to take where `which` is true.
+        other: parts to take elsewhere.
     """
     return Parts(
         *(np.where(which, getattr(one, f.name), getattr(other, f.name)) for f in fields(Parts))

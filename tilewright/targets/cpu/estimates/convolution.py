@@ -1,4 +1,4 @@
-"""Estimate convolutions without groups (`targets.cpu.kernels.conv2d`), direct and Winograd."""
+"""Estimates of convolutions without groups (`targets.cpu.kernels.conv2d`), direct and Winograd."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ from tilewright.targets.workload import Workload
 
 @dataclass(frozen=True)
 class Tilings:
-    """Tile sizes of several configs: like `CpuTiling`, with arrays instead of numbers.
+    """Tile sizes of several configs: the version of `CpuTiling` with arrays instead of numbers.
 
     Attributes:
         ib: input channels per block.
         ob: output channels per block.
         tile: channel blocks, rows and columns of a register tile, shape (configs,) each.
-        accumulators: vectors of sums of a register tile, shape (configs,).
+        accumulators: number of vectors of sums of a register tile, shape (configs,).
         tiles: number of register tiles that cover the output, along the axes of `tile`.
-        chunk: number of register tiles of a parallel chunk, along the same axes.
-        channels: blocks of input channels between partial sums, shape (configs,).
+        chunk: number of register tiles per parallel chunk, along the same axes.
+        channels: number of blocks of input channels that are added before partial sums are stored,
+            shape (configs,).
     """
 
     ib: int
@@ -65,12 +66,12 @@ class Tilings:
     def for_configs(
         cls, w: Workload, spec: CpuSpec, knobs: Knobs, size: tuple[Array, Array]
     ) -> Tilings:
-        """Compute the tile sizes of configs.
+        """Derive the tile sizes from configs.
 
         Args:
             w: the workload.
             spec: the processor.
-            knobs: values of each knob.
+            knobs: values of each knob, shape (configs,), by the knob's name.
             size: rows and columns of the output, shape (configs,) each.
         """
         ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
@@ -97,7 +98,9 @@ class Tilings:
 
 
 def nearest_divisors(numbers: Array, wanted: Array) -> Array:
-    """Apply `targets.cpu.kernels.tile_arithmetic.nearest_divisor` to pairs of numbers.
+    """Return the divisor of each number that is nearest, in ratio, to a wanted divisor.
+
+    This is the version of `targets.cpu.kernels.tile_arithmetic.nearest_divisor` for arrays.
 
     Args:
         numbers: the numbers to divide, shape (configs,).
@@ -130,12 +133,12 @@ FLATTENED = 150
 
 
 def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    """Estimate the direct algorithm.
+    """Estimate the latency of the direct algorithm.
 
     Args:
         w: the workload.
         machine: properties of a core.
-        knobs: values of each knob, shape (configs,). `algorithm` is ignored.
+        knobs: values of each knob, shape (configs,), by the knob's name. `algorithm` is ignored.
 
     Returns:
         Parts of the latency, shape (configs,) each.
@@ -183,9 +186,10 @@ def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 
 
 def _steps(w: Workload, spec: CpuSpec, t: Tilings) -> int:
-    """Return the number of steps that a register tile performs per block of input channels.
+    """Return the number of steps per block of input channels and kernel position.
 
-    In float32, a step is one multiply-add per vector of sums. In int8, it is one dot product.
+    A register tile performs these steps. In float32, a step is one multiply-add per vector of sums.
+    In int8, it is one dot product.
     """
     return dot_product(spec).steps(t.ib) if w.dtype == "int8" else t.ib
 
@@ -211,9 +215,9 @@ def _loops(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
 def _reloaded_values(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
     """Return the number of data values per step that LLVM has to spill to the stack.
 
-    LLVM keeps these values for the next kernel positions, but has no registers for them. This
-    happens if kernel positions are unrolled and neighbouring pixels read the same data. About half
-    of the data that the tile reads is needed at a time (fitted).
+    If kernel positions are unrolled and neighbouring pixels read the same data, LLVM keeps data
+    values for the next kernel positions, even if it has no registers for them. About half of the
+    data that the tile reads is needed at a time (fitted).
 
     Returns:
         Values per step, shape (configs,).
@@ -279,7 +283,7 @@ def _moved_direct(
         w: the workload.
         spec: the processor.
         t: the tile sizes.
-        knobs: values of each knob, shape (configs,).
+        knobs: values of each knob, shape (configs,), by the knob's name.
         rounds: number of chunks of input channels, shape (configs,).
         cache: size of the cache in bytes.
     """
@@ -314,12 +318,12 @@ def ordered(trips: tuple[Array, Array, Array], first: Mask) -> list[dict[str, Ar
     """Return the loops over channel blocks, rows and columns in the form that `moved_bytes` takes.
 
     Args:
-        trips: iterations over channel blocks, rows and columns, shape (configs,) each.
-        first: whether loops over pixels are outside loops over channels, shape (configs,).
+        trips: number of iterations over channel blocks, rows and columns, shape (configs,) each.
+        first: whether loops over pixels are outside the loop over channels, shape (configs,).
 
     Returns:
-        One mapping per loop, innermost loop first: the axis (`o`, `y` or `x`), and by how much the
-            loop multiplies the extent along this axis, shape (configs,).
+        One mapping per loop, innermost loop first. It maps the axis (`o`, `y` or `x`) to the factor
+        by which the loop multiplies the extent along this axis, shape (configs,).
     """
     blocks, rows, columns = trips
     ones = np.ones_like(rows)
@@ -348,12 +352,13 @@ BORDER = 4.0
 
 
 def estimate_winograd(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    """Estimate Winograd's algorithm.
+    """Estimate the latency of Winograd's algorithm.
 
     Args:
         w: the workload.
         machine: properties of a core.
-        knobs: values of each knob, shape (configs,). An `algorithm` of 0 is treated as 2.
+        knobs: values of each knob, shape (configs,), by the knob's name. An `algorithm` of 0 is
+            treated as 2.
 
     Returns:
         Parts of the latency, shape (configs,) each.
@@ -421,9 +426,10 @@ def _moved_winograd(
     Args:
         w: the workload.
         t: the tile sizes.
-        knobs: values of each knob, shape (configs,).
+        knobs: values of each knob, shape (configs,), by the knob's name.
         area: transformed values per patch of the data, (m + 2)², shape (configs,).
-        read: number of values that are read per transformed weight, shape (configs,).
+        read: values that are read per transformed weight, shape (configs,); below 1 if the kernel
+            transforms the weights itself.
         cache: size of the cache in bytes.
     """
 

@@ -1,10 +1,12 @@
-"""Properties of a processor, and formulas that the estimates of all kernels share.
+"""Properties of a processor core, and formulas that the estimates of all kernels share.
 
-Cycles are cycles of one core. Properties of a core are from Intel's and AMD's optimisation manuals,
-for cores with two vector multipliers (Golden Cove, Zen 4 and their predecessors). Constants that
-are called "fitted" were chosen once, so that random schedules of the layers in benchmarks/layers.py
-are ranked correctly (docs/evidence/cpu-estimates.md). `python -m benchmarks.cpu.schedules` measures
-how well they are ranked. No constant was fitted to a single layer.
+Cycles are cycles of one core. Properties of a core come from Intel's and AMD's optimisation
+manuals, for cores with two vector multipliers (Golden Cove, Zen 4 and their predecessors).
+
+Constants that are marked as "fitted" were chosen once, so that random schedules of the layers in
+benchmarks/layers.py are ranked correctly (docs/evidence/cpu-estimates.md). `python -m
+benchmarks.cpu.schedules` measures how well schedules are ranked. No constant was fitted to a single
+layer.
 """
 
 from __future__ import annotations
@@ -57,15 +59,15 @@ WOULD_FAIL = 16.0
 
 @dataclass(frozen=True)
 class CpuMachine:
-    """Properties of a core.
+    """Properties of a processor core.
 
     Attributes:
         spec: the processor.
         clock: cycles per second.
         l1: bytes of the first-level data cache.
         l2: bytes of the second-level cache.
-        near: bytes per cycle from the second-level cache.
-        far: bytes per cycle from memory beyond the second-level cache.
+        near: bytes per cycle that a core reads from its second-level cache.
+        far: bytes per cycle that a core reads from beyond its second-level cache.
     """
 
     spec: CpuSpec
@@ -79,15 +81,15 @@ class CpuMachine:
     def from_rates(
         cls, spec: CpuSpec, peak: float, near: float, far: float, caches: tuple[int, int]
     ) -> CpuMachine:
-        """Derive the properties of a core from measured rates of all threads.
+        """Derive the properties of a core from rates that were measured with all threads.
 
         Args:
             spec: the processor.
             peak: floating-point operations per second.
             near: bytes per second from the second-level caches.
             far: bytes per second from beyond the second-level caches.
-            caches: bytes of the first-level and the second-level cache; 0 if unknown, which stands
-                for 32 KiB and 512 KiB.
+            caches: bytes of the first-level and of the second-level cache; 0 if unknown, in which
+                case 32 KiB and 512 KiB are assumed.
         """
         clock = peak / (2 * MULTIPLIES * spec.lanes * spec.threads)
         rates = (rate / spec.threads / clock for rate in (near, far))
@@ -117,17 +119,17 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of the estimated latency of schedules; each array has shape (configs,).
+    """Parts of the estimated latency of schedules; each attribute is an array of shape (configs,).
 
     Attributes:
         multiply: cycles of register tiles, summed over all cores.
         other: cycles of copies, transforms and epilogues, summed over all cores.
-        near: bytes from the second-level to the first-level cache, summed over all cores.
-        far: bytes from beyond the second-level cache, summed over all cores.
-        registers: vector registers that a tile needs, as a fraction of those available.
+        near: bytes moved from second-level to first-level caches, summed over all cores.
+        far: bytes moved from beyond the second-level caches, summed over all cores.
+        registers: vector registers that a register tile needs, as a fraction of those available.
         busiest: fraction of the work that the busiest core does.
         launches: number of parallel loops.
-        code: size of the unrolled code, as a fraction of the largest that is compiled.
+        code: size of the unrolled code, as a fraction of the largest size that is compiled.
     """
 
     multiply: Array
@@ -140,13 +142,13 @@ class Parts:
     code: Array
 
     def columns(self, machine: CpuMachine) -> Array:
-        """Return the values of `COLUMNS`.
+        """Compute the values of `COLUMNS`.
 
         Args:
             machine: properties of a core.
 
         Returns:
-            An array of shape (configs, columns).
+            Float64 array of shape (configs, columns).
         """
         traffic = self.near / machine.near + self.far / machine.far
         overlapped = np.maximum(self.multiply, traffic) + (1 - HIDDEN) * np.minimum(
@@ -179,18 +181,18 @@ def step_cycles(
     registers: int,
     chains: Array | float = 1.0,
 ) -> Array:
-    """Return the cycles of one step of a register tile.
+    """Return the cycles of one step of a register tile: one multiply-add per vector of sums.
 
     Args:
-        sums: multiply-adds, which is the number of vectors of sums, shape (configs,).
-        operands: number of vectors of weights, and of numbers that are copied to all lanes, shape
-            (configs,) each.
+        sums: number of vectors of sums, shape (configs,).
+        operands: number of vectors of weights, and number of data values that are broadcast to all
+            lanes, shape (configs,) each.
         kept: number of operands that LLVM keeps in registers, shape (configs,).
         registers: number of vector registers.
-        chains: number of independent sums per result, which do not wait for each other.
+        chains: number of independent partial sums per result, which do not wait for each other.
 
     Returns:
-        Shape (configs,).
+        Cycles, shape (configs,).
     """
     weights, numbers = operands
     spilled = np.maximum(sums * chains + kept + 1 - registers, 0.0)
@@ -202,12 +204,12 @@ def kept_operands(weights: Array, numbers: Array, blocks: Array, pixels_first: M
     """Return the number of operands of a step that LLVM keeps in registers until their last use.
 
     If loops over pixels are outside loops over channels, LLVM keeps all vectors of weights.
-    Otherwise it keeps one number per pixel if several blocks of channels use these numbers, and a
-    single number if not.
+    Otherwise it keeps the data values of all pixels if several channel blocks use them, and a
+    single data value if not.
 
     Args:
         weights: vectors of weights per step, shape (configs,).
-        numbers: pixels of the tile, shape (configs,).
+        numbers: data values per step, one per pixel of the tile, shape (configs,).
         blocks: blocks of output channels of the tile, shape (configs,).
         pixels_first: whether loops over pixels are outside loops over channels, shape (configs,).
 
@@ -222,7 +224,7 @@ def finish_cycles(sums: Array, steps: Sequence[str]) -> Array:
 
     Args:
         sums: number of vectors of sums, shape (configs,).
-        steps: kinds of the epilogue's operations.
+        steps: names of the epilogue's operations.
 
     Returns:
         Cycles, shape (configs,).
@@ -234,13 +236,13 @@ def finish_cycles(sums: Array, steps: Sequence[str]) -> Array:
 
 
 def of_vector(block: int) -> float:
-    """Return the relative cost of a vector instruction on a block of channels of a given size.
+    """Return the relative cost of a vector instruction on a block of channels.
 
     Args:
         block: channels per block.
 
     Returns:
-        1 for a whole vector or a power of two, else `ODD`.
+        1 if the number of channels is a power of two, else `ODD`.
     """
     return 1.0 if block.bit_count() == 1 else ODD
 
@@ -253,7 +255,7 @@ def busiest(chunks: Array, threads: int) -> Array:
         threads: number of threads.
 
     Returns:
-        Shape (configs,).
+        Fractions, shape (configs,).
     """
     return np.asarray(np.ceil(chunks / threads) / chunks)
 
@@ -270,11 +272,11 @@ def moved_bytes(
     still in the cache if one iteration touches no more bytes than the cache holds.
 
     Args:
-        bodies: takes the extent of each axis, and returns the bytes of each tensor that a loop body
-            of these extents touches, by tensor name.
+        bodies: function of the extent of each axis, which returns the bytes of each tensor, by
+            name, that a loop body with these extents touches.
         extents: extents of the innermost body, by axis.
-        loops: one mapping per loop, innermost loop first: the axis, and by how much the loop
-            multiplies the extent along this axis.
+        loops: one mapping per loop, innermost loop first. It maps an axis to the factor by which
+            the loop multiplies the extent along this axis.
         cache: size of the cache in bytes.
 
     Returns:
@@ -299,9 +301,9 @@ def moved_bytes(
 
 
 def _fit_score(size: Array, cache: float) -> Array:
-    """Return a score from 0 to 1 of how well `size` bytes fit a cache of `cache` bytes.
+    """Return a score from 0 to 1 that says how well `size` bytes fit a cache of `cache` bytes.
 
-    The score is 1 up to half the size of the cache, then falls linearly, and is 0 from one and a
+    The score is 1 up to half the size of the cache. It then falls linearly, and is 0 from one and a
     half times the size of the cache.
     """
     return np.asarray(np.clip(1.5 - size / cache, 0.0, 1.0))

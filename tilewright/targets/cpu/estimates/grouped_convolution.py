@@ -1,4 +1,4 @@
-"""Estimate grouped and depthwise convolutions (`targets.cpu.kernels.grouped_loops`)."""
+"""Estimates of grouped and depthwise convolutions (`targets.cpu.kernels.grouped_loops`)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ from tilewright.targets.workload import Workload
 
 
 def estimate_grouped(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    """Estimate a grouped convolution; without a knob `tile_blocks`, a depthwise convolution.
+    """Estimate the latency of a grouped or depthwise convolution.
+
+    Without a knob `tile_blocks`, the convolution is depthwise.
 
     Args:
         w: the workload.
         machine: properties of a core.
-        knobs: values of each knob, shape (configs,).
+        knobs: values of each knob, shape (configs,), by the knob's name.
 
     Returns:
         Parts of the latency, shape (configs,) each.
@@ -91,8 +93,8 @@ def estimate_grouped(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 def _unrolled_copies(w: Workload, knobs: Knobs) -> Array:
     """Return how often the unrolled code contains the multiply-adds of one kernel position.
 
-    The count is the one that `WindowLoops` checks against its limit. Each column of tiles at the
-    border has its own code, and so has each row of tiles at the border if it tests for padding.
+    `WindowLoops` checks the same count against its limit. Each column of tiles at the border has
+    its own code. Rows of tiles at the border have their own code if they test for padding.
 
     Returns:
         Number of copies, shape (configs,).
@@ -120,17 +122,18 @@ def _channels(
 ) -> tuple[Array, Array, Array]:
     """Estimate one register tile of a depthwise convolution over all kernel positions.
 
-    A vector of data is loaded once for all unrolled kernel positions of a row that read it.
+    If kernel positions of a row are unrolled, a data vector that several of them read is loaded
+    once.
 
     Args:
         w: the workload.
         machine: properties of a core.
-        knobs: values of each knob, shape (configs,).
+        knobs: values of each knob, shape (configs,), by the knob's name.
         ob: output channels per block.
 
     Returns:
         Cycles of the multiply-adds, number of vectors of sums, and number of registers that the
-            tile needs, shape (configs,) each.
+        tile needs, shape (configs,) each.
     """
     vector_cost = of_vector(ob)
     high, wide, unroll = knobs["tile_rows"], knobs["tile_columns"], knobs["unroll_kernel"]
@@ -162,13 +165,13 @@ def _groups(
     Args:
         w: the workload.
         machine: properties of a core.
-        knobs: values of each knob, shape (configs,).
+        knobs: values of each knob, shape (configs,), by the knob's name.
         ib: input channels per block.
         ob: output channels per block.
 
     Returns:
         Cycles of the multiply-adds, number of vectors of sums, and number of registers that the
-            tile needs, shape (configs,) each.
+        tile needs, shape (configs,) each.
     """
     spec, blocks = machine.spec, knobs["tile_blocks"]
     span = np.empty_like(blocks)
@@ -186,8 +189,9 @@ def _groups(
 def _bytes_moved(w: Workload, machine: CpuMachine, knobs: Knobs, cache: float) -> Array:
     """Return the bytes that a grouped convolution moves into a cache of `cache` bytes.
 
-    Data and output are moved once, or not at all if they fit the cache. Data that are copied to a
-    padded tensor first are moved two more times.
+    If the data and the output of one image fit the cache, nothing is moved. Otherwise the data are
+    moved once, or three times if they are copied to a padded tensor first, and the output counts
+    twice.
 
     Returns:
         Bytes, shape (configs,).

@@ -1,4 +1,4 @@
-"""Estimate matrix products with vectors and with tiles.
+"""Estimates of matrix products, computed with vectors or with tile instructions.
 
 The kernels are `targets.cpu.kernels.matrix_product` and `targets.cpu.kernels.amx_product`.
 """
@@ -46,12 +46,12 @@ PACK = 2.0
 
 
 def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    """Estimate products that are computed with vectors.
+    """Estimate the latency of products that are computed with vectors.
 
     Args:
         w: the workload.
         machine: properties of a core.
-        knobs: values of each knob, shape (configs,).
+        knobs: values of each knob, shape (configs,), by the knob's name.
 
     Returns:
         Parts of the latency, shape (configs,) each.
@@ -94,7 +94,7 @@ def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 
 
 def _crosses_cache_lines(w: Workload, p: GemmShape, knobs: Knobs) -> Mask:
-    """Return whether vectors of weights cross cache lines, so that each takes two loads."""
+    """Return whether vectors of weights cross cache lines, so that each vector takes two loads."""
     across = w.operator == "batch_matmul" and p.columns * NUMBER % LINE > 0
     return np.asarray((knobs["pack_weights"] == 0) & across)
 
@@ -138,11 +138,14 @@ def _bytes_moved(
 
 
 def _order_loops(trips: Array, inside: Mask) -> list[dict[str, Array]]:
-    """Return the loops over rows and columns for `moved_bytes`, innermost loop first.
+    """Return the loops over rows and columns in the form that `moved_bytes` takes.
 
     Args:
-        trips: iterations over rows and over columns, shape (2, configs).
-        inside: whether the loop over rows is the innermost one, shape (configs,).
+        trips: number of iterations over rows and over columns, shape (2, configs).
+        inside: whether the loop over rows is the innermost loop, shape (configs,).
+
+    Returns:
+        One mapping per loop, innermost loop first.
     """
     ones = np.ones_like(trips[0])
     return [
@@ -173,13 +176,13 @@ ROUND = 4.0
 def estimate_tiles(
     w: Workload, found: tuple[TileBlocks, int], machine: CpuMachine, knobs: Knobs
 ) -> Parts:
-    """Estimate products that are computed with tiles.
+    """Estimate the latency of products that are computed with tile instructions.
 
     Args:
         w: the workload.
         found: the product and the number of copied values, from `tile_product`.
         machine: properties of a core.
-        knobs: values of each knob, shape (configs,).
+        knobs: values of each knob, shape (configs,), by the knob's name.
 
     Returns:
         Parts of the latency, shape (configs,) each.
@@ -243,6 +246,6 @@ def estimate_tiles(
 
 
 def _bytes(product: TileBlocks) -> tuple[float, float]:
-    """Return the bytes of one matrix's data and of its weights, as they are copied for tiles."""
+    """Return the bytes of one matrix's data and of its weights, in their copies for tiles."""
     depth = product.steps * product.words * NUMBER  # a word has the size of a float32
     return float(product.lines * product.rows * depth), float(product.columns * depth)

@@ -1,18 +1,16 @@
-"""Matrix products with AMX tiles: the loops that convolutions and dense layers share.
+"""Matrix products with tile instructions: the loops that convolutions and dense layers share.
 
-    parallel                          copy the data to where tiles can be loaded from
+    parallel                          copy the data to a buffer from which tiles can be loaded
     parallel (matrix, shares of the rows, shares of the columns)
-      blocks of rows, blocks of columns       or in the opposite order
-        steps of the depth
-          tiles down × across
-        bias, residual, bounds        on the block, while it is in the first-level cache
+      blocks of rows, blocks of columns       or in the opposite order steps of the depth tiles down
+      × across bias, residual, bounds        on the block, while it is in the first-level cache
 
-The depth is the dimension over which products are summed; a step is the part of it that one tile
-holds. If the weights of a block of columns do not fit the first-level cache, the depth is cut into
-pieces. All blocks of rows are multiplied by one piece before the next:
+The depth is the dimension over which products are summed. A step is the part of the depth that one
+tile holds. If the weights of a block of columns do not fit the first-level cache, the depth is cut
+into pieces, and all blocks of rows are multiplied by one piece before the next piece:
 
-      blocks of columns, pieces of the depth, blocks of rows
-        load the sums so far, steps of the piece, store the sums or finish the block
+      blocks of columns, pieces of the depth, blocks of rows load the sums so far, steps of the
+      piece, store the sums or finish the block
 
 Blocks overlap at the end: see `targets.cpu.kernels.loops`.
 """
@@ -66,14 +64,14 @@ class TileBlocks:
 
     Attributes:
         matrices: number of products, each with its own rows.
-        lines: number of parts of a matrix's rows that blocks do not cross: 1, or the rows of an
-            image.
-        rows: rows per line.
+        lines: number of parts into which a matrix's rows are divided; a block does not cross from
+            one part to the next. It is 1, or the number of rows of an image.
+        rows: matrix rows per line.
         columns: columns of a product.
         steps: steps of the depth.
-        words: words of the depth per step.
-        down: tiles of a block, from top to bottom.
-        across: tiles of a block, from left to right.
+        words: 32-bit words of the depth per step.
+        down: number of tiles of a block from top to bottom.
+        across: number of tiles of a block from left to right.
         height: rows per tile.
     """
 
@@ -108,7 +106,7 @@ class TileBlocks:
         return tiles(self.columns, self.block_columns)
 
     def row_block(self, index: Expression) -> tuple[Expression, Expression]:
-        """Return the line and the first row of a block.
+        """Return the line and the first row, within the line, of a block.
 
         Args:
             index: number of the block of rows.
@@ -134,14 +132,14 @@ class TileBlocks:
 def blocks_of(
     matrices: int, lines: int, rows: int, columns: int, depth: tuple[int, int], v: KnobValues
 ) -> TileBlocks:
-    """Compute the blocks of a config.
+    """Derive the blocks from a config.
 
     Args:
         matrices: number of products.
         lines: number of parts of a matrix's rows that blocks do not cross.
-        rows: rows per line.
+        rows: matrix rows per line.
         columns: columns of a product.
-        depth: steps, and words of the depth per step.
+        depth: number of steps of the depth, and 32-bit words per step.
         v: the config, by knob name.
 
     Raises:
@@ -158,7 +156,7 @@ def blocks_of(
 
 
 def knobs(row_blocks: int, columns: int) -> tuple[Knob, ...]:
-    """Return the knobs of a product with tiles.
+    """Return the knobs of a product with tile instructions.
 
     Args:
         row_blocks: largest number of blocks of rows.
@@ -176,16 +174,17 @@ def knobs(row_blocks: int, columns: int) -> tuple[Knob, ...]:
 def baseline_values(
     space: tuple[Knob, ...], b: TileBlocks, spec: CpuSpec, bytes_of: tuple[int, int]
 ) -> dict[str, int]:
-    """Choose the rule schedule, whose blocks have two by two tiles.
+    """Choose the rule schedule, whose blocks have 2 × 2 tiles.
 
-    The larger operand is read once and divided between the threads. The rows, if they are read for
-    every block of columns, are divided into shares that stay in the second-level cache.
+    The larger operand is read once and divided between the threads. If that operand is the weights,
+    the rows are read again for every block of columns. The rows are then divided into shares that
+    stay in the second-level cache.
 
     Args:
         space: the knobs.
-        b: the product in blocks of two by two tiles.
+        b: the product in blocks of 2 × 2 tiles.
         spec: the processor.
-        bytes_of: bytes of a matrix's data and of its weights.
+        bytes_of: bytes of a matrix's data and bytes of its weights.
 
     Returns:
         The value of each knob, by its name.
@@ -218,7 +217,7 @@ def baseline_values(
 
 
 def _largest_choice(choices: Sequence[int], wanted: int) -> int:
-    """Return the largest choice that is at most `wanted`, which is treated as at least 1."""
+    """Return the largest choice that is at most `wanted`, or at most 1 if `wanted` is smaller."""
     return max(value for value in choices if value <= max(1, wanted))
 
 
@@ -231,14 +230,14 @@ _BlockPlace = tuple[Expression, tuple[Expression, Expression], Expression]
 
 
 class TileOperands(Protocol):
-    """Operands of a product, provided by an operator while its function is being built.
+    """Protocol of the operands of a product; an operator implements it to build its function.
 
     Attributes:
         numbers: element type of the tiles.
         data: buffer of the copied data.
-        weights: buffer of words: first, for integers, minus the sum of the weights of each column
-            (`pack_columns`), then the tiles.
-        row: numbers of the data from one row of a tile to the next.
+        weights: buffer of 32-bit words, which contains the tiles. For integers, minus the sum of
+            the weights of each column precedes the tiles (`pack_columns`).
+        row: distance in `data` from one row of a tile to the next, in values.
         own_weights: whether each matrix has its own weights.
     """
 
@@ -248,14 +247,14 @@ class TileOperands(Protocol):
     def pack(self) -> None:
         """Add loops that copy the data to the layout from which tiles are loaded.
 
-        The second operand is copied as well if it is an activation. Constant weights were packed
-        before.
+        If the second operand is an activation, it is copied as well. Constant weights were packed
+        when the library was built.
         """
 
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """Return the index in `data` at which the first row of a block begins, for one step.
+        """Return the index in `data` at which the first row of a block begins.
 
         Args:
             matrix: number of the product.
@@ -291,7 +290,7 @@ def product_function(
 ) -> PrimFunc:
     """Build the TensorIR function of a product.
 
-    Its loops are explicit, so that it needs no schedule.
+    Its loops are written explicitly, so that the function needs no schedule.
 
     Args:
         b: the blocks.
@@ -335,7 +334,7 @@ def _build_tasks(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOper
 
 
 def _pieces(b: TileBlocks, blocks: int) -> int:
-    """Return the number of pieces into which a task cuts the depth.
+    """Return the number of pieces into which a task cuts the depth; 1 if cutting does not pay off.
 
     Args:
         b: the blocks.
@@ -350,8 +349,8 @@ def _build_pieces(
 ) -> None:
     """Build the loops of a task whose depth is cut into pieces.
 
-    Each piece is multiplied with all blocks of rows before the next piece. Sums are stored in
-    between.
+    Each piece is multiplied by all blocks of rows before the next piece begins. The sums are stored
+    between the pieces.
 
     Args:
         b: the blocks.
@@ -388,7 +387,7 @@ def _build_steps(
     at: _BlockPlace,
     steps: tuple[Expression, Expression],
 ) -> None:
-    """Build the loop that adds a part of a block's depth to its sums.
+    """Build the loop that adds the products of some steps of the depth to a block's sums.
 
     Args:
         b: the blocks.
@@ -410,7 +409,7 @@ def _build_steps(
 
 
 def first_word(b: TileBlocks, numbers: TileNumbers) -> int:
-    """Return the index at which the tiles begin in a buffer of packed weights, in 32-bit words.
+    """Return the index, in 32-bit words, at which the tiles begin in a buffer of packed weights.
 
     Args:
         b: the blocks.
@@ -420,7 +419,7 @@ def first_word(b: TileBlocks, numbers: TileNumbers) -> int:
 
 
 def weight_words(b: TileBlocks, numbers: TileNumbers) -> int:
-    """Return the number of words of a matrix's packed weights.
+    """Return the number of 32-bit words of a matrix's packed weights.
 
     Args:
         b: the blocks.
@@ -432,16 +431,17 @@ def weight_words(b: TileBlocks, numbers: TileNumbers) -> int:
 def pack_columns(matrix: Array, b: TileBlocks, numbers: TileNumbers) -> NDArray[np.int32]:
     """Pack weights for tiles.
 
-    The words are ordered by blocks of columns, steps, tiles of a block, words of a step, and
-    columns of a tile. For integers, minus the sum of each column precedes them.
+    The words are ordered by blocks of columns, steps of the depth, tiles of a block, words of a
+    step, and columns of a tile. For integers, they are preceded by minus the sum of each column,
+    which serves to correct for the zero point of the data.
 
     Args:
-        matrix: the weights, shape (numbers of the depth, columns).
+        matrix: the weights, shape (depth, columns).
         b: the blocks.
         numbers: element type of the tiles.
 
     Returns:
-        Shape (words,).
+        Int32 array of shape (words,).
     """
     width = b.block_columns
     if b.columns < width:
@@ -463,17 +463,20 @@ def correct_zero_point(
     across: Expression,
     column: Expression,
 ) -> Expression:
-    """Return a sum of products, corrected for the zero point of the data.
+    """Correct a sum of products for the zero point of the data.
 
     The zero point times the sum of the column's weights is subtracted.
 
     Args:
         b: the blocks.
         operands: the operands.
-        value: the sum of products.
-        zero: the zero point.
+        value: the sum of products, an int32.
+        zero: the zero point, an int32.
         across: number of the block of columns.
         column: column within the block.
+
+    Returns:
+        The corrected sum.
     """
     weights = operands.weights[across * b.block_columns + column]
     return wrapping_sum(value, weights * zero)

@@ -1,16 +1,19 @@
-"""Multiply tiles of bfloat16 or int8 with AMX, and tiles of bfloat16 with vector dot products.
+"""Instructions that multiply tiles of bfloat16 or int8 values.
 
-Ordinary arithmetic is available as well, to test the loops around tiles on any processor.
+AMX multiplies tiles of both types. On processors without AMX, tiles of bfloat16 are multiplied with
+vector dot products (AVX512-BF16). Ordinary arithmetic is available as well, to test the loops
+around tiles on any processor.
 
-A tile has up to 16 rows of 64 bytes, in words of two bfloat16 or four bytes. `C += A B` takes rows
-of A without rearrangement. A word of B contains the next two or four numbers of a column. See
-Intel's manual of AMX: TDPBF16PS, TDPBSSD and TDPBUSD.
+A tile has up to 16 rows of 64 bytes. A row consists of 32-bit words, each of which holds two
+bfloat16 or four int8 values. In `C += A B`, rows of A are taken as they are. A word of B contains
+two or four consecutive values of a column. See Intel's manual of AMX: TDPBF16PS, TDPBSSD and
+TDPBUSD.
 
-Vector dot products, `vdpbf16ps`, add the products of two pairs of bfloat16 to each lane of a
-float32 vector. The operands of the instruction have LLVM's type bfloat16, which TVM does not use.
-We therefore pass LLVM a function in LLVM's own language, which takes vectors of int32 and is
-inlined into each call. The instruction treats subnormal operands as zero, and rounds subnormal
-results to zero. See Intel's manual: VDPBF16PS.
+The vector dot product `vdpbf16ps` adds two products of bfloat16 values to each lane of a float32
+vector. Its operands have LLVM's type bfloat16, which TVM does not use. We therefore give LLVM a
+function in LLVM's own language, which takes vectors of int32 and is inlined into each call. The
+instruction treats subnormal operands as zero, and rounds subnormal results to zero. See Intel's
+manual: VDPBF16PS.
 """
 
 from __future__ import annotations
@@ -44,13 +47,13 @@ CONVERTED = (8, 16)
 
 @dataclass(frozen=True)
 class TileNumbers:
-    """Element type of AMX tiles, bfloat16 or int8, and its properties.
+    """Element type of tiles, bfloat16 or int8, and its properties.
 
     Attributes:
-        each: numbers per 32-bit word.
-        kind: TensorIR element type in which a number is stored.
+        each: number of values per 32-bit word.
+        kind: TensorIR element type in which a value is stored.
         sums: element type of the sums.
-        instruction: LLVM's name of the instruction that multiplies tiles.
+        instruction: LLVM's name of the AMX instruction that multiplies tiles.
     """
 
     each: int
@@ -60,29 +63,29 @@ class TileNumbers:
 
     @property
     def in_row(self) -> int:
-        """Numbers per row of a tile."""
+        """Number of values per row of a tile."""
         return TILE * self.each
 
     def whole_words(self, count: int) -> int:
-        """Round a count of numbers up to whole words.
+        """Round a number of values up to whole 32-bit words.
 
         Args:
-            count: number of numbers.
+            count: number of values.
         """
         return -(-count // self.each) * self.each
 
     def to_tile_form(self, number: Expression, lanes: int, spec: CpuSpec) -> Expression:
-        """Convert a number of the data to the form in which tiles hold it.
+        """Convert a value of the data to the type in which tiles hold it.
 
         Args:
-            number: the number.
-            lanes: lanes of the vectorised loop around it.
+            number: the value.
+            lanes: number of lanes of the vectorised loop around the conversion.
             spec: the processor.
         """
         return bfloat16_of(number, lanes, spec) if self is BFLOAT16 else number
 
     def border(self, zero: Expression) -> Expression:
-        """Return the value, as tiles store it, that stands for padding.
+        """Return the value of a pixel in the padding, in the type in which tiles hold it.
 
         Args:
             zero: zero point of the data, an int32.
@@ -90,13 +93,15 @@ class TileNumbers:
         return tirx.const(0, self.kind) if self is BFLOAT16 else tirx.Cast(self.kind, zero)
 
     def pack_words(self, weights: Array) -> NDArray[np.int32]:
-        """Pack weights in words; rows that share a word are placed in its bytes, lowest first.
+        """Pack weights in 32-bit words, each of which holds consecutive values of a column.
+
+        The first value is in the lowest bits.
 
         Args:
             weights: shape (..., each × words, columns).
 
         Returns:
-            Shape (..., words, columns).
+            Int32 array of shape (..., words, columns).
         """
         bits = 32 // self.each
         converted = rounded_array(weights) if self is BFLOAT16 else weights.astype(np.int8)
@@ -126,11 +131,11 @@ def numbers_of(w: Workload) -> TileNumbers:
 def bfloat16_of(number: Expression, lanes: int, spec: CpuSpec) -> Expression:
     """Round a float32 expression to the nearest bfloat16, with ties to even.
 
-    The instruction VCVTNEPS2BF16 treats subnormal numbers as zero.
+    The instruction VCVTNEPS2BF16, which is used if available, treats subnormal numbers as zero.
 
     Args:
         number: the expression.
-        lanes: lanes of the vectorised loop around it.
+        lanes: number of lanes of the vectorised loop around the conversion.
         spec: the processor.
 
     Returns:
@@ -154,7 +159,7 @@ def pair_bfloat16(first: Expression, second: Expression, lanes: int, spec: CpuSp
     Args:
         first: the expression for the lower half.
         second: the expression for the upper half.
-        lanes: lanes of the vectorised loop around them.
+        lanes: number of lanes of the vectorised loop around the conversion.
         spec: the processor.
     """
     lower, upper = (
@@ -164,17 +169,19 @@ def pair_bfloat16(first: Expression, second: Expression, lanes: int, spec: CpuSp
 
 
 class AmxTiles:
-    """Builder of AMX instructions for one block of a product.
+    """Builder of the AMX instructions that compute one block of a matrix product.
 
-    Its methods add statements to the TensorIR function that is being built. Call `begin` and
-    `clear`, then `step` once per step of the depth, then `sums` or `keep`, and finally `end`.
+    The block is computed in tiles of sums. Its methods add statements to the TensorIR function that
+    is being built. Call `begin` once and `clear` per block, then `step` once per step of the depth,
+    then `sums` or `keep`, and `end` after the last block. A step is the part of the depth that one
+    tile holds.
 
     Args:
         numbers: element type of the tiles.
-        down: tiles of sums, from top to bottom.
-        across: tiles of sums, from left to right.
+        down: number of tiles of sums from top to bottom.
+        across: number of tiles of sums from left to right.
         rows: rows per tile of sums.
-        words: words of the depth per step.
+        words: 32-bit words of the depth per step.
     """
 
     def __init__(self, numbers: TileNumbers, down: int, across: int, rows: int, words: int) -> None:
@@ -182,7 +189,7 @@ class AmxTiles:
         self.down, self.across, self.rows, self.words = down, across, rows, words
 
     def begin(self) -> None:
-        """Configure the tile registers. The operating system must have allowed AMX before."""
+        """Configure the tile registers. The operating system must have permitted AMX before."""
         sums = self.down * self.across
         rows = [self.rows] * (sums + self.down) + [self.words] * (TILES - sums - self.down)
         row_bytes = [_ROW_BYTES] * sums + [self.words * WORD] * self.down
@@ -219,12 +226,12 @@ class AmxTiles:
         weights: TirBuffer,
         at: Expression,
     ) -> None:
-        """Add the products of one step to the sums.
+        """Add the products of one step of the depth to the sums.
 
         Args:
             data: buffer of the data.
             places: for each tile from top to bottom, the index in `data` of its first row.
-            row: distance in `data` from one row of a tile to the next, in numbers.
+            row: distance in `data` from one row of a tile to the next, in values.
             weights: buffer of packed weights, int32.
             at: index in `weights` of the first tile; the other tiles follow it.
         """
@@ -249,7 +256,7 @@ class AmxTiles:
                     )  # fmt: skip
 
     def sums(self) -> TirBuffer:
-        """Store all sums, and return them as a buffer of shape (rows, columns)."""
+        """Store all sums in a buffer of shape (rows, columns), and return the buffer."""
         self.keep(self._scratch, 0)
         return self._scratch
 
@@ -284,7 +291,7 @@ class AmxTiles:
 class _StoredSums:
     """Base class of the replacements for `AmxTiles`, which keep their sums in memory.
 
-    The methods and arguments are those of `AmxTiles`.
+    The methods have the arguments of `AmxTiles`.
     """
 
     def __init__(self, numbers: TileNumbers, down: int, across: int, rows: int, words: int) -> None:
@@ -324,7 +331,7 @@ class _StoredSums:
 class DotTiles(_StoredSums):
     """Replacement for `AmxTiles` that multiplies bfloat16 with vector dot products, `vdpbf16ps`.
 
-    It computes as many rows at a time as have their sums in registers.
+    It processes rows in groups whose sums fit the vector registers together.
     """
 
     def begin(self) -> None:
@@ -340,7 +347,7 @@ class DotTiles(_StoredSums):
         weights: TirBuffer,
         at: Expression,
     ) -> None:
-        """Add the products of one step to the sums: see `AmxTiles.step`."""
+        """Add the products of one step of the depth to the sums: see `AmxTiles.step`."""
         starts = [place + r * row for place in places for r in range(self.rows)]
         tiles = [at + j * self.words * TILE for j in range(self.across)]
         rows_each = even_parts(len(starts), SUM_REGISTERS // self.across)
@@ -360,7 +367,7 @@ class PlainTiles(_StoredSums):
         weights: TirBuffer,
         at: Expression,
     ) -> None:
-        """Add the products of one step to the sums: see `AmxTiles.step`."""
+        """Add the products of one step of the depth to the sums: see `AmxTiles.step`."""
         for i, place in enumerate(places):
             for j in range(self.across):
                 with T.serial(0, self.rows) as r, T.serial(0, self.words) as k:
@@ -381,7 +388,7 @@ class PlainTiles(_StoredSums):
         return tirx.Cast("int32", number)
 
     def _weight_value(self, word: Expression, place: int) -> Expression:
-        """Return number `place` of a word of the weights."""
+        """Return one value of a word of the weights; `place` counts from the lowest bits."""
         if self.numbers is BFLOAT16:
             bits = tirx.reinterpret("uint32", word)
             high = tirx.bitwise_and(bits, _bits(0xFFFF0000))
@@ -397,7 +404,7 @@ TileUnit = AmxTiles | DotTiles | PlainTiles
 def tile_unit(
     numbers: TileNumbers, spec: CpuSpec
 ) -> type[AmxTiles] | type[DotTiles] | type[PlainTiles]:
-    """Return the class that builds the instructions for a processor.
+    """Return the class that builds the instructions to multiply tiles on a processor.
 
     Args:
         numbers: element type of the tiles.
@@ -464,15 +471,16 @@ def add_words(
 ) -> None:  # fmt: skip
     """Multiply a few rows of the data by tiles of weights, and add the products to their sums.
 
-    The function loads the sums from `sums` to registers, adds the products, and stores them again.
+    The function loads the sums from `sums` to registers, adds the products, and stores the sums
+    again.
 
     Args:
         held: registers from `sum_registers`, which the function overwrites. Rows × tiles must not
             exceed `SUM_REGISTERS`.
-        sums: buffer of shape (rows, 16 × tiles), which is updated.
+        sums: float32 buffer of shape (rows, 16 × tiles), which is updated.
         first: first row of `sums` to update.
-        data: buffer of uint16, and the index in it at which each row begins.
-        weights: buffer of int32, and the index in it at which each tile of 16 columns begins.
+        data: buffer of bfloat16 values as uint16, and the index in it at which each row begins.
+        weights: buffer of int32 words, and the index in it at which each tile of 16 columns begins.
         words: number of words of the depth.
     """
     (values, starts), (packed, tiles) = data, weights

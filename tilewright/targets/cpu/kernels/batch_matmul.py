@@ -1,6 +1,7 @@
 """Kernels for products of two activations, as in attention, in float32 and int8.
 
-Neither operand is packed in advance. In int8, each task packs the second operand for dot products.
+Neither operand is packed in advance. In int8, each parallel task packs the second operand for dot
+products.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ te = lazy_module("tvm.te")
 class BatchMatmul:
     """`Kernel` for `batch_matmul` in float32.
 
-    Shapes are (batch, rows, depth) for the data, (batch, depth, columns) for the weights, which are
-    the second operand, and (batch, rows, columns) for the output. The network transposes a
-    transposed operand beforehand.
+    Shapes are (batch, rows, depth) for the data, (batch, depth, columns) for the second operand,
+    which takes the place of the weights, and (batch, rows, columns) for the output. If the model
+    transposes an operand, the network does so before it calls the kernel.
     """
 
     def serves(self, workload: Workload) -> bool:
@@ -38,7 +39,7 @@ class BatchMatmul:
         return GemmShape.for_workload(workload, spec).knobs(packed=False)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule's knob values, by name."""
+        """Return the knob values of the rule schedule, by name."""
         return GemmShape.for_workload(workload, spec).baseline_values(spec, packed=False)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
@@ -76,9 +77,10 @@ class BatchMatmul:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return a function that computes the same as `function`, with the schedule of a config.
+        """Build the function with the schedule of a config.
 
-        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        `function` is not used; the result computes the same.
         """
         return multiply(workload, GemmShape.for_workload(workload, spec), values, packed=False)
 
@@ -90,14 +92,16 @@ class BatchMatmul:
 
 
 class BatchMatmulInt8(BatchMatmul):
-    """`Kernel` for `batch_matmul` in int8; shapes are those of `BatchMatmul`."""
+    """`Kernel` for `batch_matmul` in int8, with the shapes of `BatchMatmul`."""
 
     def serves(self, workload: Workload) -> bool:
         """Return whether the workload is a batch_matmul in int8."""
         return workload.operator == "batch_matmul" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Return the knobs of a matrix product, of which those for packing are fixed.
+        """Return the knobs of a matrix product, with fixed values for knobs of required packing.
+
+        The second operand is always packed. The data are packed if the instruction requires it.
 
         Args:
             workload: the workload.
@@ -116,7 +120,7 @@ class BatchMatmulInt8(BatchMatmul):
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule's knob values, by name."""
+        """Return the knob values of the rule schedule, by name."""
         shape, products = GemmShape.for_workload(workload, spec), dot_product(spec).products
         float_values = shape.baseline_values(spec, packed=False, products=products)
         pack = int(must_pack(workload, dot_product(spec)) or workload.height > 1)
@@ -125,9 +129,10 @@ class BatchMatmulInt8(BatchMatmul):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return a function that computes the same as `function`, with the schedule of a config.
+        """Build the function with the schedule of a config.
 
-        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        `function` is not used; the result computes the same.
         """
         return multiply(
             workload,

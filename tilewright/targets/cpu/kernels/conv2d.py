@@ -1,19 +1,18 @@
-"""Convolution without groups in float32, with a direct algorithm and with Winograd's.
+"""Convolution without groups in float32, with a direct algorithm and with Winograd's algorithm.
 
-The direct algorithm computes register tiles of pixels × output channels. Channels lie in blocks.
-One instruction multiplies a vector of weights by one number of the data that is broadcast to all
-lanes.
+The direct algorithm computes register tiles of pixels × output channels. Channels are stored in
+blocks of one vector. One instruction multiplies a vector of weights by one data value that is
+broadcast to all lanes. The loops are:
 
     parallel (output channels / image rows / columns, in chunks)
       input channels, in chunks                partial sums in memory, if there are several chunks
-        channels, rows, columns                register tiles
-          input channels, kernel rows, kernel columns, channels of a block
-            tile of pixels × vectors           unrolled
-      bias, residual, bounds                   while the tile is in registers, or on the chunk
+      channels, rows, columns                register tiles input channels, kernel rows, kernel
+      columns, channels of a block tile of pixels × vectors           unrolled bias, residual,
+      bounds                   while the tile is in registers, or on the chunk
 
-A kernel with a large dilation mostly reads padding near the border: with a dilation of 18 on 32 ×
-32 pixels, in three fifths of all products. A register tile skips a tap that lies entirely in the
-padding (`add_padding_skips`).
+A convolution with a large dilation mostly reads padding near the border: with a dilation of 18 on
+32 × 32 pixels, three fifths of all products are with padding. A register tile therefore skips a
+kernel position if all of its pixels would read padding there (`add_padding_skips`).
 
 Tile sizes are chosen in `conv2d_tile_sizes`.
 """
@@ -79,15 +78,15 @@ class Convolution:
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule's knob values, by name."""
+        """Return the knob values of the rule schedule, by name."""
         return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the input in blocks of channels."""
+        """Return the shape of the data, (n, channel blocks, rows, columns, channels)."""
         return packed_shape(workload, spec)
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the output in blocks of channels."""
+        """Return the shape of the output, (n, channel blocks, rows, columns, channels)."""
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
@@ -116,10 +115,12 @@ class Convolution:
 def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     """Define the direct convolution as an unscheduled TensorIR function.
 
+    The function takes weights in the layout of `pack_direct`.
+
     Args:
         w: the workload.
         spec: the processor.
-        values: the config, by knob name. The function's weights are packed by `pack_direct`.
+        values: the config, by knob name.
     """
     t = CpuTiling.for_config(w, spec, values, pixels(w))
     blocks, _, _ = t.tile
@@ -173,8 +174,11 @@ def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: Knob
         spec: the processor.
         values: the config, by knob name.
 
+    Returns:
+        The scheduled function.
+
     Raises:
-        DoesNotApply: the config unrolls too much.
+        DoesNotApply: the config unrolls too much code.
     """
     t = CpuTiling.for_config(w, spec, values, pixels(w))
     kernel = (w.kernel_h, w.kernel_w)
@@ -245,7 +249,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
 def _schedule_copy(
     sch: Schedule, w: Workload, values: KnobValues, t: CpuTiling, at: tuple[Loop, Loop]
 ) -> None:
-    """Schedule the copy of the data with padding; do nothing if the data are not copied.
+    """Schedule the padded copy of the data; do nothing if the data are not copied.
 
     Args:
         sch: the schedule, which is changed.
@@ -283,10 +287,10 @@ def _schedule_tile(
         sch: the schedule, which is changed.
         part: the block that computes the tile.
         values: the config, by knob name.
-        reduced: loops over blocks of input channels, kernel rows, kernel columns, and channels of a
-            block.
+        reduced: loops over blocks of input channels, kernel rows, kernel columns, and channels
+            within a block.
         tile: loops over channel blocks, rows and columns of the tile.
-        lanes: loop over the channels of a block, which is vectorised.
+        lanes: loop over the output channels of a block, which is vectorised.
     """
     c, kh, kw, i = reduced
     blocks, rows, columns = tile
@@ -311,7 +315,7 @@ def _schedule_tile(
 def _with_padding(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
     """Return a tensor expression for the data with padding.
 
-    Further zeros at the end complete the last register tiles, which may reach beyond the image.
+    Additional zeros at the end complete the last register tiles, which may reach beyond the image.
     """
     n, blocks, height, width, ib = (int(size) for size in data.shape)
     rows, columns = t.covered_size
@@ -353,7 +357,7 @@ REDUCED = 4
 
 
 def skips_padding(w: Workload) -> bool:
-    """Return whether kernel positions can lie entirely in the padding for a whole register tile.
+    """Return whether a kernel position can read only padding for all pixels of a register tile.
 
     Args:
         w: the workload.
@@ -362,7 +366,7 @@ def skips_padding(w: Workload) -> bool:
 
 
 def add_padding_skips(function: PrimFunc, w: Workload, tile: tuple[int, int]) -> PrimFunc:
-    """Add conditions to a scheduled function that skip multiplications by padding.
+    """Add conditions to a scheduled function that skip products with padding.
 
     A register tile skips a kernel position at which all of its pixels read padding.
 
@@ -400,8 +404,12 @@ def add_padding_skips(function: PrimFunc, w: Workload, tile: tuple[int, int]) ->
 def _place_of_tile(loop: For) -> tuple[Expression, Expression, Expression, Expression] | None:
     """Return the positions of the products within a loop over kernel columns, or None.
 
-    The positions are the first row and column of the tile, and the row and column of the kernel.
-    None if the loop contains no products.
+    Args:
+        loop: a loop over kernel columns.
+
+    Returns:
+        The first row and column of the register tile, and the row and column of the kernel. None if
+        the loop contains no products.
     """
     inner, node = list[LoopVar](), loop.body
     while isinstance(node, tirx.For):

@@ -1,14 +1,13 @@
-"""Convolution as matrix products with AMX tiles, in bfloat16 or int8.
+"""Convolution as matrix products with tile instructions, in bfloat16 or int8.
 
-Rows of the product are pixels, and its depth is input channels and kernel positions. The data are
-copied with padding, and rounded if they are bfloat16, so that a tile of data can be loaded for any
-kernel position. There are two layouts of the copy:
+Rows of the matrix product are pixels. Its depth consists of input channels and kernel positions.
+The data are copied with padding, and rounded if they are bfloat16, so that a tile of data can be
+loaded for any kernel position. The copy has one of two layouts:
 
     in blocks    (blocks of channels that fill a row of a tile, phases of the stride, rows, columns,
-                 channels of a block). Tiles continue from the end of an image row to the next row,
-                 and compute pixels in the padding that are discarded.
-    folded       (rows, columns, channels). For few channels: the channels of all kernel columns
-                 together are the depth.
+    channels of a block). Tiles continue from the end of an image row to the next row. They also
+    compute pixels in the padding, which are discarded. folded       (rows, columns, channels). For
+    few channels: the channels of all kernel columns together form the depth.
 """
 
 from __future__ import annotations
@@ -53,10 +52,13 @@ LANES = 16
 
 
 class ConvolutionTiles:
-    """`Kernel` for convolutions with few groups or none, if blocks of channels fit tiles."""
+    """`Kernel` for convolutions with tile instructions, in bfloat16 or int8.
+
+    A bfloat16 convolution may have a few groups. The channel blocks must fit the rows of a tile.
+    """
 
     def serves(self, workload: Workload) -> bool:
-        """Return whether AMX tiles can compute this conv2d in bfloat16 or int8."""
+        """Return whether tile instructions can compute this conv2d in bfloat16 or int8."""
         w = workload
         if w.operator != "conv2d" or w.dtype not in ("bfloat16", "int8"):
             return False
@@ -69,7 +71,7 @@ class ConvolutionTiles:
         return TILE % out == 0 and (row % into == 0 or w.in_channels <= row)
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Return the knobs of a product with tiles: see `targets.cpu.kernels.amx_product`.
+        """Return the knobs of a product with tile instructions: see `amx_product.knobs`.
 
         Args:
             workload: the workload.
@@ -80,7 +82,7 @@ class ConvolutionTiles:
         return amx_product.knobs(blocks, workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule's knob values, by name."""
+        """Return the knob values of the rule schedule, by name."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         layout = CopyLayout.for_workload(workload)
@@ -89,17 +91,17 @@ class ConvolutionTiles:
         return amx_product.baseline_values(space, b, spec, (data, weights))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the input in blocks of channels."""
+        """Return the shape of the data, (n, channel blocks, rows, columns, channels)."""
         return packed_shape(workload, spec)
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the output in blocks of channels."""
+        """Return the shape of the output, (n, channel blocks, rows, columns, channels)."""
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Return the function with the schedule of the config.
+        """Build the function with the schedule of a config.
 
-        Its loops are written explicitly, so that `schedule` has nothing to do.
+        The loops are written explicitly, so that `schedule` has nothing to do.
         """
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Image(workload, spec, b))
@@ -109,8 +111,8 @@ class ConvolutionTiles:
     ) -> PrimFunc:
         """Build the kernel for data that are already stored in bfloat16.
 
-        If the blocks of channels fill a row of a tile, and there is neither padding nor a stride,
-        tiles are loaded from the data without a copy.
+        If the channel blocks fill a row of a tile, and there is neither padding nor a stride, tiles
+        are loaded from the data without a copy.
 
         Args:
             workload: the workload.
@@ -124,7 +126,7 @@ class ConvolutionTiles:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return `function` unchanged, since `define` has written its loops already."""
+        """Return `function` unchanged, because `define` has already written its loops."""
         return function
 
     def pack_weights(
@@ -139,7 +141,7 @@ class ConvolutionTiles:
             values: the config, by knob name.
 
         Returns:
-            Shape (words,).
+            Int32 array of shape (words,).
         """
         layout = CopyLayout.for_workload(workload)
         if workload.groups > 1:
@@ -148,13 +150,13 @@ class ConvolutionTiles:
 
 
 def product_of(workload: Workload) -> tuple[TileBlocks, int]:
-    """Return the matrix product of a convolution, and the number of values that are copied.
+    """Return the matrix product of a convolution, and the number of data values that are copied.
 
     Args:
         workload: the workload.
 
     Returns:
-        The product in blocks of two by two tiles, and the number of copied values.
+        The product in blocks of 2 × 2 tiles, and the number of copied values.
     """
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
     return b, CopyLayout.for_workload(workload).count
@@ -166,14 +168,14 @@ class CopyLayout:
 
     Attributes:
         w: the workload.
-        folded: whether the layout is the folded one, else the one in blocks.
+        folded: whether the layout is folded; otherwise it is the layout in blocks.
         channels: channels per block.
         blocks: number of blocks of channels.
         size: phases of rows, phases of columns, rows and columns of the copy.
         lines: number of parts of a matrix's rows that blocks of tiles do not cross.
-        rows: rows of the product per line.
+        rows: rows of the matrix product per line.
         steps: steps of the depth.
-        words: words of the depth per step.
+        words: 32-bit words of the depth per step.
     """
 
     w: Workload
@@ -189,7 +191,7 @@ class CopyLayout:
     @staticmethod
     @cache
     def for_workload(w: Workload) -> CopyLayout:
-        """Choose the layout with fewer steps.
+        """Choose the layout with fewer steps of the depth.
 
         Args:
             w: the workload.
@@ -249,7 +251,7 @@ class CopyLayout:
         return self.w.batch * self.blocks * int(np.prod(self.size)) * self.channels
 
     def is_of(self, data: tuple[int, ...]) -> bool:
-        """Return whether data already have the layout of the copy, so that they need not be copied.
+        """Return whether data already have the layout of the copy and need not be copied.
 
         Args:
             data: shape of the data, (n, c / block, h, w, block).
@@ -261,13 +263,13 @@ class CopyLayout:
         return not self.folded and self.size[:2] == (1, 1) and fills_rows and copied == data
 
     def depth_of(self, weights: Array) -> Array:
-        """Arrange weights along the depth of the product.
+        """Arrange weights in the order of the product's depth.
 
         Args:
             weights: shape (o, c, kh, kw).
 
         Returns:
-            Shape (depth, o), in which missing channels have zero weights.
+            Shape (depth, o). Channels that fill up a block have zero weights.
         """
         w, missing = self.w, self.blocks * self.channels - self.w.in_channels
         padded = np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0)))
@@ -276,7 +278,10 @@ class CopyLayout:
 
 
 def _without_groups(weights: Array, groups: int) -> Array:
-    """Add zeros between groups: (o, c / groups, kh, kw) → (o, c, kh, kw)."""
+    """Convert weights to those of a convolution without groups, with zeros between groups.
+
+    The shape changes from (o, c / groups, kh, kw) to (o, c, kh, kw).
+    """
     o, c, *taps = weights.shape
     by_groups = np.zeros((groups, o // groups, groups, c, *taps), weights.dtype)
     group = np.arange(groups)
@@ -285,13 +290,13 @@ def _without_groups(weights: Array, groups: int) -> Array:
 
 
 def _phases(kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return how many phases of a stride the kernel positions use, and how far they reach.
+    """Return the number of phases of a stride that the kernel positions use, and their reach.
 
-    Pixels whose coordinates leave the same remainder when divided by the stride are one phase.
+    Pixels whose coordinates leave the same remainder when divided by the stride form one phase.
 
     Returns:
         The number of phases, and the distance between the first and the last kernel position, in
-            strides.
+        strides.
     """
     places = [k * dilation for k in range(kernel)]
     return max(p % stride for p in places) + 1, max(p // stride for p in places)
@@ -304,7 +309,7 @@ def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
 
 
 class _Image:
-    """Operands of a convolution with AMX tiles: its data, its packed weights and its output.
+    """Operands of a convolution with tile instructions: data, packed weights and output.
 
     The class implements `TileOperands`.
     """
@@ -332,7 +337,7 @@ class _Image:
     # -- the copy ------------------------------------------------------------------------------
 
     def pack(self) -> None:
-        """Copy the data with padding, unless they are laid out like the copy."""
+        """Copy the data with padding, unless they already have the layout of the copy."""
         w, layout = self.w, self.layout
         if self.stored and layout.is_of(self.shapes[0]):
             self.data = T.decl_buffer(
@@ -358,8 +363,8 @@ class _Image:
         Args:
             start: index in the copy at which the row begins.
             source: image, block of channels, and row of the data.
-            phase: number of the phase: pixels whose column leaves this remainder when divided by
-                the stride.
+            phase: number of the phase. It contains the pixels whose column leaves this remainder
+                when divided by the stride.
         """
         w, width, stride = self.w, self.layout.size[3], self.w.stride_w
         data_height, data_width = self.shapes[0][2:4]
@@ -392,7 +397,7 @@ class _Image:
     ) -> None:
         """Add statements that copy all channels of a block at one pixel.
 
-        Channels that are missing in the last block are copied as zeros.
+        Channels that are missing in the last block are set to zero.
         """
         _, blocks, _, _, data_block = self.shapes[0]
         channels, copied_channels = self.layout.channels, self.layout.blocks * self.layout.channels
@@ -428,7 +433,7 @@ class _Image:
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """Return the index in the copy of the first row of a block: see `TileOperands`."""
+        """Return the index in the copy at which a block begins: see `TileOperands.step`."""
         w, layout, (line, first) = self.w, self.layout, place
         phases_y, phases_x, height, width = layout.size
         if layout.folded:

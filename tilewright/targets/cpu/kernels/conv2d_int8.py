@@ -1,14 +1,14 @@
 """Convolution without groups in int8: with dot products, or with Winograd's algorithm.
 
-The direct algorithm computes register tiles of pixels × output channels with dot products
-(`targets.cpu.kernels.int8_dot_product`). Channels lie in blocks.
+The direct algorithm computes register tiles of pixels × output channels with dot-product
+instructions (`targets.cpu.kernels.int8_dot_product`). Channels are stored in blocks of one vector.
+A step is one such instruction per sum. The loops are:
 
     parallel (output channels / image rows / columns, in chunks)
-      copy the chunk's data with padding      or copy all data before, or do not copy
-        channels, rows, columns              register tiles
-          input channels, kernel rows, kernel columns, steps of a block
-            tile of pixels × vectors         unrolled
-          epilogue                           while the sums are in registers
+      copy the chunk's data with padding      or copy all data before, or do not copy channels,
+      rows, columns              register tiles input channels, kernel rows, kernel columns, steps
+      of a block tile of pixels × vectors         unrolled epilogue                           while
+      the sums are in registers
 
 Tiles overlap at the end: see `targets.cpu.kernels.loops`. Tile sizes are chosen in
 `conv2d_tile_sizes`.
@@ -60,9 +60,9 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 class ConvolutionInt8:
     """`Kernel` for int8 convolutions without groups.
 
-    The kernel takes the data in shape (n, c / block, h, w × block). If the epilogue works on reals,
-    Winograd's algorithm is available. It computes with integers in float32, whose sums have
-    rounding errors of far less than a quantisation step.
+    The kernel takes the data in shape (n, c / block, h, w × block). Winograd's algorithm is
+    available if the epilogue dequantises the sums. It then computes with integers in float32. The
+    rounding errors of its sums are far smaller than a quantisation step.
     """
 
     def serves(self, workload: Workload) -> bool:
@@ -71,7 +71,7 @@ class ConvolutionInt8:
         return w.operator == "conv2d" and w.groups == 1 and w.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Return the knobs of the direct algorithm, and those of Winograd's if it is available.
+        """Return the knobs of the direct algorithm, and of Winograd's algorithm if it is available.
 
         Args:
             workload: the workload.
@@ -90,16 +90,16 @@ class ConvolutionInt8:
         return (Knob("algorithm", (0, *WINOGRAD_SIZES)), *direct, Knob("stages", (0, 1)), parallel)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule's knob values, by name."""
+        """Return the knob values of the rule schedule, by name."""
         return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the input in blocks of channels, which share an axis with columns."""
+        """Return the shape of the data, (n, channel blocks, rows, columns × channels)."""
         n, blocks, height, width, block = packed_shape(workload, spec)
         return n, blocks, height, width * block
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the output in blocks of channels."""
+        """Return the shape of the output, (n, channel blocks, rows, columns, channels)."""
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
@@ -141,10 +141,11 @@ class ConvolutionInt8:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return a function that computes the same as `function`, with the schedule of a config.
+        """Build the function with the schedule of a config.
 
-        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
-        With Winograd's algorithm, TVM's `Schedule` is applied to `function` itself.
+        For the direct algorithm, the loops are written explicitly, because TVM's `Schedule` cannot
+        express overlapping tiles; `function` is then not used. For Winograd's algorithm, TVM's
+        `Schedule` is applied to `function`.
         """
         if _transforms(values):
             return winograd.schedule(function, workload, spec, values)
@@ -184,13 +185,13 @@ def must_copy(block: int, w: Workload, dot: DotProduct) -> bool:
     Args:
         block: input channels per block.
         w: the workload.
-        dot: the dot product.
+        dot: the dot-product instruction.
     """
     return is_padded(w) or block % dot.numbers > 0 or dot is TWOS
 
 
 def direct_function(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """Build the TensorIR function of the direct algorithm.
+    """Build the TensorIR function of the direct algorithm with the schedule of a config.
 
     Args:
         w: the workload.
@@ -198,7 +199,7 @@ def direct_function(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         values: the config, by knob name.
 
     Raises:
-        DoesNotApply: the config unrolls too much.
+        DoesNotApply: the config unrolls too much code.
     """
     convolution = _Convolution(w, spec, values)
     with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
@@ -208,19 +209,19 @@ def direct_function(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
 
 
 def weights_shape(w: Workload, t: CpuTiling, dot: DotProduct) -> tuple[int, int, int]:
-    """Return the shape of packed weights: tiles of output channels, 1 + steps, lanes of a tile.
+    """Return the shape of packed weights: (tiles of output channels, 1 + steps, lanes of a tile).
 
     Args:
         w: the workload.
         t: the tile sizes.
-        dot: the dot product.
+        dot: the dot-product instruction.
     """
     taps = w.in_channels // t.ib * w.kernel_h * w.kernel_w
     return t.tiles[0], 1 + taps * dot.steps(t.ib), t.tile[0] * vector_of(t.ob)
 
 
 def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
-    """Pack weights for the direct algorithm, as `DotProduct.pack` does.
+    """Pack weights for the direct algorithm: see `DotProduct.pack`.
 
     Steps are ordered by blocks of input channels, kernel rows, kernel columns and channels. Zeros
     fill up incomplete steps and vectors.
@@ -232,7 +233,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
         values: the config, by knob name.
 
     Returns:
-        The shape of `weights_shape`.
+        Int32 array of shape `weights_shape`.
     """
     t, dot = CpuTiling.for_config(w, spec, values, pixels(w)), dot_product(spec)
     inputs, lanes = w.in_channels // t.ib, vector_of(t.ob)
@@ -247,7 +248,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
 
 
 class _Convolution:
-    """Builder of the loops of one int8 convolution: `write` adds them to the TensorIR function."""
+    """Builder of the loops of one int8 convolution; `write` adds them to the TensorIR function."""
 
     def __init__(self, w: Workload, spec: CpuSpec, values: KnobValues) -> None:
         self.w, self.v, self.lanes = w, values, spec.lanes
@@ -338,7 +339,7 @@ class _Convolution:
         return read
 
     def _reach(self, rows: int, columns: int) -> tuple[int, int]:
-        """Return how many rows and columns of data some output rows and columns depend on."""
+        """Return the number of data rows and columns that some output rows and columns need."""
         w = self.w
         return (
             (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
@@ -369,7 +370,7 @@ class _Convolution:
             first: first register tile of the chunk along channel blocks, rows and columns.
 
         Returns:
-            A function that reads steps of the data from the copy.
+            A function that reads one step of the data from the copy.
         """
         w, t = self.w, self.t
         rows, columns = self._reach(t.chunk[1] * t.tile[1], t.chunk[2] * t.tile[2])
@@ -432,8 +433,8 @@ class _Convolution:
             copy: the buffer.
             to: leading indices in the buffer, which select the row.
             row: the image, the block of channels and the row of the data.
-            columns: the column of the data at which the row of the copy begins, and the first and
-                the end column of the copy to write.
+            columns: the column of the data at which the row of the copy begins, then the first
+                column of the copy to write and the column after the last.
         """
         x, begin, end = columns
         block, steps, dot, zero = self.t.ib, self.steps, self.dot, self.a.zero

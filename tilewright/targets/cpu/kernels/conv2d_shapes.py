@@ -1,6 +1,6 @@
 """Shapes of a convolution that follow from a config: register tiles, chunks, packed tensors.
 
-`conv2d_tile_sizes` chooses the config.
+`conv2d_tile_sizes` chooses the config of the rule schedule.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ or two for them (docs/decisions/measuring-on-a-cpu.md)."""
 
 
 def is_pointwise(workload: Workload) -> bool:
-    """Return whether each output pixel depends on one input pixel, so that rows can be merged.
+    """Return whether each output pixel depends on one input pixel. Image rows can then be merged.
 
     Args:
         workload: the workload.
@@ -32,7 +32,7 @@ def is_pointwise(workload: Workload) -> bool:
 def pixels(workload: Workload) -> tuple[int, int]:
     """Return the rows and columns of the output as the kernel sees them.
 
-    A pointwise convolution sees a single row.
+    For a pointwise convolution, the kernel merges all rows of the image into one row.
 
     Args:
         workload: the workload.
@@ -48,10 +48,10 @@ def packed_shape(workload: Workload, spec: CpuSpec, out: bool = False) -> tuple[
     Args:
         workload: the workload.
         spec: the processor.
-        out: return the shape of the output instead of the data's.
+        out: return the shape of the output instead of the data.
 
     Returns:
-        (batch, channel blocks, rows, columns, channels of a block).
+        (batch, channel blocks, rows, columns, channels per block).
     """
     w = workload
     channels, height, width = w.in_channels, w.height, w.width
@@ -71,11 +71,10 @@ class CpuTiling:
         ib: input channels per block.
         ob: output channels per block.
         tile: channel blocks, rows and columns of a register tile.
-        accumulators: vectors of sums of a register tile.
+        accumulators: number of vectors of sums of a register tile.
         tiles: number of register tiles that cover the output, along the axes of `tile`.
-        chunk: number of register tiles of a parallel chunk, along the same axes. It divides
-            `tiles`.
-        channels: blocks of input channels between partial sums.
+        chunk: number of register tiles per parallel chunk, along the same axes. It divides `tiles`.
+        channels: number of blocks of input channels that are added before partial sums are stored.
     """
 
     ib: int
@@ -90,13 +89,14 @@ class CpuTiling:
     def for_config(
         cls, w: Workload, spec: CpuSpec, values: KnobValues, size: tuple[int, int]
     ) -> CpuTiling:
-        """Compute the tile sizes of a config.
+        """Derive the tile sizes from a config.
 
         Args:
             w: the workload.
             spec: the processor.
             values: the config, by knob name.
-            size: rows and columns of the output.
+            size: rows and columns of the output as the kernel sees them; for Winograd's algorithm,
+                of the grid of its tiles.
         """
         ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
         # Two registers remain for the operands of a multiply-add.
@@ -122,7 +122,7 @@ class CpuTiling:
 
 
 def check_unrolled(tiling: CpuTiling, values: KnobValues, kernel: tuple[int, int]) -> None:
-    """Check that LLVM would not take too long over the unrolled body of a loop.
+    """Check that the unrolled body of a loop is small enough for LLVM to compile it quickly.
 
     Args:
         tiling: the tile sizes.

@@ -1,4 +1,4 @@
-"""Choose tile sizes of a convolution without groups, in float32 and int8.
+"""Tile sizes of convolutions without groups, in float32 and int8: knobs and rule schedule.
 
 `direct_knobs` lists the possible sizes. `baseline_values` chooses among them without measuring,
 which gives the rule schedule. `winograd.rule_size` decides whether the rule schedule uses
@@ -6,9 +6,9 @@ Winograd's algorithm.
 
 Unless a comment says otherwise, the constants of the rule were chosen on the Xeon of
 docs/evidence/cpu.md (Sapphire Rapids, 2 MiB of second-level cache per core), with vectors of 512
-and of 256 bits. `python -m benchmarks.cpu.peak` measures the rule schedule of each layer of ten
-networks on one thread, and `python -m benchmarks.cpu.networks` measures whole networks. Compare
-their tables before and after a change.
+and of 256 bits. To check a change, compare the tables of two benchmarks before and after it:
+`python -m benchmarks.cpu.peak` measures the rule schedule of each layer of ten networks on one
+thread, and `python -m benchmarks.cpu.networks` measures whole networks.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ def direct_knobs(
     Args:
         w: the workload.
         spec: the processor.
-        parts_ic: numbers of parts into which the input channels may be cut.
-        steps: steps of a register tile per block of input channels.
+        parts_ic: possible numbers of parts into which the input channels are cut.
+        steps: number of steps (multiply-adds or dot products per sum) that a register tile performs
+            per block of input channels and kernel position.
     """
     rows, columns = pixels(w)
     out_blocks = w.out_channels // channel_block(w.out_channels, spec.lanes)
@@ -91,7 +92,7 @@ def _part_lengths(length: int, at_most: int) -> tuple[int, ...]:
 
 
 def _part_counts(length: int) -> tuple[int, ...]:
-    """Return the numbers of parts to cut a length into: up to four, then powers of two."""
+    """Return possible numbers of parts: 1 to 4, powers of two from 8, and `length` itself."""
     doubled = (1 << power for power in range(3, length.bit_length()))
     return tuple(sorted({*range(1, min(length, 4) + 1), *doubled, length}))
 
@@ -99,8 +100,8 @@ def _part_counts(length: int) -> tuple[int, ...]:
 def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[str, int]:
     """Choose the rule schedule of a convolution without groups.
 
-    It uses the register tile with the most multiply-adds per instruction, chunks that stay in the
-    cache, and Winograd's algorithm where its transforms pay off.
+    The rule uses the register tile with the most multiply-adds per instruction, chunks whose
+    weights and data stay in the cache, and Winograd's algorithm where its transforms pay off.
 
     Args:
         w: the workload.
@@ -169,22 +170,22 @@ def _cut_finer(
     w: Workload, spec: CpuSpec, values: dict[str, int], knobs: tuple[Knob, ...],
     size: tuple[int, int],
 ) -> dict[str, int]:  # fmt: skip
-    """Cut the pixels into more chunks if some threads would have nothing to do.
+    """Cut the pixels into more chunks if there are too few chunks to occupy all threads.
 
-    Chunks consist of whole register tiles, equally many each. If the number of tiles is a prime
-    number such as 167, the knob that asks for eight parts therefore has no effect. The function
-    increases the knobs `parts_oh` and `parts_ow` until there are at least two chunks per thread.
+    All chunks have the same number of whole register tiles. If the number of tiles is a prime such
+    as 167, a request for eight parts therefore has no effect. The function increases the knobs
+    `parts_oh` and `parts_ow` until there are at least two chunks per thread.
 
     Args:
         w: the workload.
         spec: the processor.
         values: the config so far, by knob name.
         knobs: knobs of the search space.
-        size: rows and columns of the output, as the kernel sees them.
+        size: rows and columns of the output as the kernel sees them.
 
     Returns:
-        The config with more chunks; `values` unchanged if there are enough already, or if no config
-            has enough.
+        The config with more chunks; `values` unchanged if there are already enough chunks, or if no
+        config has enough.
     """
 
     def chunks(values: dict[str, int]) -> int:
@@ -206,17 +207,17 @@ def _cut_finer(
 def _worth_with_copy(w: Workload) -> float:
     """Return the relative worth, below 1, of a register tile that does not divide the image.
 
-    Such a tile costs more because the data have to be copied to a larger buffer first.
+    Such a tile costs more, because the data have to be copied to a larger buffer first.
     """
     multiplies = w.out_channels * w.kernel_h * w.kernel_w / (2 * w.stride_h * w.stride_w)
     return 1 / (1 + COPY_CYCLES / multiplies)  # cycles per vector of the data
 
 
 def _chunks_overlap(w: Workload) -> bool:
-    """Return whether a chunk would copy at least a third of the image beside its own rows.
+    """Return whether copying data per chunk would copy many rows of the image several times.
 
-    This happens if a large dilation puts rows of taps far apart. One copy of the whole image is
-    then less work.
+    This happens if a large dilation puts kernel rows at least a third of the image apart from the
+    first to the last. One copy of the whole image is then less work.
     """
     return 3 * (w.kernel_h - 1) * w.dilation_h >= w.height and w.dilation_h > 1
 
@@ -224,8 +225,8 @@ def _chunks_overlap(w: Workload) -> bool:
 def _unrolled_channels(w: Workload, spec: CpuSpec, block: int, dots: bool) -> int:
     """Choose the number of input channels per block whose multiply-adds are unrolled.
 
-    With the 32 registers of AVX-512, fewer iterations of the loop save 3 to 5 % (`cpu_peak`),
-    except in a convolution with a dilation.
+    With the 32 registers of AVX-512, unrolling saves 3 to 5 % of the time (`python -m
+    benchmarks.cpu.peak`), except in a convolution with a dilation.
 
     Args:
         w: the workload.
@@ -247,14 +248,13 @@ def _tile(
     """Choose the register tile with the most multiply-adds per instruction.
 
     Args:
-        blocks: blocks of output channels.
+        blocks: number of blocks of output channels.
         rows: rows of the output.
         columns: columns of the output.
-        copied: relative worth of a tile that does not divide the image, and so needs a padded copy
-            of the data; 1 is the worth of a tile that divides it.
+        copied: relative worth, at most 1, of a tile that does not divide the image and therefore
+            needs a padded copy of the data. A tile that divides the image has worth 1.
         spec: the processor.
-        dots: whether the kernel uses int8 dot products, which also hold numbers of the data in
-            registers.
+        dots: whether the kernel uses int8 dot products, which need other registers for operands.
 
     Returns:
         Channel blocks, rows and columns of the tile.

@@ -1,4 +1,4 @@
-"""Dense layers in float32: rows of the data times weights that are packed in tiles of columns."""
+"""Kernel for dense layers in float32, whose weights are packed in tiles of columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ tirx = lazy_module("tvm.tirx")
 
 
 class Dense:
-    """`Kernel` for `dense` in float32: data (rows, in), output (rows, out)."""
+    """`Kernel` for `dense` in float32. Data have shape (rows, in), the output (rows, out)."""
 
     def serves(self, workload: Workload) -> bool:
         """Return whether the workload is a dense layer in float32."""
@@ -31,7 +31,7 @@ class Dense:
         return GemmShape.for_workload(workload, spec).knobs(packed=True)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule's knob values, by name."""
+        """Return the knob values of the rule schedule, by name."""
         return GemmShape.for_workload(workload, spec).baseline_values(spec, packed=True)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
@@ -63,9 +63,10 @@ class Dense:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return a function that computes the same as `function`, with the schedule of a config.
+        """Build the function with the schedule of a config.
 
-        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        `function` is not used; the result computes the same.
         """
         return multiply(workload, GemmShape.for_workload(workload, spec), values, packed=True)
 
@@ -74,8 +75,8 @@ class Dense:
     ) -> Array:
         """Pack weights in tiles of columns.
 
-        If the last tile would reach beyond the end, it begins earlier, so that some columns are in
-        two tiles.
+        If the last tile would reach beyond the end, it begins earlier, so that two tiles contain
+        some columns.
 
         Args:
             weights: shape (out, in) or (out, in, 1, 1).
@@ -84,7 +85,7 @@ class Dense:
             values: the config, by knob name.
 
         Returns:
-            Shape (tiles, in, columns of a tile).
+            Shape (tiles, in, columns per tile).
         """
         width, out = GemmShape.for_workload(workload, spec).width(values), workload.out_channels
         plain = weights.reshape(out, workload.in_channels)
@@ -93,14 +94,16 @@ class Dense:
 
 
 def tile_starts(out: int, width: int) -> NDArray[np.int64]:
-    """Return the first column of each tile: see `targets.cpu.kernels.loops.tile_start`.
+    """Return the first column of each tile; the last tile may overlap the tile before it.
+
+    This is the numpy version of `targets.cpu.kernels.loops.tile_start`.
 
     Args:
         out: number of columns.
         width: columns per tile.
 
     Returns:
-        Shape (tiles,).
+        Int64 array of shape (tiles,).
     """
     starts: NDArray[np.int64] = np.minimum(np.arange(tiles(out, width)) * width, out - width)
     return starts

@@ -1,4 +1,4 @@
-"""Dense layers in int8, with dot products."""
+"""Kernel for dense layers in int8, with dot-product instructions."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 
 
 class DenseInt8(Dense):
-    """`Kernel` for `dense` in int8: data (rows, in), output (rows, out)."""
+    """`Kernel` for `dense` in int8. Data have shape (rows, in), the output (rows, out)."""
 
     def serves(self, workload: Workload) -> bool:
         """Return whether the workload is a dense layer in int8."""
         return workload.operator == "dense" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Return the knobs of a matrix product; some processors need `pack_data`.
+        """Return the knobs of a matrix product; `pack_data` is fixed to 1 if packing is required.
 
         Args:
             workload: the workload.
@@ -58,7 +58,7 @@ class DenseInt8(Dense):
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule's knob values, by name."""
+        """Return the knob values of the rule schedule, by name."""
         shape, products = GemmShape.for_workload(workload, spec), dot_product(spec).products
         float_values = shape.baseline_values(spec, packed=True, products=products)
         return {**float_values, "pack_data": 1}
@@ -87,9 +87,10 @@ class DenseInt8(Dense):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return a function that computes the same as `function`, with the schedule of a config.
+        """Build the function with the schedule of a config.
 
-        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        `function` is not used; the result computes the same.
         """
         share = share_of(dot_product(spec))
         return multiply(workload, GemmShape.for_workload(workload, spec), values, True, share)
@@ -97,7 +98,7 @@ class DenseInt8(Dense):
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """Pack weights for dot products, as `DotProduct.pack` does.
+        """Pack weights for dot products: see `DotProduct.pack`.
 
         Zeros fill up incomplete vectors.
 
@@ -108,7 +109,7 @@ class DenseInt8(Dense):
             values: the config, by knob name.
 
         Returns:
-            Shape (tiles, 1 + steps, lanes of a tile).
+            Int32 array of shape (tiles, 1 + steps, lanes of a tile).
         """
         w, p, dot = workload, GemmShape.for_workload(workload, spec), dot_product(spec)
         starts = tile_starts(w.out_channels, p.width(values))
@@ -128,16 +129,17 @@ def must_pack(w: Workload, dot: DotProduct) -> bool:
 
     Args:
         w: the workload.
-        dot: the dot product.
+        dot: the dot-product instruction.
     """
     return w.in_channels % dot.numbers > 0 or dot is TWOS
 
 
 class DotShare(Share):
-    """Builder of one task's share of a matrix product, with int8 dot products.
+    """Builder of one parallel task of a matrix product, with int8 dot products.
 
-    One step is one dot-product instruction per vector of sums. It multiplies a few inputs of a row
-    by a vector of packed weights. The packed weights also contain the initial values of the sums.
+    At each step of the depth, one dot-product instruction per vector of sums multiplies two or four
+    inputs of a row by a vector of packed weights. The packed weights also contain the initial
+    values of the sums.
     """
 
     sums_type = "int32"
@@ -149,11 +151,11 @@ class DotShare(Share):
         return tiles(p.columns, p.width(v)), 1 + p.depth, v["tile_vectors"] * vector_of(p.lanes)
 
     def vector_of(self, p: GemmShape) -> int:
-        """Return the number of lanes of an accumulator's vector."""
+        """Return the number of lanes of a vector of sums."""
         return vector_of(p.lanes)
 
     def begin(self, column: Expression, at: Expression) -> Expression:
-        """Return the initial value of an accumulator, which is stored in the packed weights."""
+        """Return the initial value of a sum, which is read from the packed weights."""
         buffer, place = self._packed_tile(column)
         return self.dot.begin(self.a.workload, buffer[(*place, 0, at)], self.a.zero, 1)
 
@@ -168,7 +170,7 @@ class DotShare(Share):
         return wrapping_sum(one, other)
 
     def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
-        """Return the inputs of a row that one dot-product instruction takes at step `k`."""
+        """Return the inputs of a row, as an int32, that one dot product takes at step `k`."""
         w, data, place = self.a.workload, self.a.data, [*self.lead, self.first_row(row) + r]
         step_numbers, zero = self.dot.numbers, self.a.zero
         if w.in_channels % step_numbers == 0:
@@ -178,7 +180,7 @@ class DotShare(Share):
     def add(
         self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
     ) -> None:
-        """Add the products of step `k` to the accumulators of a tile."""
+        """Add the products of step `k` to the sums of a tile."""
         packed, place = self._packed_tile(column)
         for r, buffer in enumerate(sums):
             step = self.left(row, r, k)
@@ -188,11 +190,11 @@ class DotShare(Share):
                 self.dot.add(buffer, at, step, weights, self.vector)
 
     def pack_weights(self) -> TirBuffer:
-        """Pack the second operand's columns of the share, tile by tile.
+        """Add loops that pack the second operand of the share's columns, tile by tile.
 
         Returns:
-            A buffer of shape (tiles, 1 + steps, lanes of a tile). The first vectors are the initial
-                values of the sums.
+            An int32 buffer of shape (tiles, 1 + steps, lanes of a tile). The first vectors are the
+            initial values of the sums.
         """
         lanes, vectors, step_numbers = self.p.lanes, self.v["tile_vectors"], self.dot.numbers
         depth, width = int(self.a.weights.shape[-2]), vectors * self.vector
@@ -243,9 +245,9 @@ class _SignedFoursShare(DotShare):
 
 
 def share_of(dot: DotProduct) -> type[DotShare]:
-    """Return the class that builds a task's share of a product with the given dot product.
+    """Return the class that builds parallel tasks for a dot-product instruction.
 
     Args:
-        dot: the dot product.
+        dot: the dot-product instruction.
     """
     return {TWOS: _TwosShare, FOURS: DotShare, SIGNED_FOURS: _SignedFoursShare}[dot]

@@ -1,4 +1,4 @@
-"""Depthwise convolution: one vector holds one block of channels."""
+"""Kernel for depthwise convolutions, in which one vector holds one block of channels."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ MAX_TILE_ROWS = 4
 
 @dataclass(frozen=True)
 class _ChannelTaps:
-    """Code for one kernel position of a depthwise convolution: see `grouped_loops.Taps`."""
+    """Builder of the code for one kernel position of a depthwise convolution.
+
+    It implements `grouped_loops.Taps`.
+    """
 
     w: Workload
     tasks: int
@@ -105,11 +108,11 @@ class Depthwise:
         return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS, MAX_TAPS)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule's knob values, by name.
+        """Return the knob values of the rule schedule, by name.
 
-        Half of the registers hold sums, the others hold data and weights. This limit and the limit
+        Half of the registers hold sums, the other half data and weights. This limit and the limit
         on unrolled code are our choices. `python -m benchmarks.cpu.networks --networks
-        mobilenet_v1,mobilenet_v2,efficientnet_b0` measures networks with such layers.
+        mobilenet_v1,mobilenet_v2,efficientnet_b0` measures networks with depthwise layers.
         """
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
@@ -142,12 +145,12 @@ class Depthwise:
         }  # fmt: skip
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the input in blocks of channels."""
+        """Return the shape of the data, (n, channel blocks, rows, columns, channels)."""
         w, block = workload, _block(workload, spec)
         return w.batch, w.in_channels // block, w.height, w.width, block
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the output in blocks of channels."""
+        """Return the shape of the output, (n, channel blocks, rows, columns, channels)."""
         w, block = workload, _block(workload, spec)
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
@@ -176,9 +179,10 @@ class Depthwise:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return a function that computes the same as `function`, with the schedule of a config.
+        """Build the function with the schedule of a config.
 
-        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        `function` is not used; the result computes the same.
         """
         w, block = workload, _block(workload, spec)
         taps = _ChannelTaps(w, w.out_channels // block, block, multiplies_pairs(spec, block))

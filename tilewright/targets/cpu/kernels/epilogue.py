@@ -1,11 +1,12 @@
 """Epilogue of a kernel: the fused operations on a sum, from the bias to the activation.
 
-They are computed in float32, in integers like the reference, or on reals that integers represent.
-The module also defines how data and weights are converted before they are multiplied.
+Depending on the workload, the epilogue is computed in float32, in integers exactly like the
+reference, or in float32 on quantised values. The module also defines how data and weights are
+converted before they are multiplied.
 
 Activations are arithmetic expressions, so that LLVM vectorises them. A call of the C library would
-compute one number at a time. `exp` is a power of two times a polynomial (Cephes' expf), and `erf`
-is a quotient of polynomials (Eigen's). The error of both is at most 4 units in the last place of 1.
+compute one value at a time. `exp` is a power of two times a polynomial (Cephes' expf), and `erf` is
+a quotient of polynomials (Eigen's). The error of both is at most 4 units in the last place of 1.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ tirx = lazy_module("tvm.tirx")
 def with_epilogue(
     w: Workload, sums: Tensor, shape: tuple[int, ...], inputs: Mapping[str, Tensor]
 ) -> Tensor:
-    """Apply the epilogue to a tensor expression of sums.
+    """Apply the epilogue of a convolution to a tensor expression of sums.
 
     Args:
         w: the workload.
-        sums: the sums, of at least `shape`.
-        shape: shape of the output, (n, channel block, y, x, channel of a block).
+        sums: the sums, whose shape is at least `shape` along each axis.
+        shape: shape of the output, (n, channel block, y, x, channel within the block).
         inputs: operands of the epilogue, from `epilogue_inputs`.
     """
 
@@ -50,12 +51,15 @@ def with_epilogue(
 
 
 def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, Tensor]:
-    """Return placeholders for the operands of the epilogue.
+    """Create placeholders for the operands of a convolution's epilogue.
 
     Args:
         w: the workload.
         shape: shape of the output.
         ob: output channels per block.
+
+    Returns:
+        Placeholders by name of the operand.
     """
     channels = (w.out_channels // ob, ob)
     return {
@@ -72,7 +76,7 @@ def shape_of_tensor(
     Args:
         w: the workload.
         name: name of the operand.
-        channels: shape of values per output channel.
+        channels: shape of operands with one value per output channel.
         out: shape of the output.
     """
     if name == QUANTISATION:
@@ -83,8 +87,8 @@ def shape_of_tensor(
 def sums_type(w: Workload) -> str:
     """Return the element type of sums of products.
 
-    Quantised convolutions with groups use float32: they sum few products, which is as fast in
-    float32, and exact up to 2^24.
+    Quantised convolutions with groups use float32. They sum few products, so that float32 is as
+    fast as integers, and sums below 2^24 are exact.
 
     Args:
         w: the workload.
@@ -95,11 +99,11 @@ def sums_type(w: Workload) -> str:
 
 
 def widen_number(w: Workload, number: Expression) -> Expression:
-    """Convert a number of the data or the weights to the type of the sums.
+    """Convert a value of the data or of the weights to the type of the sums.
 
     Args:
         w: the workload.
-        number: the number.
+        number: the value.
     """
     return number if w.dtype == "float32" else tirx.Cast(sums_type(w), number)
 
@@ -112,17 +116,17 @@ def real(number: Expression, zero: Expression) -> Expression:
         zero: the zero point, an int32.
 
     Returns:
-        The real number that the integer represents, divided by the scale.
+        The real number that the integer represents, divided by the quantisation scale.
     """
     return tirx.Cast("float32", tirx.Cast("int32", number) - zero)
 
 
 def multiply_number(w: Workload, number: Expression, weight: Expression) -> Expression:
-    """Multiply a number of the data by a weight from `packed_words`.
+    """Multiply a value of the data by a weight from `packed_words`.
 
     Args:
         w: the workload.
-        number: the number.
+        number: the value.
         weight: the weight.
     """
     if sums_type(w) == "float32":
@@ -137,6 +141,9 @@ def packed_words(w: Workload, weights: Array, pairs: bool) -> Array:
         w: the workload.
         weights: weights of any shape.
         pairs: whether integers are multiplied in pairs: see `pack_words`.
+
+    Returns:
+        Float32 or int32 weights of the same shape.
     """
     if sums_type(w) == "float32":
         return weights.astype(np.float32, copy=False)
@@ -159,7 +166,8 @@ _INTEGERS = {"bias": "int32", "shr_channel": "int32", "add": "int32", "residual"
 def computes(step: EpilogueOp) -> bool:
     """Return whether the kernels can compute a step of an epilogue.
 
-    These are the steps that this module knows by name, and those that consist of ALU operations.
+    They can compute the steps that this module knows by name, and all steps that consist of ALU
+    operations.
 
     Args:
         step: the step.
@@ -178,7 +186,7 @@ def epilogue_tensors(w: Workload) -> dict[str, str]:
         w: the workload.
 
     Returns:
-        Element types by name.
+        Element types by name of the operand.
     """
     kinds = {step.kind for step in w.epilogue}
     if w.dequantises:
@@ -204,9 +212,10 @@ def epilogue_value(
         w: the workload.
         inputs: operands of the epilogue by name.
         found: the sum.
-        at: indices of the output: (n, channel block, y, x, channel of a block), or others if
-            `channel` is given.
-        channel: indices of values per output channel, such as the bias.
+        at: indices of the output value. Without `channel` they are (n, channel block, y, x, channel
+            within the block).
+        channel: indices into operands with one value per output channel, such as the bias. Default:
+            the channel block and the channel within the block, from `at`.
     """
     place = (at[1], at[-1]) if channel is None else channel
     if w.dequantises:
@@ -227,10 +236,10 @@ def epilogue_value(
 
 
 def _clip_number(step: EpilogueOp, number: Expression) -> Expression:
-    """Return the larger or the smaller of the step's constant and a float32; NaN stays NaN.
+    """Return the larger or the smaller of the step's constant and a float32 value; NaN stays NaN.
 
-    If one operand is NaN, TVM's maximum and minimum return the second operand, which is therefore
-    `number`.
+    If one operand is NaN, TVM's maximum and minimum return the second operand. `number` is
+    therefore the second operand.
     """
     clip = tirx.max if step.kind == "max" else tirx.min
     return clip(tirx.const(float(step.value), "float32"), number)
@@ -250,7 +259,7 @@ def _in_reals(
         inputs: operands of the epilogue by name.
         value: the sum.
         at: indices of the output value.
-        channel: indices of values per output channel, such as the bias.
+        channel: indices into operands with one value per output channel, such as the bias.
     """
     place = 1
 
@@ -287,16 +296,18 @@ _ROUNDS = 1.5 * 2**23
 def _rounded_bits(number: Expression) -> Expression:
     """Round a small float32 to the nearest integer, with ties to even.
 
-    The result is an int32: the integer plus the bits of `_ROUNDS`, of which the lowest eight are 0.
-    A float32 as large as `_ROUNDS` has no fractional bits. A number that is added to it is
-    therefore rounded, and the lowest bits of the sum are the integer's. TVM would compute
-    `nearbyint` for one number at a time.
+    A float32 as large as `_ROUNDS` has no fractional bits. If a small number is added to `_ROUNDS`,
+    the sum is therefore rounded, and its lowest bits are the integer. TVM's `nearbyint` would be
+    computed for one value at a time.
+
+    Returns:
+        An int32: the integer plus the bits of `_ROUNDS`, whose lowest eight bits are 0.
     """
     return tirx.reinterpret("int32", number + tirx.const(_ROUNDS, "float32"))
 
 
 def data_zero(inputs: Mapping[str, Tensor | TirBuffer]) -> Expression:
-    """Return the zero point of the data as an int32, which is 0 without a `dequantise` step.
+    """Return the zero point of the data as an int32; it is 0 if the epilogue does not dequantise.
 
     Args:
         inputs: operands of the epilogue by name.
@@ -311,11 +322,11 @@ def _in_integers(w: Workload, tensors: Mapping[str, Expression], value: Expressi
 
     Args:
         w: the workload.
-        tensors: operands of the epilogue by name, as values that belong to this sum.
+        tensors: operands of the epilogue by name, already indexed for this sum.
         value: the sum.
 
     Returns:
-        The lowest eight bits of the result.
+        The lowest eight bits of the result, as int8.
     """
     for step in w.epilogue:
         constant = tirx.const(step.value, "int32")
@@ -358,11 +369,14 @@ def _apply_operations(operations: Sequence[AluOperation], value: Expression) -> 
 
 
 def row_inputs(w: Workload, shape: tuple[int, ...]) -> dict[str, Tensor]:
-    """Return placeholders for the operands of the epilogue of a matrix product.
+    """Create placeholders for the operands of a matrix product's epilogue.
 
     Args:
         w: the workload.
         shape: shape of the output, (..., channels).
+
+    Returns:
+        Placeholders by name of the operand.
     """
     return {
         name: te.placeholder(shape_of_tensor(w, name, (w.out_channels,), shape), dtype, name=name)
@@ -371,7 +385,7 @@ def row_inputs(w: Workload, shape: tuple[int, ...]) -> dict[str, Tensor]:
 
 
 def with_row_epilogue(w: Workload, sums: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Apply the epilogue to a tensor expression of sums of a matrix product.
+    """Apply the epilogue of a matrix product to a tensor expression of sums.
 
     Args:
         w: the workload.
@@ -432,8 +446,8 @@ def _clip(x: Expression, least: float, most: float) -> Expression:
 def exp(x: Expression) -> Expression:
     """Return the exponential of a float32 expression.
 
-    It is correct for arguments above −88, infinite above 88.3, where the power of two is 2^128, and
-    NaN for NaN.
+    Arguments below −88 are treated as −88. The result is infinite above 88.3, where the power of
+    two is 2^128, and NaN for NaN.
 
     Args:
         x: the argument.

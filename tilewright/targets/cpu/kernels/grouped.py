@@ -1,11 +1,14 @@
 """Kernel for grouped convolutions.
 
-A tile of output channels reads the input channels of all groups that it covers. If it covers
-several, weights between an output channel and other groups are zeros. There are no such weights if
-the output channels of each group are whole blocks. If a boundary between groups lies within some
-tiles, only these tiles read several groups. With smaller groups, of four channels for example, a
-block multiplies by zeros: it computes as many times the necessary products as groups share the
-block. It still takes less time, because it uses whole vectors instead of gathering single numbers.
+A tile of output channels reads the input channels of all groups that it covers. If a tile covers
+several groups, the weights between an output channel and the input channels of other groups are
+zeros, and the kernel multiplies by these zeros.
+
+If the output channels of each group form whole blocks, no tile covers several groups. If a boundary
+between groups lies within some tiles, only these tiles read several groups. With small groups, for
+example of four channels, several groups share each block, and the kernel computes as many times the
+necessary products as groups share a block. Using whole vectors is still faster than gathering
+single values.
 """
 
 from __future__ import annotations
@@ -76,7 +79,7 @@ class Reach:
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """Input channels and output channels per group."""
+        """Number of input channels and number of output channels per group."""
         w = self.workload
         return w.in_channels // w.groups, w.out_channels // w.groups
 
@@ -87,14 +90,14 @@ class Reach:
 
     @property
     def spans(self) -> NDArray[np.int64]:
-        """Number of input channels that each tile needs, shape (tasks,)."""
+        """Number of input channels that each tile needs, int64 array of shape (tasks,)."""
         each_in, each_out = self._sizes
         first = np.arange(self.tasks, dtype=np.int64) * self.tile
         return ((first + self.tile - 1) // each_out - first // each_out + 1) * each_in
 
     @property
     def span(self) -> int:
-        """Number of input channels for which a tile has weights: the largest of `spans`."""
+        """Number of input channels for which each tile has weights: the largest of `spans`."""
         return int(self.spans.max())
 
     @property
@@ -104,13 +107,13 @@ class Reach:
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """First input channel for which each tile has weights, shape (tasks,)."""
+        """First input channel for which each tile has weights, int64 array of shape (tasks,)."""
         each_in, each_out = self._sizes
         first = np.arange(self.tasks, dtype=np.int64) * self.tile // each_out * each_in
         return np.minimum(first, self.workload.in_channels - self.span)
 
     def start(self, task: Expression) -> Expression:
-        """Return an element of `starts` as a TensorIR expression.
+        """Return the element of `starts` for a tile, as a TensorIR expression.
 
         Args:
             task: number of the tile.
@@ -121,7 +124,9 @@ class Reach:
         return first if int(first_of_last(self)) <= last else tirx.min(first, last)
 
     def needed_channels(self, task: Expression) -> tuple[Expression, Expression]:
-        """Return which of its `span` input channels a tile needs, as TensorIR expressions.
+        """Return the range of input channels that a tile needs, as TensorIR expressions.
+
+        A tile has weights for `span` input channels and may need only some of them.
 
         Args:
             task: number of the tile.
@@ -136,7 +141,10 @@ class Reach:
 
     @property
     def step(self) -> int:
-        """Number that divides the number of channels that one loop adds."""
+        """Number of input channels that the knob `unroll_channels` has to divide.
+
+        The innermost loop over input channels adds a multiple of this number.
+        """
         if not self.is_even:
             return self._sizes[0]
         return self.block if self.is_aligned else self.span
@@ -148,13 +156,13 @@ class Reach:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks of input channels that a tile reads, in whole or in part."""
+        """Number of blocks of input channels that a tile reads at least in part."""
         starts = self.starts
         return int(((starts + self.span - 1) // self.block - starts // self.block + 1).max())
 
 
 def first_of_last(reach: Reach) -> int:
-    """Return the first input channel of the last tile's first group.
+    """Return the first input channel of the first group that the last tile covers.
 
     Args:
         reach: the tiles.
@@ -166,7 +174,10 @@ def first_of_last(reach: Reach) -> int:
 
 @dataclass(frozen=True)
 class _GroupTaps:
-    """Code for one kernel position of a grouped convolution: see `grouped_loops.Taps`."""
+    """Builder of the code for one kernel position of a grouped convolution.
+
+    It implements `grouped_loops.Taps`.
+    """
 
     reach: Reach
     out_block: int
@@ -233,9 +244,9 @@ class Grouped:
     """`Kernel` for convolutions with groups of any size."""
 
     def serves(self, workload: Workload) -> bool:
-        """Return whether the kernel computes this workload.
+        """Return whether the workload is a grouped convolution.
 
-        It also computes depthwise convolutions with several output channels per input channel.
+        This includes depthwise convolutions with several output channels per input channel.
 
         Args:
             workload: the workload.
@@ -268,9 +279,9 @@ class Grouped:
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule schedule.
+        """Return the knob values of the rule schedule, by name.
 
-        In the cost of a tile, the weights of loads and of small tiles are our choices, as in
+        In the cost of a tile, the factors for loads and for small tiles are our choices, as in
         `matrix_product`. `python -m benchmarks.cpu.networks --networks shufflenet` measures a
         network with groups.
         """
@@ -306,12 +317,12 @@ class Grouped:
         }  # fmt: skip
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the input in blocks of channels."""
+        """Return the shape of the data, (n, channel blocks, rows, columns, channels)."""
         w, block = workload, _blocks(workload, spec)[0]
         return w.batch, w.in_channels // block, w.height, w.width, block
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the output in blocks of channels."""
+        """Return the shape of the output, (n, channel blocks, rows, columns, channels)."""
         w, block = workload, _blocks(workload, spec)[1]
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
@@ -363,9 +374,10 @@ class Grouped:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return a function that computes the same as `function`, with the schedule of a config.
+        """Build the function with the schedule of a config.
 
-        Its loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        The loops are written explicitly, because TVM's `Schedule` cannot express overlapping tiles.
+        `function` is not used; the result computes the same.
         """
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
@@ -387,7 +399,7 @@ class Grouped:
             values: the config, by knob name.
 
         Returns:
-            The shape of `weights_shape`.
+            Packed weights of shape `weights_shape`.
         """
         w, reach = workload, _reach(workload, spec, values["tile_blocks"])
         packed = np.zeros(self.weights_shape(w, spec, values), weights.dtype)

@@ -1,15 +1,19 @@
-"""Loops that depthwise and grouped convolutions share: tasks, tiles of rows × columns, padding.
+"""Loops that depthwise and grouped convolutions share: tasks, register tiles and padding.
+
+A tap is one position of the kernel. A task computes some output channels for a share of an image's
+rows. The loops are:
 
     parallel (images, output channels, shares of the rows)
-      rows of tiles, columns of tiles     or in the opposite order
-        kernel rows, kernel columns       unrolled or not
-          add one tap to the tile         implemented by the kernel: `Taps`
-        bias, residual, bounds
+      rows of tiles, columns of tiles     or in the opposite order kernel rows, kernel columns
+          unrolled or not add one tap to the tile         implemented by the kernel: `Taps` bias,
+          residual, bounds
 
-The knob `padding` selects one of three ways to treat padding. All data are copied to a padded
-tensor first (0). Each task copies the rows that it reads (1). Nothing is copied (2): tiles at the
-left and right border have their own code without the taps in the padding, and rows of tiles at the
-upper and lower border test each kernel row.
+The knob `padding` selects how padding is treated:
+
+- 0: all data are copied to a padded tensor first.
+- 1: each task copies the rows that it reads, with padding.
+- 2: nothing is copied. Tiles at the left and right border have their own code, which leaves out
+  taps in the padding. Tiles at the upper and lower border test each kernel row.
 """
 
 from __future__ import annotations
@@ -50,12 +54,12 @@ TILE_COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
 
 
 def window_knobs(w: Workload, block: int, rows: int, taps: int) -> tuple[Knob, ...]:
-    """Return the knobs that do not depend on how a tap is computed.
+    """Return the knobs that depthwise and grouped convolutions share.
 
     Args:
         w: the workload.
         block: output channels per block.
-        rows: largest number of rows of a tile.
+        rows: largest number of rows of a register tile.
         taps: largest number of unrolled taps.
     """
     fits = STACK_BYTES // (4 * block)
@@ -71,16 +75,17 @@ def window_knobs(w: Workload, block: int, rows: int, taps: int) -> tuple[Knob, .
 
 
 def even_shares(w: Workload, tasks: int, threads: int, offered: tuple[int, ...]) -> int:
-    """Choose a number of shares of the rows that gives all threads about the same work.
+    """Choose the number of shares of the rows, so that all threads get about the same work.
 
     Args:
         w: the workload.
-        tasks: number of tasks of output channels.
+        tasks: number of tasks per image and share, one per group of output channels.
         threads: number of threads.
         offered: possible numbers of shares.
 
     Returns:
-        The largest possible number up to the smallest one that divides the work evenly.
+        The largest possible number that does not exceed the smallest number that divides the work
+        evenly.
     """
     wanted = threads // gcd(w.batch * tasks, threads)
     return max(s for s in offered if s <= wanted)
@@ -94,13 +99,13 @@ the tile, and the first pixel to compute with the one after the last."""
 class Taps(Protocol):
     """Code that multiplies the data by the weights of one kernel position, called a tap.
 
-    This is the part in which depthwise and grouped convolutions differ. A task computes some output
+    Depthwise and grouped convolutions only differ in this code. A task computes some output
     channels of an image.
     """
 
     @property
     def tasks(self) -> int:
-        """Number of tasks of output channels."""
+        """Number of tasks into which the output channels are divided."""
 
     @property
     def blocks(self) -> int:
@@ -108,11 +113,11 @@ class Taps(Protocol):
 
     @property
     def sums(self) -> int:
-        """Number of blocks of output channels per tile. Each has one vector of sums per pixel."""
+        """Number of blocks of output channels per tile; each has one vector of sums per pixel."""
 
     @property
     def unrolled(self) -> int:
-        """Number of unrolled multiply-adds per tap, pixel and vector."""
+        """Number of unrolled multiply-adds per tap, pixel and vector of sums."""
 
     def first_block(self, task: Expression) -> Expression:
         """Return the first block of input channels that a task reads.
@@ -125,15 +130,15 @@ class Taps(Protocol):
         self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[TirBuffer],
         tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
-        """Add one tap to a row of the tile.
+        """Add the products of one tap to a row of the register tile.
 
         Args:
             arguments: parameters of the function.
             task: number of the task.
             source: source of the data.
-            sums: one buffer per block of output channels.
+            sums: one buffer of sums per block of output channels.
             tap: kernel row and kernel column.
-            pixels: pixels of the row that the tap is added to.
+            pixels: pixels of the row to which the tap is added.
         """
 
 
@@ -173,13 +178,13 @@ class WindowLoops:
         check_tile(tile, tile * self.taps.unrolled * written)
 
     def _tests_rows(self) -> bool:
-        """Return whether tiles test if kernel rows lie in the padding."""
+        """Return whether tiles contain code that tests if kernel rows lie in the padding."""
         return not self.copies and bool(
             self.w.pad_top or self._ends_outside(self.w.out_height - 1, True)
         )
 
     def _ends_outside(self, at: int, vertical: bool) -> bool:
-        """Return whether the window of the output row or column `at` ends outside the image."""
+        """Return whether the input window of output row or column `at` ends outside the image."""
         w = self.w
         if vertical:
             return at * w.stride_h - w.pad_top + self.reach_h > w.height
@@ -188,9 +193,12 @@ class WindowLoops:
     def _pieces(self) -> list[tuple[int, int]]:
         """Divide the columns of register tiles into one loop and tiles with their own code.
 
+        A tile has its own code if it touches the padding or has to begin earlier to end at the last
+        column.
+
         Returns:
-            The loop, if there is one, as (first tile, end tile). Then, for each tile that touches
-                the padding or has to begin earlier, (first output column, -1).
+            The loop, if there is one, as (first tile, tile after the last). Then, for each tile
+            with its own code, (first output column, -1).
         """
         w, count = self.w, tiles(self.w.out_width, self.width)
         inner = []
@@ -284,7 +292,7 @@ class WindowLoops:
             row_of(row, all_columns)
 
     def _inner(self, row: Expression) -> Condition:
-        """Return whether no window of a row of tiles touches the padding above or below."""
+        """Return the condition that a row of tiles does not read the upper or lower padding."""
         w = self.w
         top = tile_start(row, w.out_height, self.height) * w.stride_h - w.pad_top
         bottom = top + (self.height - 1) * w.stride_h + self.reach_h
@@ -301,8 +309,8 @@ class WindowLoops:
             task: number of the task.
             source: source of the data.
             at: first output row and column of the tile.
-            border: whether the tile is at the left or right border. Its column is then a constant,
-                and pixels in the padding are left out.
+            border: whether the tile has its own code. Its column is then a constant, and pixels
+                that read padding are left out.
             tests: whether the code tests for each kernel row if it lies in the padding.
         """
         size, kind = self.width * self.out_block, sums_type(self.w)
@@ -334,8 +342,7 @@ class WindowLoops:
             source: source of the data.
             sums: buffers of sums, by row of the tile and block of output channels.
             at: first output row and column of the tile.
-            border: whether the tile is at the left or right border, where pixels in the padding are
-                left out.
+            border: whether the tile has its own code, which leaves out pixels that read padding.
             tests: whether the code tests for each kernel row if it lies in the padding.
         """
         w, unroll = self.w, self.v["unroll_kernel"]
@@ -376,14 +383,14 @@ class WindowLoops:
                 row(kh)
 
     def _pixels(self, x: int, kw: int) -> tuple[int, int]:
-        """Return which pixels of a tile read data inside the image, for one kernel column.
+        """Return the range of a tile's pixels that read data inside the image.
 
         Args:
             x: first output column of the tile.
-            kw: number of the kernel column.
+            kw: number of the kernel column that the pixels are multiplied by.
 
         Returns:
-            The first such pixel of the tile, and the pixel after the last.
+            The first of these pixels, and the pixel after the last; (0, 0) if there are none.
         """
         w = self.w
         inside = [
@@ -396,13 +403,13 @@ class WindowLoops:
     def _share_copy(
         self, copies: Copies, n: Expression, first: Expression, rows: tuple[Expression, Expression]
     ) -> PaddedSource:
-        """Add loops that copy the data of a task, with padding.
+        """Add loops that copy the data that a task reads, with padding.
 
         Args:
             copies: builder of the copy.
             n: number of the image.
             first: first block of input channels that the task reads.
-            rows: the task's share of the rows of tiles, as (first, end).
+            rows: the task's share of the rows of tiles: first, and after the last.
 
         Returns:
             The copy, as a source of data.

@@ -1,18 +1,20 @@
-"""Dot products of int8 pairs with the processor's instructions.
+"""Dot products of int8 values with the processor's instructions.
 
-`FOURS`: `vpdpbusd` of x86 (AVX512-VNNI, AVX-VNNI) adds the products of four bytes of data by four
-weights to each int32 lane. It takes unsigned data and signed weights. Signed data are therefore
-increased by 128, by flipping the highest bit of each when they are copied or read. The sums start
-at -128 times the sum of their weights. These initial values are packed in front of the weights.
+There are three types of instructions:
 
-`SIGNED_FOURS`: `sdot` of AArch64 does the same with signed data. Unsigned data are made signed by
-flipping the same bit, and sums of signed data start at 0.
+- `FOURS`: `vpdpbusd` of x86 (AVX512-VNNI, AVX-VNNI) adds the products of four data bytes and four
+  weights to each int32 lane. It takes unsigned data and signed weights. Signed data are therefore
+  increased by 128, by flipping the highest bit of each byte when it is copied or read. To
+  compensate, each sum starts at -128 times the sum of its weights. These initial values are stored
+  in front of the packed weights.
+- `SIGNED_FOURS`: `sdot` of AArch64 does the same with signed data. Unsigned data are converted to
+  signed data by flipping the highest bit. Sums of signed data start at 0.
+- `TWOS`: `vpmaddwd`, which all x86 processors have, adds two products of 16-bit numbers per lane.
+  Data and weights are widened to 16 bits, and the zero point of the data is subtracted when they
+  are copied.
 
-`TWOS`: `vpmaddwd`, which all x86 processors have, adds the products of two pairs of 16-bit numbers.
-Data and weights are widened to 16 bits, and the zero point of the data is subtracted when they are
-copied.
-
-No sum saturates: sums wrap modulo 2^32.
+A step is the part of a dot product that one instruction computes: two or four products per lane. In
+memory, a step of the data is one 32-bit word. No sum saturates; sums wrap modulo 2^32.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class DotProduct:
     """Instruction that adds dot products to the lanes of an int32 vector.
 
     Attributes:
-        numbers: products per lane.
+        numbers: number of products per lane.
         takes: element type of the data that the instruction takes.
     """
 
@@ -55,18 +57,18 @@ class DotProduct:
         """Return the number of instructions for a number of products per lane, rounded up.
 
         Args:
-            numbers: number of products.
+            numbers: number of products per lane.
         """
         return -(-numbers // self.numbers)
 
     def flip(self, data_type: str) -> int:
-        """Return the offset that is added by flipping the highest bit of the data.
+        """Return the offset that flipping the highest bit of each data value adds to it.
 
         Args:
             data_type: element type of the data.
 
         Returns:
-            128 or -128, or 0 if the instruction takes the data unchanged.
+            128 or -128, or 0 if the instruction takes the data without flipping bits.
         """
         if self is TWOS or data_type == self.takes:
             return 0
@@ -74,18 +76,22 @@ class DotProduct:
 
     @property
     def products(self) -> int:
-        """Number of registers that hold products before they are added.
+        """Number of registers that hold products before they are added to sums.
 
-        `vpmaddwd` only multiplies, so that it needs one.
+        `vpmaddwd` only multiplies and needs one register for its result. The other instructions
+        also add.
         """
         return 1 if self is TWOS else 0
 
     def offset(self, w: Workload, zero: Expression) -> Expression:
-        """Return the offset between numbers as they are multiplied and the reals they represent.
+        """Return the offset of the integers that are multiplied.
+
+        The offset is their difference from the data minus the zero point. It consists of the zero
+        point and the offset of a flipped bit.
 
         Args:
             w: the workload.
-            zero: zero point of the data.
+            zero: zero point of the data, an int32 expression.
 
         Returns:
             An int32 expression.
@@ -99,20 +105,27 @@ class DotProduct:
 
         Args:
             w: the workload.
-            packed: initial values from the packed weights, a vector.
-            zero: zero point of the data.
+            packed: initial values from the packed weights, an int32 vector.
+            zero: zero point of the data, an int32 expression.
             lanes: number of sums.
+
+        Returns:
+            An int32 vector. The initial values cancel the contribution of the data's offset to the
+            sums.
         """
         if self is TWOS:
             return _spread(tirx.const(0, "int32"), lanes)
         return packed * _spread(self.offset(w, zero), lanes) if w.dequantises else packed
 
     def border(self, w: Workload, zero: Expression) -> Expression:
-        """Return a step of data in the padding, where each number is the zero point.
+        """Return a step of data that lies in the padding, where each value is the zero point.
 
         Args:
             w: the workload.
-            zero: zero point of the data.
+            zero: zero point of the data, an int32 expression.
+
+        Returns:
+            An int32, in the form that the instruction takes.
         """
         if self is TWOS or not (w.dequantises or self.flip(w.data_dtype)):
             return tirx.const(0, "int32")  # TVM cannot reinterpret a constant 0
@@ -134,12 +147,12 @@ class DotProduct:
         Args:
             w: the workload.
             data: the buffer.
-            place: indices of the first number.
-            zero: zero point of the data.
+            place: indices of the first value.
+            zero: zero point of the data, an int32 expression.
             lanes: number of steps.
 
         Returns:
-            One int32 per step, as the instruction takes it.
+            One int32 per step, in the form that the instruction takes.
         """
         count = self.numbers * lanes
         value = data.vload(place, f"{w.data_dtype}x{count}")
@@ -160,19 +173,19 @@ class DotProduct:
         first: Expression,
         end: int,
     ) -> Expression:
-        """Read the numbers of a step one by one instead of with one load.
+        """Read the values of a step one by one instead of with one load.
 
         Args:
             w: the workload.
             data: buffer of the data.
-            place: indices of the number that `first` and `end` are counted from.
-            zero: zero point of the data.
-            first: position of the first number to read.
-            end: position after the last number that exists. Numbers from there on are not read, and
-                their values do not matter because their weights are zero.
+            place: indices of the value from which `first` and `end` are counted.
+            zero: zero point of the data, an int32 expression.
+            first: position of the first value to read.
+            end: position after the last value that exists. Values beyond it are not read and
+                replaced by zeros; they do not matter, because their weights are zero.
 
         Returns:
-            An int32, as the instruction takes it.
+            An int32, in the form that the instruction takes.
         """
         step = tirx.const(0, "int32")
         for offset in range(self.numbers):
@@ -184,11 +197,11 @@ class DotProduct:
         return self._flip_signs(w, step)
 
     def place_number(self, number: Expression, place: int) -> Expression:
-        """Return a step that contains one number, with zeros in the other positions.
+        """Return a step that contains one value, with zeros in the other positions.
 
         Args:
-            number: the number.
-            place: position of the number in the step.
+            number: the value.
+            place: position of the value in the step.
 
         Returns:
             An int32 expression.
@@ -199,17 +212,17 @@ class DotProduct:
 
     @property
     def unit_step(self) -> int:
-        """Step of data in which each number is one."""
+        """Step of data, as an int32, in which each value is one."""
         return 0x00010001 if self is TWOS else 0x01010101
 
     def add(
         self, sums: TirBuffer, at: int, step: Expression, weights: Expression, lanes: int
     ) -> None:
-        """Add the products of a step of data by weights to sums.
+        """Multiply a step of data by weights and add the products to sums.
 
         Args:
             sums: buffer of the sums.
-            at: place of the first sum.
+            at: index of the first sum in the buffer.
             step: step of the data, an int32.
             weights: weights of the step, a vector with one int32 per lane.
             lanes: number of sums.
@@ -223,18 +236,20 @@ class DotProduct:
         store(sums, new_sums, [at], lanes)
 
     def pack(self, weights: Array, per_offset: bool = False) -> NDArray[np.int32]:
-        """Pack weights for dot products.
+        """Pack weights for dot products, with the initial values of the sums in front of them.
 
-        Initial values of the sums are minus the sum of the weights times the offset `flip` of int8
-        data, or times 1 with `per_offset`. They are 0 for `TWOS`.
+        An initial value is minus the sum of the weights times `flip("int8")`, the offset of flipped
+        int8 data. With `per_offset` it is minus the sum of the weights, and the kernel multiplies
+        it by the offset. For `TWOS` it is 0.
 
         Args:
-            weights: shape (tiles, numbers, width). The numbers fill whole steps.
+            weights: shape (tiles, depth, width). The depth must be a multiple of the products per
+                step.
             per_offset: whether the kernel multiplies the initial values by the offset.
 
         Returns:
-            Shape (tiles, 1 + steps, width): the initial values, then the weights of each step as an
-                int32.
+            Int32 array of shape (tiles, 1 + steps, width): the initial values, then the weights of
+            each step.
         """
         tiles, numbers, width = weights.shape
         begin = np.zeros((tiles, 1, width), np.int32)
@@ -249,12 +264,12 @@ class DotProduct:
     def weight_at(
         self, weights: Tensor, tile: Expression, number: Expression, lane: Expression
     ) -> Expression:
-        """Return a weight from the array that `pack` returned, as an int32.
+        """Return one weight, as an int32, from the array that `pack` returned.
 
         Args:
             weights: the packed weights.
             tile: number of the tile.
-            number: number of the weight along the depth.
+            number: index of the weight along the depth.
             lane: lane within the tile.
         """
         bits = 32 // self.numbers
@@ -263,7 +278,7 @@ class DotProduct:
         return tirx.Cast("int32", tirx.Cast(f"int{bits}", tirx.shift_right(word, shift)))
 
     def _flip_signs(self, w: Workload, step: Expression, lanes: int = 1) -> Expression:
-        """Flip the highest bit of each number in `lanes` int32 if the instruction requires it."""
+        """Flip the highest bit of each value in `lanes` int32 words if the instruction needs it."""
         if not self.flip(w.data_dtype):
             return step
         # 0x80808080 as a signed number: the highest bit of each byte.
@@ -275,7 +290,7 @@ FOURS, SIGNED_FOURS = DotProduct(4, "uint8"), DotProduct(4, "int8")
 
 
 def dot_product(spec: CpuSpec) -> DotProduct:
-    """Return the widest dot product that a processor has.
+    """Return the dot-product instruction with the most products per lane that a processor has.
 
     Args:
         spec: the processor.
@@ -295,7 +310,7 @@ def computes_int8(spec: CpuSpec) -> bool:
 
 
 def check_dots(workload: Workload, spec: CpuSpec) -> None:
-    """Check that a processor can compute a workload if it is in int8.
+    """Check that a processor can compute a workload; workloads that are not int8 always pass.
 
     Args:
         workload: the workload.
@@ -318,7 +333,7 @@ def check_dots(workload: Workload, spec: CpuSpec) -> None:
 
 
 def vector_of(numbers: int) -> int:
-    """Return the number of lanes of the narrowest vector that holds a number of values.
+    """Return the number of int32 lanes of the narrowest vector that holds a number of values.
 
     Args:
         numbers: number of values.
@@ -329,7 +344,7 @@ def vector_of(numbers: int) -> int:
 def _fours(
     name: str, before: Expression, spread: Expression, weights: Expression, lanes: int
 ) -> Expression:
-    """Return sums to which an instruction (`vpdpbusd` or `sdot`) has added four products per lane.
+    """Add four products per lane to sums, with the instruction `vpdpbusd` or `sdot`.
 
     Args:
         name: LLVM's name of the instruction.
@@ -337,6 +352,9 @@ def _fours(
         spread: a step of the data, four bytes per lane.
         weights: the weights, four bytes per lane.
         lanes: number of sums.
+
+    Returns:
+        The new sums.
     """
 
     def as_bytes(
@@ -350,17 +368,20 @@ def _fours(
 
 
 def _twos(before: Expression, one: Expression, other: Expression, lanes: int) -> Expression:
-    """Return sums to which two products of 16-bit numbers per lane have been added.
+    """Add two products of 16-bit numbers per lane to sums.
 
-    LLVM combines both additions into one instruction if there is one (`vpdpwssd`). The fence in the
-    code generates no instruction. Without it, LLVM would first add the products of several steps to
-    each other, for which there are not enough registers.
+    LLVM fuses the multiplication and the addition into one instruction if the processor has it
+    (`vpdpwssd`). The fence in the code generates no instruction. Without it, LLVM would first add
+    the products of several steps to each other, for which there are not enough registers.
 
     Args:
         before: the sums, a vector of int32.
         one: two 16-bit numbers per lane.
         other: two 16-bit numbers per lane, which are multiplied by those of `one`.
         lanes: number of sums.
+
+    Returns:
+        The new sums.
     """
 
     def as_words(value: Expression) -> Expression:
@@ -378,13 +399,13 @@ def wrapping_sum(one: Expression, other: Expression, lanes: int = 1) -> Expressi
     """Add two int32 expressions modulo 2^32.
 
     TVM tells LLVM that sums of signed numbers do not wrap, and assumes that numbers that are cast
-    from unsigned ones are positive. Neither holds here, so that the sum is computed in unsigned
-    numbers and reinterpreted.
+    from unsigned types are positive. Both assumptions are wrong here. The sum is therefore computed
+    in unsigned integers and reinterpreted as signed.
 
     Args:
-        one: an int32, or a vector.
-        other: an int32, or a vector.
-        lanes: lanes of the vectors.
+        one: an int32, or a vector of int32.
+        other: an int32, or a vector of int32.
+        lanes: number of lanes of the vectors.
     """
     kind = "int32" if lanes == 1 else f"int32x{lanes}"
     unsigned = tirx.reinterpret(f"u{kind}", one) + tirx.reinterpret(f"u{kind}", other)
@@ -419,9 +440,7 @@ def store(buffer: TirBuffer, value: Expression, place: list[Expression], lanes: 
 
 
 def multiplies_pairs(spec: CpuSpec, lanes: int) -> bool:
-    """Return whether `add_products` uses `vpmaddwd`.
-
-    Other multiplications of int32 are slow on x86.
+    """Return whether `add_products` uses `vpmaddwd`, because other int32 products are slow on x86.
 
     Args:
         spec: the processor.
@@ -438,16 +457,16 @@ def add_products(
     lanes: int,
     pairs: bool,
 ) -> None:
-    """Add products of int8 numbers, stored as int32, to sums.
+    """Multiply int8 values, which are stored as int32, by weights and add the products to sums.
 
     Args:
         sums: buffer of the sums.
-        at: place of the first sum.
-        numbers: the numbers, a vector of int32 whose values fit 16 bits.
+        at: index of the first sum in the buffer.
+        numbers: the values, a vector of int32 whose values fit 16 bits.
         weights: weights from `pack_words`, a vector of int32.
         lanes: number of sums.
-        pairs: use `vpmaddwd`, which adds the products of two pairs of 16-bit numbers. The upper
-            half of each weight is then zero.
+        pairs: use `vpmaddwd`, which adds two products of 16-bit numbers per lane. The upper half of
+            each weight is zero, so that the second product is zero.
     """
     old_sums = vector(sums, [at], lanes)
     new_sums = _twos(old_sums, numbers, weights, lanes) if pairs else old_sums + numbers * weights
@@ -459,7 +478,7 @@ def words(numbers: Expression, lanes: int) -> Expression:
 
     Args:
         numbers: the vector.
-        lanes: its lanes.
+        lanes: number of lanes.
     """
     return tirx.Cast("int32" if lanes == 1 else f"int32x{lanes}", numbers)
 
@@ -475,7 +494,7 @@ def spread(number: Expression, lanes: int) -> Expression:
 
 
 def lanes_at(place: Expression, lanes: int) -> Expression:
-    """Return the index of a vector in a buffer.
+    """Return the index with which a vector is stored in a buffer.
 
     Args:
         place: index of the first element.
@@ -485,17 +504,21 @@ def lanes_at(place: Expression, lanes: int) -> Expression:
 
 
 def pack_words(weights: Array, pairs: bool) -> NDArray[np.int32]:
-    """Convert weights to int32 for `add_products`.
+    """Convert int8 weights to int32 for `add_products`.
 
     Args:
         weights: int8 weights of any shape.
-        pairs: whether `add_products` uses pairs. The upper half of each word is then zero.
+        pairs: whether `add_products` multiplies pairs. The upper half of each int32 is then set to
+            zero.
+
+    Returns:
+        Int32 array of the same shape.
     """
     return weights.astype(np.int32) & np.int32(0xFFFF if pairs else -1)
 
 
 def word_at(word: Expression) -> Expression:
-    """Return the weight in an int32 of `pack_words`, as an int32.
+    """Return the weight that an int32 of `pack_words` contains, as a sign-extended int32.
 
     Args:
         word: the int32.

@@ -1,4 +1,4 @@
-"""Protocol of a kernel: its knobs, an unscheduled TensorIR function, and its schedule."""
+"""Protocol of a kernel: knobs of its schedule, unscheduled TensorIR function, and its schedule."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ KnobValues = Mapping[str, int]
 
 
 class DoesNotApply(Exception):
-    """Raised if a config is not a valid schedule of a kernel. The message names the knob.
+    """Raised if a config is not a valid schedule of a kernel.
 
     Args:
-        reason: the message.
+        reason: the message, which names the knob.
         failure: class of the failure: `schedule`, or `code_too_large` for a schedule that would
-            unroll too much.
+            unroll too much code.
     """
 
     def __init__(self, reason: str, failure: str = "schedule") -> None:
@@ -29,32 +29,32 @@ class DoesNotApply(Exception):
 
 
 class Kernel(Protocol):
-    """Implementation of an operator.
+    """Implementation of one operator, or of several, with a space of schedules.
 
     A compiled kernel is called with the data, the packed weights, the operands of its epilogue in
     the order of `kernels.epilogue.epilogue_tensors`, and the output.
     """
 
     def serves(self, workload: Workload) -> bool:
-        """Return whether the kernel computes this workload.
+        """Return whether the kernel can compute a workload.
 
         Args:
             workload: the workload.
         """
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Return the knobs, which are the decisions of a schedule.
+        """Return the knobs, which span the kernel's space of schedules.
 
         Args:
             workload: the workload.
             spec: the processor.
 
         Raises:
-            WorkloadError: the processor lacks the instructions.
+            WorkloadError: the processor lacks the instructions that the workload needs.
         """
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule schedule, which is a good config that is chosen without measuring.
+        """Choose the rule schedule: a good config that is found without measuring.
 
         Args:
             workload: the workload.
@@ -67,8 +67,8 @@ class Kernel(Protocol):
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         """Return the shape in which the kernel takes the data.
 
-        Values lie in the order of `targets.cpu.layouts.pack_channels`, but the axes may be split or
-        merged differently.
+        The values are in the memory order of `targets.cpu.layouts.pack_channels`, but the shape may
+        split or merge axes.
 
         Args:
             workload: the workload.
@@ -76,7 +76,7 @@ class Kernel(Protocol):
         """
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the output, which is also the shape of a residual.
+        """Return the shape of the output. A residual has the same shape.
 
         Args:
             workload: the workload.
@@ -84,38 +84,47 @@ class Kernel(Protocol):
         """
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Return the computation as an unscheduled TensorIR function.
+        """Define the computation as an unscheduled TensorIR function.
 
         Args:
             workload: the workload.
             spec: the processor.
             values: the config, by knob name. The layout of the weights may depend on it.
+
+        Returns:
+            The function.
         """
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return the function with the schedule that the knobs select.
+        """Apply the schedule of a config to a function.
 
         Args:
-            function: what `define` returned.
+            function: the function that `define` returned.
             workload: the workload.
             spec: the processor.
             values: the config, by knob name.
 
+        Returns:
+            The scheduled function.
+
         Raises:
-            DoesNotApply: the knobs contradict each other, or unroll too much.
+            DoesNotApply: the knobs contradict each other, or unroll too much code.
         """
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """Return weights in the layout that the schedule reads.
+        """Convert weights to the layout that the schedule reads.
 
         Args:
-            weights: the weights as the model has them: (o, c / groups, kh, kw), (out, in) of a
-                dense layer, or (batch, depth, columns) of a batched product.
+            weights: the weights in the model's layout: (o, c / groups, kh, kw) for a convolution,
+                (out, in) for a dense layer, or (batch, depth, columns) for a batched product.
             workload: the workload.
             spec: the processor.
             values: the config, by knob name.
+
+        Returns:
+            The packed weights: see `targets.cpu.layouts`.
         """

@@ -1,4 +1,7 @@
-"""Registry of the kernels. To add one, write a file in this folder and list its class here."""
+"""Registry of the kernels.
+
+To add a kernel, write a file in this folder and list the kernel's class here.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,15 @@ BY_TILES: tuple[Kernel, ...] = (ConvolutionTiles(), MatmulTiles())
 
 
 def tile_product(workload: Workload, spec: CpuSpec) -> tuple[TileBlocks, int] | None:
-    """Return the matrix product that a kernel with tiles computes for a workload.
+    """Return the matrix product that a kernel with tile instructions computes for a workload.
 
     Args:
         workload: the workload.
         spec: the processor.
 
     Returns:
-        The product in blocks of two by two tiles, and the number of data values that are copied
-            first. None if the workload's kernel does not use tiles.
+        The product, cut into blocks of 2 × 2 tiles, and the number of data values that are copied
+        before the product. None if the workload's kernel does not use tiles.
     """
     if kernel_for(workload, spec) not in BY_TILES:
         return None
@@ -47,7 +50,7 @@ def tile_product(workload: Workload, spec: CpuSpec) -> tuple[TileBlocks, int] | 
 
 
 def kernel_for(workload: Workload, spec: CpuSpec) -> Kernel:
-    """Return the kernel that computes a workload.
+    """Return the kernel that computes a workload on a processor.
 
     Args:
         workload: the workload.

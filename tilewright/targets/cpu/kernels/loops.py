@@ -1,9 +1,9 @@
-"""Loops of TensorIR for kernels whose tiles overlap or treat the border differently.
+"""Explicit TensorIR loops for kernels whose tiles overlap or treat the border differently.
 
-A tile that would reach beyond the last row begins earlier and computes some rows twice. Any tile
-size therefore works for any number of rows without bounds checks. A tile at the border leaves out
-what lies in the padding. `Schedule` of TVM cannot express either, as it only splits loops over a
-whole tensor.
+If the last tile would reach beyond the last row, it begins earlier and computes some rows a second
+time. Any tile size therefore works for any number of rows without bounds checks. A tile at the
+border of an image leaves out products with padding. TVM's `Schedule` can express neither technique,
+because it only splits loops over a whole tensor.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MAX_UNROLLED = 1024
 
 
 def check_tile(accumulators: int, unrolled: int) -> None:
-    """Check that a register tile is not too large to compile.
+    """Check that a register tile is small enough to compile.
 
     Args:
         accumulators: number of vectors of sums of the tile.
         unrolled: number of unrolled multiply-adds.
 
     Raises:
-        DoesNotApply: one of the numbers exceeds its limit.
+        DoesNotApply: one of the two numbers exceeds its limit.
     """
     if accumulators > MAX_ACCUMULATORS:
         raise DoesNotApply(f"a register tile of {accumulators} vectors, over {MAX_ACCUMULATORS}")
@@ -57,11 +57,11 @@ def check_tile(accumulators: int, unrolled: int) -> None:
 
 
 def tiles(size: int, tile: int) -> int:
-    """Return the number of tiles that cover a size.
+    """Return the number of tiles that cover a dimension.
 
     Args:
-        size: the size to cover.
-        tile: size of a tile.
+        size: length of the dimension.
+        tile: length of a tile.
     """
     return -(-size // tile)
 
@@ -69,12 +69,12 @@ def tiles(size: int, tile: int) -> int:
 def tile_start(index: Expression, size: int, tile: int) -> Expression:
     """Return the index at which a tile begins.
 
-    If the last tile would reach beyond the end, it begins earlier.
+    If the last tile would reach beyond the end, it begins earlier and overlaps the tile before it.
 
     Args:
         index: number of the tile.
-        size: the size that the tiles cover.
-        tile: size of a tile.
+        size: length of the dimension that the tiles cover.
+        tile: length of a tile.
     """
     return index * tile if size % tile == 0 else tirx.min(index * tile, size - tile)
 
@@ -85,7 +85,7 @@ def share(index: Expression, parts: int, whole: int) -> tuple[Expression, Expres
     Args:
         index: number of the part.
         parts: number of parts.
-        whole: number of items that are divided.
+        whole: length of the range.
     """
     if whole % parts == 0:
         return index * (whole // parts), (index + 1) * (whole // parts)
@@ -94,18 +94,19 @@ def share(index: Expression, parts: int, whole: int) -> tuple[Expression, Expres
 
 @contextmanager
 def loop_within(index: Expression, parts: int, whole: int) -> Iterator[Expression]:
-    """Open a loop over one of several even parts, as from `share`.
+    """Open a loop over the items of one part of a range, divided as by `share`.
 
-    If all parts have equally many items, the loop begins at 0, since TVM cannot determine bounds
-    for a loop of a single iteration that begins elsewhere.
+    If all parts have the same length, the loop begins at 0 and the begin of the part is added to
+    its index, because TVM cannot determine bounds for a loop of a single iteration that begins
+    elsewhere.
 
     Args:
         index: number of the part.
         parts: number of parts.
-        whole: number of items that are divided.
+        whole: length of the range.
 
     Yields:
-        The index of an item.
+        The index of an item in the range.
     """
     begin, end = share(index, parts, whole)
     if whole % parts:
@@ -117,11 +118,11 @@ def loop_within(index: Expression, parts: int, whole: int) -> Iterator[Expressio
 
 
 def split_index(index: Expression, *sizes: int) -> list[Expression]:
-    """Split one index of a fused loop into indices of the original loops.
+    """Split the index of a fused loop into indices of the original loops.
 
     Args:
         index: the index of the fused loop.
-        *sizes: extents of the original loops, innermost last.
+        *sizes: extents of the original loops, outermost first.
     """
     indices = []
     for size in reversed(sizes):
@@ -131,7 +132,7 @@ def split_index(index: Expression, *sizes: int) -> list[Expression]:
 
 
 class Nest:
-    """Several nested loops in one statement: `with Nest.unrolled(3, 4) as (i, j)`.
+    """Several nested loops as one context manager: `with Nest.unrolled(3, 4) as (i, j)`.
 
     Args:
         frames: the loops, outermost first.
@@ -172,17 +173,18 @@ class Nest:
 
 
 class Arguments:
-    """Parameters of a kernel whose function is being built, in the order in which they are passed.
+    """Parameters of the kernel function that is being built, in the order in which they are passed.
 
     Args:
         workload: the workload.
         data: shape of the data.
         weights: shape of the packed weights.
-        bias: shape of values per output channel.
+        bias: shape of operands with one value per output channel.
         out: shape of the output.
         weights_type: element type of the weights. By default the type of the sums: int32 for int8
-            workloads, whose weights are packed (`targets.cpu.kernels.int8_dot_product`).
-        data_type: element type of the data, by default the workload's.
+            workloads, whose weights are packed into 32-bit words
+            (`targets.cpu.kernels.int8_dot_product`).
+        data_type: element type of the data; by default the workload's type.
     """
 
     def __init__(
@@ -215,7 +217,7 @@ class Arguments:
         Args:
             value: the sum.
             place: indices into the output.
-            channel: indices into values per output channel, such as the bias.
+            channel: indices into operands with one value per output channel, such as the bias.
         """
         result = epilogue_value(self.workload, self._inputs, value, place, channel)
         T.buffer_store(self.out, result, list(place))

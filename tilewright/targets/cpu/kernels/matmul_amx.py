@@ -1,4 +1,4 @@
-"""Kernels for matrix products with AMX tiles.
+"""Kernels for matrix products with tile instructions.
 
 They compute dense layers in bfloat16 and int8, and products of two activations in bfloat16.
 """
@@ -32,15 +32,16 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 class MatmulTiles:
     """`Kernel` for `dense` in bfloat16 and int8, and for `batch_matmul` in bfloat16.
 
-    Shapes are (rows, in) for the data and (rows, out) for the output of `dense`. For `batch_matmul`
-    they are (batch, rows, depth) for the data, and (batch, depth, columns) for the weights.
+    For `dense`, data have shape (rows, in) and the output (rows, out). For `batch_matmul`, data
+    have shape (batch, rows, depth), the second operand (batch, depth, columns) and the output
+    (batch, rows, columns).
     """
 
     def serves(self, workload: Workload) -> bool:
         """Return whether the kernel computes this workload.
 
-        Products of a batch must fill a tile: smaller operands take longer to copy than to multiply
-        with vectors.
+        The matrices of a batched product must fill a tile, because copying smaller matrices takes
+        longer than multiplying them with vectors.
 
         Args:
             workload: the workload.
@@ -51,7 +52,7 @@ class MatmulTiles:
         return workload.operator == "dense" and workload.dtype in ("bfloat16", "int8")
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Return the knobs of a product with tiles: see `targets.cpu.kernels.amx_product`.
+        """Return the knobs of a product with tile instructions: see `amx_product.knobs`.
 
         Args:
             workload: the workload.
@@ -61,7 +62,7 @@ class MatmulTiles:
         return amx_product.knobs(tiles(rows, TILE), workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule's knob values, by name."""
+        """Return the knob values of the rule schedule, by name."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         column = b.steps * b.words * WORD
@@ -69,17 +70,17 @@ class MatmulTiles:
         return amx_product.baseline_values(space, b, spec, sizes)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the input: batch axes, rows, input channels."""
+        """Return the shape of the data, (rows, in) or (batch, rows, depth)."""
         return (*_batch_axes(workload), _sizes(workload)[1], workload.in_channels)
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the output: batch axes, rows, output channels."""
+        """Return the shape of the output, (rows, out) or (batch, rows, columns)."""
         return (*_batch_axes(workload), _sizes(workload)[1], workload.out_channels)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Return the function with the schedule of the config.
+        """Build the function with the schedule of a config.
 
-        Its loops are written explicitly, so that `schedule` has nothing to do.
+        The loops are written explicitly, so that `schedule` has nothing to do.
         """
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Matrices(workload, spec, b))
@@ -87,25 +88,25 @@ class MatmulTiles:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return `function` unchanged, since `define` has written its loops already."""
+        """Return `function` unchanged, because `define` has already written its loops."""
         return function
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """Pack weights of a dense layer for tiles: see `pack_columns`.
+        """Pack the weights of a dense layer for tiles: see `pack_columns`.
 
-        Activations are returned unchanged, and are packed by the kernel.
+        The second operand of a batched product is returned unchanged, because the kernel packs it.
 
         Args:
-            weights: shape (out, in) or (out, in, 1, 1); of a batched product (batch, depth,
-                columns).
+            weights: shape (out, in) or (out, in, 1, 1) for a dense layer, (batch, depth, columns)
+                for a batched product.
             workload: the workload.
             spec: the processor.
             values: the config, by knob name.
 
         Returns:
-            Shape (words,), or (batch, depth, columns).
+            Int32 array of shape (words,), or the second operand of shape (batch, depth, columns).
         """
         w = workload
         if w.operator == "batch_matmul":
@@ -124,7 +125,7 @@ def product_of(workload: Workload) -> tuple[TileBlocks, int]:
         workload: the workload.
 
     Returns:
-        The product in blocks of two by two tiles, and the number of copied values.
+        The product in blocks of 2 × 2 tiles, and the number of copied values.
     """
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
     depth = b.steps * b.words * numbers_of(workload).each
@@ -135,12 +136,12 @@ def product_of(workload: Workload) -> tuple[TileBlocks, int]:
 
 
 def _batch_axes(w: Workload) -> tuple[int, ...]:
-    """Return the leading axis of a batch, or no axes."""
+    """Return the leading axis of a batched product, or no axes for a dense layer."""
     return (w.batch,) if w.operator == "batch_matmul" else ()
 
 
 def _sizes(w: Workload) -> tuple[int, int]:
-    """Return the number of matrices, and the rows of each."""
+    """Return the number of matrices, and the number of rows of each matrix."""
     return (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
 
 
@@ -153,7 +154,7 @@ def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
 
 
 class _Matrices:
-    """Operands of a matrix product with AMX tiles: its data, its weights and its output.
+    """Operands of a matrix product with tile instructions: data, weights and output.
 
     The class implements `TileOperands`.
     """
@@ -176,7 +177,7 @@ class _Matrices:
         )  # fmt: skip
 
     def pack(self) -> None:
-        """Copy the data, ordered by matrices, steps, rows and numbers of a step."""
+        """Copy the data in the order: matrices, steps of the depth, rows, values of a step."""
         b, width = self.b, self.row
         self.data = T.alloc_buffer((b.matrices * b.steps * b.rows * width,), self.numbers.kind)
         with T.parallel(0, b.matrices * b.steps) as index, T.serial(0, b.rows) as row:
@@ -190,12 +191,12 @@ class _Matrices:
             self.weights = self.a.weights
 
     def _copy_row(self, place: list[Expression], step: Expression, start: Expression) -> None:
-        """Add loops that copy the numbers of one row that belong to one step.
+        """Add loops that copy the values of one row that belong to one step of the depth.
 
         Args:
             place: indices of the row in the data.
             step: number of the step along the depth.
-            start: index in the copy at which the numbers are stored.
+            start: index in the copy at which the values are stored.
         """
         width, depth = self.row, self.w.in_channels
         last_numbers = depth - (self.b.steps - 1) * width
@@ -226,8 +227,8 @@ class _Matrices:
     def _pack_weights(self) -> None:
         """Add loops that pack the second operand of a batched product, which is an activation.
 
-        The packed values are ordered by matrices, blocks of columns, steps, tiles of a block,
-        words, and columns of a tile.
+        The packed values are ordered by matrices, blocks of columns, steps of the depth, tiles of a
+        block, words, and columns of a tile.
         """
         b = self.b
         self.weights = T.alloc_buffer((b.matrices * self.size,), "int32")
@@ -244,12 +245,13 @@ class _Matrices:
     def _pack_pair(
         self, start: Expression, place: tuple[Expression, Expression, Expression], count: int
     ) -> None:
-        """Add statements that pack two rows of the second operand, whose numbers share words.
+        """Add statements that pack two adjacent rows of the second operand into 32-bit words.
 
         Args:
             start: index in the packed operand at which the words are stored.
             place: matrix, first of the two rows, and first column.
-            count: number of columns. Rows and columns beyond the operand's end are packed as zeros.
+            count: number of columns that exist. Rows and columns beyond the operand's end are
+                packed as zeros.
         """
         depth, (matrix, k, column) = self.w.in_channels, place
         zero = tirx.const(0, "float32")
@@ -271,7 +273,7 @@ class _Matrices:
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """Return the index in the copy of the first row of a block: see `TileOperands`."""
+        """Return the index in the copy at which a block begins: see `TileOperands.step`."""
         return ((matrix * self.b.steps + at) * self.b.rows + place[1]) * self.row
 
     def finish(

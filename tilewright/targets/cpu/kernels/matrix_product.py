@@ -1,16 +1,17 @@
 """Matrix products, (rows, depth) by (depth, columns), in register tiles of rows × vectors.
 
-    parallel (batch, shares of the rows, shares of the columns)
-      pack the share's data and weights     if the knobs say so
-      depth in tiles                        partial sums are kept in a buffer
-        tiles of columns, tiles of rows      or in the opposite order
-          depth, unrolled
-            rows × vectors                   one broadcast number times one vector per instruction
-          bias, residual, bounds
+The depth is the dimension over which products are summed. The rows and the columns are divided into
+shares; a parallel task computes one share of the rows times one share of the columns:
 
-Tiles overlap at the end: see `targets.cpu.kernels.loops`. With few rows, several partial sums per
-result (`chains`) are accumulated independently, since a multiply-add has to wait for the previous
-one on the same sum.
+    parallel (batch, shares of the rows, shares of the columns)
+      pack the share's data and weights     if the knobs say so depth in tiles
+      partial sums are kept in a buffer tiles of columns, tiles of rows      or in the opposite
+      order depth, unrolled rows × vectors                   one broadcast value times one vector
+      per instruction bias, residual, bounds
+
+Tiles overlap at the end: see `targets.cpu.kernels.loops`. A multiply-add has to wait for the
+previous multiply-add on the same sum. With few rows, each result therefore has several independent
+partial sums, called chains.
 
 `GemmShape` holds the sizes of a product, and defines the knobs and the rule schedule.
 """
@@ -68,9 +69,9 @@ class GemmShape:
     Attributes:
         batch: number of products.
         rows: rows of the result.
-        depth: numbers per sum; for int8, steps of dot products.
+        depth: products per sum; for int8, dot-product instructions per sum.
         columns: columns of the result.
-        lanes: numbers per vector.
+        lanes: values per vector.
     """
 
     batch: int
@@ -92,7 +93,7 @@ class GemmShape:
         return cls(batch, rows, depth, w.out_channels, min(spec.lanes, w.out_channels))
 
     def width(self, values: KnobValues) -> int:
-        """Return the columns of a register tile.
+        """Return the number of columns of a register tile.
 
         Args:
             values: the config, by knob name.
@@ -103,7 +104,7 @@ class GemmShape:
         """Return the knobs of a schedule.
 
         Args:
-            packed: whether the weights are packed in tiles already.
+            packed: whether the weights are already packed in tiles.
         """
         most = tiles(self.columns, 3 * self.lanes)
         fits = tuple(v for v in TILE_VECTORS if v * self.lanes <= self.columns)
@@ -126,19 +127,19 @@ class GemmShape:
     def baseline_values(self, spec: CpuSpec, packed: bool, products: int = 0) -> dict[str, int]:
         """Choose the rule schedule.
 
-        It uses one share per thread, and, of the tiles that fit the registers, the one with the
-        fewest repeated computations and loads. Weights that are large, and larger than the data,
-        are divided between the threads, because otherwise each thread would read all of them from
-        memory.
+        The work is divided into one share per thread. Of the register tiles that fit the registers,
+        the rule takes the tile with the fewest repeated computations and loads. If the weights are
+        large, and larger than the data, the columns are divided between the threads. Otherwise each
+        thread would read all weights from memory.
 
-        In the cost of a tile, the weights of loads and of the wait for few sums are our choices.
+        In the cost of a tile, the factors for loads and for waiting on few sums are our choices.
         `python -m benchmarks.cpu.peak --networks vit_tiny,mixer_s16,bert_6_128` measures layers
         with the rule schedule.
 
         Args:
             spec: the processor.
-            packed: whether the weights are packed in tiles already.
-            products: registers that hold products before they are added.
+            packed: whether the weights are already packed in tiles.
+            products: number of registers that hold products before they are added to sums.
 
         Returns:
             The value of each knob, by its name.
@@ -191,17 +192,17 @@ class GemmShape:
         Args:
             rows: rows of a register tile.
             vectors: vectors of a register tile.
-            shares: number of shares.
+            shares: number of shares of the columns or rows.
         """
         counts = tiles(self.columns, vectors * self.lanes), tiles(self.rows, rows)
         by_columns, by_rows = (tiles(count, shares) / count for count in counts)
         return by_columns <= by_rows
 
     def _far_apart(self, tile_rows: int) -> bool:
-        """Return whether the columns of a tile are stored so far apart that packing them pays off.
+        """Return whether packing the weights pays off because their rows lie far apart in memory.
 
-        A cache then holds few of the weights that a tile reads, although each is read often. With
-        1,024 columns, packing halves the time.
+        A cache then holds few of the weights that a tile reads, although each weight is read often.
+        With 1,024 columns, packing halves the time.
         """
         return self.columns >= FAR_APART and tiles(self.rows, tile_rows) >= OFTEN
 
@@ -219,8 +220,11 @@ def multiply(
         w: the workload.
         product: sizes of the product.
         values: the config, by knob name.
-        packed: whether the weights are packed in tiles already.
-        share_of: class that builds a task; by default `Share`, for float32.
+        packed: whether the weights are already packed in tiles.
+        share_of: class that builds a parallel task; default `Share`, for float32.
+
+    Returns:
+        The scheduled function.
 
     Raises:
         DoesNotApply: the register tile or the unrolled code is too large.
@@ -250,7 +254,7 @@ def multiply(
 
 
 class Share:
-    """Builder of one task of the parallel loop: one share of the rows times one of the columns.
+    """Builder of one parallel task: a share of the rows times a share of the columns.
 
     Subclasses override how single products are computed.
 
@@ -258,7 +262,7 @@ class Share:
         arguments: parameters of the function that is being built.
         p: sizes of the product.
         v: the config, by knob name.
-        lead: index of the product in a batch, or empty.
+        lead: index of the product in a batch; empty without a batch.
         row: number of the share of the rows.
         column: number of the share of the columns.
     """
@@ -288,7 +292,7 @@ class Share:
         self.columns = share(column, v["column_shares"], self.column_tiles)
 
     def vector_of(self, p: GemmShape) -> int:
-        """Return the lanes of a vector of sums.
+        """Return the number of lanes of a vector of sums.
 
         Args:
             p: sizes of the product.
@@ -300,12 +304,12 @@ class Share:
 
         Args:
             column: number of the tile of columns.
-            at: number of the sum within the tile.
+            at: index of the sum within a row of the tile.
         """
         return tirx.const(0, self.sums_type)
 
     def plus(self, one: Expression, other: Expression) -> Expression:
-        """Return the sum of two partial sums.
+        """Add two partial sums.
 
         Args:
             one: a partial sum.
@@ -314,10 +318,10 @@ class Share:
         return one + other
 
     def write(self, packed: bool) -> None:
-        """Build the whole task.
+        """Add the whole task to the function that is being built.
 
         Args:
-            packed: whether the weights are packed in tiles already.
+            packed: whether the weights are already packed in tiles.
         """
         p, v = self.p, self.v
         self.height, self.width = v["tile_rows"], p.width(v)
@@ -365,14 +369,13 @@ class Share:
             self._finish(sums, row, column)
 
     def _place(self, row: Expression, column: Expression) -> tuple[Expression, Expression]:
-        """Return the indices of a tile within the share."""
+        """Return the indices of a tile, counted from the first tile of the share."""
         return row - self.rows[0], column - self.columns[0]
 
     def _tiles(self) -> Nest:
-        """Return loops over the share's register tiles.
+        """Return the loops over the share's register tiles.
 
-        The indices of the loops are the number of the tile of rows and the number of the tile of
-        columns.
+        The loops yield the number of the tile of rows and the number of the tile of columns.
         """
 
         def count(whole: int, parts: int, ends: tuple[Expression, Expression]) -> Expression:
@@ -387,15 +390,15 @@ class Share:
     def _sums(self, before: Callable[[int, Expression], Expression]) -> list[list[TirBuffer]]:
         """Allocate and initialise the buffers of sums of a register tile.
 
-        TVM puts buffers below 1024 bytes on the stack, so that LLVM keeps them in registers.
+        TVM puts buffers below 1024 bytes on the stack, and LLVM then keeps them in registers.
 
         Args:
-            before: returns the initial value of a sum, given its row and its column within the
-                tile. Only the first chain of partial sums starts with these values; the other
-                chains start with zero.
+            before: function that returns the initial value of a sum, given its row and its column
+                within the tile. Only the first chain of partial sums starts with these values; the
+                other chains start with zero.
 
         Returns:
-            One buffer per chain and row of the tile.
+            Buffers by chain and by row of the tile.
         """
         tile_columns = self.v["tile_vectors"] * self.vector
         sums = [
@@ -421,11 +424,11 @@ class Share:
         """Add the products of one register tile over a part of the depth to its sums.
 
         Args:
-            sums: one buffer per chain and row of the tile.
+            sums: buffers of sums, by chain and by row of the tile.
             row: number of the tile of rows.
             column: number of the tile of columns.
-            begin: first step of the depth.
-            depth: number of steps.
+            begin: index along the depth at which the part begins.
+            depth: length of the part.
         """
         chains, unroll = self.v["chains"], self.v["unroll_depth"]
         iterations = depth // (chains * unroll)
@@ -440,13 +443,13 @@ class Share:
     def add(
         self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
     ) -> None:
-        """Add the products of one step of a register tile.
+        """Add the products of a register tile at one index of the depth.
 
         Args:
-            sums: one buffer per row of the tile.
+            sums: buffers of sums, by row of the tile.
             row: number of the tile of rows.
             column: number of the tile of columns.
-            k: step of the depth.
+            k: index along the depth.
         """
         lanes = self.p.lanes
         for r, buffer in enumerate(sums):
@@ -463,12 +466,12 @@ class Share:
                 T.buffer_store(buffer, buffer[at] + left * right, [at])
 
     def left(self, row: Expression, r: int, k: Expression) -> Expression:
-        """Return the factor from the data, read from the packed copy if there is one.
+        """Return the data value of one row, from the packed copy if there is one.
 
         Args:
             row: number of the tile of rows.
-            r: row of the tile.
-            k: step of the depth.
+            r: row within the tile.
+            k: index along the depth.
         """
         if self.data is None:
             return self.number(row, r, k)
@@ -497,17 +500,21 @@ class Share:
         return tile_start(row, self.p.rows, self.height)
 
     def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
-        """Return the number of the data that a step broadcasts and multiplies.
+        """Return the data value that is broadcast and multiplied, read from the kernel's parameter.
 
         Args:
             row: number of the tile of rows.
-            r: row of the tile.
-            k: step of the depth.
+            r: row within the tile.
+            k: index along the depth.
         """
         return self.a.data[(*self.lead, self.first_row(row) + r, k)]
 
     def _pack_data(self) -> TirBuffer:
-        """Pack the share's rows, so that the numbers of a tile's rows are next to each other."""
+        """Add loops that pack the share's rows, so that the values of a tile's rows are adjacent.
+
+        Returns:
+            A buffer of shape (tiles of rows, depth, rows per tile).
+        """
         shape = (self.most_rows, self.p.depth, self.height)
         packed = T.alloc_buffer(shape, self.sums_type)
         loops = [T.serial(*self.rows), T.serial(0, self.p.depth), T.unroll(0, self.height)]
@@ -517,10 +524,10 @@ class Share:
         return packed
 
     def pack_weights(self) -> TirBuffer:
-        """Pack the share's columns, tile by tile.
+        """Add loops that pack the weights of the share's columns, tile by tile.
 
         Returns:
-            A buffer of shape (tiles, depth, columns of a tile).
+            A buffer of shape (tiles of columns, depth, columns per tile).
         """
         packed = T.alloc_buffer((self.most_columns, self.p.depth, self.width), "float32")
         lanes = self.p.lanes
@@ -533,15 +540,15 @@ class Share:
 
 
 class _Tiles(Nest):
-    """Nested loops over tiles of rows and columns.
+    """Nested loops over tiles of rows and tiles of columns.
 
     The loops begin at 0, and `first` is added to their indices, because TVM cannot compute features
     of stores in a loop of one iteration that begins elsewhere.
 
     Args:
-        counts: number of tiles of rows and of columns.
+        counts: number of tiles of rows and number of tiles of columns.
         first: first tile of rows and first tile of columns.
-        rows_inside: whether the loop over rows is the inner one.
+        rows_inside: whether the loop over rows is the inner loop.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Copies tensors with blocked channels to buffers that include the padding of a convolution."""
+"""Copies of tensors with channel blocks to buffers that include the padding of a convolution."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def pad_data(w: Workload, data: Tensor, size: tuple[int, int] | None = None) -> 
     Args:
         w: the workload.
         data: the data, shape (n, c / block, h, w, block).
-        size: rows and columns of the result, which may include further zeros at the end. Default:
-            the data with their padding.
+        size: rows and columns of the result, which may include additional zeros at the end.
+            Default: the size of the data with their padding.
     """
     if size is None:
         if not is_padded(w):
@@ -57,16 +57,16 @@ def real_data(
     inputs: Mapping[str, Tensor | TirBuffer],
     size: tuple[int, int] | None = None,
 ) -> Tensor:
-    """Return a tensor expression for the data with padding, as the kernel multiplies them.
+    """Return a tensor expression for the padded data as the kernel multiplies them.
 
-    If the epilogue has a `dequantise` step, integers are converted to float32 after their zero
-    point is subtracted. The result is not multiplied by the scale.
+    If the epilogue has a `dequantise` step, integers are converted to float32 and their zero point
+    is subtracted. The result is not multiplied by the quantisation scale.
 
     Args:
         w: the workload.
         data: the data, shape (n, c / block, h, w, block).
         inputs: operands of the epilogue by name.
-        size: as in `pad_data`.
+        size: rows and columns of the result: see `pad_data`.
     """
     if not w.dequantises:
         return pad_data(w, data, size)
@@ -78,27 +78,28 @@ def real_data(
 
 @dataclass(frozen=True)
 class PaddedSource:
-    """Source from which a task reads padded data.
+    """Source from which a task reads data, including padding if they were copied.
 
     Attributes:
-        at: returns the value at (block, y, x, i), in coordinates of the image without padding.
+        at: function that returns the value at (block, y, x, i): block of channels, row and column
+            of the image without padding, and channel within the block.
     """
 
     at: Callable[[Expression, Expression, Expression, Expression], Expression]
 
 
 class Copies:
-    """Copies of the data with padding, whose loops are added to the function that is being built.
+    """Builder of padded copies of the data. It adds loops to the function that is being built.
 
     Args:
         w: the workload.
-        data: the function's parameter, with channels in blocks.
+        data: the function's parameter for the data, shape (n, c / block, h, w, block).
         block: channels per block.
         kind: element type of the copies.
-        convert: converts a value of the data to that type.
+        convert: function that converts a value of the data to that type.
 
     Attributes:
-        width: columns of a copy.
+        width: number of columns of a copy.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Copies:
         self.width = (w.out_width - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1
 
     def height(self, rows: int) -> int:
-        """Return the rows of data that a number of output rows reads.
+        """Return the number of rows of padded data that a number of output rows depends on.
 
         Args:
             rows: number of output rows.
@@ -122,7 +123,7 @@ class Copies:
         return (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1
 
     def of_everything(self) -> TirBuffer:
-        """Add loops that copy all data that the kernel reads to a buffer with padding.
+        """Add loops that copy all data that the kernel reads to one buffer with padding.
 
         Returns:
             The buffer, shape (n, blocks, rows, columns, block).
@@ -140,13 +141,13 @@ class Copies:
         """Add loops that copy the data that some output rows depend on, with padding.
 
         Args:
-            place: number of the image, and first block of channels.
+            place: number of the image, and number of the first block of channels.
             blocks: number of blocks of channels.
             first: first output row.
             rows: number of output rows.
 
         Returns:
-            The copy, as a source that is indexed by coordinates of the image.
+            The copy, as a source that is indexed by coordinates of the unpadded image.
         """
         w, (n, block) = self.w, place
         top, height = first * w.stride_h - w.pad_top, self.height(rows)

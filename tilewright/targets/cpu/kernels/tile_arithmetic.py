@@ -29,24 +29,25 @@ def nearest_divisor(number: int, wanted: int) -> int:
 
 
 def even_parts(length: int, at_most: int) -> int:
-    """Return the length of equal parts that cover a length.
+    """Return the length of the fewest equal parts that cover a length.
 
-    There are as few parts as possible. The last one may reach beyond the end.
+    The last part may reach beyond the end.
 
     Args:
         length: the length to cover.
-        at_most: largest length of a part.
+        at_most: largest allowed length of a part.
     """
     return -(-length // -(-length // at_most))
 
 
 def vectors(block: int, lanes: int) -> int:
-    """Return the number of vector registers that a block of numbers takes.
+    """Return the number of vector registers that a block of values occupies.
 
-    A remainder takes one register per power of two in it.
+    Values that do not fill a vector occupy one register per power of two in their number, because
+    they are loaded in pieces.
 
     Args:
-        block: numbers per block.
-        lanes: numbers per vector.
+        block: values per block.
+        lanes: values per vector.
     """
     return block // lanes + (block % lanes).bit_count()

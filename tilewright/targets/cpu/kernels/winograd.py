@@ -1,17 +1,20 @@
 """Winograd's convolution F(m×m, 3×3) with stride 1: fewer products, but transforms of tiles.
 
-    input transform      patches of (m + 2)² pixels → left operands of (m + 2)² products
+The kernel has three stages:
+
+    input transform      patches of (m + 2)² pixels → left operands of (m + 2)² matrix products
     products             (m + 2)² matrix products, in register tiles like the direct algorithm's
-    inverse transform    → m × m pixels, with bias, residual and bounds
+    inverse transform    → m × m output pixels, with bias, residual and bounds
 
-All three are computed for one chunk of image rows at a time (`stages` 0), or each for the whole
-image (1). If the images of a batch do not fit a cache together, each image passes through the
-stages in turn, in the same buffers.
+The knob `stages` selects whether all stages are computed for one chunk of image rows at a time (0),
+or each stage for the whole image (1). If the transformed data of all images of a batch do not fit a
+cache together, each image passes through the stages in turn, in the same buffers.
 
-Transformed weights are 1.8 (m = 2) or 4 (m = 4) times as many numbers. They are transformed when
-they are packed. If they would be too many, the kernel transforms them: it then reads fewer bytes,
-and takes about 3 % longer. It transforms the weights of a part of the input channels at a time
-(`parts_ic`), so that they stay in a cache.
+The transform turns nine weights into (m + 2)²: 1.8 times as many for m = 2 and 4 times as many for
+m = 4. Weights are normally transformed when they are packed. If the transformed weights would take
+too much memory, the kernel transforms the weights itself: it then reads fewer bytes, and takes
+about 3 % longer. It transforms the weights of a part of the input channels at a time (knob
+`parts_ic`), so that they stay in a cache.
 
 Each transform is applied to the columns of a square, then to its rows. Common subexpressions are
 written identically, so that LLVM computes them once. Source: Lavin and Gray, Fast Algorithms for
@@ -88,10 +91,11 @@ def serves(workload: Workload) -> bool:
 
 
 def rule_size(w: Workload, spec: CpuSpec) -> int:
-    """Return the size m for the rule schedule, or 0 if the direct algorithm is faster.
+    """Return the tile size m for the rule schedule, or 0 to use the direct algorithm.
 
-    Products must outnumber transforms. Reading the weights, which are two to four times as many,
-    must not take longer than is saved.
+    The algorithm pays off if there are enough channels, so that products outnumber transforms, and
+    if the image is large enough: the transformed weights, which are up to four times as many, must
+    not take longer to read than is saved.
 
     The rule was chosen on the Xeon of docs/evidence/cpu.md, with vectors of 512 and of 256 bits.
     `python -m benchmarks.cpu.peak --networks resnet18,vgg11,unet` measures the layers again.
@@ -111,10 +115,10 @@ def rule_size(w: Workload, spec: CpuSpec) -> int:
 
 
 def transforms_weights(workload: Workload, m: int) -> bool:
-    """Return whether the kernel transforms the weights, instead of storing them transformed.
+    """Return whether the kernel reads untransformed weights and transforms them itself.
 
-    It does if there are many transformed weights, compared with the data. Storing partial sums then
-    hardly matters.
+    This is the case if the transformed weights exceed a limit in bytes and are also much larger
+    than the transformed data.
 
     Args:
         workload: the workload.
@@ -138,10 +142,10 @@ def _images_take_turns(w: Workload, t: CpuTiling, values: KnobValues) -> bool:
 
 
 def _rounds(w: Workload, t: CpuTiling, m: int) -> int:
-    """Return into how many parts the input channels are divided, which are processed in turn.
+    """Return the number of parts into which the input channels are divided.
 
-    There are several parts only if the kernel transforms the weights: it transforms those of one
-    part at a time.
+    The parts are processed in turn. There are several parts only if the kernel transforms the
+    weights: it then transforms the weights of one part at a time.
 
     Args:
         w: the workload.
@@ -159,10 +163,12 @@ def _tiling(w: Workload, spec: CpuSpec, values: KnobValues) -> CpuTiling:
 def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     """Define the convolution as an unscheduled TensorIR function.
 
+    The function takes weights in the layout of `pack`.
+
     Args:
         w: the workload.
         spec: the processor.
-        values: the config, by knob name. The function's weights are packed by `pack`.
+        values: the config, by knob name.
     """
     m, t = values["algorithm"], _tiling(w, spec, values)
     a = m + 2
@@ -229,7 +235,7 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
 def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Tensor, Tensor]:
     """Return the function's parameter for the weights, and the transformed weights.
 
-    Both are the same tensor unless the kernel transforms the weights itself.
+    Both results are the same tensor unless the kernel transforms the weights itself.
     """
     m, tile = values["algorithm"], t.tile[0] * t.ob
     a, in_blocks = m + 2, w.in_channels // t.ib
@@ -263,9 +269,9 @@ def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Tensor, Ten
 
 
 def _filter_type(w: Workload) -> str:
-    """Return the element type of weights that the kernel transforms.
+    """Return the element type of untransformed weights, for kernels that transform them.
 
-    An int8 minus its zero point needs nine bits.
+    Quantised weights need int16, because an int8 minus its zero point has nine bits.
     """
     return "int16" if w.dequantises else "float32"
 
@@ -275,8 +281,7 @@ def _products(t: CpuTiling, rounds: int, left: Tensor, weights: Tensor) -> Tenso
 
     Args:
         t: the tile sizes.
-        rounds: number of parts of the input channels, whose products are summed one after the
-            other.
+        rounds: number of parts of the input channels, which are summed one after the other.
         left: the transformed data.
         weights: the transformed weights.
     """
@@ -309,8 +314,11 @@ def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues)
         spec: the processor.
         values: the config, by knob name.
 
+    Returns:
+        The scheduled function.
+
     Raises:
-        DoesNotApply: the config unrolls too much.
+        DoesNotApply: the config unrolls too much code.
     """
     t = _tiling(w, spec, values)
     check_unrolled(t, values, (1, 1))
@@ -376,7 +384,7 @@ def _schedule_products(sch: Schedule, part: Block, t: CpuTiling, values: KnobVal
 
 
 def _schedule_rounds(sch: Schedule, part: Block, t: CpuTiling, values: KnobValues) -> Loop:
-    """Schedule the products so that one part of the input channels follows the other.
+    """Schedule the products with an outer loop over parts of the input channels.
 
     Returns:
         The loop over the parts.
@@ -402,8 +410,8 @@ def _split_tiles(
 
     Args:
         sch: the schedule, which is changed.
-        spatial: loops over rows p and columns q of the transformed patch, channel blocks, and rows
-            and columns of patches.
+        spatial: loops over the row p and the column q of a transformed patch, channel blocks, and
+            rows and columns of patches.
         t: the tile sizes.
         values: the config, by knob name.
 
@@ -436,7 +444,7 @@ def _schedule_tile(
         sch: the schedule, which is changed.
         block: the block that computes the products.
         values: the config, by knob name.
-        reduced: loops over blocks of input channels and over the channels of a block.
+        reduced: loops over blocks of input channels and over the channels within a block.
         tile: loops over the channel blocks, rows and columns of the tile.
         lanes: loop over the output channels of a block, which is vectorised.
     """
@@ -450,7 +458,7 @@ def _schedule_tile(
 
 
 def _schedule_weights(sch: Schedule, place: Loop) -> None:
-    """Schedule the transform of the weights that one iteration of a loop reads."""
+    """Schedule the transform of those weights that one iteration of the loop `place` reads."""
     columns, squares = sch.get_sblock("columns"), sch.get_sblock("squares")
     sch.compute_at(squares, place, preserve_unit_loops=True)
     *_, p, q, c, i, b = sch.get_loops(squares)
@@ -465,8 +473,8 @@ def _schedule_weights(sch: Schedule, place: Loop) -> None:
 def _align_planes(sch: Schedule, block: Block) -> None:
     """Store the (m + 2)² planes of a tensor an odd number of cache lines apart.
 
-    The numbers of one transform then lie in different sets of a cache. They would lie in the same
-    set if the planes were a power of two apart.
+    The values of one transform then lie in different sets of a cache. If the planes were a power of
+    two apart, the values would lie in the same set and evict each other.
     """
     sch.storage_align(block, 0, 2, 2 * LINE, LINE)
 
@@ -481,9 +489,9 @@ def _schedule_input(
         values: the config, by knob name. The knob `stages` selects whether data are transformed per
             chunk, or all before the products.
         chunk: loop over chunks of image rows.
-        blocks: the blocks of the transform.
-        image: loop over images within which the data of one image are transformed; None to
-            transform the data of all images first.
+        blocks: the blocks of the transform, in the order of their computation.
+        image: loop over images, if the data of one image are transformed at a time. None transforms
+            the data of all images first.
     """
     border, patch, half, left = blocks
     place = image if values["stages"] else chunk
@@ -515,7 +523,7 @@ def _schedule_input(
 
 
 def _unroll_and_vectorise(sch: Schedule, block: Block, count: int) -> None:
-    """Vectorise the innermost loop of a block and unroll `count` loops around it."""
+    """Vectorise the innermost loop of a block and unroll the `count` loops around it."""
     *loops, lanes = sch.get_loops(block)
     for loop in loops[-count:]:
         sch.unroll(loop)
@@ -523,7 +531,7 @@ def _unroll_and_vectorise(sch: Schedule, block: Block, count: int) -> None:
 
 
 def pack(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
-    """Pack weights, and transform them unless the kernel does.
+    """Pack weights, and transform them unless the kernel transforms weights itself.
 
     Args:
         weights: shape (o, c, 3, 3).
@@ -532,8 +540,8 @@ def pack(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Arra
         values: the config, by knob name.
 
     Returns:
-        Shape (o / tile, m + 2, m + 2, c / ib, ib, tile) if they are transformed, else (o / tile, c
-            / ib, ib, 3, 3, tile).
+        Transformed weights of shape (o / tile, m + 2, m + 2, c / ib, ib, tile), or untransformed
+        weights of shape (o / tile, c / ib, ib, 3, 3, tile).
     """
     t = _tiling(w, spec, values)
     untransformed = transforms_weights(w, values["algorithm"])
@@ -554,10 +562,10 @@ def data_row(m: int, d: list[Expression]) -> list[Expression]:
 
     Args:
         m: output pixels per side of a tile.
-        d: the m + 2 numbers of the row.
+        d: the m + 2 values of the row.
 
     Returns:
-        The m + 2 transformed numbers.
+        The m + 2 transformed values.
     """
     if m == 2:
         return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
@@ -591,7 +599,7 @@ def inverse_row(m: int, p: list[Expression]) -> list[Expression]:
 
     Args:
         m: output pixels per side of a tile.
-        p: the m + 2 numbers of the row.
+        p: the m + 2 products of the row.
 
     Returns:
         m output values.
@@ -616,7 +624,7 @@ def transformed_filters(m: int, filters: Array) -> NDArray[np.float64]:
         filters: shape (…, 3, 3).
 
     Returns:
-        Shape (…, m + 2, m + 2).
+        Float64 array of shape (…, m + 2, m + 2).
     """
     matrix = np.asarray(_FILTER[m])
     transformed: NDArray[np.float64] = matrix @ filters.astype(np.float64) @ matrix.T

@@ -1,4 +1,4 @@
-"""Lowers batches of schedules of one workload to programs and hidden features."""
+"""Lowering of batches of schedules of one workload to programs and hidden features."""
 
 from __future__ import annotations
 
@@ -79,23 +79,26 @@ class WorkloadLowering:
         """Return the config of a schedule.
 
         Args:
-            schedule: knob values.
+            schedule: knob values of the schedule.
 
         Returns:
-            Knob indices in the space.
+            Knob indices in the space, one per knob.
 
         Raises:
-            ValueError: the schedule is outside the space.
+            ValueError: the schedule lies outside the space.
         """
         pairs = zip(self.space.knobs, schedule, strict=True)
         return tuple(knob.values.index(value) for knob, value in pairs)
 
     def program(self, space: str, knobs: Mapping[str, int]) -> CommandTable:
-        """Return the commands of a schedule, shape (n, 3).
+        """Compile a schedule that is given by the names of its knobs.
 
         Args:
             space: name of the schedule space.
             knobs: knob values, by name.
+
+        Returns:
+            Commands, uint64 array of shape (n, 3).
 
         Raises:
             WorkloadError: the space or the knobs are unknown, or the schedule does not compile.
@@ -112,7 +115,14 @@ class WorkloadLowering:
             raise WorkloadError(f"{self.workload}: its schedule fails: {failure}") from None
 
     def lower(self, configs: Configs) -> Lowered:
-        """Compile a batch of configs, shape (n, knobs)."""
+        """Compile a batch of configs.
+
+        Args:
+            configs: knob indices, int array of shape (n, knobs).
+
+        Returns:
+            The programs with hidden features, or a typed failure per config.
+        """
         n, machine = len(configs), self.spec.machine
         failures, reasons = np.full(n, "", object), np.full(n, "", object)
         hidden = np.full((n, len(HIDDEN)), np.nan)
@@ -156,7 +166,7 @@ def program_of(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> C
         schedule: the schedule.
 
     Returns:
-        Commands, shape (n, 3).
+        Commands, uint64 array of shape (n, 3).
 
     Raises:
         LoweringFailure: the schedule does not compile.
@@ -165,6 +175,10 @@ def program_of(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> C
 
 
 def stream_from(program: CommandTable) -> CommandStream:
-    """Convert commands of shape (n, 3) to the stream that the simulators take."""
+    """Convert a table of commands to the stream that the simulators take.
+
+    Args:
+        program: commands, uint64 array of shape (n, 3).
+    """
     rs1, rs2 = (np.ascontiguousarray(program[:, part]) for part in (1, 2))
     return CommandStream(program[:, 0].astype(np.uint8), rs1, rs2)

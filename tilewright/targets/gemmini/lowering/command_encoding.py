@@ -1,4 +1,4 @@
-"""Encodes commands as triples of function code, first operand and second operand."""
+"""Encoding of commands as triples of function code, first operand and second operand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACCUMULATOR, ACCUMULATES = 1 << 31, 1 << 30
 
 
 def operand(address: Any, columns: Any, rows: Any) -> Any:
-    """Encode the operand of a command: a local address, and the size of the matrix there.
+    """Encode an operand of a command: a local address, and the size of the matrix stored there.
 
     Args:
         address: row in the scratchpad or accumulator, with the flag bits of the address.
@@ -35,7 +35,7 @@ def operand(address: Any, columns: Any, rows: Any) -> Any:
         rows: number of rows of the matrix.
 
     Returns:
-        Encoded operand. If the arguments are integer arrays, so is the result.
+        The encoded operand. If the arguments are integer arrays, the result is an array, too.
     """
     return address | columns << 32 | rows << 48
 
@@ -46,17 +46,21 @@ def commands(rows: Sequence[Command]) -> CommandTable:
 
 
 def encode_array_config(dataflow: int = WEIGHT_STATIONARY) -> Command:
-    """Encode the CONFIG command of the array, with row strides of 1, no scaling and no shift."""
+    """Encode the CONFIG command of the array, with row strides of 1, no scaling and no shift.
+
+    Args:
+        dataflow: `WEIGHT_STATIONARY` or `OUTPUT_STATIONARY`.
+    """
     return CONFIG, CONFIG_EX | dataflow << 2 | 1 << 16 | SCALE_ONE << 32, 1 << 48
 
 
 def encode_load_config(state: int, stride: int, block_stride: int) -> Command:
-    """Encode the CONFIG command of a load state.
+    """Encode the CONFIG command of one of the three load states.
 
     Args:
         state: index of the load state, 0 to 2.
-        stride: distance of rows in main memory, in bytes.
-        block_stride: distance of column blocks in the local memory, in rows.
+        stride: distance between rows in main memory, in bytes.
+        block_stride: distance between blocks of 16 columns in the local memory, in rows.
     """
     return CONFIG, CONFIG_LD | state << 3 | block_stride << 16 | SCALE_ONE << 32, stride
 
@@ -93,7 +97,7 @@ def encode_store_config(
     """Encode the CONFIG command of the store unit.
 
     Args:
-        stride: distance of rows in main memory, in bytes.
+        stride: distance between rows in main memory, in bytes.
         epilogue: scale and ReLU of the store.
         pool: pooling of the store; None for no pooling.
     """

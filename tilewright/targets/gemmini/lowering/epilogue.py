@@ -2,8 +2,8 @@
 
 Other epilogues and pools are rejected. The store unit pools by reading accumulators, converting
 each value to its final form, and storing the maximum of each window. The conversion is monotonic,
-so this equals the converted maximum. Pixels outside the image count as zeros, whereas a max-pool
-ignores them; after a ReLU, both give the same result.
+so that the result equals the converted maximum. The store unit treats pixels outside the image as
+zeros, whereas a max-pool ignores them. After a ReLU, both give the same result.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ bits."""
 
 @dataclass(frozen=True)
 class StoreEpilogue:
-    """The values that are added to the sums, and how sums are converted when they are stored.
+    """Values that are added to the sums, and the conversion of the sums when they are stored.
 
     Attributes:
         has_bias: whether one value per channel is added.
         constant: constant that is added to each sum.
         residual: factor of the int8 tensor that is added; 0 if there is none.
-        scale: float32 factor of the store.
+        scale: float32 factor that the store multiplies sums by.
         relu: whether negative results become 0.
     """
 
@@ -61,11 +61,12 @@ class StoreEpilogue:
 
     @property
     def most_chained(self) -> int:
-        """Maximum number of products that the array may sum before it outputs the sum.
+        """Maximum number of products that the array may sum before it writes the sum.
 
-        The array saturates its output to 20 bits. If nothing else is added to the sum, all products
-        of an output are in one chain and the scale is large enough, then a sum that saturates at 20
-        bits also saturates at 8 bits, so that the number is unlimited.
+        The array saturates its output to 20 bits. Normally, the limit is the number of products
+        whose sum always fits 20 bits. The number is unlimited if a sum that saturates at 20 bits
+        also saturates at 8 bits after scaling. This holds if the scale is large enough, nothing
+        else is added to the sum, and all products of an output are summed in one chain.
         """
         adds = self.loads_sums or self.residual
         hides = np.rint(np.float32(self.scale) * np.float32(1 - (1 << (ARRAY_OUTPUT_BITS - 1))))
@@ -73,11 +74,15 @@ class StoreEpilogue:
 
 
 def store_epilogue(workload: Workload) -> StoreEpilogue:
-    """Convert the epilogue of a workload to that of a store.
+    """Convert the epilogue of a workload to the epilogue of a store.
 
     A right shift `>> N` rounds down. This equals rounding the value minus one half to the nearest
-    integer, except for ties. Using the next larger float32 number as the scale breaks ties upwards.
-    It breaks ties of negative values downwards, but a ReLU sets those to 0.
+    integer, except for ties. With the next larger float32 number as the scale, ties of positive
+    values are rounded upwards as required. Ties of negative values are rounded downwards, but a
+    ReLU sets negative values to 0.
+
+    Args:
+        workload: the workload.
 
     Raises:
         WorkloadError: no store computes the epilogue.
@@ -123,7 +128,7 @@ def _clips(workload: Workload, steps: list[EpilogueOp]) -> bool:
         steps: operations of the epilogue. The clipping operations are removed from this list.
 
     Returns:
-        Whether the lower clip is a ReLU.
+        Whether the lower clip is a ReLU (0…127 instead of −128…127).
 
     Raises:
         WorkloadError: the epilogue does not clip to −128…127 or 0…127.
@@ -181,9 +186,9 @@ def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
 
 
 def sums_covered(out: int, pool_stride: int, kernel: int) -> int:
-    """Return how many adjacent convolution results a number of adjacent pooled results needs.
+    """Return the number of adjacent convolution results that some adjacent pooled results need.
 
-    The numbers are those of one dimension (rows or columns).
+    The numbers refer to one dimension (rows or columns).
 
     Args:
         out: number of adjacent pooled results.

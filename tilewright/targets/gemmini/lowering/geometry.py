@@ -1,11 +1,12 @@
 """Geometry of a workload in blocks of 16 × 16: sizes, channel groups, addresses and chains.
 
-Activations are stored pixel by pixel (NHWC). Weights are stored as (group, kernel row, kernel
-column, input channel, output channel). Pixels and rows of weights begin at addresses where a memory
-request can begin, so that their distance is 16 or 32 bytes, or a multiple of 64.
+Activations are stored pixel by pixel (NHWC). Weights are stored in the order (group, kernel row,
+kernel column, input channel, output channel). Pixels and rows of weights begin at addresses where a
+memory request can begin. The distance between them is therefore 16 or 32 bytes, or a multiple of
+64.
 
-In the output-stationary data flow, the array keeps the sums of several successive products (a
-chain) before it writes them. `epilogue.StoreEpilogue.most_chained` limits the length of a chain.
+In the output-stationary data flow, the array sums several successive products, a chain, before it
+writes the result. `epilogue.StoreEpilogue.most_chained` limits the length of a chain.
 """
 
 from __future__ import annotations
@@ -38,19 +39,34 @@ ROLES = ("data", "weight", "bias", "residual", "identity", "output")
 
 
 def round_up(size: int, block: int = DIM) -> int:
-    """Round a size up to the next multiple of a block."""
+    """Round a size up to the next multiple of a block.
+
+    Args:
+        size: the size.
+        block: size of a block.
+    """
     return -(-size // block) * block
 
 
 def blocks(size: int) -> int:
-    """Return the number of blocks of 16 that hold `size` elements."""
+    """Return the number of blocks of 16 that hold `size` elements.
+
+    Args:
+        size: number of elements.
+    """
     return -(-size // DIM)
 
 
 def aligned_row(size: int) -> int:
-    """Return the distance in bytes of rows of `size` bytes that are aligned for requests.
+    """Return the distance between rows at which every row can begin with a memory request.
 
     A memory request has 16, 32 or 64 bytes and begins at a multiple of its size.
+
+    Args:
+        size: size of a row in bytes.
+
+    Returns:
+        The distance in bytes.
     """
     least = round_up(size)
     return least if least <= MAX_REQUEST_BYTES // 2 else round_up(size, MAX_REQUEST_BYTES)
@@ -60,7 +76,7 @@ def aligned_row(size: int) -> int:
 class BlockGeometry:
     """Sizes and memory layout of a workload, in elements and bytes.
 
-    Groups of channels that share a block are merged into one of `groups`.
+    Adjacent channel groups that share a block of 16 channels are merged into one group.
 
     Attributes:
         flat: whether the workload is a matrix product, or a convolution of single pixels. Its image
@@ -76,8 +92,8 @@ class BlockGeometry:
         stride_w: horizontal stride.
         dilation_h: vertical dilation.
         dilation_w: horizontal dilation.
-        pad_top: padding rows above the image.
-        pad_left: padding columns to the left of the image.
+        pad_top: number of padding rows above the image.
+        pad_left: number of padding columns to the left of the image.
         groups: number of groups after merging.
         merged: number of the workload's groups in each merged group.
         in_channels: input channels per merged group. The last group may have fewer, see
@@ -89,10 +105,11 @@ class BlockGeometry:
         data_stride: bytes from one input pixel to the next.
         residual_stride: bytes from one residual pixel to the next.
         output_stride: bytes from one output pixel to the next.
-        weight_stride: bytes from the weights of one input channel and kernel tap to the next.
+        weight_stride: bytes from one row of weights to the next. A row has the weights of one
+            kernel position and one input channel.
         addresses: address of each tensor, by role.
         most_chained: maximum number of products that the array may sum in one chain.
-        pool: max-pool of the sums, if any.
+        pool: max-pool of the sums; None without a pool.
         sums_height: height of the sums before the pool; equal to `out_height` without a pool.
         sums_width: width of the sums before the pool; equal to `out_width` without a pool.
     """
@@ -132,13 +149,14 @@ class BlockGeometry:
     def for_workload(
         cls, workload: Workload, row_bytes: Callable[[int], int] = aligned_row
     ) -> BlockGeometry:
-        """Compute the geometry of a workload whose tensors are stored consecutively.
+        """Compute the geometry of a workload whose tensors are stored one after the other.
 
         The first tensor is at `MEMORY_BASE`.
 
         Args:
             workload: the workload.
-            row_bytes: returns the distance in bytes of rows with a given number of channels.
+            row_bytes: function that maps the number of channels of a row to the distance between
+                rows in bytes.
 
         Raises:
             WorkloadError: the accelerator cannot compute the workload.
@@ -191,11 +209,19 @@ class BlockGeometry:
         return replace(geometry, addresses=geometry.in_order(MEMORY_BASE))
 
     def in_channels_of(self, group: int) -> int:
-        """Return the actual number of input channels of a group."""
+        """Return the number of input channels of a merged group; the last group may have fewer.
+
+        Args:
+            group: index of the group.
+        """
         return min(self.in_channels, self.all_in_channels - group * self.in_channels)
 
     def out_channels_of(self, group: int) -> int:
-        """Return the actual number of output channels of a group."""
+        """Return the number of output channels of a merged group; the last group may have fewer.
+
+        Args:
+            group: index of the group.
+        """
         return min(self.out_channels, self.all_out_channels - group * self.out_channels)
 
     @property
@@ -205,14 +231,15 @@ class BlockGeometry:
 
     @property
     def tap_bytes(self) -> int:
-        """Bytes of the weights of one kernel tap of one group."""
+        """Number of bytes of the weights of one kernel position of one group."""
         return round_up(self.in_channels) * self.weight_stride
 
     @property
     def identities(self) -> list[int]:
-        """Factors of the identity matrices that multiply a residual.
+        """Factors of the identity matrices that are multiplied with a residual.
 
-        Their sum is the residual's factor.
+        The residual is added to the sums by multiplying it with these matrices. An int8 weight is
+        at most 127, so that a larger factor of the residual is the sum of several factors.
         """
         left, factors = self.epilogue.residual, []
         while left > 0:
@@ -226,9 +253,9 @@ class BlockGeometry:
         return self.images * self.out_height * self.out_width
 
     def sums_of(self, height: int, width: int) -> tuple[int, int]:
-        """Return how many rows and columns of convolution results an output tile needs at most.
+        """Return the maximum number of rows and columns of convolution results that an output tile needs.
 
-        The numbers differ from those of the tile only if the results are pooled.
+        Without a pool, these are the rows and columns of the tile.
 
         Args:
             height: output rows of the tile.
@@ -290,7 +317,7 @@ class BlockGeometry:
 def _groups_together(w: Workload) -> int:
     """Return the smallest number of adjacent groups whose channels fill whole blocks.
 
-    If no number does, return the number of all groups.
+    Only powers of two are tried. If none fits, the result is the number of all groups.
     """
     per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
     count = 1
@@ -300,7 +327,7 @@ def _groups_together(w: Workload) -> int:
 
 
 def summed_inputs(g: BlockGeometry, columns: int) -> int:
-    """Return how many input channels of a block contribute to one output channel.
+    """Return the number of input channels of a block that contribute to one output channel.
 
     If several channel groups share a block, only the channels of one group contribute, because the
     weights of the other groups are zero.
@@ -318,11 +345,11 @@ def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
     Each chain is as long as possible.
 
     Args:
-        inputs: number of products that each block adds to an output.
+        inputs: number of products that each block adds to an output, in block order.
         most: maximum number of products per chain.
 
     Returns:
-        For each block, whether a chain ends with it.
+        For each block, whether a chain ends with this block.
     """
     ends, total = [False] * len(inputs), 0
     for place, count in enumerate(inputs):
@@ -333,12 +360,15 @@ def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
 
 
 def has_chains(g: BlockGeometry) -> bool:
-    """Return whether the array can sum the products of several blocks (a chain) by itself.
+    """Return whether the array can sum the products of several blocks in one chain.
 
-    Chains write fewer sums to the accumulator. The scale of the epilogue is ignored: workloads that
-    differ only in the scale share their schedules (`targets.workload.canonical`), so they need the
-    same space. If a small scale forbids chains, each block of an output-stationary program is a
-    chain of its own.
+    Chains reduce the number of sums that are written to the accumulator. The scale of the epilogue
+    is ignored: workloads that differ only in the scale share their schedules
+    (`targets.workload.canonical`), so that they need the same space. If a small scale forbids
+    chains, each block of an output-stationary program is a chain of its own.
+
+    Args:
+        g: geometry of the workload.
     """
     inputs = list(_inputs(g))
     adds = g.epilogue.loads_sums or g.epilogue.residual

@@ -32,15 +32,18 @@ MOST_LOOPS = 1 << 14
 
 
 def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
-    """Return the commands of a flat workload without a residual, shape (n, 3).
+    """Compile a schedule in the loop form, for a flat workload without a residual.
 
     Two loops alternate, each with half of both local memories. As in the vendor's library, an
-    operand with at most two tiles is loaded only once; each of its tiles stays in one half.
+    operand with at most two tiles is loaded only once, and each of its tiles stays in one half.
 
     Args:
         g: geometry of the workload.
         m: the machine.
         s: the schedule.
+
+    Returns:
+        Commands, uint64 array of shape (n, 3).
 
     Raises:
         LoweringFailure: the tile does not fit, or there are too many tiles.

@@ -1,4 +1,4 @@
-"""Memory layout of a single workload's tensors: packs operands and reads the output back."""
+"""Memory layout of a single workload's tensors: packing of operands and reading of the output."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ Array = NDArray[Any]
 def random_tensors(workload: Workload, seed: int) -> dict[str, Array]:
     """Draw random operands of a workload.
 
+    Args:
+        workload: the workload.
+        seed: seed of the random generator.
+
     Returns:
-        `data` (n, c, h, w) and `weight` (o, c/groups, kh, kw) over the range of int8, and, if the
-        epilogue reads them, `bias` (o,) over 20 bits and `residual` (n, o, oh, ow) over the range
-        of int8.
+        `data` (n, c, h, w) and `weight` (o, c / groups, kh, kw), int8, over the whole range. If the
+        epilogue reads them, also `bias` (o,), int32, over 20 bits, and `residual` (n, o, oh, ow),
+        int8.
     """
     w, rng = workload, np.random.default_rng(seed)
 
@@ -46,14 +50,14 @@ def random_tensors(workload: Workload, seed: int) -> dict[str, Array]:
 
 
 def pixel_rows(image: Array, stride: int) -> NDArray[np.int8]:
-    """Convert an image to its memory layout.
+    """Convert an image to its memory layout, one row per pixel.
 
     Args:
-        image: shape (n, c, h, w).
+        image: int8 array of shape (n, c, h, w).
         stride: bytes per pixel.
 
     Returns:
-        Array of shape (pixels, stride), with zeros after the channels.
+        Int8 array of shape (pixels, stride), with zeros after the channels.
     """
     rows = image.transpose(0, 2, 3, 1).reshape(-1, image.shape[1])
     padded_rows = np.zeros((len(rows), stride), np.int8)
@@ -62,11 +66,15 @@ def pixel_rows(image: Array, stride: int) -> NDArray[np.int8]:
 
 
 def pack_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
-    """Convert weights of shape (o, c/groups, kh, kw) to their memory layout.
+    """Convert weights to their memory layout.
+
+    Args:
+        g: geometry of the workload.
+        weight: int8 weights, shape (o, c / groups, kh, kw).
 
     Returns:
-        Array of shape (groups, kh, kw, c, o). Weights between different groups that share a block
-        are zero.
+        Int8 array of shape (groups, kh, kw, c, o), with merged groups. Weights between different
+        groups that share a block are zero.
     """
     per_out = g.out_channels // g.merged
     o, per_in, kh, kw = weight.shape
@@ -81,9 +89,14 @@ def pack_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
 
 
 def pack_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
-    """Return the initial values of the accumulators, shape (groups, columns).
+    """Return the initial values of the accumulators: the bias plus the epilogue's constant.
 
-    They are the bias of shape (o,), if there is one, plus the constant of the epilogue.
+    Args:
+        g: geometry of the workload.
+        bias: biases, shape (o,); None if there are none.
+
+    Returns:
+        Int32 array of shape (groups, columns).
     """
     packed = np.full((g.groups, g.weight_stride), g.epilogue.constant, np.int32)
     if bias is not None:
@@ -94,9 +107,15 @@ def pack_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
 
 
 def identity_blocks(g: BlockGeometry) -> NDArray[np.int8]:
-    """Return the diagonal matrices that multiply a residual, shape (n · 16, columns).
+    """Return the scaled identity matrices that are multiplied with a residual.
 
-    Their rows have the same distance in memory as those of weights.
+    Their rows have the same distance in memory as rows of weights.
+
+    Args:
+        g: geometry of the workload.
+
+    Returns:
+        Int8 array of shape (n, 16, columns), with one matrix per factor of `g.identities`.
     """
     packed = np.zeros((len(g.identities), DIM, g.weight_stride), np.int8)
     packed[:, :, :DIM] = np.eye(DIM, dtype=np.int8) * np.array(g.identities, np.int8)[:, None, None]
@@ -108,7 +127,7 @@ def constants(g: BlockGeometry, weight: Array, bias: Array | None) -> dict[str, 
 
     Args:
         g: geometry of the workload.
-        weight: weights, shape (o, c/groups, kh, kw).
+        weight: weights, shape (o, c / groups, kh, kw).
         bias: biases, shape (o,); None if there are none.
     """
     arrays: dict[str, Array] = {"weight": pack_weight(g, weight)}
@@ -127,10 +146,10 @@ def unpack_weight(
     Args:
         g: geometry of the workload, which contains the address of the weights.
         workload: the workload.
-        image: memory image, shape (bytes,).
+        image: memory image, uint8 array of shape (bytes,).
 
     Returns:
-        Weights, shape (o, c/groups, kh, kw).
+        Int8 weights, shape (o, c / groups, kh, kw).
     """
     w, rows = workload, round_up(g.in_channels)
     at = g.addresses["weight"] - MEMORY_BASE
@@ -155,10 +174,10 @@ def unpack_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]
 
     Args:
         g: geometry of the workload, which contains the address of the biases.
-        image: memory image, shape (bytes,).
+        image: memory image, uint8 array of shape (bytes,).
 
     Returns:
-        Biases, shape (o,).
+        Int32 biases, shape (o,).
     """
     at = g.addresses["bias"] - MEMORY_BASE
     raw = image[at : at + 4 * g.groups * g.weight_stride].view(np.int32)
@@ -167,14 +186,14 @@ def unpack_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]
 
 
 def memory_image(g: BlockGeometry, tensors: Mapping[str, Array]) -> NDArray[np.uint8]:
-    """Return a memory image with all tensors of a workload at their addresses.
+    """Build a memory image with all tensors of a workload at their addresses.
 
     Args:
         g: geometry of the workload.
         tensors: operands by name.
 
     Returns:
-        Array of shape (bytes,); the first byte is at `MEMORY_BASE`.
+        Uint8 array of shape (bytes,), whose first byte is at `MEMORY_BASE`.
     """
     parts = constants(g, tensors["weight"], tensors.get("bias"))
     parts["data"] = pixel_rows(tensors["data"], g.data_stride)

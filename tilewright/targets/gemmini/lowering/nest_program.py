@@ -2,9 +2,11 @@
 
 A multiplication is a pair of a PRELOAD and a COMPUTE command. The lower half of the scratchpad
 holds data and the upper half holds weights, so that the array never reads two operands from one
-bank. A stage is a part of a tile's multiplications. While one stage multiplies, the operands of the
-next stage are loaded and the previous tile is stored, if there are enough buffers. Weights or sums
-stay in the array, depending on the data flow.
+bank.
+
+A stage is a part of a tile's multiplications. While the array multiplies in one stage, the operands
+of the next stage are loaded and the results of the previous tile are stored, if there are enough
+buffers. Depending on the data flow, weights or sums stay in the array.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class Places(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Blocks of weights in the order of their use; all arrays have shape (blocks,).
+    """Blocks of weights in the order of their use; each attribute is an array of shape (blocks,).
 
     Attributes:
         n: index of the output block.
@@ -92,7 +94,8 @@ class _Blocks(NamedTuple):
         weights: scratchpad row of the weights.
         k_columns: number of input channels.
         n_columns: number of output channels.
-        begins: 1 if the block is the first one to write its sums, else 0.
+        begins: 1 if the block is the first one that writes its sums, else 0, which means that the
+            block adds to them.
     """
 
     n: NDArray[np.int64]
@@ -121,7 +124,7 @@ def stage_products(
         places: location of the stage's operands and sums.
 
     Returns:
-        Commands, shape (products, 2, 3).
+        Commands, uint64 array of shape (products, 2, 3).
     """
     groups = np.array(pixel_groups(stage.tile), np.int64)  # shape (groups, 3)
     sums = places.sums + sum_rows(g, stage.tile).T  # shape (output blocks, groups)
@@ -144,9 +147,9 @@ def stage_products(
 def _by_weights(
     places: NDArray[np.int64], blocks: _Blocks, pixels: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the multiplications of a stage such that each block of weights is loaded only once.
+    """Return the multiplications of a stage in an order that loads each block of weights only once.
 
-    The block is used for all groups of pixels before the next block is loaded.
+    A block of weights is multiplied with all groups of pixels before the next block is loaded.
 
     Args:
         places: accumulator row of each output block and group of pixels, shape (output blocks,
@@ -176,7 +179,7 @@ def _chains(
     g: BlockGeometry, s: TileSchedule, stage: TileStage, places: NDArray[np.int64], blocks: _Blocks,
     pixels: NDArray[np.int64], rows: NDArray[np.int64], most: int,
 ) -> NDArray[np.int64]:  # fmt: skip
-    """Return products whose sums stay in the array for a chain of blocks.
+    """Return the multiplications of a stage in chains of blocks, whose sums stay in the array.
 
     Args:
         g: geometry of the workload.
@@ -190,8 +193,8 @@ def _chains(
         most: maximum number of products per chain.
 
     Returns:
-        Commands of shape (output blocks, groups, blocks per output block, 2, 3), or with the first
-        two axes swapped, depending on the schedule's `walk`.
+        Commands of shape (output blocks, groups, blocks per output block, 2, 3). The first two axes
+        are swapped if the schedule's `walk` is `ALL_CHANNELS_FIRST`.
     """
     n_blocks = stage.tile.n_blocks
     parts = _Blocks(*(column.reshape(n_blocks, 1, -1) for column in blocks))
@@ -241,11 +244,11 @@ def _residual_blocks(
 
 
 def _columns(total: int, block: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many channels each block has; the last block may be incomplete.
+    """Return the number of channels of each block; the last block may be incomplete.
 
     Args:
         total: number of channels of all blocks.
-        block: index of each block, of any shape.
+        block: index of each block, int64 array of any shape.
     """
     return np.minimum(DIM, total - block * DIM)
 
@@ -286,7 +289,7 @@ def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
 
 @dataclass
 class _Buffer:
-    """A ring of buffers for one operand in a local memory.
+    """Ring of buffers for one operand in a local memory.
 
     Attributes:
         base: first row of the first buffer.
@@ -308,14 +311,17 @@ class _Buffer:
         return self.base + self.number * self.rows
 
     def turn(self) -> None:
-        """Make the next buffer of the ring the current one."""
+        """Advance to the next buffer of the ring."""
         self.number = (self.number + 1) % self.count
 
     def take(self, content: object) -> bool:
-        """Make sure that the current buffer is the one for `content`.
+        """Select the buffer for some content, and record the content.
 
-        If the content differs from that of the current buffer, switch to the next buffer, unless
-        the current one is empty, and record the new content.
+        If the current buffer already holds the content, it stays selected. If it is empty, it is
+        filled. Otherwise the next buffer of the ring becomes the current one.
+
+        Args:
+            content: description of the content.
 
         Returns:
             Whether the content must be loaded.
@@ -403,9 +409,14 @@ class _Nest:
         self.made.append(commands(given))
 
     def _multiply(self, pairs: Pairs, *beside: Sequence[Command]) -> None:
-        """Append the products to the program, together with the pending loads and stores.
+        """Append products to the program, together with the pending loads and stores.
 
-        The loads and stores are interleaved with the products, or precede them.
+        In the form `SPREAD`, the loads and stores are interleaved with the products. Otherwise they
+        precede the products.
+
+        Args:
+            pairs: the products.
+            *beside: sequences of load and store commands.
         """
         if self.s.form != SPREAD:
             self.made += [commands(commands_beside) for commands_beside in beside]
@@ -420,7 +431,7 @@ class _Nest:
         self.made.append(every[np.argsort(np.concatenate(places), kind="stable")])
 
     def _load_operands(self, stage: TileStage) -> tuple[list[Command], Places]:
-        """Return the commands that load a stage's operands, and the operands' places.
+        """Return the commands that load a stage's operands, and the places of the operands.
 
         Operands that are already in the scratchpad are not loaded again.
         """

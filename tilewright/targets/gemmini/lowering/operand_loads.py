@@ -1,8 +1,8 @@
-"""Loads the operands of a stage: input pixels, weights, residuals and identity matrices.
+"""Commands that load the operands of a stage: input pixels, weights, residuals, identity matrices.
 
-A stage is a part of a tile's multiplications. The array reads consecutive rows, whatever the stride
-of the convolution. Pixels are therefore sorted by their position modulo the stride (their phase),
-so that the pixels which one kernel tap reads are consecutive.
+A stage is a part of a tile's multiplications. The array reads consecutive rows, even if the
+convolution has a stride. Pixels are therefore sorted by their position modulo the stride, their
+phase, so that the pixels which one kernel position reads are consecutive.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ZEROS = 0
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a patch, split into phases.
+    """One dimension of a tile's input pixels, split into phases.
 
     Attributes:
         stride: stride of the convolution.
         dilation: dilation of the convolution.
-        phases: the phases (positions modulo the stride) that kernel taps read.
+        phases: the phases (positions modulo the stride) that kernel positions read.
         length: number of positions per phase for a whole tile.
     """
 
@@ -42,7 +42,7 @@ class Axis:
         """Compute the phases for a tile.
 
         Args:
-            kernel: kernel size.
+            kernel: kernel size along this axis.
             stride: stride of the convolution.
             dilation: dilation of the convolution.
             tile: number of outputs per tile.
@@ -51,10 +51,10 @@ class Axis:
         return cls(stride, dilation, tuple(phases), tile + (kernel - 1) * dilation // stride)
 
     def place(self, tap: int) -> tuple[int, int]:
-        """Return where the pixel lies that a kernel tap reads for the tile's first output.
+        """Locate the pixel that a kernel position reads for the tile's first output.
 
         Args:
-            tap: index of the tap along this axis.
+            tap: index of the kernel position along this axis.
 
         Returns:
             Index of the pixel's phase, and its position within the phase.
@@ -63,7 +63,7 @@ class Axis:
         return self.phases.index(phase), position
 
     def read_positions(self, kernel: int, phase: int, outputs: int) -> tuple[int, int]:
-        """Return which positions of a phase a number of adjacent outputs read.
+        """Return the range of positions of a phase that a number of adjacent outputs read.
 
         Args:
             kernel: kernel size along this axis.
@@ -85,8 +85,8 @@ class Axis:
 class Patch:
     """Layout of a tile's input pixels in the scratchpad.
 
-    Each block of channels is a plane of `plane_rows` rows. Within a plane, pixels are ordered by
-    row phase, row, column phase and column.
+    Each block of 16 channels is stored as a plane of `plane_rows` rows. Within a plane, pixels are
+    ordered by row phase, row, column phase and column.
 
     Attributes:
         rows: the vertical dimension.
@@ -198,16 +198,16 @@ def _line(
     at: int, columns: int, positions: tuple[int, int], inside: tuple[int, int] | None, memory: int,
     stride: int,
 ) -> list[Command]:  # fmt: skip
-    """Return the MVIN commands that load a line of pixels, up to 16 pixels each.
+    """Return the MVIN commands that load a line of pixels, up to 16 pixels per command.
 
     Args:
         at: scratchpad row of position 0.
         columns: number of columns of each row.
-        positions: first and end position of the line.
-        inside: first and end position that are in memory; zeros are written for all others. None if
-            there are none.
+        positions: first position of the line, and the position after the last one.
+        inside: first position that is in memory, and the position after the last one; None if no
+            position is in memory. Zeros are written for all other positions.
         memory: address of position 0 in main memory.
-        stride: distance of two positions in main memory, in bytes.
+        stride: distance between two positions in main memory, in bytes.
     """
     first, last = positions
     begin, end = (last, last) if inside is None else inside

@@ -1,6 +1,6 @@
 """Hidden features of a program: counts that are known after lowering, before it is measured.
 
-They count commands, bytes, rows that are fed to the array, and occupied memory.
+The features count commands, bytes, rows that are fed to the array, and occupied memory.
 """
 
 from __future__ import annotations
@@ -58,12 +58,15 @@ HIDDEN = (
 def hidden_row(
     m: GemminiMachine, stream: CommandStream, plain: CommandStream
 ) -> NDArray[np.float64]:
-    """Return the hidden features of a program, in the order of `HIDDEN`.
+    """Compute the hidden features of a program, in the order of `HIDDEN`.
 
     Args:
         m: the machine.
         stream: the program.
         plain: the program with unrolled loops.
+
+    Returns:
+        Float64 array of shape (features,).
     """
     funct = plain.funct
     columns, rows = _field(plain.rs2, 32, 7), _field(plain.rs2, 48, 5)

@@ -33,11 +33,13 @@ class TileSchedule(NamedTuple):
         tile_w: tile width in output pixels.
         tile_n: tile size in blocks of output channels.
         tile_k: tile size in blocks of input channels.
-        in_buffers: number of operand buffers. A `LOOP` always has two.
-        out_buffers: number of buffers for sums. A `LOOP` always has two.
+        in_buffers: number of operand buffers. The form `LOOP` always has two.
+        out_buffers: number of buffers for sums. The form `LOOP` always has two.
         store_blocks: number of channel blocks that one store command writes.
-        walk: whether all products of one block of output channels precede those of the next.
-        dataflow: whether weights or sums stay in the array. A `LOOP` keeps the weights.
+        walk: order of the products of a stage. `WEIGHTS_OF_A_CHANNEL_FIRST` computes one block of
+            output channels after the other. `ALL_CHANNELS_FIRST` alternates between them.
+        dataflow: `WEIGHT_STATIONARY` or `OUTPUT_STATIONARY`: whether weights or sums stay in the
+            array. The form `LOOP` keeps the weights.
     """
 
     form: int
@@ -58,7 +60,7 @@ def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
 
     Args:
         g: geometry of the workload.
-        rule: schedule of the vendor's rule, whose values are included.
+        rule: schedule of the vendor's rule, whose knob values are always included.
     """
     values: dict[str, tuple[int, ...]] = {
         "form": (LOOP, SPREAD, FIRST) if g.has_loops else (SPREAD, FIRST),
@@ -128,7 +130,8 @@ def _request_steps(count: int) -> tuple[int, ...]:
 def _thin_out(result: set[int], most: int = MOST_VALUES) -> tuple[int, ...]:
     """Reduce a set of tile sizes to at most `most` sizes, in ascending order.
 
-    The sizes are chosen evenly by rank, and always include the smallest and the largest one.
+    The remaining sizes are evenly spaced by rank, and always include the smallest and the largest
+    size.
     """
     values, last = sorted(result), len(result) - 1
     if last < most:

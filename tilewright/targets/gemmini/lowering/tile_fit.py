@@ -15,7 +15,7 @@ MOST_BLOCK_STRIDE = (1 << 14) - 1
 
 
 class LoweringFailure(Exception):
-    """A schedule does not compile.
+    """Raised if a schedule does not compile.
 
     Args:
         name: class of the failure.
@@ -28,20 +28,23 @@ class LoweringFailure(Exception):
 
 
 def check_rows(name: str, what: str, rows: int, room: int) -> None:
-    """Raise `LoweringFailure` if `rows` exceeds the available `room`.
+    """Check that a local memory has enough rows.
 
     Args:
         name: class of the failure.
-        what: description of what needs the rows.
+        what: description of the data that need the rows.
         rows: required number of rows.
         room: available number of rows.
+
+    Raises:
+        LoweringFailure: `rows` exceeds `room`.
     """
     if rows > room:
         raise LoweringFailure(name, f"{what} takes {rows} rows, but only {room} are available")
 
 
 def buffer_rows(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> int:
-    """Return how many accumulator rows one buffer for the sums of a tile has.
+    """Return the number of accumulator rows per buffer for the sums of a tile.
 
     Pooled sums must lie in one bank, because the hardware makes a pooled store wait for all sums up
     to the end of the bank in which it begins.

@@ -21,13 +21,14 @@ class Tile(NamedTuple):
     Attributes:
         group: index of the channel group.
         image: index of the image.
-        y: first row of sums.
-        x: first column of sums.
-        height: number of rows of sums.
-        width: number of columns of sums.
+        y: first row of the sums (convolution results).
+        x: first column of the sums.
+        height: number of rows of the sums.
+        width: number of columns of the sums.
         n: index of the first block of output channels in the group.
         n_blocks: number of blocks of output channels.
-        out_y: first row of the output. Equal to `y` without a pool, like the following fields.
+        out_y: first row of the output. Without a pool, `out_y`, `out_x`, `out_height` and
+            `out_width` equal `y`, `x`, `height` and `width`.
         out_x: first column of the output.
         out_height: number of rows of the output.
         out_width: number of columns of the output.
@@ -68,7 +69,12 @@ class TileStage(NamedTuple):
 
 
 def tiles(g: BlockGeometry, s: TileSchedule) -> Iterator[Tile]:
-    """Yield the tiles in the order of the schedule."""
+    """Yield the tiles of a workload in the order of the schedule.
+
+    Args:
+        g: geometry of the workload.
+        s: the schedule.
+    """
     n_blocks = blocks(g.out_channels)
     pixels = list(
         product(range(g.images), range(0, g.out_height, s.tile_h), range(0, g.out_width, s.tile_w))
@@ -93,7 +99,7 @@ def tiles(g: BlockGeometry, s: TileSchedule) -> Iterator[Tile]:
 def _sums(g: BlockGeometry, y: int, height: int, x: int, width: int) -> tuple[range, range]:
     """Return the rows and columns of convolution results that an area of the output needs.
 
-    With a pool, the area needs more rows and columns than it has; without a pool, the same ones.
+    With a pool, more rows and columns are needed than the area has.
 
     Args:
         g: geometry of the workload.
@@ -114,7 +120,12 @@ def _sums(g: BlockGeometry, y: int, height: int, x: int, width: int) -> tuple[ra
 def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
     """Return the stages of all tiles in execution order.
 
-    A stage multiplies some of a tile's input channels; a last stage may add the residual.
+    Each stage but a residual stage multiplies some of a tile's input channels. If the workload has
+    a residual, the last stage of each tile adds it.
+
+    Args:
+        g: geometry of the workload.
+        s: the schedule.
     """
     stage_list = []
     for tile in tiles(g, s):
@@ -134,6 +145,9 @@ def pixel_groups(tile: Tile) -> list[tuple[int, int, int]]:
 
     One multiplication processes one group.
 
+    Args:
+        tile: the tile.
+
     Returns:
         Row, first column and number of pixels of each group.
     """
@@ -141,13 +155,18 @@ def pixel_groups(tile: Tile) -> list[tuple[int, int, int]]:
 
 
 def sum_rows(g: BlockGeometry, tile: Tile) -> NDArray[np.int64]:
-    """Return where the sums of a tile are stored in the accumulator.
+    """Return the accumulator rows at which the sums of a tile are stored.
 
-    Each group of up to 16 pixels has 16 rows per block of channels. Sums that will be pooled are
-    stored without gaps instead.
+    Each group of up to 16 pixels occupies 16 rows per block of channels. Sums that will be pooled
+    are stored without gaps instead.
+
+    Args:
+        g: geometry of the workload.
+        tile: the tile.
 
     Returns:
-        First row of each group relative to the tile's first row, shape (groups, channel blocks).
+        First row of each group, relative to the tile's first row, int64 array of shape (groups,
+        channel blocks).
     """
     groups, n = np.array(pixel_groups(tile), np.int64), np.arange(tile.n_blocks)
     if g.pool is None:
@@ -175,7 +194,7 @@ def _runs(width: int) -> list[tuple[int, int]]:
 
 
 def channels_in(total: int, first_block: int, count: int = 1) -> int:
-    """Return how many channels a range of channel blocks has; the last block may be incomplete.
+    """Return the number of channels of a range of channel blocks; the last block may be incomplete.
 
     Args:
         total: number of channels of all blocks.

@@ -1,16 +1,17 @@
 """Tiling rules of the vendor's library (gemmini.h of May 2023), reimplemented.
 
 `tiled_matmul_auto`: two tiles share each local memory, because the library's loops alternate
-between halves. The search starts with a tile of equal numbers of row and column blocks: as many as
-half the accumulator holds, and as deep as half the scratchpad allows. Then columns, rows and depth
-grow in turn by one block each, until the halves are full or the matrix is covered.
+between halves. The initial tile has equal numbers of row and column blocks, as many as half the
+accumulator holds, and is as deep as half the scratchpad allows. Then columns, rows and depth grow
+in turn by one block each, until the halves are full or the matrix is covered.
 
-`tiled_conv_auto`: the first tile is the whole layer. Its longest side shrinks until both halves
-hold the tile; columns of up to 16 pixels shrink last. Then the columns grow, and after them all
-other sides that still can. The library runs these tiles on a state machine that is not simulated
-here. We use our nest form instead, which rounds columns of sums up to blocks and gives data and
-weights one half of the scratchpad each. A tile that does not fit this layout shrinks again by the
-same rule.
+`tiled_conv_auto`: the initial tile is the whole layer. Its longest side shrinks until both halves
+hold the tile; columns of up to 16 pixels shrink last. Then the columns grow as far as possible, and
+after them all sides in turn.
+
+The vendor's library runs tiles of convolutions on a state machine that is not simulated here. We
+use our nest form instead, which rounds columns of sums up to blocks and gives data and weights one
+half of the scratchpad each. A tile that does not fit this layout shrinks again by the same rule.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ channels, kernel rows, kernel columns and input channels."""
 def vendor_schedule(g: BlockGeometry, m: GemminiMachine) -> tuple[str, TileSchedule]:
     """Return the schedule that the rule of the vendor's library chooses for a workload.
 
-    If no tile of the rule fits, it is the smallest tile with single buffers. If that tile does not
-    fit either, no schedule of the workload compiles.
+    If no tile of the rule fits, the smallest tile with single buffers is returned. If that tile
+    does not fit either, no schedule of the workload compiles.
 
     Args:
         g: geometry of the workload.
@@ -89,13 +90,17 @@ def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
 def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
     """Return the tile that the vendor's library chooses for a convolution.
 
-    The library only supports ungrouped and depthwise convolutions, and computes depthwise ones one
-    channel at a time. For other group counts, the tile is computed as if each of the `g.groups`
-    groups were an ungrouped convolution.
+    The library only supports ungrouped and depthwise convolutions, and computes depthwise
+    convolutions one channel at a time. For other convolutions, the tile is computed as if each of
+    the `g.groups` groups were an ungrouped convolution.
+
+    Args:
+        g: geometry of the workload.
+        m: the machine.
 
     Returns:
         The sides of the tile: images, rows, columns, output channels, kernel rows, kernel columns
-        and input channels.
+            and input channels.
     """
     is_depthwise = g.in_channels == g.out_channels == g.merged
     channels = (1, 1) if is_depthwise else (g.out_channels, g.in_channels)
@@ -124,13 +129,13 @@ def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
 
 
 def _in_nest(tile: Sizes, g: BlockGeometry, m: GemminiMachine) -> TileSchedule:
-    """Convert the tile of a convolution to a schedule in the nest form, which computes one image.
+    """Convert the tile of a convolution to a schedule in the nest form.
 
-    The kernel is not tiled. If the tile does not fit, it shrinks. Workloads that differ only in the
-    factor of a residual get the same schedule.
+    The nest form computes one image at a time and does not tile the kernel. If the tile does not
+    fit, it shrinks. Workloads that differ only in the factor of a residual get the same schedule.
 
     Args:
-        tile: the sides of the tile, as `vendor_convolution_tile` returns them.
+        tile: the sides of the tile, from `vendor_convolution_tile`.
         g: geometry of the workload.
         m: the machine.
     """
@@ -161,7 +166,7 @@ def _has_room(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> bo
 
 
 def _largest(tile: Sizes, most: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:
-    """Return a large tile that fits.
+    """Shrink a tile until it fits, then grow its sides again as far as possible.
 
     The longest side is shortened until the tile fits. Then the columns grow as far as possible, and
     after that all sides in turn.
@@ -169,7 +174,7 @@ def _largest(tile: Sizes, most: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:
     Args:
         tile: the sides of the initial tile.
         most: maximum of each side.
-        fits: returns whether a tile fits.
+        fits: function that returns whether a tile fits.
     """
     sides = list(tile)
     while not fits(tuple(sides)) and max(sides) > 1:
@@ -186,13 +191,13 @@ def _largest(tile: Sizes, most: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:
 def _grow_tile(
     tile: Sizes, most: Sizes, order: Sequence[int], fits: Callable[[Sizes], bool]
 ) -> Sizes:
-    """Return a tile whose sides were lengthened in turn for as long as the tile fits.
+    """Lengthen the sides of a tile in turn for as long as the tile fits.
 
     Args:
         tile: the sides of the initial tile.
         most: maximum of each side.
         order: indices of the sides to lengthen, in the order of the turns.
-        fits: returns whether a tile fits.
+        fits: function that returns whether a tile fits.
     """
     grown = True
     while grown:
