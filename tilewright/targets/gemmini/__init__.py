@@ -37,7 +37,7 @@ def execute(
         The memory image after the stream, with the same size and base address.
 
     Raises:
-        TilewrightError: the stream is invalid, or does not finish.
+        TilewrightError: the stream or the machine's specification is invalid.
     """
     from tilewright.targets.gemmini.functional import execute as run
 
@@ -64,7 +64,8 @@ def cycles(
             `complete`. A stream with hardware loops has only `accept`.
 
     Raises:
-        TilewrightError: the stream is invalid, or does not finish.
+        TilewrightError: the stream or the machine's specification is invalid, or the stream does
+            not finish.
     """
     from tilewright.targets.gemmini.timing import cycles as run
 

@@ -96,12 +96,12 @@ class GemminiTarget:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the specification and of the source code in this folder, 16 hexadecimal digits."""
+        """Hash of the specification and of this folder's source code, 16 hexadecimal digits."""
         parts = f"{self.spec.fingerprint} {source_digest(Path(__file__).parent)}"
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
-        """Return sizes and speeds of the machine by name, as inputs of models for several machines."""
+        """Return the machine's sizes and speeds as features for models of several machines."""
         s = self.spec
         return {
             "batch": 1.0,

@@ -253,9 +253,10 @@ class BlockGeometry:
         return self.images * self.out_height * self.out_width
 
     def sums_of(self, height: int, width: int) -> tuple[int, int]:
-        """Return the maximum number of rows and columns of convolution results that an output tile needs.
+        """Return the largest number of convolution rows and columns that an output tile needs.
 
-        Without a pool, these are the rows and columns of the tile.
+        The convolution's results are the input of the fused pool, if there is one. Without a pool,
+        the result is the size of the tile itself.
 
         Args:
             height: output rows of the tile.
