@@ -60,8 +60,8 @@ def cycles(
 
     Returns:
         Total number of cycles, and the cycles in which each command was accepted, allocated, issued
-            and completed: int64 arrays of shape (n,) with the keys `accept`, `alloc`, `issue` and
-            `complete`. A stream with hardware loops has only `accept`.
+        and completed: int64 arrays of shape (n,) with the keys `accept`, `alloc`, `issue` and
+        `complete`. A stream with hardware loops has only `accept`.
 
     Raises:
         TilewrightError: the stream or the machine's specification is invalid, or the stream does

@@ -1,16 +1,20 @@
 """Matrix products with tile instructions: the loops that convolutions and dense layers share.
 
+The depth is the dimension over which products are summed. A step is the part of the depth that one
+tile holds. A block is a rectangle of tiles of the result. The loops are:
+
     parallel                          copy the data to a buffer from which tiles can be loaded
     parallel (matrix, shares of the rows, shares of the columns)
-      blocks of rows, blocks of columns       or in the opposite order steps of the depth tiles down
-      × across bias, residual, bounds        on the block, while it is in the first-level cache
+      blocks of rows, blocks of columns       or in the opposite order
+        steps of the depth
+          tiles down × across
+        bias, residual, bounds        on the block, while it is in the first-level cache
 
-The depth is the dimension over which products are summed. A step is the part of the depth that one
-tile holds. If the weights of a block of columns do not fit the first-level cache, the depth is cut
-into pieces, and all blocks of rows are multiplied by one piece before the next piece:
+If the weights of a block of columns do not fit the first-level cache, the depth is cut into pieces,
+and all blocks of rows are multiplied by one piece before the next piece:
 
-      blocks of columns, pieces of the depth, blocks of rows load the sums so far, steps of the
-      piece, store the sums or finish the block
+      blocks of columns, pieces of the depth, blocks of rows
+        load the sums so far, steps of the piece, store the sums or finish the block
 
 Blocks overlap at the end: see `targets.cpu.kernels.loops`.
 """

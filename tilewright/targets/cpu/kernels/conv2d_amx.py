@@ -5,9 +5,10 @@ The data are copied with padding, and rounded if they are bfloat16, so that a ti
 loaded for any kernel position. The copy has one of two layouts:
 
     in blocks    (blocks of channels that fill a row of a tile, phases of the stride, rows, columns,
-    channels of a block). Tiles continue from the end of an image row to the next row. They also
-    compute pixels in the padding, which are discarded. folded       (rows, columns, channels). For
-    few channels: the channels of all kernel columns together form the depth.
+                 channels of a block). Tiles continue from the end of an image row to the next row.
+                 They also compute pixels in the padding, which are discarded.
+    folded       (rows, columns, channels). For few channels: the channels of all kernel columns
+                 together form the depth.
 """
 
 from __future__ import annotations
