@@ -10,7 +10,7 @@
     conv2d_amx, matmul_amx      the same operators with tile instructions. amx_product defines the
                                 loops, amx_tiles the instructions
     epilogue                    operations that follow a product in every kernel: bias, residual,
-                                bounds, activation and conversion to integers
+                                clipping, activation and conversion to integers
     loops, padding, int8_dot_product, tile_arithmetic       code that several kernels share
 
 Each kernel packs its weights with `Kernel.pack_weights`. `targets.cpu.layouts` lists the layouts.

@@ -173,9 +173,9 @@ class CopyLayout:
         channels: channels per block.
         blocks: number of blocks of channels.
         size: phases of rows, phases of columns, rows and columns of the copy.
-        lines: number of parts of a matrix's rows that blocks of tiles do not cross.
+        lines: number of groups of a matrix's rows: see `TileBlocks.lines`.
         rows: rows of the matrix product per line.
-        steps: steps of the depth.
+        steps: number of steps of the depth.
         words: 32-bit words of the depth per step.
     """
 
@@ -270,7 +270,8 @@ class CopyLayout:
             weights: shape (o, c, kh, kw).
 
         Returns:
-            Shape (depth, o). Channels that fill up a block have zero weights.
+            Shape (depth, o). The depth is ordered by blocks of channels, kernel rows, kernel
+            columns and channels of a block. Channels that fill up the last block have zero weights.
         """
         w, missing = self.w, self.blocks * self.channels - self.w.in_channels
         padded = np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0)))

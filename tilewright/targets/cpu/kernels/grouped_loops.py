@@ -7,7 +7,7 @@ rows. The loops are:
       rows of tiles, columns of tiles     or in the opposite order
         kernel rows, kernel columns       unrolled or not
           add one tap to the tile         implemented by the kernel: `Taps`
-        bias, residual, bounds
+        epilogue
 
 The knob `padding` selects how padding is treated:
 

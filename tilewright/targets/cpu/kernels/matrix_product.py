@@ -9,7 +9,7 @@ shares; a parallel task computes one share of the rows times one share of the co
         tiles of columns, tiles of rows     or in the opposite order
           depth, unrolled
             rows × vectors                  one broadcast value times one vector per instruction
-          bias, residual, bounds
+          epilogue
 
 Tiles overlap at the end: see `targets.cpu.kernels.loops`. A multiply-add has to wait for the
 previous multiply-add on the same sum. With few rows, each result therefore has several independent
