@@ -1,8 +1,9 @@
 """Timing of the execute controller, which chooses the next step and feeds operands row by row.
 
 A step is a PRELOAD, a COMPUTE, or a COMPUTE together with the PRELOAD after it. During a step, the
-controller reads the rows of up to three operands, A, B and D, from the local memories. Each cycle
-appends one entry to the control queue, which tells the array which rows to expect.
+controller reads the rows of up to three operands, A, B and D, from the local memories. In each
+cycle of a step, it also appends an entry to the control queue, which tells the array which rows to
+expect. If the control queue is full, the step pauses.
 
 The sources are ExecuteController.scala and TransposePreloadUnroller.scala. `s` is the state of all
 units, shape (STATE_WORDS,).

@@ -296,8 +296,13 @@ def is_skipped(s: UnitState, generator: int) -> bool:
 def has_command(s: UnitState, m: GemminiMachine, generator: int) -> bool:
     """Return whether a generator has a command that it can issue in this cycle.
 
-    Its part of the reservation station must have room. A product must wait for its operands' loads,
-    and a store for its products, to be issued.
+    Its part of the reservation station must have room. A product also needs that the loads of its
+    operands were issued, and a store that its products were issued.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        generator: the generator.
     """
     if s[LG_STATE + generator] == IDLE or is_skipped(s, generator):
         return False

@@ -140,7 +140,10 @@ def step_store(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 @stage
 def sending_state(s: UnitState) -> int:
-    """Return the state of the store controller after it has sent the first block of an MVOUT."""
+    """Return the state of the store controller after the first block of an MVOUT was sent.
+
+    It is `POOLS` if the MVOUT pools, else `SENDS_ROWS`.
+    """
     return POOLS if s[ST_POOL_STRIDE] != 0 else SENDS_ROWS
 
 

@@ -359,10 +359,10 @@ def allocate(s: UnitState, m: GemminiMachine, c: Commands, command: int) -> bool
 
 @stage
 def configure_station(s: UnitState, funct: int, part: int, a: int, b: int) -> None:
-    """Record what the station must know of a command to determine the row ranges of later commands.
+    """Record the settings and the state of a command on which later commands depend.
 
-    These are the strides and repetitions that a CONFIG sets, and whether a PRELOAD still waits for
-    its COMPUTE.
+    The strides and repetitions that a CONFIG sets determine the row ranges of later commands. A
+    PRELOAD is recorded until its COMPUTE arrives, because `is_idle` ignores it.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
