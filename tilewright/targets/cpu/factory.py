@@ -80,8 +80,12 @@ def _check_code(specification: Mapping[str, Json]) -> None:
 def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
     """Return specifications of parts of this processor, which serve as machines to train models on.
 
-    There is one specification for each combination of a number of threads (powers of two and all
-    threads) and a vector width.
+    There is one specification for each combination of a number of threads and a vector width. The
+    numbers of threads are all threads and the powers of two below.
+
+    Args:
+        count: maximum number of specifications.
+        seed: not used.
     """
     host = this_machine()
     threads = sorted({host.threads} | {1 << k for k in range(host.threads.bit_length())})

@@ -6,8 +6,9 @@ et al. 2020, appendix B), most of them as log2(1 + value). This module aggregate
 store statements to one row per kernel. Each column's description ends with the rule of the
 aggregation:
 
-    sum       sum over all stores main      value of the store with the most arithmetic, which
-    accumulates the products largest   maximum over all stores
+    sum       sum over all stores
+    main      value of the store with the most arithmetic, which accumulates the products
+    largest   maximum over all stores
 
 Instructions are counted in LLVM's assembly text (`targets.cpu.assembly`).
 """

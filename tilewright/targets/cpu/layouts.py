@@ -11,14 +11,17 @@ channels of a register tile, `ib` the input channels per block, and `m` Winograd
 
     conv2d, direct      (o / tile, c / ib, kh, kw, ib, tile)                    `pack_filters`
     conv2d, Winograd    (o / tile, m + 2, m + 2, c / ib, ib, tile), transformed; or, if the kernel
-    transforms the weights itself, (o / tile, c / ib, ib, 3, 3, tile) conv2d_int8         (o / tile,
-    1 + steps, lanes): initial values of the sums, then the weights of one dot-product instruction
-    per step depthwise           (c / block, kh, kw, block) grouped             (o / tile, kh, kw,
-    input channels per tile, tile), zeros between groups dense               (o / tile, c, tile)
-    dense_int8          (o / tile, 1 + steps, lanes), as for conv2d_int8 batch_matmul
-    unchanged, (batch, depth, columns): both operands are activations conv2d_amx, matmul_amx
-    (words,), in the order: blocks of columns, steps of the depth, tiles, 32-bit words of the depth,
-    columns of a tile
+                        transforms the weights itself, (o / tile, c / ib, ib, 3, 3, tile)
+    conv2d_int8         (o / tile, 1 + steps, lanes): initial values of the sums, then the weights
+                        of one dot-product instruction per step
+    depthwise           (c / block, kh, kw, block)
+    grouped             (o / tile, kh, kw, input channels per tile, tile), zeros between groups
+    dense               (o / tile, c, tile)
+    dense_int8          (o / tile, 1 + steps, lanes), as for conv2d_int8
+    batch_matmul        unchanged, (batch, depth, columns): both operands are activations
+    conv2d_amx          (words,), in the order: blocks of columns, steps of the depth, tiles,
+                        32-bit words of the depth, columns of a tile
+    matmul_amx          as conv2d_amx
 """
 
 from __future__ import annotations

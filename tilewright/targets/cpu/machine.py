@@ -87,7 +87,7 @@ def corrections(known: Collection[str]) -> tuple[str, ...]:
 
     Returns:
         LLVM attributes: `+avx512bf16` adds an instruction set, `-avx512f` removes one. Empty on
-            other architectures.
+        other architectures.
     """
     available = flags()
     if platform.machine() != "x86_64" or not available:

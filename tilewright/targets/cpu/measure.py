@@ -265,7 +265,7 @@ def copy_streamed_weights(
 
     Returns:
         Sets of arguments: `arguments` itself, and one more set per copy of the weights. Weights
-            smaller than `LARGE` bytes and operands of a batched product are not copied.
+        smaller than `LARGE` bytes and operands of a batched product are not copied.
     """
     if tensors.workload.operator == "batch_matmul":  # both operands are activations, not weights
         return [arguments]

@@ -100,11 +100,11 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
-        """Return features of the processor by name, as inputs of models for several machines.
+        """Return properties of the processor as features for models of several machines.
 
-        The peak (10⁹ operations per second) and the bandwidths (10⁹ bytes per second) are measured
-        once per process and rounded to two significant digits. Cache sizes are base-2 logarithms of
-        bytes.
+        The features include the peak (10⁹ operations per second) and the bandwidths (10⁹ bytes per
+        second), which are measured once per process and rounded to two significant digits. Cache
+        sizes are base-2 logarithms of bytes.
         """
         return {
             "threads": float(self.spec.threads),

@@ -77,11 +77,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Repeats:
-    """Timed repeats of the kernel or of the reference.
+    """Timed repeats of the kernel or of the reference kernel. A repeat is a number of calls.
 
     Attributes:
         seconds: seconds per call, shape (n,).
-        quiet: whether the repeat was undisturbed, shape (n,).
+        quiet: whether the repeat was undisturbed, boolean array of shape (n,).
     """
 
     seconds: Seconds

@@ -37,7 +37,7 @@ def execute(
         The memory image after the stream, with the same size and base address.
 
     Raises:
-        TilewrightError: the stream is invalid, or does not finish.
+        TilewrightError: the stream or the machine's specification is invalid.
     """
     from tilewright.targets.gemmini.functional import execute as run
 
@@ -60,11 +60,12 @@ def cycles(
 
     Returns:
         Total number of cycles, and the cycles in which each command was accepted, allocated, issued
-            and completed: int64 arrays of shape (n,) with the keys `accept`, `alloc`, `issue` and
-            `complete`. A stream with hardware loops has only `accept`.
+        and completed: int64 arrays of shape (n,) with the keys `accept`, `alloc`, `issue` and
+        `complete`. A stream with hardware loops has only `accept`.
 
     Raises:
-        TilewrightError: the stream is invalid, or does not finish.
+        TilewrightError: the stream or the machine's specification is invalid, or the stream does
+            not finish.
     """
     from tilewright.targets.gemmini.timing import cycles as run
 

@@ -1,13 +1,16 @@
 """C source code of Gemmini programs: a file with one function per layer, or a built network.
 
-Each function issues a table of raw commands. Addresses in the table are offsets from pointers. The
-file only needs the macros `GEMMINI_COMMAND(funct, rs1, rs2)`, whose function code is a literal, and
-`GEMMINI_FENCE()`. If they are not defined, it uses those of `gemmini.h`.
+Each function issues a table of raw commands. The C file needs only two macros:
+`GEMMINI_COMMAND(funct, rs1, rs2)`, whose function code is a literal, and `GEMMINI_FENCE()`. If the
+including project does not define them, the file uses the macros of `gemmini.h`.
 
-The C file of a network has one function per segment, and a header with the constants. All tensors
-are stored in one block of memory, which the caller provides. The caller is also responsible for the
-host's work between segments: comments say which tensors a segment takes and returns, and where they
-are stored.
+The tables do not contain absolute addresses. Every address is stored as an offset from a pointer,
+which the generated function adds when it issues the command.
+
+The C file of a network has one function per segment (a sequence of layers without work of the host
+in between), and a header with the constants. All tensors are stored in one block of memory, which
+the caller provides. The caller is also responsible for the host's work between segments. For each
+segment, a comment lists the tensors that it takes and returns, and where they are stored.
 
 Names of tensors, layers and machines come from untrusted models and artifacts. A name with a
 backslash, a line break or the end of a comment could become code in the generated file. A name is
@@ -109,10 +112,10 @@ _NETWORK_HEAD = """\
 
 
 class CIdentifiers:
-    """Generator of C identifiers that are unique within one C file."""
+    """Converter from arbitrary names to C identifiers that are unique within one C file."""
 
     def __init__(self, prefix: str) -> None:
-        """Create a generator.
+        """Create a converter without any identifiers.
 
         Args:
             prefix: prefix for names that are not valid identifiers, such as `1x1` or `int`.
@@ -130,7 +133,11 @@ class CIdentifiers:
     def create(self, name: str) -> str:
         """Return a new identifier that resembles a name.
 
-        Neither the identifier nor the name of its table (see `words_of`) is returned a second time.
+        A number is appended if needed, so that neither the identifier nor the name of its command
+        table (see `words_of`) is used twice.
+
+        Args:
+            name: any text.
         """
         plain = _NO_IDENTIFIER.sub("_", name)[:LONGEST]
         if not plain or _RESERVED.fullmatch(plain) or _OWN.match(plain):
@@ -144,15 +151,20 @@ class CIdentifiers:
 
 
 def words_of(identifier: str) -> str:
-    """Return the name of the C table that holds a function's commands."""
+    """Return the name of the C table that holds the commands of a function.
+
+    Args:
+        identifier: name of the function.
+    """
     return f"{identifier}_words"
 
 
 def comment(text: str) -> str:
-    """Replace all characters of a text that are unsafe in a C comment.
+    """Replace all characters of a text that are unsafe in a C comment by underscores.
 
-    Unsafe are the end of a comment, line breaks, backslashes and trigraphs. The text may be a
-    description such as that of a workload. Names are converted by `CIdentifiers` instead.
+    Unsafe are characters that could end the comment, line breaks, backslashes, and the question
+    marks of trigraphs. This function is meant for descriptions, such as that of a workload. Names
+    are converted by `CIdentifiers` instead.
     """
     return _NO_COMMENT.sub("_", text)
 
@@ -163,25 +175,33 @@ def is_header_name(name: str) -> bool:
 
 
 def c_file(spec: GemminiSpec, functions: Sequence[str]) -> str:
-    """Return the complete C file with the given functions."""
+    """Return the complete C file of several layers.
+
+    Args:
+        spec: the machine, which a comment names.
+        functions: C source of the functions, one per layer.
+    """
     machine = CIdentifiers("machine").identify(spec.name)
     return "\n".join([_LAYERS.format(name=machine) + c_runner(), *functions])
 
 
 def c_runner() -> str:
-    """Return the C function that issues the commands of a table."""
+    """Return the C code that all generated files share: macros, command type, and `gemmini_run`.
+
+    The function `gemmini_run` issues the commands of a table.
+    """
     cases = [f"    case {n}: GEMMINI_COMMAND({n}, rs1, rs2); break;" for n in _FUNCTS]
     return _HEAD.replace("CASES", "\n".join([*cases, f"    case {FENCE}: GEMMINI_FENCE(); break;"]))
 
 
 def c_function(symbol: str, workload: Workload, g: BlockGeometry, program: CommandTable) -> str:
-    """Return a C function that runs a program on the tensors that are passed as pointers.
+    """Return a C function that runs a layer's program on the tensors that are passed as pointers.
 
     Args:
         symbol: name of the function, a valid identifier.
         workload: the workload, which is described in a comment.
         g: geometry of the workload, with the addresses of its tensors.
-        program: commands, shape (n, 3).
+        program: commands, shape (n, 3) with the columns function code, first and second operand.
     """
     roles = [role for role in ROLES if role in g.addresses]
     bases = np.array([g.addresses[role] for role in roles])
@@ -207,7 +227,11 @@ def c_function(symbol: str, workload: Workload, g: BlockGeometry, program: Comma
 
 
 def run_words(symbol: str) -> str:
-    """Return the C statement that issues the commands of a function."""
+    """Return the C statement that issues the command table of a function.
+
+    Args:
+        symbol: name of the function.
+    """
     words = words_of(symbol)
     return f"gemmini_run({words}, sizeof {words} / sizeof *{words}, base);"
 
@@ -215,11 +239,11 @@ def run_words(symbol: str) -> str:
 def c_words(
     symbol: str, program: CommandTable, bases: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> str:
-    """Return a program as a C table, with addresses converted to offsets from tensors.
+    """Return a program as a C table, in which addresses are offsets from the start of a tensor.
 
     Args:
         symbol: name of the function that the table belongs to.
-        program: commands, shape (n, 3).
+        program: commands, shape (n, 3) with the columns function code, first and second operand.
         bases: start addresses of the tensors, shape (tensors,).
         ends: end addresses of the tensors, shape (tensors,).
     """
@@ -258,8 +282,8 @@ class SegmentCommands:
 
     Attributes:
         commands: commands of the segment, shape (n, 3).
-        loads: tensors that the host writes before the segment, which reads them.
-        stores: tensors that the segment writes for the host.
+        loads: tensors that the host writes to memory before the segment runs.
+        stores: tensors that the host reads from memory after the segment has run.
     """
 
     commands: CommandTable
@@ -274,11 +298,14 @@ def c_network(
     """Return the C file of a network and its header.
 
     Args:
-        spec: the machine.
+        spec: the machine, which a comment names.
         memory_bytes: size of the memory that the caller provides.
         constants: address and content of each constant.
         segments: commands and host tensors of each segment.
         header: file name of the header, which the C file includes.
+
+    Returns:
+        Content of the C file and content of the header.
 
     Raises:
         TilewrightError: the file name is not valid in an `#include` directive.
@@ -322,7 +349,7 @@ def _function(number: int, segment: SegmentCommands, memory_bytes: int, names: C
 
 
 def _tensor(tensor: HostTensor, names: CIdentifiers) -> str:
-    """Describe a tensor in one line: shape, type and location in memory."""
+    """Describe a tensor in one line of a comment: shape, type and location in memory."""
     place, scale = tensor.place, tensor.scale
     shape = "x".join(map(str, tensor.held)) or "1"
     step = "" if scale is None else f", step {scale.step!r}, zero {scale.zero_point}"

@@ -71,7 +71,7 @@ def redesign(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
 
 
 def draw_specifications(count: int, seed: int) -> list[GemminiSpec]:
-    """Draw different random specifications, none of which is a preset.
+    """Draw distinct random specifications that differ from all presets.
 
     Args:
         count: maximum number of specifications.
@@ -79,7 +79,7 @@ def draw_specifications(count: int, seed: int) -> list[GemminiSpec]:
             specifications first.
 
     Returns:
-        The specifications; fewer than `count` if there are not enough different specifications.
+        The specifications; fewer than `count` if there are not enough distinct specifications.
     """
     rng = np.random.default_rng(seed)
     taken = {GemminiSpec.load(name).fingerprint for name in preset_files()}
@@ -96,14 +96,14 @@ def draw_specifications(count: int, seed: int) -> list[GemminiSpec]:
 
 
 def area_of(spec: GemminiSpec) -> dict[str, float]:
-    """Return the area of a machine.
+    """Estimate the area of a machine with the model of this module.
 
     Args:
         spec: the machine.
 
     Returns:
-        `sram_bits` and `multipliers` (numbers of each), `total` in gates, and `relative` to the
-        default machine.
+        The number of bits `sram_bits` of the local memories, the number of `multipliers` in the
+        array, the area `total` in gates, and the area `relative` to the default machine.
     """
     bits, gates = sram_bits(spec), _gates(spec)
     return {

@@ -1,9 +1,9 @@
 """Closed-form estimates of schedules on Gemmini, and lower bounds of workloads.
 
-An estimate adds up rows that are fed to the array, response beats of the memory and memory
-requests, all for whole tiles. A block of weights takes 16 cycles, and a response beat takes
-`cycles_per_beat`. Up to 16 requests are in flight; each one occupies its transaction number for the
-memory latency plus 7 cycles. Units with double buffers work in parallel.
+An estimate counts the rows that are fed to the array, the beats of memory responses, and the memory
+requests of a schedule, as if all tiles had full size. A block of weights takes 16 cycles, and a
+response beat takes `cycles_per_beat`. Up to 16 requests are in flight; each one occupies its
+transaction number for the memory latency plus 7 cycles. Units with double buffers work in parallel.
 
 The bounds count the rows that the array must process and the bytes that the memory port must
 transfer.
@@ -122,6 +122,7 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
 
 
 def _round_up(size: Any, step: Any) -> Any:
+    """Return `size` / `step`, rounded up."""
     return -(-size // step)
 
 
@@ -168,8 +169,9 @@ def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
 def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
     """Return a lower bound of the cycles of every program for a workload.
 
-    Each block of weights is multiplied with each row of data, one row per cycle, and the first
-    multiplication waits for the first response of the memory.
+    The array multiplies each block of weights with each row of data, one row per cycle. The first
+    multiplication has to wait for the first response of the memory. The bound is the memory latency
+    plus the larger of the array's cycles and the roofline.
 
     Args:
         workload: the workload.

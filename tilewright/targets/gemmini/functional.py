@@ -2,9 +2,9 @@
 
 Commands run in program order, in one compiled call that releases the GIL.
 
-The kernels share these arrays: `memory` is the main memory, shape (bytes,); `block`, `a`, `b` and
-`sums` have shape (16, 16); `weights` holds the active and the next block of weights, shape (2, 16,
-16).
+Some arguments are the same in all kernels. `memory` is the main memory, shape (bytes,). `block`,
+`a`, `b` and `sums` are blocks of shape (16, 16). `weights`, shape (2, 16, 16), holds the active
+weights of the array and the weights that the last PRELOAD loaded.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def blank_memories(machine: GemminiMachine) -> Memories:
 def scaled_int8(value: int, scale: float) -> int:
     """Multiply an integer by a float32 scale and convert the product to int8.
 
-    The value is rounded to float32, the product is rounded to float32, and then to an integer, each
-    time to the nearest value with ties to even (Configs.scala, `mvin_scale_args` and
+    There are three roundings, each to nearest with ties to even: of the value to float32, of the
+    product to float32, and of the product to an integer (Configs.scala, `mvin_scale_args` and
     `acc_scale_args`). Values out of range saturate; NaN becomes 127.
     """
     product = np.float32(value) * np.float32(scale)
@@ -120,7 +120,7 @@ def saturated(value: int, width: int) -> int:
 
 @stage
 def activated(value: int, activation: int) -> int:
-    """Apply the ReLU if `activation` selects it."""
+    """Apply the ReLU to a value if the activation code selects it."""
     if activation == RELU and value < 0:
         return 0
     return value
@@ -131,10 +131,10 @@ def mvin(
     m: GemminiMachine, regs: Registers, mems: Memories, funct: int, rs1: int, rs2: int,
     memory: NDArray[np.uint8], base: int,
 ) -> None:  # fmt: skip
-    """Execute an MVIN: copy rows from memory to a local memory, in blocks of 16 columns.
+    """Execute an MVIN: copy rows from main memory to a local memory, in blocks of 16 columns.
 
-    From address 0 it reads zeros. A memory stride of 0 repeats the first row. Only the given
-    columns of a row are written.
+    An MVIN from address 0 writes zeros. A memory stride of 0 repeats the first row. Only the given
+    columns of a row are written; the other columns keep their values.
 
     Args:
         m: the machine.
@@ -212,8 +212,8 @@ def mvout(
 ) -> None:
     """Execute an MVOUT: copy rows from a local memory to main memory.
 
-    Rows of the scratchpad are copied unchanged. Rows of the accumulator are scaled to int8, or
-    copied as int32.
+    Rows of the scratchpad are copied unchanged. Rows of the accumulator are activated and scaled to
+    int8, or copied as int32.
 
     Args:
         m: the machine.
@@ -330,8 +330,9 @@ def mvout_pooled(
 def preload(m: GemminiMachine, regs: Registers, mems: Memories, rs1: int, rs2: int) -> None:
     """Execute a PRELOAD, which prepares the next COMPUTE.
 
-    It records the destination of the result. It also sets the weights, or the initial sums in the
-    output-stationary data flow.
+    The command records where the COMPUTE will write its result. In the weight-stationary dataflow,
+    it also loads weights into the array. In the output-stationary dataflow, it records the address
+    of the initial sums, which the COMPUTE reads.
 
     Args:
         m: the machine.
@@ -353,13 +354,17 @@ def compute(
 ) -> None:
     """Execute a COMPUTE: multiply two 16 × 16 blocks, add a third block, and write the result.
 
+    In the weight-stationary dataflow, the result is A · weights + D. In the output-stationary
+    dataflow, it is A · B + the sums in the array.
+
     Args:
         m: the machine.
         regs: configuration registers, with the pending PRELOAD.
         mems: local memories; changed in place.
-        funct: function code, which says whether the preloaded block is used.
+        funct: function code, which selects whether the block of the last PRELOAD is used.
         rs1: first operand: local address and size of A.
-        rs2: second operand: local address and size of the other block.
+        rs2: second operand: local address and size of D (weight-stationary) or B
+            (output-stationary).
     """
     config = regs.config
     weight_stationary = config[reg.DATAFLOW] == WEIGHT_STATIONARY
@@ -385,9 +390,10 @@ def read_operand(
     m: GemminiMachine, regs: Registers, mems: Memories, operand: int, stride: int, transposed: bool,
     block: NDArray[np.int32],
 ) -> None:  # fmt: skip
-    """Read a 16 × 16 block from a local memory, with zeros beyond its size.
+    """Read a 16 × 16 block from a local memory. Elements beyond the block's size are zero.
 
-    The garbage address reads as zeros.
+    The garbage address stands for an absent operand and reads as zeros. Values of the accumulator
+    are activated and scaled to int8.
 
     Args:
         m: the machine.
@@ -454,7 +460,8 @@ def write_result(
 ) -> None:
     """Write the result of a product to the scratchpad or the accumulator.
 
-    The distance of the rows is the register `C_STRIDE`.
+    The register `C_STRIDE` gives the distance between two rows of the result. Nothing is written if
+    the destination is the garbage address.
 
     Args:
         m: the machine.
@@ -462,7 +469,8 @@ def write_result(
         mems: local memories; changed in place.
         operand: local address and size of the result.
         sums: the result, shape (16, 16).
-        shifts: whether the values are first divided by a power of two and saturated to 20 bits.
+        shifts: whether the values are first divided by a power of two and saturated to 20 bits, as
+            in the output-stationary dataflow.
     """
     address, config = local_address(operand), regs.config
     if is_garbage(m, address):
@@ -531,9 +539,9 @@ def execute_command(
     regs: Registers,
     mems: Memories,
 ) -> None:
-    """Execute one command that was checked.
+    """Execute one command that has passed the checks of `stream_checks`.
 
-    CONFIG commands do nothing here, because the checks have already executed them.
+    CONFIG commands do nothing here, because the checks have already applied them to the registers.
 
     Args:
         m: the machine.
@@ -570,8 +578,8 @@ def execute_stream(
         The memory image after the stream.
 
     Raises:
-        StreamError: a command is invalid. The subclass gives the kind of fault; the message names
-            the command, the cause and the next step.
+        StreamError: a command is invalid. The subclass tells the type of fault. The message names
+            the command and the cause, and says how to correct it.
     """
     plain, origin = unroll_stream(stream, spec.machine)
     after = np.array(memory, np.uint8)
@@ -596,10 +604,11 @@ def execute(
         rs2: second operands, shape (n,).
         memory: memory image before the stream; `memory[0]` is at address `base`.
         base: address of the memory image.
-        machine: specification, or a mapping with the keys of a preset.
+        machine: specification, or a mapping with the keys of a preset; None for the default
+            machine.
 
     Raises:
-        TilewrightError: the stream is invalid, or does not finish.
+        TilewrightError: the stream or the machine's specification is invalid.
     """
     spec = machine if isinstance(machine, GemminiSpec) else GemminiSpec.from_mapping(machine or {})
     image = np.frombuffer(memory, np.uint8)

@@ -1,8 +1,14 @@
 """Unrolls the hardware loop LOOP_WS into the commands that it generates.
 
-LoopMatmul.scala of ucb-bar/gemmini at commit b6e24f0 has five generators; each of them is a
-function here. Two loops alternate, each with half of the scratchpad and half of the accumulator. A
-loop inherits the settings of the loop before the previous one.
+LOOP_WS computes C = A · B + D on matrices of 16 × 16 blocks. Rows of blocks of A and C are numbered
+by i, columns of blocks of B and C by j, and the common dimension of A and B by k. With the setting
+`IS_RESADD`, the loop computes C = A + B instead.
+
+LoopMatmul.scala of ucb-bar/gemmini at commit b6e24f0 has five generators of commands; each of them
+is a function here. The hardware has two sets of loop settings, which successive loops use in turn.
+A loop therefore inherits all settings that it does not change from the loop before the previous
+one. Each set has its own half of the scratchpad. The half of the accumulator changes after every
+loop that stores C.
 
 The settings of a loop are an array `loop` of shape (LOOP_SETTINGS,). Generated commands are written
 to `out_funct`, `out_rs1` and `out_rs2`, each of shape (n,).
@@ -36,8 +42,8 @@ from tilewright.targets.gemmini.isa import (
 from tilewright.targets.gemmini.numba_decorators import compiled, stage
 from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES, GemminiMachine
 
-# Settings of a LOOP_WS. The bounds I, J and K count blocks of 16; the padding counts rows or
-# columns.
+# Indices into the settings of a loop. The bounds I, J and K count blocks of 16; the padding counts
+# the unused rows or columns of the last block.
 MAX_I, MAX_J, MAX_K, PAD_I, PAD_J, PAD_K = 0, 1, 2, 3, 4, 5
 A_ADDRESS, B_ADDRESS, D_ADDRESS, C_ADDRESS = 6, 7, 8, 9
 A_ROW_STRIDE, B_ROW_STRIDE, D_ROW_STRIDE, C_ROW_STRIDE = 10, 11, 12, 13
@@ -54,7 +60,9 @@ MOST_LOOP_COMMANDS = 1 << 22
 
 @compiled
 def set_loop(loop: NDArray[np.int64], funct: int, a: int, b: int) -> None:
-    """Store the settings that a configuration command of LOOP_WS makes.
+    """Store the settings of a loop that a command contains.
+
+    The command is LOOP_WS itself or one of the LOOP_WS_CONFIG commands before it.
 
     Args:
         loop: settings of the loop, shape (LOOP_SETTINGS,); changed in place.
@@ -84,7 +92,7 @@ def set_loop(loop: NDArray[np.int64], funct: int, a: int, b: int) -> None:
 
 @stage
 def operand(address: int, n_columns: int, n_rows: int) -> int:
-    """Encode an operand word from a local address and a size."""
+    """Encode the operand of a command: a local address and the size of a block."""
     return address | (n_columns << 32) | (n_rows << 48)
 
 
@@ -103,7 +111,7 @@ def accumulator_address(m: GemminiMachine, row: int, adds: int, full: int) -> in
 
 @stage
 def blocks_at(position: int, end: int, most: int) -> int:
-    """Return how many blocks a command moves at once.
+    """Return how many adjacent blocks one command transfers.
 
     Args:
         position: index of the first block in a row of blocks.
@@ -118,9 +126,9 @@ def row_offset(line: int, stride: int, block: int, element_bytes: int) -> int:
     """Return the offset in bytes of a 16 × 16 block from the first element of a matrix.
 
     Args:
-        line: row of blocks.
+        line: index of the block's row of blocks.
         stride: distance of two rows of the matrix, in elements.
-        block: column of blocks.
+        block: index of the block's column of blocks.
         element_bytes: size of an element in bytes.
     """
     return ((line * stride + block) * DIM * element_bytes) & 0xFFFFFFFF
@@ -159,7 +167,8 @@ def load_a(m: GemminiMachine, loop: NDArray[np.int64], i: int, k: int) -> tuple[
 def load_b(m: GemminiMachine, loop: NDArray[np.int64], k: int, j: int) -> tuple[int, int, int]:
     """Return the MVIN2 command that loads adjacent blocks of the matrix B.
 
-    It always loads 16 rows, regardless of padding.
+    The command always loads 16 rows, regardless of padding. In an addition (`IS_RESADD`), B is
+    added to the rows of the accumulator that already hold A.
 
     Args:
         m: the machine.
@@ -188,7 +197,13 @@ def load_b(m: GemminiMachine, loop: NDArray[np.int64], k: int, j: int) -> tuple[
 
 @stage
 def load_d(m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int) -> tuple[int, int, int]:
-    """Return the MVIN3 command that loads the bias for the results from block (i, j) on.
+    """Return the MVIN3 command that loads the bias D for adjacent blocks of the result.
+
+    Args:
+        m: the machine.
+        loop: settings of the loop, shape (LOOP_SETTINGS,).
+        i: row of blocks.
+        j: first column of blocks.
 
     Returns:
         Function code and the two operands.
@@ -207,7 +222,8 @@ def loop_preload(
 ) -> tuple[int, int, int]:
     """Return the PRELOAD command for the product of blocks A(i, k) and B(k, j).
 
-    It names the weights only for the first row of blocks (i = 0), because they stay in the array.
+    The weights B(k, j) stay in the array while i advances. The command therefore loads them only
+    for the first row of blocks, i = 0.
 
     Returns:
         Function code and the two operands.
@@ -267,25 +283,25 @@ def store_c(m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int) -> tuple
 
 @stage
 def d_blocks(loop: NDArray[np.int64]) -> int:
-    """Return the maximum number of bias blocks per command. An int32 row holds only one block."""
+    """Return the maximum number of bias blocks per command: 1 if they are int32, 4 if int8."""
     return BLOCKS_PER_REQUEST if loop[LOW_D] else 1
 
 
 @stage
 def c_blocks(loop: NDArray[np.int64]) -> int:
-    """Return the maximum number of result blocks per command."""
+    """Return the maximum number of result blocks per command: 1 if they are int32, 4 if int8."""
     return 1 if loop[FULL_C] else BLOCKS_PER_REQUEST
 
 
 @stage
 def block_size(loop: NDArray[np.int64], at: int, end: int, pad: int) -> int:
-    """Return the number of rows or columns of a block; the last block excludes the padding.
+    """Return the number of rows or columns of a block. The last block excludes the padding.
 
     Args:
         loop: settings of the loop, shape (LOOP_SETTINGS,).
-        at: index of the block.
-        end: position of the number of blocks in the settings.
-        pad: position of the padding in the settings.
+        at: index of the block in its dimension.
+        end: index into `loop` of the number of blocks: `MAX_I`, `MAX_J` or `MAX_K`.
+        pad: index into `loop` of the padding: `PAD_I`, `PAD_J` or `PAD_K`.
     """
     return DIM - (loop[pad] if at == loop[end] - 1 else 0)
 
@@ -296,14 +312,19 @@ def half(total_rows: int, loop_id: int) -> int:
 
     Args:
         total_rows: number of rows of the memory.
-        loop_id: index of the loop; loops alternate between the halves.
+        loop_id: which of the two halves, 0 or 1. Successive loops use them in turn.
     """
     return loop_id * (total_rows // LOOPS)
 
 
 @stage
 def a_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
-    """Return the scratchpad row at which the first block of matrix A is stored."""
+    """Return the row at which the first block of matrix A is stored.
+
+    It is a scratchpad row, at the start of a half; in an addition (`IS_RESADD`), it is an
+    accumulator row. The setting `A_SPAD_ID` can select the half; if it is 0, the half is that of
+    the loop.
+    """
     if loop[IS_RESADD]:
         return half(m.accumulator_rows, loop[LOOP_ID])
     chosen = loop[A_SPAD_ID]
@@ -312,9 +333,11 @@ def a_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
 
 @stage
 def b_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
-    """Return the scratchpad row at which the first block of matrix B is stored.
+    """Return the row at which the first block of matrix B is stored.
 
-    B is placed at the end of the loop's half of the scratchpad.
+    B fills the end of a half of the scratchpad; in an addition (`IS_RESADD`), it is stored in the
+    accumulator. The setting `B_SPAD_ID` can select the half; if it is 0, the half is that of the
+    loop.
     """
     if loop[IS_RESADD]:
         return half(m.accumulator_rows, loop[LOOP_ID])
@@ -349,9 +372,10 @@ def unroll_loop(
     m: GemminiMachine, loop: NDArray[np.int64], out_funct: NDArray[np.uint8],
     out_rs1: NDArray[np.uint64], out_rs2: NDArray[np.uint64], count: int,
 ) -> int:  # fmt: skip
-    """Append the commands of a loop, in an order that gives the same result as the hardware.
+    """Append all commands of a loop to the output arrays.
 
-    A matrix whose address is 0 is not transferred.
+    The commands are in a simple order: all loads, then all products, then all stores. The hardware
+    interleaves them, but the results are the same. A matrix whose address is 0 is not transferred.
 
     Args:
         m: the machine.
@@ -393,7 +417,11 @@ def unroll_loop(
 
 
 def commands_of(loop: NDArray[np.int64]) -> int:
-    """Return an upper bound of the number of commands that a loop generates."""
+    """Return an upper bound for the number of commands that a loop generates.
+
+    Args:
+        loop: settings of the loop, shape (LOOP_SETTINGS,).
+    """
     i, j, k = (int(loop[at]) for at in (MAX_I, MAX_J, MAX_K))
     return 2 * i * j * k + i * max(k, j) + max(k, i) * j + 2 * i * j
 
@@ -408,11 +436,12 @@ def unroll_stream(
         machine: the machine.
 
     Returns:
-        The unrolled stream of m commands, and for each of its commands the index of the command
-        that it comes from, shape (m,).
+        The unrolled stream of m commands; and the index of the original command for each of its
+        commands, shape (m,).
 
     Raises:
-        StreamError: a loop is too long, has no blocks, or uses a feature that the machine lacks.
+        StreamError: a loop is too long, has no blocks, or uses an activation that the machine
+            lacks.
     """
     if not stream.has_loops:
         return stream, np.arange(len(stream.funct))

@@ -1,7 +1,8 @@
 """Builds networks for Gemmini: converts layers and their schedules to the files of an artifact.
 
-All layers share one memory image. A segment, which is a sequence of layers without work of the host
-in between, is one command stream. The module implements `targets.capabilities.Builds`.
+All layers share one memory image. A segment is a sequence of layers without work of the host in
+between. The commands of a segment form one stream. The module implements
+`targets.capabilities.Builds`.
 """
 
 from __future__ import annotations
@@ -41,19 +42,21 @@ WHY_NOT_BARE = (
     "only a processor can run a network on a Gemmini; 'tilewright export --format gemmini-c' "
     "writes C code for it"
 )
+# A value as a layer reads it: name, memory form, and rearrangement of its patches, if any.
 Reading = tuple[str, Form, Unfold | None]
 
 
 @dataclass(frozen=True, eq=False)
 class LoweredLayer:
-    """A lowered layer of a network.
+    """A layer of a network, with the commands that compute it.
 
     Attributes:
         layer: the layer.
-        pick: its schedule.
-        geometry: its sizes and addresses in the network's memory.
-        commands: its commands, shape (n, 3).
-        constants: its constants, by address.
+        pick: the schedule with which the layer was lowered.
+        geometry: sizes of the layer and addresses of its tensors in the network's memory.
+        commands: commands of the layer, shape (n, 3) with the columns function code, first and
+            second operand.
+        constants: packed weights and biases, by address.
     """
 
     layer: Layer
@@ -70,18 +73,20 @@ def lower_layer(
     spec: GemminiSpec,
     pick: Pick,
 ) -> LoweredLayer:
-    """Lower a layer with a schedule of its space.
+    """Lower a layer to commands, and allocate memory for those of its tensors that have none yet.
 
     Args:
         layer: the layer.
         plan: memory plan of the network, to which the layer's tensors are added.
         shapes: shape of each value, by name.
         spec: the machine.
-        pick: the schedule. If it does not compile with the layer's actual immediates, the schedule
-            of the vendor's rule is used instead.
+        pick: the schedule. A schedule is chosen for a workload with representative constants in its
+            epilogue. If it does not fit the layer's actual constants, the schedule of the vendor's
+            rule is used instead.
 
     Raises:
-        WorkloadError: the layer cannot be lowered, or the schedule is of another space.
+        WorkloadError: the layer cannot be lowered, or the schedule belongs to a different schedule
+            space.
     """
     w = layer.workload
     lowering = WorkloadLowering.for_workload(w, spec)
@@ -127,7 +132,7 @@ def lower_layer(
 
 
 def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:
-    """Return the form in which a layer reads its data: as images or as rows of channels.
+    """Return the memory form in which a layer reads its input: as images or as rows of channels.
 
     Args:
         layer: the layer.
@@ -140,14 +145,12 @@ def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:
 
 
 def form_of(shape: tuple[int, ...], channels: int, pixels: int) -> Form:
-    """Return the form in which a tensor is stored for a layer: as images or as rows of channels.
-
-    The layer treats the tensor as a matrix of pixels × channels.
+    """Return the memory form of a tensor that a layer treats as a matrix of pixels × channels.
 
     Args:
         shape: shape of the tensor.
         channels: number of channels that the layer expects.
-        pixels: number of pixels of all images together that the layer expects.
+        pixels: number of pixels that the layer expects, in all images together.
 
     Returns:
         "image" if `shape` is (n, channels, h, w) with n·h·w = `pixels`; otherwise "rows".
@@ -157,7 +160,7 @@ def form_of(shape: tuple[int, ...], channels: int, pixels: int) -> Form:
 
 
 def is_flattened(w: Workload, shape: tuple[int, ...]) -> bool:
-    """Return whether a dense layer reads all pixels of an image as a single row.
+    """Return whether a layer is a dense layer that reads a whole image as a single row of channels.
 
     Args:
         w: workload of the layer.
@@ -169,13 +172,17 @@ def is_flattened(w: Workload, shape: tuple[int, ...]) -> bool:
 def _of_pixels(weight: NDArray[np.int8], w: Workload, shape: tuple[int, ...]) -> NDArray[np.int8]:
     """Reorder the weights of a dense layer that reads a flattened image (see `is_flattened`).
 
-    In memory, all channels of a pixel are adjacent, so the weights must be in that order, too. The
-    weights of other layers are returned unchanged.
+    An image is stored pixel by pixel, so the weights for all channels of a pixel must be adjacent.
+    The weights of other layers are returned unchanged.
 
     Args:
-        weight: weights, shape (o, c), grouped by blocks of input channels.
+        weight: weights, shape (o, c). Their columns are ordered by block of 16 channels, then by
+            pixel.
         w: workload of the layer.
         shape: shape of the value that the layer reads.
+
+    Returns:
+        Weights of the same shape, with columns ordered by pixel, then by block of 16 channels.
     """
     if not is_flattened(w, shape) or shape[2] * shape[3] == 1:
         return weight
@@ -199,7 +206,7 @@ class _Segment:
 
 
 class _Builder:
-    """Builder of a network, to which layers and host steps are added in execution order."""
+    """Builder of a network. Layers and host steps are added to it in execution order."""
 
     def __init__(self, graph: LayerGraph, spec: GemminiSpec) -> None:
         self.graph, self.spec = graph, spec
@@ -212,13 +219,14 @@ class _Builder:
         self.segments: list[_Segment] = []
         self.order: list[tuple[str, int]] = []
         self.made: dict[str, tuple[Form, int]] = {}  # tensors that layers write: form and segment
-        self.there: set[Reading] = set()
-        self.open = False
+        self.there: set[Reading] = set()  # values that memory holds, in the forms that it holds
+        self.open = False  # whether layers can be added to the last segment
 
     def layer(self, layer: Layer, pick: Pick) -> None:
         """Lower a layer and append it to the current segment.
 
-        A new segment begins if the host first has to convert one of the layer's inputs.
+        A new segment begins if the layer needs a value of the current segment in a memory form that
+        only the host can produce.
 
         Args:
             layer: the layer.
@@ -251,7 +259,7 @@ class _Builder:
         )
 
     def host(self, step: HostStep, number: int) -> None:
-        """End the current segment, let the host read the step's inputs, and append the step.
+        """Append a host step. It ends the current segment, whose outputs the step may read.
 
         Args:
             step: the step.
@@ -266,6 +274,9 @@ class _Builder:
         """Add a value to the outputs of the segment that computes it, so that the host can read it.
 
         Nothing changes if no layer computes the value.
+
+        Args:
+            name: name of the value.
         """
         if name not in self.made:
             return
@@ -290,7 +301,8 @@ class _Builder:
     def _record_written(self, name: str, form: Form) -> None:
         """Record that the current segment wrote a value in the given memory form.
 
-        Values that share the value's memory, because one is a slice of another, are recorded too.
+        A value can be a slice of the channels of another value, in the same memory. All values that
+        share memory with the written value are recorded, too.
         """
         waiting, segment = [name], len(self.segments) - 1
         while waiting:
@@ -307,12 +319,15 @@ class _Builder:
 
 
 def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Built:
-    """Build a network.
+    """Build the program of a network.
 
     Args:
         graph: the network.
-        schedules: one schedule per layer, in order.
+        schedules: one schedule per layer, in execution order.
         spec: the machine.
+
+    Returns:
+        The files of the artifact, and descriptions of layers, memory and cycles.
 
     Raises:
         WorkloadError: a layer cannot be lowered, or the network exceeds the memory.
@@ -377,7 +392,7 @@ def _describe_layer(
     Args:
         program: the lowered layer.
         segment: index of the layer's segment.
-        first: index of the layer's first command in the segment.
+        first: index of the layer's first command among the commands of all layers.
         spec: the machine.
     """
     g, w = program.geometry, program.layer.workload

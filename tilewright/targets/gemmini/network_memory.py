@@ -1,8 +1,8 @@
 """Memory plan of a network: the location of its tensors, and how the host writes and reads them.
 
 A tensor is stored as rows of channels. The rows are the pixels of an image (n, c, h, w), or all
-leading dimensions of any other tensor. No two tensors share memory, except those that are stored
-inside one another.
+leading dimensions of any other tensor. Two tensors share memory only if one is a slice of the
+channels of the other.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class TensorPlace:
     Attributes:
         form: memory form of the tensor.
         at: address of the first row.
-        stride: bytes from one row to the next.
-        unfold: rearrangement that is applied before storing, if any.
+        stride: bytes from the start of one row to the start of the next.
+        unfold: rearrangement of image patches into channels that is applied before storing, if any.
     """
 
     form: Form
@@ -56,7 +56,14 @@ class TensorPlace:
     unfold: Unfold | None = None
 
     def pack(self, values: NDArray[np.int8]) -> NDArray[np.int8]:
-        """Convert a tensor from its own shape to rows × channels."""
+        """Convert a tensor from its own shape to the two-dimensional form in which it is stored.
+
+        Args:
+            values: the tensor.
+
+        Returns:
+            int8 array of shape (rows, channels).
+        """
         if self.unfold is not None:
             values = self.unfold.data(values)
         if self.form == "image":
@@ -65,7 +72,7 @@ class TensorPlace:
         return rows.T if self.form == "weights" else rows
 
     def unpack(self, rows: NDArray[np.int8], shape: tuple[int, ...]) -> NDArray[np.int8]:
-        """Convert a tensor from its memory layout to its own shape; the inverse of `pack`.
+        """Convert a tensor from its stored form to its own shape; the inverse of `pack`.
 
         Args:
             rows: the tensor in memory, shape (rows, channels).
@@ -77,7 +84,7 @@ class TensorPlace:
         return rows.reshape(n, h, w, c).transpose(0, 3, 1, 2)
 
     def size(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Return the numbers of rows and channels of a tensor that is not unfolded.
+        """Return the numbers of rows and channels with which a tensor is stored, without unfolding.
 
         Args:
             shape: shape of the tensor.
@@ -91,6 +98,8 @@ class TensorPlace:
 @dataclass(frozen=True)
 class HostTensor:
     """A tensor that the host and the accelerator exchange.
+
+    The host may hold the tensor as float32 and in another shape. The accelerator always holds int8.
 
     Attributes:
         name: name of the host's tensor.
@@ -112,13 +121,13 @@ class HostTensor:
     def for_value(
         cls, outside: Value, inside: Value, scale: Scale | None, place: TensorPlace
     ) -> HostTensor:
-        """Build the description of an exchanged tensor.
+        """Build the description of an exchanged tensor from its two sides.
 
         Args:
             outside: the host's tensor.
-            inside: the corresponding value of the layers.
+            inside: the value on the accelerator that corresponds to it.
             scale: quantisation scale of that value.
-            place: location in memory.
+            place: location of that value in memory.
         """
         return cls(outside.name, outside.shape, outside.dtype, inside.shape, scale, place)
 
@@ -126,14 +135,18 @@ class HostTensor:
         """Quantise a host tensor if necessary, and write it to its place in accelerator memory.
 
         Args:
-            memory: memory image, shape (bytes,), which is modified.
+            memory: memory image, shape (bytes,); changed in place.
             tensor: the host tensor.
         """
         rows = self.place.pack(to_int8(tensor, self.scale).reshape(self.held))
         self._rows(memory, len(rows))[:, : rows.shape[1]] = rows
 
     def store(self, memory: NDArray[np.uint8]) -> Array:
-        """Read the tensor from the memory image, shape (bytes,), in the host's shape and type."""
+        """Read the tensor from accelerator memory, and convert it to the host's shape and type.
+
+        Args:
+            memory: memory image, shape (bytes,).
+        """
         count, channels = self.place.size(self.held)
         rows = self._rows(memory, count)[:, :channels].copy()
         values = self.place.unpack(rows, self.held)
@@ -155,7 +168,7 @@ class HostTensor:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> HostTensor:
-        """Read a description that `to_json` wrote.
+        """Build a tensor's description from JSON that `to_json` wrote.
 
         Raises:
             KeyError: a field is missing.
@@ -178,10 +191,10 @@ class HostTensor:
 
 
 def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDArray[np.int8]:
-    """Return a writable view of rows in a memory image.
+    """Return a writable view of consecutive rows in a memory image.
 
     Args:
-        memory: memory image, shape (bytes,).
+        memory: memory image, shape (bytes,), which begins at the address `MEMORY_BASE`.
         at: address of the first row.
         count: number of rows.
         stride: bytes per row.
@@ -199,15 +212,16 @@ def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDAr
 
 
 class MemoryPlan:
-    """Allocator that assigns ascending addresses to a network's tensors, from `MEMORY_BASE`."""
+    """Allocator of memory for a network's tensors. Addresses ascend from `MEMORY_BASE`."""
 
     def __init__(self, graph: LayerGraph, without_gaps: Collection[str] = ()) -> None:
-        """Create an empty plan.
+        """Create a plan without allocated memory.
 
         Args:
             graph: the network.
-            without_gaps: names of values whose rows are stored without gaps, in whole blocks of
-                channels.
+            without_gaps: names of values whose rows follow one another directly, so that a layer
+                can read several rows as one. Rows are whole blocks of 16 channels. Rows of other
+                values may be padded further, so that each row can begin with a memory request.
         """
         self._values, self._without_gaps = graph.values, frozenset(without_gaps)
         self._places: dict[tuple[str, Form, Unfold | None], TensorPlace] = {}
@@ -220,7 +234,7 @@ class MemoryPlan:
         self.end = MEMORY_BASE
 
     def room(self, size: int) -> int:
-        """Allocate a range of memory.
+        """Allocate a range of memory, in whole pages.
 
         Args:
             size: number of bytes.
@@ -242,13 +256,13 @@ class MemoryPlan:
         return at
 
     def place(self, name: str, form: Form, unfold: Unfold | None = None) -> TensorPlace:
-        """Return the location of a value in memory, and allocate memory at the first call.
+        """Return the location of a value in memory. Memory is allocated at the first call.
 
         Args:
             name: name of the value.
-            form: memory form. A value can be stored in several forms, each at a location of its
-                own.
-            unfold: rearrangement that is applied before storing, if any.
+            form: memory form. A value can be stored in several forms, each at its own location.
+            unfold: rearrangement of image patches into channels that is applied before storing, if
+                any.
 
         Raises:
             WorkloadError: the memory is exhausted.
@@ -259,10 +273,11 @@ class MemoryPlan:
         return self._places[key]
 
     def _row_bytes(self, names: Collection[str], channels: int) -> int:
-        """Return the distance in bytes between two rows of values that share their rows.
+        """Return the distance in bytes between two rows.
 
         Args:
-            names: names of a value and of all values that are stored inside the same rows.
+            names: names of all values that are stored in these rows. Slices of a value share its
+                rows.
             channels: number of channels of a row.
         """
         return round_up(channels) if self._without_gaps & set(names) else aligned_row(channels)

@@ -46,8 +46,9 @@ class BuiltLayer:
     Attributes:
         workload: the workload of the layer.
         segment: index of the layer's segment.
-        commands: its commands, shape (n, 3).
-        geometry: its sizes and addresses in memory.
+        commands: commands of the layer, shape (n, 3) with the columns function code, first and
+            second operand.
+        geometry: sizes of the layer and addresses of its tensors in memory.
     """
 
     workload: Workload
@@ -57,7 +58,10 @@ class BuiltLayer:
 
 
 class GemminiProgram:
-    """The program of a network, loaded into the memory of a simulated machine."""
+    """The program of a network, loaded into the memory of a simulated machine.
+
+    A program consists of segments: sequences of layers without work of the host in between.
+    """
 
     def __init__(
         self, spec: GemminiSpec, memory: NDArray[np.uint8], layers: Sequence[BuiltLayer],
@@ -75,11 +79,12 @@ class GemminiProgram:
 
         Args:
             files: content of the artifact's files, by name.
-            layers: descriptions of the layers, as `build` wrote them.
+            layers: descriptions of the layers, as `network_build.build` wrote them.
             spec: the machine.
 
         Raises:
-            ProgramDamaged: the files do not fit together.
+            ProgramDamaged: a size is invalid, or the layers and the command file contradict each
+                other.
             KeyError: the description of a layer is incomplete.
             ValueError: the description of a layer is invalid.
             TypeError: the description of a layer has values of the wrong type.
@@ -111,7 +116,7 @@ class GemminiProgram:
 
     @property
     def ports(self) -> list[tuple[list[Value], list[Value]]]:
-        """Inputs and outputs of each segment, in their shapes and types on the host."""
+        """Tensors that each segment takes and returns, in their shapes and types on the host."""
         return [
             ([Value(p.name, p.shape, p.dtype) for p in loads],
              [Value(p.name, p.shape, p.dtype) for p in stores])
@@ -119,7 +124,7 @@ class GemminiProgram:
         ]  # fmt: skip
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Run a segment.
+        """Run a segment on the functional simulator.
 
         Args:
             segment: index of the segment.
@@ -129,7 +134,7 @@ class GemminiProgram:
             Outputs by name, in the shapes of the segment's output ports.
 
         Raises:
-            StreamError: the accelerator does not finish the segment's commands.
+            StreamError: a command of the segment is invalid.
         """
         loads, stores = self.segments[segment]
         for port in loads:
@@ -139,9 +144,12 @@ class GemminiProgram:
         return {port.name: port.store(self.memory) for port in stores}
 
     def times(self) -> list[StreamTimes]:
-        """Return the cycles of each segment.
+        """Simulate the timing of all segments, each with its layers in sequence.
 
-        A layer ends when its fence finds the accelerator idle.
+        A layer ends when the accelerator is idle, which is when its fence is accepted.
+
+        Returns:
+            Cycles per segment: in total, per layer, and the events of all commands.
         """
         segment_times = []
         for segment in range(len(self.segments)):
@@ -153,7 +161,9 @@ class GemminiProgram:
         return segment_times
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
-        """Check each layer on random activations, with the weights from memory.
+        """Check each layer on random input activations, with the weights from memory.
+
+        The reference is the integer arithmetic of `targets.integer_reference`.
 
         Args:
             seed: seed of the random activations.
@@ -178,9 +188,15 @@ class GemminiProgram:
 
 
 def segment_commands(parts: Sequence[CommandTable]) -> CommandTable:
-    """Concatenate the commands of layers, shape (n, 3), with a fence after each layer.
+    """Concatenate the commands of several layers, with a fence after each layer.
 
     The fence makes a layer finish before the next one reads its output.
+
+    Args:
+        parts: commands of each layer, shape (n, 3).
+
+    Returns:
+        Commands of the segment, shape (total, 3).
     """
     fence = commands([(FENCE, 0, 0)])
     return np.concatenate([part for layer in parts for part in (layer, fence)])

@@ -1,8 +1,8 @@
 """Checks commands before they run: function codes, sizes, addresses and order.
 
-A fault is reported as a code. Its value, its limit and the index of the command are written to
-`fault`, shape (3,). `origin`, shape (n,), maps unrolled commands to the commands of the original
-stream.
+A fault is reported as an integer code of the module `faults`. The offending value, the limit that
+it violates and the index of the command are written to the array `fault`, shape (3,). The array
+`origin`, shape (n,), maps commands of the unrolled stream to commands of the original stream.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def check_range(
         fault: value, limit and index of the fault, shape (3,); written.
 
     Returns:
-        The fault code, or 0 if they do.
+        The fault code; 0 if all rows lie within the image.
     """
     last = first + max(n_rows - 1, 0) * stride + n_bytes
     if first < base or last > base + size:
@@ -170,20 +170,20 @@ def check_command(
     size: int,
     fault: NDArray[np.int64],
 ) -> int:
-    """Check a command. A CONFIG command is also executed, because later checks depend on it.
+    """Check a command. A CONFIG command is also applied, because later checks depend on it.
 
     Args:
         m: the machine.
-        regs: configuration registers.
+        regs: configuration registers; changed in place by CONFIG, PRELOAD and COMPUTE.
         funct: function code.
         a: first operand.
         b: second operand.
         base: address of the memory image.
         size: size of the memory image in bytes.
-        fault: filled with the value and the limit of a fault.
+        fault: value, limit and index of the fault, shape (3,); value and limit are written.
 
     Returns:
-        The fault code, 0 if the command is valid.
+        The fault code; 0 if the command is valid.
     """
     if funct == CONFIG:
         return configure(regs, a, b, fault)
@@ -201,7 +201,10 @@ def check_command(
 
 @stage
 def check_product(regs: Registers, funct: int) -> int:
-    """Check a PRELOAD or COMPUTE command, and record whether a PRELOAD waits for its COMPUTE.
+    """Check a PRELOAD or COMPUTE command.
+
+    The registers record whether a PRELOAD waits for its COMPUTE, because every COMPUTE needs a
+    PRELOAD before it.
 
     Args:
         regs: configuration registers; changed in place.
@@ -234,18 +237,18 @@ def check_commands(
     regs: Registers,
     fault: NDArray[np.int64],
 ) -> int:
-    """Check commands without regard to the size of the memory.
+    """Check all commands of an unrolled stream, but not whether they access a given memory image.
 
     Args:
         m: the machine.
         funct: function codes, shape (n,).
         rs1: first operands, shape (n,).
         rs2: second operands, shape (n,).
-        regs: configuration registers.
-        fault: filled with the value, the limit and the command index of a fault.
+        regs: configuration registers; changed in place.
+        fault: value, limit and command index of a fault, shape (3,); written.
 
     Returns:
-        The code of the first fault, 0 if there is none.
+        The code of the first fault; 0 if there is none.
     """
     for n in range(len(funct)):
         code = check_command(m, regs, int(funct[n]), rs1[n], rs2[n], 0, 1 << 48, fault)
@@ -258,7 +261,7 @@ def check_commands(
 def check_stream(
     stream: CommandStream, plain: CommandStream, origin: NDArray[np.int64], m: GemminiMachine
 ) -> None:
-    """Raise an error for the first command that the machine cannot run.
+    """Raise an error for the first command of a stream that the machine cannot run.
 
     Args:
         stream: the original stream.
@@ -277,13 +280,13 @@ def check_stream(
 def raise_fault(
     stream: CommandStream, origin: NDArray[np.int64], code: int, fault: NDArray[np.int64]
 ) -> None:
-    """Raise the error of a fault, if there is one.
+    """Raise the exception for a fault code; return normally if the code is 0.
 
     Args:
         stream: the original stream.
         origin: for each unrolled command, the index of its command in `stream`, shape (n,).
-        code: the fault code, 0 for none.
-        fault: value, limit and command index of the fault.
+        code: the fault code; 0 if there is no fault.
+        fault: value, limit and command index of the fault, shape (3,).
 
     Raises:
         StreamError: `code` is not 0.

@@ -96,12 +96,12 @@ class GemminiTarget:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the specification and of the source code in this folder, 16 hexadecimal digits."""
+        """Hash of the specification and of this folder's source code, 16 hexadecimal digits."""
         parts = f"{self.spec.fingerprint} {source_digest(Path(__file__).parent)}"
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
-        """Return sizes and speeds of the machine by name, as inputs of models for several machines."""
+        """Return the machine's sizes and speeds as features for models of several machines."""
         s = self.spec
         return {
             "batch": 1.0,
@@ -143,7 +143,9 @@ class GemminiTarget:
     def measure(self, lowered: Lowered) -> Measurements:
         """Run the programs of a batch on both simulators.
 
-        A program is valid if its output equals plain integer arithmetic.
+        A program is valid if its output equals the result of plain integer arithmetic. The status
+        of any other program is `wrong_result`, `run_error` for an invalid command, or `timeout` if
+        the program never finishes.
 
         Args:
             lowered: the programs, from `lower`.
@@ -258,7 +260,7 @@ class GemminiTarget:
 
         Returns:
             Number of wrong output values per config, int64 array of shape (configs,); -1 if a
-            program does not exist or does not finish.
+            config was not compiled or a command of its program is invalid.
         """
         wrong = np.full(len(lowered), -1, np.int64)
         checker = self._checker(lowered.workload, seed)
@@ -395,7 +397,7 @@ class Checker:
             stream: the commands.
 
         Raises:
-            StreamError: the stream is invalid, or does not finish.
+            StreamError: a command is invalid.
         """
         after = execute_stream(stream, self.image, MEMORY_BASE, self.lowering.spec)
         got = read_output(self.lowering.geometry, self.lowering.workload, after)

@@ -1,8 +1,10 @@
 """Closed-form estimates of the latency of schedules and its parts, without compiling.
 
-    estimate        configs of a workload → `targets.features.Features` cost_model      properties
-    of a core, and formulas that all estimates share convolution, grouped_convolution,
-    matrix_products     estimates of one family of kernels each
+    estimate                configs of a workload → `targets.features.Features`
+    cost_model              properties of a core, and formulas that all estimates share
+    convolution             estimates of convolutions without groups
+    grouped_convolution     estimates of grouped and depthwise convolutions
+    matrix_products         estimates of matrix products
 
 A register tile takes as long as the slowest of three activities: its multiply-adds, its loads, and
 the dependent additions to each sum. Traffic between caches follows from the bytes that an iteration

@@ -247,7 +247,7 @@ def _copies(
 
     Returns:
         The cycles of the copy, summed over all cores, and the number of parallel loops that the
-            copy adds (0 or 1), shape (configs,) each.
+        copy adds (0 or 1), shape (configs,) each.
     """
     reach = (w.dilation_h * (w.kernel_h - 1), w.dilation_w * (w.kernel_w - 1))
     covered = (t.tiles[1] * t.tile[1], t.tiles[2] * t.tile[2])

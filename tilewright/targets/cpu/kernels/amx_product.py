@@ -1,16 +1,20 @@
 """Matrix products with tile instructions: the loops that convolutions and dense layers share.
 
+The depth is the dimension over which products are summed. A step is the part of the depth that one
+tile holds. A block is a rectangle of tiles of the result. The loops are:
+
     parallel                          copy the data to a buffer from which tiles can be loaded
     parallel (matrix, shares of the rows, shares of the columns)
-      blocks of rows, blocks of columns       or in the opposite order steps of the depth tiles down
-      × across bias, residual, bounds        on the block, while it is in the first-level cache
+      blocks of rows, blocks of columns       or in the opposite order
+        steps of the depth
+          tiles down × across
+        epilogue                      on the block, while it is in the first-level cache
 
-The depth is the dimension over which products are summed. A step is the part of the depth that one
-tile holds. If the weights of a block of columns do not fit the first-level cache, the depth is cut
-into pieces, and all blocks of rows are multiplied by one piece before the next piece:
+If the weights of a block of columns do not fit the first-level cache, the depth is cut into pieces,
+and all blocks of rows are multiplied by one piece before the next piece:
 
-      blocks of columns, pieces of the depth, blocks of rows load the sums so far, steps of the
-      piece, store the sums or finish the block
+      blocks of columns, pieces of the depth, blocks of rows
+        load the sums so far, steps of the piece, store the sums or finish the block
 
 Blocks overlap at the end: see `targets.cpu.kernels.loops`.
 """
@@ -60,15 +64,17 @@ SUMS = 4
 
 @dataclass(frozen=True)
 class TileBlocks:
-    """Blocks into which `matrices` products of (rows, depth) by (depth, columns) are cut.
+    """Sizes of products of (rows, depth) by (depth, columns), whose results are cut into blocks.
+
+    A block consists of `down` × `across` tiles.
 
     Attributes:
         matrices: number of products, each with its own rows.
-        lines: number of parts into which a matrix's rows are divided; a block does not cross from
-            one part to the next. It is 1, or the number of rows of an image.
+        lines: number of groups into which the rows of a matrix are divided. A block lies within one
+            group. The number is 1, or the number of rows of an image.
         rows: matrix rows per line.
         columns: columns of a product.
-        steps: steps of the depth.
+        steps: number of steps of the depth.
         words: 32-bit words of the depth per step.
         down: number of tiles of a block from top to bottom.
         across: number of tiles of a block from left to right.
@@ -136,7 +142,7 @@ def blocks_of(
 
     Args:
         matrices: number of products.
-        lines: number of parts of a matrix's rows that blocks do not cross.
+        lines: number of groups of a matrix's rows: see `TileBlocks.lines`.
         rows: matrix rows per line.
         columns: columns of a product.
         depth: number of steps of the depth, and 32-bit words per step.
@@ -176,9 +182,9 @@ def baseline_values(
 ) -> dict[str, int]:
     """Choose the rule schedule, whose blocks have 2 × 2 tiles.
 
-    The larger operand is read once and divided between the threads. If that operand is the weights,
-    the rows are read again for every block of columns. The rows are then divided into shares that
-    stay in the second-level cache.
+    The larger operand is divided between the threads and read once. If it is the weights, the data
+    are read again for every block of columns. Data that do not fit the second-level cache are then
+    divided into shares of rows that fit.
 
     Args:
         space: the knobs.
@@ -230,7 +236,10 @@ _BlockPlace = tuple[Expression, tuple[Expression, Expression], Expression]
 
 
 class TileOperands(Protocol):
-    """Protocol of the operands of a product; an operator implements it to build its function.
+    """Protocol of the operands of a matrix product with tile instructions.
+
+    Each operator implements it: the protocol says where tiles are loaded from and how results are
+    stored.
 
     Attributes:
         numbers: element type of the tiles.

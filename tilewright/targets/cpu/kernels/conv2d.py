@@ -6,9 +6,10 @@ broadcast to all lanes. The loops are:
 
     parallel (output channels / image rows / columns, in chunks)
       input channels, in chunks                partial sums in memory, if there are several chunks
-      channels, rows, columns                register tiles input channels, kernel rows, kernel
-      columns, channels of a block tile of pixels × vectors           unrolled bias, residual,
-      bounds                   while the tile is in registers, or on the chunk
+        channels, rows, columns                register tiles
+          input channels, kernel rows, kernel columns, channels of a block
+            tile of pixels × vectors           unrolled
+      epilogue                                 while the tile is in registers, or on the chunk
 
 A convolution with a large dilation mostly reads padding near the border: with a dilation of 18 on
 32 × 32 pixels, three fifths of all products are with padding. A register tile therefore skips a

@@ -5,9 +5,10 @@ The data are copied with padding, and rounded if they are bfloat16, so that a ti
 loaded for any kernel position. The copy has one of two layouts:
 
     in blocks    (blocks of channels that fill a row of a tile, phases of the stride, rows, columns,
-    channels of a block). Tiles continue from the end of an image row to the next row. They also
-    compute pixels in the padding, which are discarded. folded       (rows, columns, channels). For
-    few channels: the channels of all kernel columns together form the depth.
+                 channels of a block). Tiles continue from the end of an image row to the next row.
+                 They also compute pixels in the padding, which are discarded.
+    folded       (rows, columns, channels). For few channels: the channels of all kernel columns
+                 together form the depth.
 """
 
 from __future__ import annotations
@@ -172,9 +173,9 @@ class CopyLayout:
         channels: channels per block.
         blocks: number of blocks of channels.
         size: phases of rows, phases of columns, rows and columns of the copy.
-        lines: number of parts of a matrix's rows that blocks of tiles do not cross.
+        lines: number of groups of a matrix's rows: see `TileBlocks.lines`.
         rows: rows of the matrix product per line.
-        steps: steps of the depth.
+        steps: number of steps of the depth.
         words: 32-bit words of the depth per step.
     """
 
@@ -269,7 +270,8 @@ class CopyLayout:
             weights: shape (o, c, kh, kw).
 
         Returns:
-            Shape (depth, o). Channels that fill up a block have zero weights.
+            Shape (depth, o). The depth is ordered by blocks of channels, kernel rows, kernel
+            columns and channels of a block. Channels that fill up the last block have zero weights.
         """
         w, missing = self.w, self.blocks * self.channels - self.w.in_channels
         padded = np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0)))

@@ -5,10 +5,11 @@ instructions (`targets.cpu.kernels.int8_dot_product`). Channels are stored in bl
 A step is one such instruction per sum. The loops are:
 
     parallel (output channels / image rows / columns, in chunks)
-      copy the chunk's data with padding      or copy all data before, or do not copy channels,
-      rows, columns              register tiles input channels, kernel rows, kernel columns, steps
-      of a block tile of pixels × vectors         unrolled epilogue                           while
-      the sums are in registers
+      copy the chunk's data with padding      or copy all data before, or do not copy
+        channels, rows, columns              register tiles
+          input channels, kernel rows, kernel columns, steps of a block
+            tile of pixels × vectors         unrolled
+          epilogue                           while the sums are in registers
 
 Tiles overlap at the end: see `targets.cpu.kernels.loops`. Tile sizes are chosen in
 `conv2d_tile_sizes`.

@@ -214,10 +214,10 @@ def _worth_with_copy(w: Workload) -> float:
 
 
 def _chunks_overlap(w: Workload) -> bool:
-    """Return whether copying data per chunk would copy many rows of the image several times.
+    """Return whether a copy per chunk would copy many rows of the image several times.
 
-    This happens if a large dilation puts kernel rows at least a third of the image apart from the
-    first to the last. One copy of the whole image is then less work.
+    This happens if a large dilation spreads the kernel rows over at least a third of the image. One
+    copy of the whole image is then less work.
     """
     return 3 * (w.kernel_h - 1) * w.dilation_h >= w.height and w.dilation_h > 1
 

@@ -65,7 +65,7 @@ MAX_TILE_BLOCKS = 4
 
 @dataclass(frozen=True)
 class Reach:
-    """Input channels that tiles of output channels depend on, in a grouped convolution.
+    """Dependence of tiles of output channels on input channels, in a grouped convolution.
 
     Attributes:
         workload: the workload.
@@ -90,7 +90,7 @@ class Reach:
 
     @property
     def spans(self) -> NDArray[np.int64]:
-        """Number of input channels that each tile needs, int64 array of shape (tasks,)."""
+        """Number of input channels that each tile depends on, int64 array of shape (tasks,)."""
         each_in, each_out = self._sizes
         first = np.arange(self.tasks, dtype=np.int64) * self.tile
         return ((first + self.tile - 1) // each_out - first // each_out + 1) * each_in
@@ -102,7 +102,7 @@ class Reach:
 
     @property
     def is_even(self) -> bool:
-        """Whether all tiles need the same number of input channels."""
+        """Whether all tiles depend on the same number of input channels."""
         return int(self.spans.min()) == self.span
 
     @property
@@ -124,9 +124,9 @@ class Reach:
         return first if int(first_of_last(self)) <= last else tirx.min(first, last)
 
     def needed_channels(self, task: Expression) -> tuple[Expression, Expression]:
-        """Return the range of input channels that a tile needs, as TensorIR expressions.
+        """Return the range of input channels that a tile depends on, as TensorIR expressions.
 
-        A tile has weights for `span` input channels and may need only some of them.
+        A tile has weights for `span` input channels, but it may depend on fewer.
 
         Args:
             task: number of the tile.
@@ -141,9 +141,9 @@ class Reach:
 
     @property
     def step(self) -> int:
-        """Number of input channels that the knob `unroll_channels` has to divide.
+        """Number of input channels that the value of the knob `unroll_channels` must divide.
 
-        The innermost loop over input channels adds a multiple of this number.
+        The innermost loop over input channels covers a multiple of this number.
         """
         if not self.is_even:
             return self._sizes[0]

@@ -4,9 +4,10 @@ A tap is one position of the kernel. A task computes some output channels for a 
 rows. The loops are:
 
     parallel (images, output channels, shares of the rows)
-      rows of tiles, columns of tiles     or in the opposite order kernel rows, kernel columns
-          unrolled or not add one tap to the tile         implemented by the kernel: `Taps` bias,
-          residual, bounds
+      rows of tiles, columns of tiles     or in the opposite order
+        kernel rows, kernel columns       unrolled or not
+          add one tap to the tile         implemented by the kernel: `Taps`
+        epilogue
 
 The knob `padding` selects how padding is treated:
 

@@ -62,7 +62,7 @@ class DotProduct:
         return -(-numbers // self.numbers)
 
     def flip(self, data_type: str) -> int:
-        """Return the offset that flipping the highest bit of each data value adds to it.
+        """Return what flipping the highest bit of a data value adds to the value.
 
         Args:
             data_type: element type of the data.
@@ -84,10 +84,10 @@ class DotProduct:
         return 1 if self is TWOS else 0
 
     def offset(self, w: Workload, zero: Expression) -> Expression:
-        """Return the offset of the integers that are multiplied.
+        """Return the amount by which each multiplied integer exceeds the data minus the zero point.
 
-        The offset is their difference from the data minus the zero point. It consists of the zero
-        point and the offset of a flipped bit.
+        The instruction multiplies data from which the zero point was not subtracted, and whose
+        highest bit may be flipped. The amount is the sum of the two effects.
 
         Args:
             w: the workload.
@@ -103,6 +103,8 @@ class DotProduct:
     def begin(self, w: Workload, packed: Expression, zero: Expression, lanes: int) -> Expression:
         """Return the initial values of sums.
 
+        They cancel what the offset of the data (see `offset`) adds to the sums.
+
         Args:
             w: the workload.
             packed: initial values from the packed weights, an int32 vector.
@@ -110,8 +112,7 @@ class DotProduct:
             lanes: number of sums.
 
         Returns:
-            An int32 vector. The initial values cancel the contribution of the data's offset to the
-            sums.
+            An int32 vector.
         """
         if self is TWOS:
             return _spread(tirx.const(0, "int32"), lanes)

@@ -1,4 +1,4 @@
-"""Registry of the kernels.
+"""Registry of the kernels of the CPU target.
 
 To add a kernel, write a file in this folder and list the kernel's class here.
 """

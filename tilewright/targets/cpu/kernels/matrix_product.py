@@ -4,10 +4,12 @@ The depth is the dimension over which products are summed. The rows and the colu
 shares; a parallel task computes one share of the rows times one share of the columns:
 
     parallel (batch, shares of the rows, shares of the columns)
-      pack the share's data and weights     if the knobs say so depth in tiles
-      partial sums are kept in a buffer tiles of columns, tiles of rows      or in the opposite
-      order depth, unrolled rows × vectors                   one broadcast value times one vector
-      per instruction bias, residual, bounds
+      pack the share's data and weights     if the knobs say so
+      depth in tiles                        partial sums are kept in a buffer
+        tiles of columns, tiles of rows     or in the opposite order
+          depth, unrolled
+            rows × vectors                  one broadcast value times one vector per instruction
+          epilogue
 
 Tiles overlap at the end: see `targets.cpu.kernels.loops`. A multiply-add has to wait for the
 previous multiply-add on the same sum. With few rows, each result therefore has several independent

@@ -4,7 +4,7 @@ The kernel has three stages:
 
     input transform      patches of (m + 2)² pixels → left operands of (m + 2)² matrix products
     products             (m + 2)² matrix products, in register tiles like the direct algorithm's
-    inverse transform    → m × m output pixels, with bias, residual and bounds
+    inverse transform    → m × m output pixels, with the epilogue
 
 The knob `stages` selects whether all stages are computed for one chunk of image rows at a time (0),
 or each stage for the whole image (1). If the transformed data of all images of a batch do not fit a

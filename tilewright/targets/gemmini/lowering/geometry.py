@@ -5,8 +5,12 @@ kernel column, input channel, output channel). Pixels and rows of weights begin 
 memory request can begin. The distance between them is therefore 16 or 32 bytes, or a multiple of
 64.
 
-In the output-stationary data flow, the array sums several successive products, a chain, before it
-writes the result. `epilogue.StoreEpilogue.most_chained` limits the length of a chain.
+Sums are the results of the convolution or matrix product in the accumulator, before the epilogue. A
+workload with a fused max-pool has more sums than outputs.
+
+In the output-stationary dataflow, the array adds up the products of several blocks before it writes
+the sums to the accumulator. The products that are added up in this way form a chain.
+`epilogue.StoreEpilogue.most_chained` limits the length of a chain.
 """
 
 from __future__ import annotations
@@ -253,9 +257,10 @@ class BlockGeometry:
         return self.images * self.out_height * self.out_width
 
     def sums_of(self, height: int, width: int) -> tuple[int, int]:
-        """Return the maximum number of rows and columns of convolution results that an output tile needs.
+        """Return the largest number of convolution rows and columns that an output tile needs.
 
-        Without a pool, these are the rows and columns of the tile.
+        The convolution's results are the input of the fused pool, if there is one. Without a pool,
+        the result is the size of the tile itself.
 
         Args:
             height: output rows of the tile.
@@ -269,7 +274,10 @@ class BlockGeometry:
 
     @property
     def least_sums(self) -> tuple[int, int]:
-        """Minimum height and width of the sums of an image that its output needs."""
+        """Minimum numbers of rows and columns of sums that every program computes per image.
+
+        With a pool, sums that only lie in the gaps between pooling windows are not needed.
+        """
         rows, columns = self.sums_of(self.out_height, self.out_width)
         if self.pool is None:
             return rows, columns
@@ -298,6 +306,9 @@ class BlockGeometry:
 
         Args:
             base: address of the first tensor.
+
+        Returns:
+            Address of each tensor, by role.
 
         Raises:
             WorkloadError: the tensors exceed the memory.
@@ -340,7 +351,7 @@ def summed_inputs(g: BlockGeometry, columns: int) -> int:
 
 
 def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
-    """Divide the blocks of a reduction into chains, whose products the array sums without writing.
+    """Divide the blocks of a reduction into chains, each of which the array adds up as a whole.
 
     Each chain is as long as possible.
 
@@ -360,11 +371,11 @@ def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
 
 
 def has_chains(g: BlockGeometry) -> bool:
-    """Return whether the array can sum the products of several blocks in one chain.
+    """Return whether the array can add up the products of several blocks in one chain.
 
     Chains reduce the number of sums that are written to the accumulator. The scale of the epilogue
     is ignored: workloads that differ only in the scale share their schedules
-    (`targets.workload.canonical`), so that they need the same space. If a small scale forbids
+    (`targets.workload.canonical`), so they need the same schedule space. If a small scale forbids
     chains, each block of an output-stationary program is a chain of its own.
 
     Args:

@@ -27,19 +27,21 @@ class TileSchedule(NamedTuple):
     """Knob values of a schedule.
 
     Attributes:
-        form: form of the program: `LOOP`, `SPREAD` or `FIRST`.
+        form: form of the program. `LOOP` uses the hardware loop. `SPREAD` and `FIRST` are nest
+            forms: `SPREAD` interleaves the loads and stores of a stage with its products, `FIRST`
+            issues them before the products.
         order: the outer loop over tiles: `PIXELS_OUTSIDE` or `CHANNELS_OUTSIDE`.
         tile_h: tile height in output pixels.
         tile_w: tile width in output pixels.
         tile_n: tile size in blocks of output channels.
         tile_k: tile size in blocks of input channels.
-        in_buffers: number of operand buffers. The form `LOOP` always has two.
-        out_buffers: number of buffers for sums. The form `LOOP` always has two.
+        in_buffers: number of buffers per operand, 1 or 2. The form `LOOP` always has two.
+        out_buffers: number of buffers for sums, 1 or 2. The form `LOOP` always has two.
         store_blocks: number of channel blocks that one store command writes.
         walk: order of the products of a stage. `WEIGHTS_OF_A_CHANNEL_FIRST` computes one block of
             output channels after the other. `ALL_CHANNELS_FIRST` alternates between them.
-        dataflow: `WEIGHT_STATIONARY` or `OUTPUT_STATIONARY`: whether weights or sums stay in the
-            array. The form `LOOP` keeps the weights.
+        dataflow: `WEIGHT_STATIONARY` if weights stay in the array, `OUTPUT_STATIONARY` if sums stay
+            there. The form `LOOP` keeps the weights.
     """
 
     form: int

@@ -120,8 +120,8 @@ def _sums(g: BlockGeometry, y: int, height: int, x: int, width: int) -> tuple[ra
 def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
     """Return the stages of all tiles in execution order.
 
-    Each stage but a residual stage multiplies some of a tile's input channels. If the workload has
-    a residual, the last stage of each tile adds it.
+    A tile has one stage per range of input channels. If the workload has a residual, the last stage
+    of each tile adds it.
 
     Args:
         g: geometry of the workload.

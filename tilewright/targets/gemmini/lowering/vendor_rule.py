@@ -100,7 +100,7 @@ def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
 
     Returns:
         The sides of the tile: images, rows, columns, output channels, kernel rows, kernel columns
-            and input channels.
+        and input channels.
     """
     is_depthwise = g.in_channels == g.out_channels == g.merged
     channels = (1, 1) if is_depthwise else (g.out_channels, g.in_channels)

@@ -1,8 +1,10 @@
 """Cycle simulator of Gemmini: counts the cycles of a command stream, without computing its data.
 
-`simulator` advances all units once per cycle. `mvin` and `mvout` contain the load and store
-controllers with their data paths, `execute_controller` and `systolic_array` the computation, and
-`loop_unit` the hardware loop LOOP_WS.
+`simulator` advances all units by one cycle at a time. `reservation_station` holds the commands that
+wait for a unit. `mvin` and `mvout` contain the load and store controllers with their data paths,
+`dma` the memory side, `local_memory` the banks, `execute_controller` and `systolic_array` the
+computation, and `loop_unit` the hardware loop LOOP_WS. `state` defines the state that all of them
+share.
 """
 
 from __future__ import annotations
@@ -39,10 +41,11 @@ class CommandTimes:
 
     Attributes:
         total: cycles of the whole stream.
-        events: cycle of the events accept, alloc, issue and complete per command, arrays of shape
-            (n,); -1 if the event does not occur.
+        events: the cycle in which each command was accepted, allocated in the reservation station,
+            issued and completed: int64 arrays of shape (n,) with the keys `accept`, `alloc`,
+            `issue` and `complete`. The value is -1 if the event does not occur.
         requests: recorded requests at the memory port, shape (r, 3), with the columns cycle,
-            transaction (numbers from 16 are reads) and bytes.
+            transaction and bytes. Transactions 0 to 15 are writes, 16 to 31 are reads.
     """
 
     total: int
@@ -54,12 +57,12 @@ def time_stream(stream: CommandStream, spec: GemminiSpec, most_requests: int = 0
     """Simulate the timing of a stream.
 
     The time runs from the first command at the port until the accelerator is idle after the last
-    one.
+    command.
 
     Args:
         stream: the commands.
         spec: the machine.
-        most_requests: maximum number of requests at the memory port to record.
+        most_requests: maximum number of requests at the memory port to record; 0 records none.
 
     Raises:
         StreamError: the stream is invalid, or does not finish.
@@ -91,14 +94,16 @@ def cycles(
         rs1: first operands, shape (n,).
         rs2: second operands, shape (n,).
         setting: overrides for keys of the machine, such as `memory_latency_cycles`.
-        machine: specification, or a mapping with the keys of a preset.
+        machine: specification, or a mapping with the keys of a preset; None for the default
+            machine.
 
     Returns:
-        Total number of cycles, and the cycle of each command's events, arrays of shape (n,). A
-        stream with loops only has the event `accept`.
+        Total number of cycles, and the cycle of each command's events by name, arrays of shape
+        (n,). A stream with hardware loops has only the event `accept`.
 
     Raises:
-        TilewrightError: the stream is invalid, or does not finish.
+        TilewrightError: the stream or the machine's specification is invalid, or the stream does
+            not finish.
     """
     if isinstance(machine, GemminiSpec):
         machine = machine.model_dump()
@@ -110,7 +115,7 @@ def cycles(
 
 
 def _hang(stream: CommandStream, complete: NDArray[np.int64]) -> StreamFault:
-    """Return the fault that describes the first command that never completes.
+    """Return the fault of a stream that does not finish. It names the first incomplete command.
 
     Args:
         stream: the commands.

@@ -1,20 +1,24 @@
 """Timing of the memory side: DMA reader and writer, address translation, memory port and latency.
 
 The reader (DMA.scala, StreamReaderCore) splits rows into requests and sends them, each with its own
-transaction number. A request that meets a full buffer or an unknown page returns to the end of a
-queue of two entries, where it blocks new requests. The writer (StreamWriter) collects the blocks of
-a row and sends them beat by beat. Each beat needs a free transaction number; a beat for an unknown
-page returns to the queue.
+transaction number. A request that meets a full buffer or an untranslated page returns to the end of
+a queue of two entries, where it blocks new requests.
 
-Addresses are translated without page tables: each DMA unit remembers its last page. A request for
-another page asks the shared buffer, which answers one unit per cycle, alternately. A request
-without an answer must try again (FrontendTLB.scala).
+The writer (StreamWriter) collects the blocks of a row and sends them beat by beat; a beat is the
+data that the port transfers in one cycle. Only the first beat of a request takes a transaction
+number, but every beat waits until a number is free. A beat for an untranslated page returns to the
+queue.
+
+Addresses are translated without page tables: each DMA unit remembers the last page that it
+translated. For another page, it asks the shared translation buffer (FrontendTLB.scala). The buffer
+answers only one of the two units per cycle, and alternates if both ask. A unit without an answer
+must ask again.
 
 Requests of the reader and the writer meet in a crossbar, which serves them alternately
 (Arbiter.scala of rocket-chip, `roundRobin`). A write keeps the crossbar until its last beat. The
 memory accepts one beat per cycle and answers in order. A response leaves at least
-`memory_latency_cycles` after the last beat of its request, one beat in each cycle that is a
-multiple of `cycles_per_beat`.
+`memory_latency_cycles` after the last beat of its request. Beats of responses leave only in cycles
+that are a multiple of `cycles_per_beat`.
 
 `s` is the state of all units, shape (STATE_WORDS,).
 """
@@ -129,7 +133,12 @@ NOBODY = -1
 def request_log(address: int, left: int) -> int:
     """Return log2 of the size of the request that covers most of the next `left` bytes.
 
-    On a tie, it is the smallest such size.
+    A request begins at a multiple of its size, so a larger request can begin further before
+    `address`. If several sizes cover the same number of bytes, the smallest is returned.
+
+    Args:
+        address: address of the next byte.
+        left: number of bytes that are still to be transferred.
     """
     best, most = SMALLEST_LOG, 0
     for log in range(SMALLEST_LOG, LARGEST_LOG + 1):
@@ -141,7 +150,7 @@ def request_log(address: int, left: int) -> int:
 
 @stage
 def step_reader(s: UnitState) -> None:
-    """Simulate one cycle of the reader, from the crossbar's buffer back to the queue of rows."""
+    """Simulate one cycle of the DMA reader, from its buffer at the crossbar back to its queue."""
     retries = False
     retried_xact, retried_page = s[RD_OUT_XACT], s[RD_OUT_PAGE]
     if s[RD_OUT_VALID]:
@@ -175,7 +184,11 @@ def step_reader(s: UnitState) -> None:
 
 @stage
 def request(s: UnitState) -> bool:
-    """Create the next request of a row. Return whether it was the last one of the row."""
+    """Create the next request for the row that the reader works on.
+
+    Returns:
+        Whether it is the last request of the row.
+    """
     slot = LD_SLOT_TABLE + s[RD_SLOT] * SLOT_FIELDS
     width = 4 * DIM if s[slot + SLOT_WIDE] else DIM
     left = s[slot + SLOT_COLUMNS] * (width // DIM) - s[RD_REQUESTED]
@@ -219,7 +232,7 @@ def copy_beat(s: UnitState, to: int, source: int) -> None:
 
 @stage
 def step_writer(s: UnitState) -> bool:
-    """Simulate one cycle of the writer, from the crossbar's buffer backwards.
+    """Simulate one cycle of the DMA writer, from its buffer at the crossbar back to its row.
 
     Returns:
         Whether the writer accepts another row.
@@ -266,7 +279,13 @@ def step_writer(s: UnitState) -> bool:
 
 @stage
 def send_beat(s: UnitState) -> bool:
-    """Create the next beat of a row. Return whether it was the last one of the row."""
+    """Create the next beat of the row that the writer works on.
+
+    The first beat of a request takes a transaction number.
+
+    Returns:
+        Whether it is the last beat of the row.
+    """
     if s[WR_STATE] == NEW_REQUEST:
         left = s[WR_LENGTH] - s[WR_SENT]
         log = request_log(s[WR_ADDRESS], left)
@@ -308,7 +327,10 @@ def send_beat(s: UnitState) -> bool:
 
 @stage
 def take_row(s: UnitState) -> None:
-    """Take the oldest row or block from the issue queue."""
+    """Take the oldest block of a row from the store data path's issue queue.
+
+    The writer collects the blocks of a row, and begins to send the row when its last block arrives.
+    """
     at = entry_at(s, ISSUE_Q, ISSUE_ENTRIES, SQ_FIELDS, 0)
     s[WR_ADDRESS] = s[at + SQ_ADDRESS]
     s[WR_LENGTH] = s[at + SQ_BLOCK] * DIM + s[at + SQ_BYTES]
@@ -321,8 +343,8 @@ def take_row(s: UnitState) -> None:
 def answer_translation(s: UnitState) -> None:
     """Answer the address translations that the DMA units requested in the previous cycle.
 
-    Only one of the two units, reader and writer, can be answered per cycle. For each unit, the
-    state records whether its request remains without an answer.
+    Only one of the two units, reader and writer, can be answered per cycle. `TLB_MISS` records for
+    each unit whether its request remains without an answer.
     """
     granted = -1
     if s[TLB_ASKS + TLB_WRITER]:
@@ -342,7 +364,7 @@ def answer_translation(s: UnitState) -> None:
 def ask_translation(s: UnitState, client: int, valid: int, page: int) -> None:
     """Let a DMA unit request the translation of a page, and store the answer to its last request.
 
-    Nothing is requested if the page is the last page of the unit.
+    Nothing is requested if the page is the last page that the unit translated.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).

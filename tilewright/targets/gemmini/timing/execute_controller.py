@@ -1,9 +1,12 @@
 """Timing of the execute controller, which chooses the next step and feeds operands row by row.
 
-The sources are ExecuteController.scala and TransposePreloadUnroller.scala. A step is a PRELOAD, a
-COMPUTE, or a COMPUTE together with the next PRELOAD.
+A step is a PRELOAD, a COMPUTE, or a COMPUTE together with the PRELOAD after it. During a step, the
+controller reads the rows of up to three operands, A, B and D, from the local memories. In each
+cycle of a step, it also appends an entry to the control queue, which tells the array which rows to
+expect. If the control queue is full, the step pauses.
 
-`s` is the state of all units, shape (STATE_WORDS,).
+The sources are ExecuteController.scala and TransposePreloadUnroller.scala. `s` is the state of all
+units, shape (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -91,7 +94,11 @@ FUNCT, RS1, RS2, ENTRY = 0, 1, 2, 3
 
 @stage
 def step_execute(s: UnitState, m: GemminiMachine) -> None:
-    """Simulate one cycle: choose a step, feed rows, and report which command completes."""
+    """Simulate one cycle: choose a step, feed rows, and report which command completes.
+
+    At most one command completes per cycle. Commands whose results leave the array have priority
+    over commands that wait in `EX_PENDING`.
+    """
     for bank in range(MOST_BANKS):
         s[EX_READS + bank] = 0
     for bank in range(MOST_ACC_BANKS):
@@ -125,16 +132,28 @@ def step_execute(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def head(s: UnitState, m: GemminiMachine, n: int) -> int:
-    """Return the position in the state of the n-th command in the controller's queue.
+    """Return the position in the state of the n-th oldest command in the controller's queue.
 
     If the queue is shorter, the position holds an old command.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        n: index of the command; the oldest command is number 0.
     """
     return entry_at(s, EX_Q, m.execute_queue, EX_FIELDS, n)
 
 
 @stage
 def choose_step(s: UnitState, m: GemminiMachine) -> None:
-    """Start the first step whose conditions hold."""
+    """Start the next step if its conditions hold, or begin to flush the array.
+
+    - A CONFIG is executed at once if no product and no completion is pending.
+    - A PRELOAD starts if its COMPUTE is in the queue and no product in progress writes their
+      operands.
+    - A COMPUTE always starts. The PRELOAD after it joins the step under the same conditions.
+    - The array is flushed if results would otherwise stay in it.
+    """
     count = s[EX_Q + COUNT]
     products = has_products(s)
     s[EX_PERFORMS] = NO_STEP
@@ -180,7 +199,11 @@ def configure_array(s: UnitState, a: int, b: int) -> None:
 
 @stage
 def feed(s: UnitState, m: GemminiMachine) -> None:
-    """Simulate one cycle of feeding: each operand advances by one row unless it must wait."""
+    """Simulate one cycle of a step: read the next row of each operand, if possible.
+
+    An operand waits if it is one row ahead of another operand, if its bank is busy, or if another
+    operand reads from the same bank in this cycle. Nothing advances if the control queue is full.
+    """
     performs = s[EX_PERFORMS]
     stationary = s[EX_DATAFLOW] == WEIGHT_STATIONARY
     transposed_a, transposed_b = s[EX_A_TRANSPOSED] == 1, s[EX_B_TRANSPOSED] == 1
@@ -298,14 +321,15 @@ def feed(s: UnitState, m: GemminiMachine) -> None:
 def end_step(s: UnitState, m: GemminiMachine, performs: int, c_absent: bool) -> None:
     """Remove the commands of a finished step from the controller's queue.
 
-    A command whose result is written later stays open. All other commands of the step are marked as
-    complete.
+    A PRELOAD with a destination completes later, when the array writes its result. All other
+    commands of the step are recorded in `EX_PENDING`, so that they complete in one of the next
+    cycles.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
         m: the machine.
-        performs: kind of the step: a PRELOAD, a COMPUTE or both.
-        c_absent: whether the PRELOAD names no destination for the result.
+        performs: type of the step: `PRELOADS`, `MULTIPLIES` or `BOTH`.
+        c_absent: whether the PRELOAD has no destination for the result.
     """
     first, second = s[head(s, m, 0) + ENTRY], s[head(s, m, 1) + ENTRY]
     s[EX_STATE] = CHOOSES
@@ -321,9 +345,14 @@ def end_step(s: UnitState, m: GemminiMachine, performs: int, c_absent: bool) -> 
 
 @stage
 def source_of(m: GemminiMachine, address: int, offset: int) -> int:
-    """Return the number of the bank that holds an operand's row.
+    """Return the number of the bank that holds a row of an operand.
 
-    Accumulator banks are numbered after scratchpad banks.
+    Accumulator banks are numbered from `MOST_BANKS`, after the scratchpad banks.
+
+    Args:
+        m: the machine.
+        address: local address of the operand.
+        offset: number of the row within the operand.
     """
     at = (address + offset) & m.address_mask
     if in_accumulator(address):
@@ -333,7 +362,7 @@ def source_of(m: GemminiMachine, address: int, offset: int) -> int:
 
 @stage
 def collide(one: int, two: int) -> bool:
-    """Return whether two operands lie in the same bank and cannot be read in the same cycle.
+    """Return whether two operands cannot be read in the same cycle because they share a bank.
 
     The whole accumulator counts as one bank.
 
@@ -378,11 +407,14 @@ def can_read(s: UnitState, m: GemminiMachine, source: int, address: int, offset:
 def read_row(s: UnitState, source: int, fires: bool, ready: bool) -> None:
     """Request a row of an operand from a bank.
 
+    A scratchpad bank is requested only if the control queue has room. An accumulator bank is
+    requested in any case.
+
     Args:
         s: state of all units, shape (STATE_WORDS,).
         source: the bank; accumulator banks are numbered after scratchpad banks.
-        fires: whether the row is read in this cycle, because the control queue has room, too.
-        ready: whether the bank can be read in this cycle.
+        fires: whether the bank can deliver the row in this cycle.
+        ready: whether the control queue has room.
     """
     if source < MOST_BANKS:
         if ready:
@@ -415,7 +447,12 @@ def put_operand(s: UnitState, to: int, operand: int, fires: bool, source: int, n
 
 @stage
 def unroll_transposed(s: UnitState, m: GemminiMachine) -> None:
-    """Move one command to the queue. A PRELOAD of transposed weights becomes three commands."""
+    """Move one command into the controller's queue, and expand a PRELOAD of transposed weights.
+
+    The transposer needs an additional step to bring transposed weights into the array. A PRELOAD of
+    such weights with its COMPUTE therefore becomes four commands: a PRELOAD of the weights without
+    destination, a COMPUTE, a PRELOAD of the destination without weights, and the original COMPUTE.
+    """
     count = s[UN_Q + COUNT]
     if count == 0:
         return

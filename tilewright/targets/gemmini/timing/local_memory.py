@@ -1,6 +1,7 @@
 """Timing of the banks of the scratchpad and the accumulator: read ports and write arbitration.
 
-Each bank has an output register; rows of the scratchpad then pass through pipelines of four stages.
+A row that is read first enters the output register of its bank. A row of the scratchpad then passes
+through one of two pipelines of four stages: one leads to the array, the other to the store unit.
 Writes follow Scratchpad.scala: results of the array have priority over loaded rows, and loaded rows
 over rows of zeros. An accumulating write waits while the same row is in the adder.
 
@@ -92,8 +93,11 @@ def latch_reads(s: UnitState) -> None:
 def stage_mask(stages: int, taken: int) -> int:
     """Return a bit mask of the pipeline stages that can accept a row in the next cycle.
 
+    If the row in the last stage is not taken, it and all full stages directly behind it stall. All
+    other stages can accept a row.
+
     Args:
-        stages: bit mask of the occupied stages.
+        stages: bit mask of the occupied stages. Bit 0 is the first stage.
         taken: whether the row in the last stage is taken.
     """
     stalls = stages & LAST_STAGE != 0 and not taken
@@ -111,11 +115,11 @@ def stage_mask(stages: int, taken: int) -> int:
 
 @stage
 def moved(stages: int, free: int, enters: bool) -> int:
-    """Advance the rows of a pipeline by one stage where possible.
+    """Return a pipeline's occupied stages after the rows that can move have moved by one stage.
 
     Args:
         stages: bit mask of the stages that hold a row.
-        free: bit mask of the stages whose row can move on.
+        free: bit mask of the stages whose row can move on, from `stage_mask`.
         enters: whether a new row enters the first stage.
 
     Returns:
@@ -128,7 +132,10 @@ def moved(stages: int, free: int, enters: bool) -> int:
 
 @stage
 def drain_banks(s: UnitState) -> None:
-    """Move rows from the banks into the two pipelines, and record which banks can be read."""
+    """Move rows from the banks' outputs into the pipelines, and record which banks can be read.
+
+    A bank can be read if its output register is free.
+    """
     for bank in range(MOST_BANKS):
         holds, read = s[BANK_HOLDS + bank], s[BANK_READ + bank]
         ex, dma = s[EX_PIPE + bank], s[DMA_PIPE + bank]
@@ -158,21 +165,42 @@ def drain_banks(s: UnitState) -> None:
 
 @stage
 def bank_ready(s: UnitState, bank: int) -> bool:
-    """Return whether a scratchpad bank can be read in this cycle. It has a single port."""
+    """Return whether a scratchpad bank can be read in this cycle.
+
+    A bank has a single port, so it cannot be read in a cycle in which it is written.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        bank: number of the bank.
+    """
     return s[READ_READY + bank] == 1 and s[WRITES + bank] == 0
 
 
 @stage
 def accumulator_output(s: UnitState, bank: int) -> int:
-    """Return the reader that gets the row at a bank's output, or 0 if there is no row."""
+    """Return which unit the row at the output of an accumulator bank is for.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        bank: number of the bank.
+
+    Returns:
+        `FROM_STORE`, or `FROM_ARRAY` plus a bank number; 0 if there is no row.
+    """
     return s[ACC_HOLDS + bank] if s[ACC_HOLDS + bank] else s[ACC_READ + bank]
 
 
 @stage
 def accumulator_ready(s: UnitState, bank: int, row: int) -> bool:
-    """Return whether an accumulator row can be read.
+    """Return whether an accumulator row can be read in this cycle.
 
-    It cannot if an addition uses the port, or a write to the row is in progress.
+    The output register of its bank must be free, the bank's read port must not be used by an
+    accumulating write, and no write to the row may be in progress.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        bank: number of the bank.
+        row: row within the bank.
     """
     return (
         s[ACC_READ_READY + bank] == 1
@@ -184,7 +212,7 @@ def accumulator_ready(s: UnitState, bank: int, row: int) -> bool:
 
 @stage
 def move_writes(s: UnitState) -> None:
-    """End a cycle: move accumulator writes on to the adder and to the bank."""
+    """End a cycle: move accumulator writes to the next stage, the adder or the bank."""
     for bank in range(MOST_ACC_BANKS):
         s[ACC_PIPE_1 + bank] = s[ACC_PIPE_0 + bank]
         s[ACC_PIPE_0 + bank] = s[ACC_WRITTEN + bank]
@@ -204,14 +232,15 @@ def slot_field(s: UnitState, slot: int, field: int) -> int:
 
 @stage
 def underflows(m: GemminiMachine, row: int, pixels: int) -> bool:
-    """Return whether a repeated pixel would lie before its half of the scratchpad.
+    """Return whether a repeated pixel would lie before the start of its half of the scratchpad.
 
-    The hardware does not write such a pixel.
+    An MVIN can write a pixel repeatedly, to the rows before its own row. The hardware does not
+    write repetitions outside the half.
 
     Args:
         m: the machine.
-        row: scratchpad row of the pixel without repetition.
-        pixels: number of rows before `row` at which the repeated pixel lies.
+        row: scratchpad row of the pixel itself.
+        pixels: number of rows before `row` at which the repetition lies.
     """
     middle = m.scratchpad_rows // 2
     return row < (0 if row < middle else middle) + pixels
@@ -221,8 +250,8 @@ def underflows(m: GemminiMachine, row: int, pixels: int) -> bool:
 def write_local(s: UnitState, m: GemminiMachine) -> None:
     """Decide which rows are written to the local memories in this cycle.
 
-    Results of the array have priority. A loaded row or a row of zeros that is written leaves its
-    register in front of the banks.
+    Results of the array have priority. Loaded rows and rows of zeros wait in registers in front of
+    the banks; a row that is written leaves its register.
     """
     for bank in range(MOST_BANKS):
         s[WRITES + bank] = 0
@@ -242,13 +271,12 @@ def write_local(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def offer(s: UnitState, bank: int, row: int, adds: int) -> bool:
-    """Offer a row to an accumulator bank.
+    """Offer a row to an accumulator bank, and record the write if it is possible.
 
-    If the row can be written, the write is recorded in the state. An addition to a row that is
-    still in the adder must wait.
+    An accumulating write must wait while an earlier write to the same row is in the adder.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
+        s: state of all units, shape (STATE_WORDS,); changed in place.
         bank: the accumulator bank.
         row: row within the bank.
         adds: whether the row is added to the stored row.
@@ -266,7 +294,11 @@ def offer(s: UnitState, bank: int, row: int, adds: int) -> bool:
 
 @stage
 def write_loaded(s: UnitState, m: GemminiMachine) -> None:
-    """Write loaded rows and rows of zeros to the banks that the array does not write to."""
+    """Write loaded rows and rows of zeros to the banks that the array does not write to.
+
+    There are three candidates, each in its own register: a loaded int8 row, a loaded int32 row and
+    a row of zeros.
+    """
     row, pixels = s[PR_ROW], s[PR_PIXELS]
     narrow = s[PR_VALID] == 1 and not underflows(m, row, pixels)
     narrow_last = narrow and s[PR_LAST] == 1 and pixels == 0
@@ -324,14 +356,14 @@ def write_loaded(s: UnitState, m: GemminiMachine) -> None:
 def empty_narrow(s: UnitState, valid: bool, done: bool, last: bool) -> None:
     """Update the register that holds a loaded int8 row, at the end of a cycle.
 
-    The row leaves the register after its last repetition; until then, the number of remaining
-    repetitions decreases. If the row is complete, it is reported to the load controller.
+    The row leaves the register after the last repetition of its pixel; until then, the number of
+    remaining repetitions decreases. The last write of a request is reported to the load controller.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
+        s: state of all units, shape (STATE_WORDS,); changed in place.
         valid: whether the row must be written; a row outside its half of the scratchpad is skipped.
         done: whether the row was written in this cycle.
-        last: whether this was the last write for the last row of a request.
+        last: whether this is the last write of the request.
     """
     if not s[PR_VALID] or (valid and not done):
         return
@@ -349,12 +381,11 @@ def empty_wide(s: UnitState, last: bool) -> None:
     """Update the register that holds a loaded int32 row, after the row was written to its bank.
 
     The row leaves the register after its last repetition; until then, the number of remaining
-    repetitions decreases.
+    repetitions decreases. The last write of a request is reported to the load controller.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
-        last: whether this was the last write of the row, which is then reported to the load
-            controller.
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        last: whether this is the last write of the request.
     """
     if last:
         s[LD_RETURNED], s[LD_RETURNED_BYTES] = 1 + s[WI_SLOT], s[WI_BYTES]
@@ -369,11 +400,12 @@ def empty_wide(s: UnitState, last: bool) -> None:
 def empty_zero(s: UnitState, valid: bool, done: bool) -> None:
     """Update the register that holds a row of zeros, at the end of a cycle.
 
-    The row leaves the register after its last repetition; until then, the number of remaining
-    repetitions decreases.
+    The row leaves the register after the last repetition of its pixel; until then, the number of
+    remaining repetitions decreases. The last write for a row of the MVIN is reported to the load
+    controller.
 
     Args:
-        s: state of all units, shape (STATE_WORDS,).
+        s: state of all units, shape (STATE_WORDS,); changed in place.
         valid: whether the row must be written; a row outside its half of the scratchpad is skipped.
         done: whether the row was written in this cycle.
     """

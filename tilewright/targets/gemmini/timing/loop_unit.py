@@ -1,8 +1,12 @@
 """Timing of the hardware loop LOOP_WS: five command generators that work on up to two loops.
 
-The sources are LoopMatmul.scala and WeightedArbiter.scala. Stores have the highest priority, then
-products, then biases, then A or B, whichever is behind. A generator waits while its part of the
-reservation station is full of generated commands.
+One generator each loads A, B and the bias D; one generator multiplies, and one stores the result C.
+Each of them works on one loop at a time, and can begin with the next loop while other generators
+still work on the current one.
+
+If several generators have a command, stores have the highest priority, then products, then biases,
+then A or B, whichever is behind. A generator waits while its part of the reservation station is
+full of generated commands. The sources are LoopMatmul.scala and WeightedArbiter.scala.
 
 `s` is the state of all units, shape (STATE_WORDS,). `c` is the table of commands, shape
 (COMMAND_ROWS, n). The settings of a loop are `loop`, shape (LOOP_SETTINGS,).
@@ -107,7 +111,17 @@ def settings_at(loop: int) -> int:
 
 @stage
 def step_loops(s: UnitState, m: GemminiMachine, c: Commands, end: int) -> None:
-    """Simulate one cycle: pass on a plain command, or configure and run loops."""
+    """Simulate one cycle of the loop unit.
+
+    The unit passes on a command that does not concern loops, or executes a command that configures
+    a loop. At the same time, it can generate a command of a running loop.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n).
+        end: number of commands in the stream. Generated commands have larger indices.
+    """
     run_loops(s, m, c)
     count_completed(s, end)
 
@@ -166,7 +180,12 @@ def run_loops(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 @stage
 def count_completed(s: UnitState, end: int) -> None:
-    """Count generated commands that left the reservation station, which makes room for new ones."""
+    """Count generated commands that left the reservation station, which makes room for new ones.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        end: number of commands in the stream. Generated commands have larger indices.
+    """
     if s[COMPLETED] >= 0:
         command = s[STATION + s[COMPLETED] * RS_FIELDS + RS_COMMAND]
         if command >= end:
@@ -175,14 +194,14 @@ def count_completed(s: UnitState, end: int) -> None:
 
 @stage
 def configure_loop(s: UnitState, m: GemminiMachine, c: Commands, command: int, loop: int) -> None:
-    """Execute a configuration command of the loop unit.
+    """Execute a LOOP_WS_CONFIG command, or the LOOP_WS command that completes the configuration.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
         m: the machine.
         c: table of commands, shape (COMMAND_ROWS, n).
         command: index of the command.
-        loop: which of the two loops the command configures.
+        loop: which of the two loops the command configures, 0 or 1.
     """
     first = settings_at(loop)
     settings = s[first : first + LOOP_SETTINGS]
@@ -200,7 +219,10 @@ def configure_loop(s: UnitState, m: GemminiMachine, c: Commands, command: int, l
 
 @stage
 def completed_now(s: UnitState) -> int:
-    """Return a bit mask of the generators that finished in this cycle, with 8 bits per loop."""
+    """Return a bit mask of the generators that have finished their loop.
+
+    Bit 8 · loop + generator is set if the generator started with the loop and is idle.
+    """
     marks = 0
     for generator in range(GENERATORS):
         loop = s[LG_LOOP + generator]
@@ -212,7 +234,11 @@ def completed_now(s: UnitState) -> int:
 
 @stage
 def starts(s: UnitState) -> int:
-    """Return a bit mask of the generators that start to work on a loop in this cycle."""
+    """Return a bit mask of the generators that start to work on their next loop in this cycle.
+
+    The generator of products starts once those of A, B and D have started with the loop. The
+    generator of stores starts once that of products has started; in an addition, it starts at once.
+    """
     starting = 0
     for generator in range(GENERATORS):
         if s[LG_STATE + generator] != IDLE:
@@ -232,7 +258,10 @@ def starts(s: UnitState) -> int:
 
 @stage
 def next_loop(s: UnitState, generator: int) -> int:
-    """Return the loop that a generator would start with next."""
+    """Return the loop that a generator would start with next, 0 or 1.
+
+    It is the older loop, unless the generator has already started with it.
+    """
     head = s[LW_HEAD]
     return 1 - head if s[LW_STARTED + head] & (1 << generator) else head
 
@@ -265,7 +294,16 @@ def is_skipped(s: UnitState, generator: int) -> bool:
 
 @stage
 def has_command(s: UnitState, m: GemminiMachine, generator: int) -> bool:
-    """Return whether a generator has a command that it can issue in this cycle."""
+    """Return whether a generator has a command that it can issue in this cycle.
+
+    Its part of the reservation station must have room. A product also needs that the loads of its
+    operands were issued, and a store that its products were issued.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        generator: the generator.
+    """
     if s[LG_STATE + generator] == IDLE or is_skipped(s, generator):
         return False
     if generator == GEN_C:
@@ -285,7 +323,7 @@ def has_command(s: UnitState, m: GemminiMachine, generator: int) -> bool:
 
 @stage
 def ended_for(s: UnitState, generator: int, other: int) -> bool:
-    """Return whether one generator no longer works on the loop that another generator works on.
+    """Return whether a generator no longer works on the loop that another generator works on.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
@@ -299,7 +337,7 @@ def ended_for(s: UnitState, generator: int, other: int) -> bool:
 def operands_are_ahead(s: UnitState) -> bool:
     """Return whether the loads of A, B and the bias for the next product have been issued.
 
-    The test is the one that the hardware performs, which is not exact for B.
+    The test is that of the hardware, which is not exact for B.
     """
     i, j, k = s[LG_I + GEN_EX], s[LG_J + GEN_EX], s[LG_K + GEN_EX]
     a_k, b_k = s[LG_K + GEN_A], s[LG_K + GEN_B]
@@ -311,7 +349,10 @@ def operands_are_ahead(s: UnitState) -> bool:
 
 @stage
 def results_are_ahead(s: UnitState) -> bool:
-    """Return whether the products that the next store needs were issued."""
+    """Return whether the results that the next store needs are complete or on their way.
+
+    They are if all products that contribute to them were issued; in an addition, all loads.
+    """
     first = settings_at(s[LG_LOOP + GEN_C])
     loop = s[first : first + LOOP_SETTINGS]
     i, j = s[LG_I + GEN_C], s[LG_J + GEN_C]
@@ -344,7 +385,12 @@ def choose_generator(s: UnitState, m: GemminiMachine) -> int:
 
 @stage
 def choose_operand(s: UnitState) -> int:
-    """Return whether A or B is loaded next, as a generator number."""
+    """Return the generator, `GEN_A` or `GEN_B`, that has priority in this cycle.
+
+    If both work on the same loop, it is the generator that is behind in the dimension k, and B at
+    the start. In an addition, it is A. If they work on different loops, it is the generator that
+    works on the older loop.
+    """
     same = s[LG_LOOP + GEN_A] == s[LG_LOOP + GEN_B]
     a_idle, b_idle = s[LG_STATE + GEN_A] == IDLE, s[LG_STATE + GEN_B] == IDLE
     a_forced = not same and s[LG_LOOP + GEN_A] == s[LW_HEAD]
@@ -363,7 +409,14 @@ def choose_operand(s: UnitState) -> int:
 
 @stage
 def emit(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> None:
-    """Issue the next command of a generator, and advance its counters."""
+    """Issue the next command of a generator, and advance its counters.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n); the command is appended to it.
+        generator: the generator.
+    """
     first = settings_at(s[LG_LOOP + generator])
     loop = s[first : first + LOOP_SETTINGS]
     i, j, k = s[LG_I + generator], s[LG_J + generator], s[LG_K + generator]

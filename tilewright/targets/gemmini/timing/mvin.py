@@ -1,8 +1,10 @@
 """Timing of MVIN: the load controller and the data path to the local memories.
 
-The controller splits MVINs into rows, for two commands at a time; `dma` requests the rows. Response
-beats are merged into rows and rows are scaled, or zeros are generated (BeatMerger.scala,
-VectorScalarMultiplier.scala, PixelRepeater.scala and ZeroWriter.scala).
+The controller splits MVINs into rows and sends the rows to the DMA reader in `dma`. It works on up
+to two commands at a time, which it tracks in two slots. The beats of the responses are merged into
+rows, which are then scaled. If an MVIN reads from address 0, the zero writer generates its rows
+instead. The sources are BeatMerger.scala, VectorScalarMultiplier.scala, PixelRepeater.scala and
+ZeroWriter.scala.
 
 `s` is the state of all units, shape (STATE_WORDS,). `c` is the table of commands, shape
 (COMMAND_ROWS, n).
@@ -148,7 +150,14 @@ MULTIPLIER_CYCLES = 5
 
 @stage
 def step_load(s: UnitState, m: GemminiMachine, c: Commands, zero_ready: bool) -> None:
-    """Simulate one cycle of the load controller."""
+    """Simulate one cycle of the load controller: start a command, or send a row of the current one.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n).
+        zero_ready: whether the zero writer accepts a row in this cycle.
+    """
     if s[LD_STATE] == WAITS_FOR_COMMAND:
         if s[LD_Q + COUNT] == 0:
             return
@@ -198,7 +207,7 @@ def take_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
         s: state of all units, shape (STATE_WORDS,).
         c: table of commands, shape (COMMAND_ROWS, n).
         n: index of the command.
-        entry: entry of the command in the reservation station.
+        entry: entry of the command in the load part of the reservation station.
 
     Returns:
         Whether a slot was free.
@@ -229,7 +238,14 @@ def take_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
 
 @stage
 def send_row(s: UnitState, m: GemminiMachine, c: Commands, n: int, zero_ready: bool) -> bool:
-    """Send the next row of an MVIN to the reader, or to the zero writer if it reads zeros.
+    """Send the next row of an MVIN to the DMA reader, or to the zero writer if the address is 0.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n).
+        n: index of the command.
+        zero_ready: whether the zero writer accepts a row in this cycle.
 
     Returns:
         Whether there was room for the row.
@@ -257,7 +273,11 @@ def send_row(s: UnitState, m: GemminiMachine, c: Commands, n: int, zero_ready: b
 
 @stage
 def step_scaler(s: UnitState) -> None:
-    """Simulate one cycle of the scaler, from its results back to its input register."""
+    """Simulate one cycle of the scaler, which multiplies int8 rows by the scale of their MVIN.
+
+    Rows pass from the input register through one of three entries to the pixel repeater. They are
+    simulated in the opposite order.
+    """
     head = SE_TABLE + s[SE_HEAD] * SE_FIELDS
     tail = SE_TABLE + s[SE_TAIL] * SE_FIELDS
     accepts = s[SI_VALID] == 1 and s[tail + SE_VALID] == 0
@@ -287,10 +307,11 @@ def step_scaler(s: UnitState) -> None:
 
 @stage
 def multiply_row(s: UnitState) -> None:
-    """Simulate one cycle of a multiplier. All four multipliers do the same in the same cycle.
+    """Simulate one cycle of a multiplier: take one element, and return one finished element.
 
-    Elements are taken from the three entries in round-robin order, starting after the last one
-    taken.
+    All four multipliers do the same in the same cycle, so only one of them is simulated. Elements
+    are taken from the three entries in round-robin order, starting after the element that was taken
+    last.
     """
     for step in range(1, LANE_INPUTS + 1 if s[SE_UNTAKEN] > 0 else 1):
         n = (s[SE_LAST_GRANT] + step) % LANE_INPUTS
@@ -311,7 +332,10 @@ def multiply_row(s: UnitState) -> None:
 
 @stage
 def step_merger(s: UnitState) -> None:
-    """Simulate one cycle of the beat merger: emit a row, and accept a beat."""
+    """Simulate one cycle of the beat merger, which combines response beats into rows.
+
+    In one cycle, it can emit a row and accept a beat.
+    """
     valid, n_bytes = s[MG_VALID] == 1, s[MG_BYTES]
     length, read, sent = 1 << s[MG_SIZE], s[MG_READ], s[MG_SENT]
     next_ready = not valid
@@ -354,7 +378,7 @@ def step_merger(s: UnitState) -> None:
 def hand_on(s: UnitState, wide: bool, row_bytes: int, last: bool) -> None:
     """Pass a merged row to the next register of the load data path.
 
-    An int32 row goes to the register in front of the accumulator; an int8 row goes to the input
+    An int32 row goes to the register in front of the accumulator. An int8 row goes to the input
     register of the scaler.
 
     Args:
@@ -377,7 +401,11 @@ def hand_on(s: UnitState, wide: bool, row_bytes: int, last: bool) -> None:
 
 @stage
 def step_zeros(s: UnitState) -> bool:
-    """Simulate one cycle of the zero writer. Return whether it accepts another row."""
+    """Simulate one cycle of the zero writer, which splits a row of zeros into blocks of 16 columns.
+
+    Returns:
+        Whether the zero writer accepts another row.
+    """
     if s[ZERO_VALID] == 0:
         return True
     if s[ZR_READY] == 0:

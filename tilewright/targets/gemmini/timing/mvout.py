@@ -1,7 +1,9 @@
 """Timing of MVOUT: the store controller and the data path to the DMA writer.
 
-The controller splits MVOUTs into rows, blocks and pooling windows. Each row passes through its
-bank, four queues and the scaler before `dma` writes it (Scratchpad.scala).
+The controller splits MVOUTs into rows, blocks of 16 columns and pooling windows. A block passes
+through four queues: dispatch, norm, scale and issue. Between the dispatch and the norm queue, its
+row is read from its bank; rows of the accumulator then pass through the scaler. From the issue
+queue, the writer in `dma` takes the block (Scratchpad.scala).
 
 `s` is the state of all units, shape (STATE_WORDS,). `c` is the table of commands, shape
 (COMMAND_ROWS, n).
@@ -112,7 +114,7 @@ SLOTS = 2
 
 @stage
 def step_store(s: UnitState, m: GemminiMachine, c: Commands) -> None:
-    """Simulate one cycle of the store controller."""
+    """Simulate one cycle of the store controller: start an MVOUT, or send one of its blocks."""
     if s[ST_STATE] == WAITS_FOR_COMMAND:
         if s[ST_Q + COUNT] == 0:
             return
@@ -138,13 +140,16 @@ def step_store(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 @stage
 def sending_state(s: UnitState) -> int:
-    """Return the state that the store controller enters after the first row of a command."""
+    """Return the state of the store controller after the first block of an MVOUT was sent.
+
+    It is `POOLS` if the MVOUT pools, else `SENDS_ROWS`.
+    """
     return POOLS if s[ST_POOL_STRIDE] != 0 else SENDS_ROWS
 
 
 @stage
 def at_start(s: UnitState) -> bool:
-    """Return whether all counters are at the start of a command."""
+    """Return whether the block counters are at zero: no block was sent yet, or all were."""
     if s[ST_STATE] == POOLS or (s[ST_STATE] == WAITS_FOR_COMMAND and s[ST_POOL_STRIDE] != 0):
         window = s[ST_WINDOW_ROW] + s[ST_WINDOW_COLUMN]
         return window + s[ST_POOL_ROW] + s[ST_POOL_COLUMN] == 0
@@ -173,7 +178,7 @@ def configure_store(s: UnitState, a: int, b: int) -> None:
 
 @stage
 def flat(s: UnitState) -> bool:
-    """Return whether an MVOUT stores rows of a two-dimensional grid without pooling them."""
+    """Return whether MVOUTs store a two-dimensional grid of pixels without pooling."""
     return s[ST_POOL_STRIDE] == 0 and s[ST_POOL_SIZE] != 0
 
 
@@ -185,7 +190,7 @@ def take_store_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
         s: state of all units, shape (STATE_WORDS,).
         c: table of commands, shape (COMMAND_ROWS, n).
         n: index of the command.
-        entry: entry of the command in the reservation station.
+        entry: entry of the command in the store part of the reservation station.
 
     Returns:
         Whether a slot was free.
@@ -210,6 +215,12 @@ def take_store_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
 @stage
 def send_block(s: UnitState, m: GemminiMachine, c: Commands, n: int) -> bool:
     """Send the next block of 16 columns of an MVOUT to the dispatch queue.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n).
+        n: index of the command.
 
     Returns:
         Whether there was room for the block.
@@ -246,7 +257,7 @@ def send_block(s: UnitState, m: GemminiMachine, c: Commands, n: int) -> bool:
 def place(
     s: UnitState, m: GemminiMachine, to: int, address: int, offset: int, garbage: bool
 ) -> None:
-    """Write into a queue entry which bank and which row of a local memory it reads.
+    """Write the bank and the row that a block is read from into its queue entry.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
@@ -254,7 +265,7 @@ def place(
         to: position of the entry.
         address: local address of the command.
         offset: number of rows after this address.
-        garbage: whether the address is that of an absent operand.
+        garbage: whether the block is a pixel in the padding of a pool, for which no row is read.
     """
     at = (address + offset) & m.address_mask
     if garbage or is_garbage(m, (address & ~m.address_mask) | at):
@@ -277,7 +288,7 @@ def place(
 
 @stage
 def advance(s: UnitState, n_rows: int, blocks: int) -> None:
-    """Advance the store controller's counters to the next block, row or pooled pixel.
+    """Advance the store controller's counters to the next block, row or pixel of a pooling window.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
@@ -310,10 +321,10 @@ def move_entry(s: UnitState, source: int, source_entries: int, target: int, entr
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
-        source: the queue that loses the entry.
-        source_entries: capacity of that queue.
-        target: the queue that gets the entry.
-        entries: capacity of that queue.
+        source: position of the queue that loses the entry.
+        source_entries: capacity of the queue `source`.
+        target: position of the queue that gets the entry.
+        entries: capacity of the queue `target`.
     """
     at = entry_at(s, source, source_entries, SQ_FIELDS, 0)
     to = new_entry(s, target, entries, SQ_FIELDS)
@@ -324,9 +335,14 @@ def move_entry(s: UnitState, source: int, source_entries: int, target: int, entr
 
 @stage
 def feed_writer(s: UnitState, writer_ready: bool) -> None:
-    """Pass the oldest row to the writer if its data has arrived, and advance the data pipelines.
+    """Pass the oldest block to the DMA writer if its data has arrived, and advance the others.
 
-    As in the hardware, the pipelines see the oldest place of the issue queue even if it is empty.
+    As in the hardware, the oldest position of the issue queue decides which data pipeline advances,
+    even if the queue is empty. The position then holds an old entry.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        writer_ready: whether the writer accepts a block in this cycle.
     """
     for n in range(MOST_BANKS):
         s[DMA_PIPE_READY + n] = 0
@@ -357,9 +373,15 @@ def feed_writer(s: UnitState, writer_ready: bool) -> None:
 
 @stage
 def move_to_issue(s: UnitState, scaler_ready: bool, issue_room: bool) -> None:
-    """Move an entry from the scale queue to the issue queue.
+    """Advance the accumulator's scaler, and move an entry from the scale queue to the issue queue.
 
-    An entry of the accumulator moves together with its row in the scaler.
+    An entry whose row comes from the accumulator moves when its row enters the scaler. Other
+    entries move at once.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        scaler_ready: whether the row in the last stage of the scaler is taken in this cycle.
+        issue_room: whether the issue queue has room.
     """
     enters = 0
     head = entry_at(s, SCALE_Q, SCALE_ENTRIES, SQ_FIELDS, 0)
@@ -396,7 +418,8 @@ def move_to_issue(s: UnitState, scaler_ready: bool, issue_room: bool) -> None:
 def move_to_scale(s: UnitState) -> None:
     """Move an entry from the norm queue to the scale queue.
 
-    An entry of the accumulator moves together with the row at the bank's output.
+    An entry whose row comes from the accumulator moves together with the row at the output of its
+    bank.
     """
     if s[NORM_Q + COUNT] == 0 or not has_room(s, SCALE_Q, SCALE_ENTRIES):
         return
@@ -413,7 +436,10 @@ def move_to_scale(s: UnitState) -> None:
 
 @stage
 def dispatch_read(s: UnitState) -> None:
-    """Read the next row of a store from its bank, unless the array reads from that bank."""
+    """Read the row of the next block from its bank, unless the array reads from that bank.
+
+    The entry of the block moves from the dispatch queue to the norm queue.
+    """
     if s[DISPATCH_Q + COUNT] == 0 or not has_room(s, NORM_Q, NORM_ENTRIES):
         return
     head = entry_at(s, DISPATCH_Q, DISPATCH_ENTRIES, SQ_FIELDS, 0)

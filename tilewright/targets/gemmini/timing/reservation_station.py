@@ -1,11 +1,12 @@
 """Timing of the reservation station and of the queues in front of it.
 
-Commands move from the port to the station through four short queues. In the station
-(ReservationStation.scala), each of the three parts issues its commands in order. A command waits
-for commands of the other two parts that access overlapping rows of the local memories.
+Commands move from the port to the station through four short queues. The station
+(ReservationStation.scala) consists of three parts, one each for the load, execute and store
+controller. Each part issues its commands in order. A command waits for commands of the other two
+parts that access overlapping rows of the local memories.
 
 `s` is the state of all units, shape (STATE_WORDS,). `c` is the table of commands, shape
-(COMMAND_ROWS, n).
+(COMMAND_ROWS, n). An entry of the station is identified by its part and its index within the part.
 """
 
 from __future__ import annotations
@@ -119,22 +120,33 @@ IN_SCRATCHPAD, IN_ACCUMULATOR, NOWHERE = 0, 1, 2
 
 @stage
 def station_entry(part: int, n: int) -> int:
-    """Return the position of entry n of a part."""
+    """Return the position in the state of an entry of the station.
+
+    Args:
+        part: part of the station: load, execute or store.
+        n: index of the entry within the part.
+    """
     return STATION + (part * MOST_ENTRIES + n) * RS_FIELDS
 
 
 @stage
 def unissued(part: int) -> int:
-    """Return the position of the queue of a part's entries that were not issued yet.
+    """Return the position in the state of the queue of a part's entries that were not issued yet.
 
-    A part of the station holds the commands of one unit: load, execute or store.
+    Args:
+        part: part of the station: load, execute or store.
     """
     return UNISSUED + part * UNISSUED_WORDS
 
 
 @stage
 def part_entries(m: GemminiMachine, part: int) -> int:
-    """Return the capacity of a part of the station: load, execute or store."""
+    """Return the capacity of a part of the station.
+
+    Args:
+        m: the machine.
+        part: part of the station: load, execute or store.
+    """
     if part == LOAD_PART:
         return m.load_entries
     return m.execute_entries if part == EXECUTE_PART else m.store_entries
@@ -142,7 +154,11 @@ def part_entries(m: GemminiMachine, part: int) -> int:
 
 @stage
 def step_station(s: UnitState, m: GemminiMachine, c: Commands) -> None:
-    """Simulate one cycle: choose commands to issue and complete, accept one, then apply both."""
+    """Simulate one cycle: allocate a command, issue up to one per part, and complete up to one.
+
+    The commands to issue and to complete are chosen before a new command is allocated, so that they
+    depend only on the state at the start of the cycle.
+    """
     for part in range(PARTS):
         s[ISSUES + part] = choose_issue(s, m, part)
     s[COMPLETED] = completed_entry(s)
@@ -163,10 +179,15 @@ def step_station(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 @stage
 def choose_issue(s: UnitState, m: GemminiMachine, part: int) -> int:
-    """Return the entry that a part of the reservation station issues next, or -1.
+    """Return the index of the entry that a part of the station issues in this cycle, or -1.
 
-    It is the oldest entry that was not issued. It is issued if it waits for no other command and
-    its controller's queue has room.
+    Only the oldest entry that was not issued is considered. It is issued if it waits for no other
+    command and its controller's queue has room.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        part: part of the station: load, execute or store.
     """
     queue = unissued(part)
     if s[queue + COUNT] == 0:
@@ -186,9 +207,15 @@ def choose_issue(s: UnitState, m: GemminiMachine, part: int) -> int:
 
 @stage
 def completed_entry(s: UnitState) -> int:
-    """Return the entry that completes in this cycle, or -1.
+    """Choose the entry that completes in this cycle. A load or store leaves its controller's slot.
 
     The array has priority over loads, and loads have priority over stores.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+
+    Returns:
+        The entry, encoded as part · `MOST_ENTRIES` + index; -1 if no entry completes.
     """
     if s[EX_COMPLETES] >= 0:
         return EXECUTE_PART * MOST_ENTRIES + s[EX_COMPLETES]
@@ -206,9 +233,9 @@ def completed_entry(s: UnitState) -> int:
 
 @stage
 def return_rows(s: UnitState) -> None:
-    """Count the rows that arrived in this cycle.
+    """Subtract the data that was transferred in this cycle from what its commands still expect.
 
-    A command completes in the next cycle at the earliest.
+    This happens at the end of the cycle, so a command completes in the next cycle at the earliest.
     """
     if s[LD_RETURNED] > 0:
         slot = LD_SLOT_TABLE + (s[LD_RETURNED] - 1) * SLOT_FIELDS
@@ -223,7 +250,7 @@ def return_rows(s: UnitState) -> None:
 def issue(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
     """Pass a command from the reservation station to its controller.
 
-    A CONFIG of the load or store unit is complete when it is issued.
+    A CONFIG of the load or store unit completes when it is issued.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
@@ -272,7 +299,7 @@ def complete(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) ->
 
 @stage
 def free(s: UnitState, part: int, n: int) -> None:
-    """Remove an entry of the reservation station, so that no other entry waits for it.
+    """Remove an entry from the reservation station, so that no other entry waits for it.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
@@ -292,10 +319,16 @@ def free(s: UnitState, part: int, n: int) -> None:
 
 @stage
 def allocate(s: UnitState, m: GemminiMachine, c: Commands, command: int) -> bool:
-    """Put a command into the reservation station.
+    """Put a command into its part of the reservation station.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n).
+        command: index of the command.
 
     Returns:
-        Whether its part of the station had a free entry.
+        Whether the part had a free entry.
     """
     funct, a, b = c[FUNCT, command], c[RS1, command], c[RS2, command]
     unit = bits(a, 0, 2)
@@ -326,7 +359,10 @@ def allocate(s: UnitState, m: GemminiMachine, c: Commands, command: int) -> bool
 
 @stage
 def configure_station(s: UnitState, funct: int, part: int, a: int, b: int) -> None:
-    """Record the strides of a CONFIG command, which determine the row ranges of later commands.
+    """Record the settings and the state of a command on which later commands depend.
+
+    The strides and repetitions that a CONFIG sets determine the row ranges of later commands. A
+    PRELOAD is recorded until its COMPUTE arrives, because `is_idle` ignores it.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
@@ -376,7 +412,10 @@ def set_range(s: UnitState, m: GemminiMachine, at: int, start: int, n_rows: int)
 
 @stage
 def memory_of(m: GemminiMachine, start: int) -> int:
-    """Return the memory of a local address."""
+    """Return the memory of a local address: `IN_SCRATCHPAD`, `IN_ACCUMULATOR` or `NOWHERE`.
+
+    `NOWHERE` stands for the garbage address of an absent operand.
+    """
     if is_garbage(m, start):
         return NOWHERE
     return IN_ACCUMULATOR if in_accumulator(start) else IN_SCRATCHPAD
@@ -432,7 +471,16 @@ def set_ranges(s: UnitState, m: GemminiMachine, e: int, funct: int, a: int, b: i
 def without_pixels(m: GemminiMachine, start: int, pixels: int) -> int:
     """Return the first scratchpad row to which an MVIN with repeated pixels can write.
 
-    Repeated pixels are written to the rows before `start`, within the same half of the scratchpad.
+    Repetitions of a pixel are written to the rows before `start`, within the same half of the
+    scratchpad.
+
+    Args:
+        m: the machine.
+        start: local address of the MVIN.
+        pixels: number of repetitions of each pixel, without the pixel itself.
+
+    Returns:
+        Local address of the first row.
     """
     row, middle = start & m.address_mask, m.scratchpad_rows // 2
     floor = middle if row > middle else 0
@@ -442,7 +490,14 @@ def without_pixels(m: GemminiMachine, start: int, pixels: int) -> int:
 
 @stage
 def set_waits(s: UnitState, m: GemminiMachine, e: int, part: int) -> None:
-    """Record which entries of the other two parts of the station a new entry waits for."""
+    """Record which entries of the other two parts of the station a new entry waits for.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        e: position of the new entry in the state.
+        part: part of the new entry.
+    """
     if s[e + RS_CONFIG] == 1:
         return
     for other in range(PARTS):
@@ -463,7 +518,7 @@ def depends_on(s: UnitState, e: int, part: int, k: int, other: int) -> bool:
         s: state of all units, shape (STATE_WORDS,).
         e: position of the new entry in the state.
         part: part of the new entry.
-        k: index of the other entry within its part.
+        k: position of the other entry in the state.
         other: part of the other entry.
     """
     if part == LOAD_PART and other == EXECUTE_PART:
@@ -483,7 +538,13 @@ def depends_on(s: UnitState, e: int, part: int, k: int, other: int) -> bool:
 
 @stage
 def overlap(s: UnitState, one: int, two: int) -> bool:
-    """Return whether two ranges share rows of the same memory."""
+    """Return whether two ranges share rows of the same memory.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        one: position of the first range in the state.
+        two: position of the second range in the state.
+    """
     memory, a, b = s[one], s[one + 1], s[two + 1]
     if memory != s[two] or memory == NOWHERE:
         return False
@@ -496,7 +557,9 @@ def overlap(s: UnitState, one: int, two: int) -> bool:
 def is_idle(s: UnitState) -> bool:
     """Return whether the accelerator is idle at the start of a cycle.
 
-    It is idle if it is not busy and all memory responses have arrived.
+    It is idle if no hardware loop is configured, no command or block of data is queued, no memory
+    request is in progress and the reservation station is empty. A single PRELOAD in the station is
+    ignored, because it cannot complete before its COMPUTE arrives.
     """
     if s[LW_CONFIGURED] + s[LW_CONFIGURED + 1] > 0:
         return False
@@ -510,7 +573,17 @@ def is_idle(s: UnitState) -> bool:
 
 @stage
 def step_front_end(s: UnitState, m: GemminiMachine, c: Commands, end: int, idle: bool) -> None:
-    """Simulate one cycle: advance commands by one queue, and accept one at the port."""
+    """Simulate one cycle: advance commands by one queue, and accept a command at the port.
+
+    A fence is accepted when the accelerator is idle.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n).
+        end: number of commands in the stream.
+        idle: whether the accelerator is idle.
+    """
     step_loops(s, m, c, end)
     move_command(s, CONV_Q, LOOP_Q)
     move_command(s, PORT_Q, CONV_Q)
@@ -532,7 +605,13 @@ def step_front_end(s: UnitState, m: GemminiMachine, c: Commands, end: int, idle:
 
 @stage
 def move_command(s: UnitState, source: int, target: int) -> None:
-    """Move the oldest command of a queue to the next queue, if that has room."""
+    """Move the oldest command of a queue to the next queue, if the next queue has room.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        source: position of the queue.
+        target: position of the next queue.
+    """
     if s[source + COUNT] > 0 and has_room(s, target, FRONT_ENTRIES):
         command = s[entry_at(s, source, FRONT_ENTRIES, 1, 0)]
         s[new_entry(s, target, FRONT_ENTRIES, 1)] = command

@@ -61,9 +61,14 @@ latency, after which the stream is considered to hang."""
 
 @stage
 def all_accepted(s: UnitState, c: Commands, end: int) -> bool:
-    """Return whether all commands were accepted.
+    """Return whether all commands were accepted. A final fence is accepted here.
 
-    A final fence is accepted here, because this is only called when the accelerator is idle.
+    The caller must ensure that the accelerator is idle, which is what a fence waits for.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,); changed in place.
+        c: table of commands, shape (COMMAND_ROWS, n); changed in place.
+        end: number of commands in the stream.
     """
     n = s[NEXT_COMMAND]
     if n == end - 1 and c[FUNCT, n] == FENCE and s[NOW] >= s[WAIT_UNTIL]:
@@ -81,13 +86,14 @@ def simulate_stream(
     Args:
         s: a blank state.
         m: the machine.
-        c: table of commands, shape (COMMAND_ROWS, n). The times of their events are filled in.
-        end: number of commands in the stream.
+        c: table of commands, shape (COMMAND_ROWS, n). The cycles of their events are filled in.
+        end: number of commands in the stream. The columns of `c` after them are space for the
+            commands that hardware loops generate.
         requests: filled with cycle, transaction and bytes of each request at the memory port, shape
             (maximum number of requests, 3).
 
     Returns:
-        The number of cycles, or `HANGS`.
+        The number of cycles, or `HANGS` if no command made progress for a long time.
     """
     seen_requests = 0
     s[LW_MADE] = end

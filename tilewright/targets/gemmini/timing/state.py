@@ -1,16 +1,17 @@
 """Layout of the simulator's state: registers and queues of all units, and the table of commands.
 
-All registers and queues are stored in one integer array. A register is a named position in it. A
-queue is a range: the index of the oldest entry, the number of entries, the cycle of the last
-removal, and then the entries.
+All registers and queues are stored in one integer array, `s` of shape (STATE_WORDS,). The constants
+of this module are positions in that array. A register is one word. A queue is a range of words: the
+index of the oldest entry, the number of entries, the cycle of the last removal, and then the
+entries, each of which has one or more fields.
 
-Within a cycle, units are simulated from the memory port backwards, so that a unit that takes from a
-queue is simulated before the unit that fills it. The taking unit therefore sees the entries of the
-previous cycle, as in the hardware. A unit that fills a plain queue asks `has_room`, which ignores
-removals in this cycle. A unit that fills a "pipe" queue asks `has_room_pipe`, which includes them.
+The table of commands is `c`, shape (COMMAND_ROWS, n).
 
-`s` is the state of all units, shape (STATE_WORDS,). `c` is the table of commands, shape
-(COMMAND_ROWS, n).
+Within a cycle, units are simulated from the memory port backwards. A unit that takes from a queue
+is therefore simulated before the unit that fills the queue, and sees the entries of the previous
+cycle, as in the hardware. A unit that fills a plain queue asks `has_room`, which ignores removals
+in this cycle. A unit that fills a "pipe" queue asks `has_room_pipe`, which counts them: such a
+queue accepts an entry in the cycle in which another one leaves.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ PORT_Q, CONV_Q, LOOP_Q, LAST_Q = (_p.queue(2, 1) for _ in range(4))
 FRONT_ENTRIES = 2
 NEXT_COMMAND, WAIT_UNTIL = _p.take(), _p.take()
 
-# LOOP_WS unit: two loops with their flags, and five generators with their loop and their counters
-# bit sets of generators, by loop
+# LOOP_WS unit: two loops with their flags, and five generators with their loop and their counters.
+# The first four are indexed by loop; STARTED and COMPLETED are bit sets of generators.
 LW_CONFIGURED, LW_RUNNING, LW_STARTED, LW_COMPLETED = (_p.take(2) for _ in range(4))
 LW_HEAD, LW_BASE, LW_MADE = _p.take(), _p.take(), _p.take()
 GEN_A, GEN_B, GEN_D, GEN_EX, GEN_C = 0, 1, 2, 3, 4
@@ -102,10 +103,10 @@ LD_BLOCK_STRIDE, LD_PIXEL_REPEATS = _p.take(3), _p.take(3)
 LD_SLOTS = 2
 SLOT_VALID, SLOT_ENTRY, SLOT_LEFT = 0, 1, 2
 SLOT_IN_ACC, SLOT_ACCUMULATES, SLOT_WIDE, SLOT_COLUMNS, SLOT_REPEATS = 3, 4, 5, 6, 7
-SLOT_BLOCK_STRIDE, SLOT_IDENTITY, SLOT_PIXELS = 8, 9, 10  # number of repeats of a pixel, minus one
+SLOT_BLOCK_STRIDE, SLOT_IDENTITY, SLOT_PIXELS = 8, 9, 10  # PIXELS: writes per pixel, minus 1
 SLOT_FIELDS = 11
 LD_SLOT_TABLE = _p.take(LD_SLOTS * SLOT_FIELDS)
-# slot whose row was written in this cycle, plus 1, or 0; and its bytes
+# slot whose data was written in this cycle, plus 1, or 0; and the number of bytes
 LD_RETURNED, LD_RETURNED_BYTES = _p.take(), _p.take()
 
 # Zero writer and its pixel repeater
@@ -202,7 +203,7 @@ ACC_SCALER_ROWS = _p.take()  # number of full stages
 WR_STATE, WR_ADDRESS, WR_LENGTH, WR_SENT, WR_BEATS, WR_BEATS_LEFT = (_p.take() for _ in range(6))
 WR_SHIFT, WR_TOTAL, WR_XACT = _p.take(), _p.take(), _p.take()
 WR_XACTS_BUSY = _p.take()  # bit set of transactions in use
-# Beats in flight; fields: page, transaction, size in bytes, whether it is the first
+# Beats in flight; fields: page, transaction, size of the request in bytes; the last field is unused
 BEAT_FIELDS = 4
 WR_TLB_VALID, WR_TLB_BEAT = _p.take(), _p.take(BEAT_FIELDS)
 WR_OUT_VALID, WR_OUT_BEAT = _p.take(), _p.take(BEAT_FIELDS)
@@ -262,7 +263,8 @@ STATE_WORDS = _p.used
 def entry_at(s: UnitState, queue: int, entries: int, fields: int, n: int) -> int:
     """Return the position in the state of an entry of a queue.
 
-    Beyond the last entry, the position holds what an earlier entry left there.
+    A position at or beyond the number of entries is valid, too. It holds what an earlier entry left
+    there.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
@@ -279,7 +281,13 @@ def entry_at(s: UnitState, queue: int, entries: int, fields: int, n: int) -> int
 
 @stage
 def remove(s: UnitState, queue: int, entries: int) -> None:
-    """Remove the oldest entry of a queue."""
+    """Remove the oldest entry of a queue.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        queue: position of the queue, which must not be empty.
+        entries: capacity of the queue.
+    """
     at = s[queue + HEAD] + 1
     s[queue + HEAD] = 0 if at == entries else at
     s[queue + COUNT] -= 1
@@ -306,13 +314,28 @@ def new_entry(s: UnitState, queue: int, entries: int, fields: int) -> int:
 
 @stage
 def has_room(s: UnitState, queue: int, entries: int) -> bool:
-    """Return whether a queue had room at the beginning of the cycle."""
+    """Return whether a queue had room at the beginning of the cycle.
+
+    An entry that was removed in this cycle still counts as occupied. The test assumes that at most
+    one entry is removed per cycle.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        queue: position of the queue.
+        entries: capacity of the queue.
+    """
     return s[queue + COUNT] + (1 if s[queue + REMOVED_AT] == s[NOW] else 0) < entries
 
 
 @stage
 def has_room_pipe(s: UnitState, queue: int, entries: int) -> bool:
-    """Return whether a queue has room now, counting removals in this cycle."""
+    """Return whether a queue has room now, counting removals in this cycle.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        queue: position of the queue.
+        entries: capacity of the queue.
+    """
     return s[queue + COUNT] < entries
 
 

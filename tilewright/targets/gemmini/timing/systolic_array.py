@@ -1,7 +1,8 @@
 """Timing of the systolic array: rows enter in order and leave after a fixed time.
 
-The source is MeshWithDelays.scala. A tag says where the result of a product is written; up to six
-products can be in progress.
+Blocks of operands are fed into the array row by row. Up to six products of blocks can be in
+progress. Each product has a tag, which holds the local address for its result and the reservation
+station entry that completes with it. The source is MeshWithDelays.scala.
 
 `s` is the state of all units, shape (STATE_WORDS,).
 """
@@ -88,7 +89,11 @@ NO_TAG = -1
 
 @stage
 def step_results(s: UnitState, m: GemminiMachine) -> None:
-    """Process what leaves the array in this cycle: a row to write, or the end of a product."""
+    """Process the row that leaves the array in this cycle, if any.
+
+    The row is offered for writing. If it is the last row of its product, the tag is marked for
+    removal and the product's command completes.
+    """
     s[ARRAY_WRITES] = NO_WRITE
     s[MESH_COMPLETES] = -1
     s[TAG_REMOVED] = 0
@@ -153,7 +158,7 @@ def has_data(s: UnitState, control: int, operand: int) -> bool:
     Args:
         s: state of all units, shape (STATE_WORDS,).
         control: position of the entry of the control queue that needs the row.
-        operand: the operand: A, B or D.
+        operand: the operand: 0 for A, 1 for B, 2 for D.
     """
     field = control + CN_OPERANDS + operand * OPERAND_FIELDS
     if not s[field + CN_NEEDS]:
@@ -167,7 +172,11 @@ def has_data(s: UnitState, control: int, operand: int) -> bool:
 
 @stage
 def step_array(s: UnitState) -> None:
-    """Feed a row into the array, and take the next entry of the control queue."""
+    """Simulate one cycle of the array's input: feed a row, and take an entry of the control queue.
+
+    The control queue says which rows of the operands arrive from the banks. A row enters the array
+    when it has arrived for all three operands.
+    """
     for bank in range(MOST_BANKS):
         s[EX_PIPE_READY + bank] = 0
     for bank in range(MOST_ACC_BANKS):
@@ -220,9 +229,9 @@ def step_array(s: UnitState) -> None:
 
 @stage
 def take_request(s: UnitState, control: int, flushes: bool) -> None:
-    """Start a product in the array, or a flush, which only pushes earlier results out.
+    """Start a product in the array, or a flush, which pushes earlier results out of the array.
 
-    For a product, a tag is queued that says where the result is written.
+    A product gets a tag, which says where its result is written.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
@@ -248,7 +257,7 @@ def take_request(s: UnitState, control: int, flushes: bool) -> None:
 
 @stage
 def release_rows(s: UnitState, control: int, fired: int) -> None:
-    """Free the bank outputs whose rows the array has taken in this cycle.
+    """Free the outputs of the banks whose rows the array has taken in this cycle.
 
     Args:
         s: state of all units, shape (STATE_WORDS,).
@@ -278,7 +287,7 @@ def drop_tags(s: UnitState) -> None:
 
 @stage
 def has_products(s: UnitState) -> bool:
-    """Return whether a product with a result is in progress."""
+    """Return whether the array contains a product whose result completes a command."""
     entries = 0
     for n in range(TAGS):
         entries += 0 if s[TAG_Q + ENTRIES + n * TAG_FIELDS + TAG_ENTRY] == NO_TAG else 1
@@ -287,7 +296,13 @@ def has_products(s: UnitState) -> bool:
 
 @stage
 def writes_to(s: UnitState, m: GemminiMachine, operand: int) -> bool:
-    """Return whether a product in progress writes its result to the start address of an operand."""
+    """Return whether a product in progress writes its result to the start address of an operand.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        operand: operand of a command, whose low bits are a local address.
+    """
     mask = (1 << 31) | m.address_mask
     for n in range(TAGS):
         address = s[TAG_Q + ENTRIES + n * TAG_FIELDS + TAG_ADDRESS]

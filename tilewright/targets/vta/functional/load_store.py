@@ -486,7 +486,7 @@ def _outside(at: int, step: int, image_bytes: int) -> int:
 
     Returns:
         Number of elements: 0 if the first element is inside the image; a very large number if no
-            later element can be inside.
+        later element can be inside.
     """
     if at + step > image_bytes:
         return 1 << 40

@@ -34,7 +34,7 @@ def stuck_modules(
 
     Returns:
         One tuple per stuck module: the module, the index of its next instruction, and the empty
-            queues from which this instruction pops.
+        queues from which this instruction pops.
     """
     stuck = []
     for module, instruction in enumerate(result.heads.tolist()):
