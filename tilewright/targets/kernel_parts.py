@@ -94,10 +94,10 @@ The passes for forms that no part uses are left out: closures, comprehensions, `
 
 
 class PartCompiler(CompilerBase):  # type: ignore[misc]
-    """Compiler for the parts of a kernel."""
+    """Compiler for the parts of a kernel: functions that only other compiled functions call."""
 
     def define_pipelines(self) -> list[Any]:
-        """Return the passes, and prepare the state for them."""
+        """Return the compiler passes for a part, and prepare the compiler's state for them."""
         name = self.state.func_id.func_qualname
         self.state.library = _PartLibrary(self.state.targetctx.codegen(), name)
         self.state.flags.no_compile = True
