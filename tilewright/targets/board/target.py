@@ -68,7 +68,7 @@ class BoardTarget:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the simulated machine, the board's name, its driver and the measuring options."""
+        """Digest of the simulated machine, the board's name, its driver and its options."""
         parts = [self.machine.fingerprint, self.name, self._bench]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -86,7 +86,7 @@ class BoardTarget:
         return self.machine.space(workload)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Compile a batch in this process, as the simulated machine does."""
+        """Compile a batch in this process, as the simulated machine would do."""
         return self.machine.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
