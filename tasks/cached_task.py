@@ -96,7 +96,7 @@ class Record(Generic[T]):
         self.value = value
 
 
-class RecordSerializer(Serializer):  # Prefect registers no generic ones
+class RecordSerializer(Serializer):  # not generic, because Prefect could not register it
     """Prefect serializer of stage results.
 
     A serialised result is JSON that contains the encoded result in Base64, preceded by a digest of
@@ -150,7 +150,7 @@ def wrap_unsearched(value: R) -> R:
 
     The task receives the argument itself, without the wrapper.
     """
-    return quote(value)  # type: ignore[return-value]  # the engine takes the annotation off
+    return quote(value)  # type: ignore[return-value]  # Prefect's engine removes the wrapper
 
 
 RETRIES = (2.0, 10.0)
@@ -243,8 +243,9 @@ class Stage(Generic[P, T]):
         """
         key = self.key(*given)
         title = self.run_name.format(**names, **self._signature.bind(*given).arguments)
-        # Prefect searches what is not quoted for results of other tasks, and takes a new object at
-        # the place in memory of one that is gone for that: edges that nobody meant.
+        # Prefect searches arguments that are not quoted for results of other tasks. It recognises a
+        # result by its address in memory, so a new object at the address of a deleted result would
+        # add a wrong edge to the graph.
         state = self._task(quote(key), title, quote(given), return_state=True, wait_for=after)
         value, reused = state.result().value, state.name == REUSED
         if reused and (told := self.told(value, *given)):

@@ -45,7 +45,7 @@ from tilewright.tuning.tuning_task import TuningTask
 
 ALIAS = "champion"
 PREFIX = "tilewright"
-ABOUT = "tilewright"  # key of what the model's metadata say
+ABOUT = "tilewright"  # key of our own entry in the model's metadata
 DIGEST = "sha256"
 
 
@@ -242,9 +242,9 @@ def champion_file(folder: Path) -> tuple[ChampionMetadata, bytes]:
         ValueError: the metadata is invalid or of an unsupported version.
     """
     try:
-        # not `Model.load`, which would look up the folder as a place of the tracking store
+        # `Model.load` would look up the folder in the tracking store
         metadata = Model.from_dict(_yaml(folder)).metadata
-    except Exception as error:  # YAML and MLflow fail in ways of their own
+    except Exception as error:  # YAML and MLflow raise errors of many classes
         raise ValueError(f"its metadata cannot be read: {error}") from None
     if not isinstance(metadata, dict):
         raise ValueError("it has no description")

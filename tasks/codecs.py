@@ -49,7 +49,7 @@ from tilewright.tuning.results import (
 T = TypeVar("T")
 
 _SCORE, _COUNTER, _REPEATS = "score_", "counter_", "repeats"
-_FAST = 1  # of zlib: programs shrink to a quarter, and little more at higher levels
+_FAST = 1  # zlib level: programs shrink to a quarter, and hardly more at higher levels
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Codec(Generic[T]):
     """
 
     name: str
-    type: Any  # of the values
+    type: Any
     encode: Callable[[T], bytes]
     decode: Callable[[bytes], T]
 

@@ -181,7 +181,7 @@ class NetworksRunner(_Recorded):
 
     def _log_began(self, plan: NetworksPlan, kept: int, emit: Listener) -> None:
         retire_dead_runs(plan.options, current=str(flow_run.id))
-        self._begin(len(plan.jobs), kept)  # system metrics are logged to the runs below it
+        self._begin(len(plan.jobs), kept)  # system metrics are logged to its child runs
         steps.log_networks_began(plan, kept, emit)
 
     def _log(self, compared: NetworkComparison, folder: Path) -> None:

@@ -49,8 +49,8 @@ from tilewright.tasks import tracking
 from tilewright.tasks.tracking import KEY_TAG, commit_tag
 from tilewright.tuning.output_dir import identity
 
-_BATCH_LIMIT = 1000  # metrics MLflow takes in a call
-_TEXT_LIMIT = 500  # characters of a parameter
+_BATCH_LIMIT = 1000  # MLflow's limit of metrics per call
+_TEXT_LIMIT = 500  # maximum number of characters of a parameter's value
 _METRICS = {
     "regret": "final_regret",
     "within_goal": "within_1_percent",

@@ -49,7 +49,7 @@ from tilewright.tuning.results import TunedWorkload, WorkloadRow, cycles_of, sec
 from tilewright.tuning.run_figures import above_limit, milliseconds_of, valid_share
 from tilewright.tuning.tuning_task import TuningTask
 
-_DIGITS = 6  # of a metric that is no count
+_DIGITS = 6  # significant digits of metrics that are not integers
 PREFECT_LINK = "the flow run in Prefect"
 
 
@@ -214,7 +214,7 @@ def log_network_artifacts(
         tracking.log_file(run_id, path)
     tracking.link_models(run_id, tracking.models_below(run_id))
     known, total = _network_figures(summary), summary["total"]
-    # MLflow's page that compares runs begins with the metric that was logged first: the gain.
+    # MLflow's page that compares runs shows the metric first that was logged first: the gain.
     tracking.log_results(run_id, metrics_of(total) | known)
     curves = network_curves(outputs.trials_of(folder, tuned), tuned, total)
     with tracking.StepLog(run_id) as log:
@@ -279,7 +279,7 @@ def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
         "roofline_cycles": row["roofline_cycles"],
         **_ends(row),
     }
-    # MLflow's columns show all digits there are.
+    # Values are rounded, because MLflow's tables show all digits.
     return {
         name: float(value) if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
         for name, value in metrics.items()

@@ -163,7 +163,7 @@ def log_model(client: MlflowClient, entry: ModelEntry, learned: LearnedModel) ->
     experiment = str(client.get_run(entry.run_id).info.experiment_id)
     wanted = f"source_run_id = '{entry.run_id}' AND name = '{entry.name}'"
     known = list(client.search_logged_models([experiment], filter_string=wanted))
-    # One that a kill or a full disk broke off is known, too, but not ready.
+    # If logging was interrupted, for example by a full disk, the model is known but not ready.
     for item in known:
         ready = item.status == LoggedModelStatus.READY
         if entry.version and ready and item.tags.get(VERSION_TAG) == entry.version:

@@ -18,8 +18,8 @@ from tilewright.services.mlflow_server import VIEW_KEY
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 NAME = "tuner, gain and bound"
 """Name of the view in MLflow's list."""
-# MLflow sorts the columns by name, metrics before parameters, and shows five at 1,200 pixels. The
-# other latencies would push gain and tuner out of sight; they are on the page of a run.
+# MLflow sorts the columns by name, metrics before parameters, and shows five columns at a width of
+# 1,200 pixels. Columns for the other latencies would push the gain and the tuner out of sight.
 _PARAMS = ("tuner",)
 _METRICS = ("above_bound", "gain", "rule_ms", "tuned_ms")
 _CURVES = ("cycles/best", "cycles/rule", "cycles/bound")

@@ -94,7 +94,7 @@ def register_champion(
             job = ComparisonJob(tuner_config, name, _best_seed(results, row.tuner, name))
             learned = _learned_models_of(plan, job)
             if not {"P", "V"} <= set(learned):
-                break  # this tuner has no such models
+                break  # this tuner does not have both models; try the next one
             run_id = logged[tuner_config.label, job.seed]
             registered += _register(plan, job, learned, run_id)
         if registered:

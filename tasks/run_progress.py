@@ -116,7 +116,7 @@ class Progress:
     def __init__(self, key: str, of: int, what: str) -> None:
         self.of = max(of, 1)
         made = create_progress_artifact(0.0, key=key, description=what)
-        assert isinstance(made, UUID)  # as everywhere but in asynchronous code
+        assert isinstance(made, UUID)  # it is a coroutine only in asynchronous code
         self._id, self._told, self._turn = made, time.monotonic(), threading.Lock()
 
     def show(self, done: int) -> None:

@@ -123,7 +123,7 @@ class NetworkRunner(PrefectRunner):
         self.parent = parent
         self.params: Params = {}
         self._repeats = False
-        self._imported = ""  # the key of the model's record
+        self._imported = ""  # key of the imported model
         self._found: list[object] = []  # the task that found the workloads
         self._layers: list[object] = []  # the flows of the workloads
 
@@ -139,7 +139,7 @@ class NetworkRunner(PrefectRunner):
             self._found = self.before
         return value
 
-    def workload(  # type: ignore[override]  # the only flow that networks have
+    def workload(  # type: ignore[override]  # networks have no other flows
         self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
         *given: Any,
     ) -> Flow[TunedWorkload]:  # fmt: skip
@@ -232,7 +232,7 @@ class NetworkRunner(PrefectRunner):
             log_results.log_network_dataset(self.run_id, network.model)
             self.progress.show(options.trials * count)
 
-        # A task, because Prefect's second interface cannot show an artifact of no task.
+        # This is a task because Prefect's V2 pages can only show artifacts that belong to a task.
         opened: Any = open_run
         opened(wait_for=self.before)
         self._repeats = tracking.repeated_run(self.run_id) is not None
@@ -390,7 +390,7 @@ class WorkloadRunner(PrefectRunner):
         self, options: TuningOptions, task: TuningTask, tuned: TunedWorkload, session: Session,
         emit: Listener,
     ) -> None:  # fmt: skip
-        if self._log is None:  # a command that is repeated: its first run has the artifacts
+        if self._log is None:  # a repeated command, whose first run has the artifacts
             for history in session.unlearned:
                 self._show_known(round_steps.retrain_models, history.round - 1, "not needed")
         else:

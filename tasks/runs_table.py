@@ -117,10 +117,10 @@ def network_runs(client: MlflowClient, also: str = "") -> list[Run]:
     runs: list[Run] = []
     token: str | None = None
     while True:
-        with collecting_later():  # SQLAlchemy makes sixty objects a run
+        with collecting_later():  # SQLAlchemy creates about sixty objects per run
             page = client.search_runs(
                 [experiment.experiment_id],
-                # neither the workloads' runs, many more, nor those of co-design or of training
+                # Runs of workloads, of co-design and of training do not have this tag.
                 filter_string=f"tags.`{QUESTION_TAG}` LIKE '%'" + (also and f" AND {also}"),
                 order_by=["attributes.start_time DESC"], max_results=_PAGE, page_token=token,
             )  # fmt: skip

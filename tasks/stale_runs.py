@@ -133,7 +133,8 @@ def _crashed_state() -> State[Any]:
 
 
 def _same_folder(parameters: dict[str, Any], options: OutputOptions) -> bool:
-    given = parameters.get("options", parameters)  # of a workload's flow, and of earlier versions
+    # The flow of a workload has a parameter `options`, and so had all flows of earlier versions.
+    given = parameters.get("options", parameters)
     known = type(options).__pydantic_fields__
     try:
         theirs = type(options).model_validate({k: v for k, v in given.items() if k in known})

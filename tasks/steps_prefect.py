@@ -108,7 +108,7 @@ def _filter_key(task: TuningTask, session: Session, candidates: Candidates, n: i
 
 def _lower_key(task: TuningTask, session: Session, kept: Candidates, n: int) -> Key:
     inputs = _session_inputs(task, session, n) | {"kept": digest_of(kept)}
-    if task.cluster:  # the workers have the programs
+    if task.cluster:  # the batch has no programs, because they stay on the workers
         inputs["programs"] = "elsewhere"
     return Key("lower_and_choose", 4, task.target.fingerprint, inputs)
 

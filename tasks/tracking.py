@@ -58,8 +58,8 @@ STEP_METRIC = "trials"
 """Metric that is logged at every step and numbers the steps, so that runs with different batch
 sizes are comparable."""
 KEPT_SECONDS = 1.0
-_DIGEST = 12  # characters of one that MLflow shows; the profile has all
-FULL_BATCH = 500  # metrics; MLflow takes a thousand at a time
+_DIGEST = 12  # number of characters of a dataset's digest that MLflow shows
+FULL_BATCH = 500  # number of collected metrics that is logged at once; MLflow's limit is 1000
 
 
 class TrackingError(TilewrightError):
@@ -230,7 +230,7 @@ def close_run(run_id: str, status: str = "FINISHED") -> None:
     """
     client = _client()
     begun = client.get_run(run_id).info.start_time
-    # a clock may have been set back meanwhile: no run ends before it began
+    # The clock may have been set back meanwhile, but no run may end before it began.
     ended = max(int(time.time() * 1000), begun)
     client.set_terminated(run_id, status=status, end_time=ended)
 
@@ -501,7 +501,7 @@ def git_commit() -> str | None:
     """Return the Git commit of this code; None if the code does not run from a Git checkout."""
     folder = Path(__file__).resolve().parents[1]
     if not (folder / ".git").exists():
-        return None  # a repository further up is another's, and so are its settings
+        return None  # a repository in a folder above belongs to another project
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "HEAD"],
@@ -554,8 +554,8 @@ def set_experiment_tag(client: MlflowClient, experiment_id: str, name: str, valu
     try:
         client.set_experiment_tag(experiment_id, name, value)
     except MlflowException:
-        # MLflow looks for the tag before it inserts it: of two commands that do so at the same
-        # moment, the second one violates the constraint that a tag exists once.
+        # MLflow looks for the tag before it inserts it. If two commands do so at the same moment,
+        # the second one violates the constraint that a tag exists only once.
         if client.get_experiment(experiment_id).tags.get(name) != value:
             raise
 
@@ -572,7 +572,7 @@ def _make_experiment() -> Experiment:
     folder = current_workspace().mlflow_artifacts.as_uri() if local else None
     try:
         client.create_experiment(EXPERIMENT, artifact_location=folder, tags=PAGE_KIND)
-    except Exception:  # in a way of each store: another command made it meanwhile
+    except Exception:  # another command may have created it; each store raises its own error
         if client.get_experiment_by_name(EXPERIMENT) is None:
             raise
     made = client.get_experiment_by_name(EXPERIMENT)

@@ -234,6 +234,6 @@ def _is_best(client: MlflowClient, name: str, tags: Mapping[str, str]) -> bool:
     by = _SCORE if same else _ROWS
     try:
         mine, its = float(tags[by]), float(champion.tags[by])
-    except (KeyError, ValueError):  # of an earlier version, or changed by hand
+    except (KeyError, ValueError):  # tags of an earlier version, or changed by hand
         return True
     return mine >= its if same else mine > its

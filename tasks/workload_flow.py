@@ -60,7 +60,7 @@ def workload_flow(
         parent: MLflow run of the network.
         after: tasks that precede the flow in Prefect's graph.
     """
-    name = ascii_only(layer(task.names, task.workload))  # Prefect's graph draws nothing else
+    name = ascii_only(layer(task.names, task.workload))  # Prefect's graph draws only ASCII
 
     @flow(
         name=WORKLOAD_FLOW,
@@ -74,6 +74,6 @@ def workload_flow(
         """Tune one workload in rounds until all trials are made, and verify the chosen schedule."""
         return (yield from steps())
 
-    flow_run: Any = tune_workload  # which takes `wait_for`, too
+    flow_run: Any = tune_workload  # it also accepts `wait_for`
     shown: Flow[TunedWorkload] = flow_run(options, params, task, parent, wait_for=after)
     return shown

@@ -372,8 +372,9 @@ class Target(Protocol):
     def deterministic(self) -> bool:
         """Whether measuring a config again gives the same numbers.
 
-        If it does not, results of earlier runs are not reused: neither measurements nor finished
-        stages in a cache. A run then ends by measuring its best configs again.
+        If it does not, the results of measurements in earlier runs are not reused, neither from the
+        trial store nor from the cache of stages. A run then ends by measuring its best configs
+        again.
         """
 
     @property

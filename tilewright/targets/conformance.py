@@ -151,7 +151,7 @@ def keeps_its_programs(make: Make, workload: Workload) -> None:
 def measures_honestly(make: Make, workload: Workload) -> None:
     """Check that statuses are known and that exactly the valid configs have latencies.
 
-    Configs that did not compile must not be measured.
+    A config that did not compile must not be reported as valid.
     """
     target, (lowered, _) = make(), _lower_sample(make(), workload)
     some = lowered.rows(_choose_few_rows(lowered))

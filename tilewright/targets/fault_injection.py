@@ -34,12 +34,12 @@ from tilewright.targets.workload import Workload
 Fault = Literal[
     "crash",  # the process ends with a segmentation fault
     "exit",  # the process exits by itself
-    "raise",  # an exception, although the contract requires a row with a failure
+    "raise",  # an exception, although the contract demands a row with a failure status
     "hang",  # no answer at all
     "late",  # the correct answer after `late_seconds`
     "nonsense",  # a valid row with −7 cycles
     "liar",  # a status that does not exist
-    "short",  # arrays with one row too few
+    "short",  # a status array with one row too few
     "crash_lowering",
     "hang_lowering",
 ]
@@ -163,7 +163,8 @@ def execute_fault(fault: str, late_seconds: float) -> None:
     """Crash, end, block or delay this process, or raise an exception, as a fault demands.
 
     Args:
-        fault: name of the fault. Other faults than these, and an empty text, do nothing.
+        fault: name of the fault. Faults that affect only results, such as `nonsense`, and an empty
+            text are ignored.
         late_seconds: duration of the fault `late`, in seconds.
     """
     if fault == "crash":

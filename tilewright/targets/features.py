@@ -27,10 +27,10 @@ Meaning = Literal[
     "",
     "latency",  # an estimate of what is measured, in the same unit
     "bytes",  # bytes moved to or from memory
-    "waiting",  # bytes moved while nothing else can run
+    "waiting",  # bytes moved while no other unit can work
     "work",  # operations executed
-    "last work",  # operations executed when nothing is moved any more
-    "padding",  # elements written that no operation needs
+    "last work",  # operations executed after the last transfer
+    "padding",  # written elements that no operation needs
     "instructions",  # length of the program
     "share",  # fraction of a scratchpad or cache, 1 if it is full
 ]
@@ -102,7 +102,11 @@ class Features:
         return Features(self.matrix[which], self.columns)
 
     def append_columns(self, *others: Features) -> Features:
-        """Append the columns of other feature matrices that have the same rows."""
+        """Return the features with the columns of other feature matrices appended.
+
+        Args:
+            *others: features with the same number of rows, in the same order.
+        """
         parts = (self, *others)
         return Features(
             np.concatenate([part.matrix for part in parts], axis=1),
@@ -136,7 +140,7 @@ class Features:
     def total(self, *meanings: Meaning) -> NDArray[np.float64]:
         """Return the sum of the columns that have one of the given meanings, shape (rows,).
 
-        NaN counts as 0. The sum is 0 if there is no such column.
+        NaN counts as 0. The sum is 0 if no column has one of the meanings.
         """
         return np.asarray(np.nan_to_num(self.of_meaning(*meanings)).sum(axis=1))
 

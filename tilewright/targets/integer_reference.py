@@ -84,9 +84,10 @@ def apply_epilogue(
 def sums(w: Anchor, tensors: Mapping[str, NDArray[Any]]) -> Integers:
     """Return the sums of products of a convolution, dense layer or matrix product.
 
-    The products of one kernel position are summed in floating point, because BLAS has no integer
-    product. The sum is exact: sums of up to 1024 int8 products stay below 2^24, the limit of
-    float32; other sums stay far below 2^53, the limit of float64.
+    The products of one kernel position are summed in floating point, because numpy multiplies
+    integer matrices without BLAS, which is slow. The sums are exact: sums of up to 1024 int8
+    products stay below 2^24, the limit of float32; other sums stay far below 2^53, the limit of
+    float64.
 
     Args:
         w: the operator.

@@ -116,7 +116,8 @@ def _folder_of(kind: str, name: str) -> Path | None:
     digest = hashlib.sha256()
     for file in sorted((package / kind).rglob("*.py")):
         text = file.read_bytes()
-        # The names of kernels and of the types they are compiled for. The files contain much else.
+        # Only files that define kernels, or the types of their arguments, count. A change of any
+        # other file does not affect the compiled code.
         if any(word in text for word in _KERNEL_WORDS):
             digest.update(file.relative_to(package).as_posix().encode() + b"\0" + text)
     caches = package / "__pycache__" / name

@@ -60,8 +60,8 @@ class _RegisterPart(LoweringPass):  # type: ignore[misc]
         LoweringPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        # The key of the part. numba insists on a built-in function, which nothing calls here. Bound
-        # methods of two objects are two keys.
+        # numba needs a built-in function as the key of a part, which it never calls. The bound
+        # method of a new object is a unique key.
         entry_point = object().__dir__
         result = state["cr"]
         state.targetctx.insert_user_function(entry_point, result.fndesc, [state.library])

@@ -131,7 +131,7 @@ class RemoteTarget:
 
         done = self.answers("measure", lowered.workload, ask, failed, np.flatnonzero(lowered.ok))
         measured = joined_measurements(lowered, done)
-        # the local target classifies the failures better
+        # the local target gives more precise statuses for configs that failed to compile
         if self.beside is not None and not lowered.ok.all():
             rows = np.flatnonzero(~lowered.ok)
             failures = self.beside.measure(lowered.rows(rows))

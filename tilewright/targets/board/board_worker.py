@@ -137,8 +137,8 @@ def serve_board(
         except BaseException as error:
             ended.append(error)
 
-    # The measurement runs in a thread of its own, so that Ctrl-C does not wait for the program on
-    # the board.
+    # The worker runs in a thread of its own, so that Ctrl-C does not wait for the program on the
+    # board.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     with suppress(KeyboardInterrupt):

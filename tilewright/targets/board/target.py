@@ -60,7 +60,7 @@ class BoardTarget:
         self.cluster = cluster
         self.name = BOARD + name
         self._bench = bench
-        # Capabilities that concern times on the simulated machine are left out.
+        # Baselines and verification are implemented here, on the board.
         self.capabilities = {
             **exclude_capabilities(machine.capabilities, *_NOBODYS),
             **offers(self, *_OURS),

@@ -274,12 +274,12 @@ class Cluster:
             try:
                 future = client.submit(
                     function, *arguments,
-                    pure=False,  # two equal measurements are two measurements
+                    pure=False,  # otherwise Dask would reuse the result of an equal call
                     retries=RETRIES,
                     resources={BOARD + board: 1} if board else None,
                     workers=among or None,
                 )  # fmt: skip
-            except Exception as error:  # the connection closed between two steps
+            except Exception as error:  # perhaps the connection was closed meanwhile
                 if client.status == "running":
                     raise ClusterError(f"Dask rejects the call: {_one_line(error)}") from None
                 continue
@@ -502,7 +502,7 @@ def connect(address: str) -> Cluster:
         ClusterError: the cluster cannot be used.
     """
     with _connecting:
-        key = (os.getpid(), address)  # a forked process has none of the connections
+        key = (os.getpid(), address)  # connections do not survive a fork
         if (result := _connected.get(key)) is None:
             result = _connected[key] = Cluster(address)
         return result
@@ -528,7 +528,7 @@ def connect_early(address: str, function: Function, *arguments: Any) -> None:
         return
 
     def start() -> None:
-        with suppress(Exception):  # the command may have ended
+        with suppress(Exception):  # the command may have ended meanwhile
             connect(address).call_everywhere(function, *arguments)
 
     threading.Thread(target=start, daemon=True).start()
@@ -557,7 +557,7 @@ def _start_local(address: str) -> distributed.LocalCluster | None:
             return distributed.LocalCluster(
                 n_workers=int(local[1]), threads_per_worker=1, processes=True,
                 host="127.0.0.1", protocol="tls",
-                security=distributed.Security.temporary(),  # keys that exist in memory alone
+                security=distributed.Security.temporary(),  # keys that exist only in memory
                 dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0",
                 memory_limit=0, preload=[_IGNORE_CTRL_C], silence_logs=logging.CRITICAL,
             )  # fmt: skip
@@ -569,7 +569,7 @@ def _start_local(address: str) -> distributed.LocalCluster | None:
 
 def silence_dask() -> None:
     """Suppress Dask's log messages, because a command reports problems as errors."""
-    _ = distributed.Client  # importing sets the levels
+    _ = distributed.Client  # importing the module sets log levels, which are overwritten below
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("distributed."):
@@ -607,7 +607,7 @@ def _unreachable_message(address: str, error: BaseException) -> str:
         error: exception of the attempt to connect.
     """
     said = causes_of(error)
-    # A scheduler that refuses our certificate hangs up, and the alert may be lost on the way.
+    # A scheduler that rejects our certificate closes the connection, and its TLS alert may be lost.
     if re.search(r"certificate|SSL\w*Error|\[SSL|ConnectionResetError|BrokenPipeError", said):
         return (
             f"the scheduler at {address} and this command do not accept each other's "

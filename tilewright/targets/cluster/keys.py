@@ -73,7 +73,7 @@ def make_keys(folder: Path) -> None:
         _write(fresh / NODE, *_certificate("node", (server, client), authority))
         _write(fresh / CLIENT, *_certificate("client", (client,), authority))
         try:
-            os.rename(fresh, folder)  # all files or none, and over no file
+            os.rename(fresh, folder)  # atomic; fails if the folder contains files
         except OSError:
             raise FileExistsError(f"{folder} exists already and is not empty") from None
     finally:

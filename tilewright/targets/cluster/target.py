@@ -227,7 +227,7 @@ class ClusterTarget(RemoteTarget):
     def _parts(
         self, steps: str, workload: Workload, rows: NDArray[np.int64]
     ) -> list[NDArray[np.int64]]:
-        # Until a workload has answered, its rows are taken for as long as those of another one.
+        # Without an answer for this workload, assume the time per row of the last workload.
         seconds = self._row_seconds.get(
             (steps, workload.id), self._row_seconds.get((steps, ""), CALL_SECONDS)
         )
