@@ -56,8 +56,8 @@ def lower_and_measure(
             seconds (0 for no limit).
         workload: the workload as JSON (`Workload.to_json`).
         configs: knob indices, int32 array of shape (n, knobs).
-        steps: "lower", "measure" or "both". "measure" reuses the programs of configs that this
-            worker lowered recently, and lowers the other configs again.
+        steps: "lower", "measure" or "both". "measure" uses the programs of configs that this worker
+            lowered recently. If the program of any config is missing, the batch is lowered again.
 
     Returns:
         A header and arrays of shape (n, …) in the format of `targets.worker`. If the worker cannot
@@ -92,8 +92,8 @@ def check_version(command: Json) -> None:
 class ProgramKeeper:
     """Wrapper of a target that keeps the programs of recently lowered configs in memory.
 
-    The programs do not leave the process. If the program of a config is no longer kept, the config
-    is lowered again.
+    The programs do not leave the process. If the program of a config is no longer kept, the whole
+    batch is lowered again before it is measured.
 
     Args:
         target: the target.
